@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollout_coordinator::config::JOB_REFERENCE;
-use rollout_coordinator::config::{ConfigErrors, Options};
+use rollout_coordinator::config::{ConfigErrors, JobOptions};
 use rollout_coordinator::plan::{self, PlanDocument};
-use rollout_coordinator::sources::datasets::Sink;
+use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
@@ -366,9 +366,9 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
     }
     let file = project.path().join("job.yaml");
     std::fs::write(&file, text).expect("written");
-    let prepared = plan::read(Some(&file), &Options::new(&|_| true))?;
+    let prepared = plan::read(Some(&file), &JobOptions::new(&|_| true))?;
     let scratch = tempfile::tempdir().expect("a directory");
-    let sink = Sink { store: None, scratch: scratch.path().to_owned(), known: None };
+    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), known: None };
     let formats = rollout_coordinator::sources::datasets::formats(&prepared.datasets);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let built = plan::build(&prepared.job, prepared.datasets, &sink);

@@ -6,25 +6,25 @@ mod reference;
 
 use std::path::Path;
 
-use rollout_coordinator::config::{FormatHints, Options, Problems, read_job, read_task};
+use rollout_coordinator::config::{FormatHints, JobOptions, Diagnostics, read_job, read_task};
 use rollout_tests::expected::ExpectedTrials;
 use rollout_tests::project::{Project, fixtures, repository};
 
 /// What is said about a job file.
 fn job_faults(file: &Path) -> String {
-    let mut problems = Problems::default();
-    let job = read_job(file, &Options::new(&|_| true), &mut problems);
+    let mut problems = Diagnostics::default();
+    let job = read_job(file, &JobOptions::new(&|_| true), &mut problems);
     render_problems(problems, job.is_some())
 }
 
 /// What is said about a task file.
 fn task_faults(file: &Path) -> String {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let task = read_task(file, FormatHints::default(), &mut problems);
     render_problems(problems, task.is_some())
 }
 
-fn render_problems(problems: Problems, has_structure: bool) -> String {
+fn render_problems(problems: Diagnostics, has_structure: bool) -> String {
     match problems.finish(()) {
         Ok(((), warnings)) => {
             assert!(has_structure, "neither a value nor a fault");

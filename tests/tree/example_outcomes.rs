@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rollout_coordinator::config::{Problems, TreeFile, TreeOptions, read_tree, tree_document};
+use rollout_coordinator::config::{Diagnostics, TreeFile, TreeOptions, read_tree, tree_document};
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::project::{Project, repository};
@@ -120,7 +120,7 @@ fn example_repeated_has_readme_outcomes_and_same_bytes() {
 }
 
 fn search(name: &str) -> TreeFile {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let is_set = |_: &str| true;
     let tree = read_tree(&example().join(name), &TreeOptions::new(&is_set), &mut problems);
     let (tree, warnings) = problems.finish(tree).expect("no faults");
@@ -163,5 +163,5 @@ fn example_baseline_equals_sweep_of_root() {
     sweep.env("ROLLOUT_SWEEP_CONFIG_LIMIT", limit.to_string());
     assert!(sweep.status().expect("bash runs").success());
     let read = |path: &Path| fs::read_to_string(path).expect("results");
-    assert_eq!(read(&results), read(&tree.beside(&tree.root_baseline_csv)));
+    assert_eq!(read(&results), read(&tree.resolve_path(&tree.root_baseline_csv)));
 }

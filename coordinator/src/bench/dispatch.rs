@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::{BenchError, floor, noop, usage};
 use crate::engine::journal::Layout;
-use crate::events::{Materialize, Reporter};
-use crate::launch::embedded::{self, Embedded, Equipment};
+use crate::events::{MaterializeMode, Reporter};
+use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::plan::JobPlan;
 use crate::workloads::job::JobPlanner;
 
@@ -24,7 +24,7 @@ pub struct Dispatch {
     /// Trials at a time.
     pub window: u32,
     /// What becomes files.
-    pub materialize: Materialize,
+    pub materialize: MaterializeMode,
 }
 
 /// What was measured.
@@ -35,7 +35,7 @@ pub struct Measured {
     /// Trials at a time.
     pub window: u32,
     /// What became files.
-    pub materialize: Materialize,
+    pub materialize: MaterializeMode,
     /// Wall-clock time of the run, seconds.
     pub seconds: f64,
     /// Trials per second.
@@ -102,10 +102,10 @@ fn run(
     store: Arc<dyn BlobStore>,
     layout: Layout,
     events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
-) -> Embedded<JobPlanner> {
+) -> EmbeddedRun<JobPlanner> {
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
-    Embedded {
+    EmbeddedRun {
         opening: noop::opening(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
@@ -114,7 +114,7 @@ fn run(
         stops,
         opened: Box::new(|_| Ok(())),
         equip: Box::new(move |dir| {
-            Ok(Equipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
+            Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),
     }
 }
@@ -128,12 +128,12 @@ async fn measure_floor(
     let materialize = what.materialize;
     let items = u64::from(what.items);
     supervise::blocking(move || match materialize {
-        Materialize::None => {
+        MaterializeMode::None => {
             let bytes = usize::try_from(journal / items.max(1)).unwrap_or(usize::MAX);
             let took = floor::group_commit(&root, items, u64::from(what.window), bytes)?;
             Ok(("write and fdatasync of as many bytes in batches of the window", took))
         }
-        Materialize::Full => {
+        MaterializeMode::Full => {
             let result = root.join("nop/bench/noop__1/result.json");
             let bytes = usize::try_from(std::fs::metadata(result)?.len()).unwrap_or(usize::MAX);
             let files = [("result.json".to_owned(), bytes)];
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    async fn run(materialize: Materialize) -> Measured {
+    async fn run(materialize: MaterializeMode) -> Measured {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = FsStore::open(&directory.path().join("blobs")).await.expect("a store");
         let what = Dispatch { items: 300, window: 16, materialize };
@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_trial_is_settled_and_measured() {
-        for materialize in [Materialize::None, Materialize::Full] {
+        for materialize in [MaterializeMode::None, MaterializeMode::Full] {
             let measured = run(materialize).await;
             assert!(measured.items_per_second > 0.0 && measured.floor_per_second > 0.0);
             assert!(measured.journal_bytes_per_item > 100.0, "{measured:?}");

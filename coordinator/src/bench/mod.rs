@@ -11,7 +11,7 @@ pub mod queue;
 
 use crate::engine::RunError;
 use crate::events::ReportError;
-use crate::plan::PlanError;
+use crate::plan::JobPlanError;
 use rollout_worker::store::StoreError;
 
 /// Why nothing was measured.
@@ -25,7 +25,7 @@ pub enum BenchError {
     Report(#[from] ReportError),
     /// The plan could not be made.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] JobPlanError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

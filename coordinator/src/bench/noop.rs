@@ -20,7 +20,7 @@ use super::BenchError;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{Opening, RunError, Taking};
-use crate::events::{Materialize, RunFacts};
+use crate::events::{MaterializeMode, JobFacts};
 use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;
 
@@ -51,8 +51,8 @@ pub(super) fn opening(layout: Layout, plan: &JobPlan, window: u32) -> Opening {
 }
 
 /// What the outputs know of the run.
-pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: Materialize) -> RunFacts {
-    RunFacts {
+pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobFacts {
+    JobFacts {
         run_dir,
         agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(items) }],
         metrics: Vec::new(),

@@ -10,16 +10,16 @@ use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::spec::environment::ProviderKind;
 
 #[cfg(feature = "nats")]
-use super::cluster::{CancelArgs, DoctorArgs, NeededNats, SetupArgs, WorkersArgs};
-use super::job_args::JobArgs;
+use super::nats::{CancelArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
+use super::overrides::JobArgs;
 use super::tree::TreeCommand;
 #[cfg(any(feature = "docker", feature = "nats"))]
-use super::values;
+use super::value_parsers;
 #[cfg(feature = "nats")]
-use super::worker_values;
+use super::worker_value_parsers;
 use crate::config::LogLevel;
 use crate::engine::{Patience, Reopen};
-use crate::events::Materialize;
+use crate::events::MaterializeMode;
 
 /// Runs agents on tasks in isolated environments and never loses or double-counts a result.
 ///
@@ -87,7 +87,7 @@ pub(super) struct RunArgs {
 
     /// What becomes files beside `config.json` and `result.json`
     #[arg(long, value_name = "WHAT", default_value = "full")]
-    pub(super) materialize: Materialize,
+    pub(super) materialize: MaterializeMode,
 
     /// Blob store: a directory, or `file:///directory` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
@@ -140,12 +140,12 @@ pub(super) struct RunArgs {
 
     /// How long trials that no worker could run wait for one that can before they fail
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::value_parsers::duration)]
     pub(super) unplaceable_timeout: Duration,
 
     #[cfg(feature = "nats")]
     #[command(flatten)]
-    pub(super) nats: super::cluster::NatsArgs,
+    pub(super) nats: super::nats::NatsArgs,
 
     #[command(flatten)]
     pub(super) keys: JobArgs,
@@ -165,7 +165,7 @@ pub(super) struct RunArgs {
 #[derive(Debug, Args)]
 pub(super) struct WorkerArgs {
     #[command(flatten)]
-    pub(super) nats: NeededNats,
+    pub(super) nats: RequiredNatsArgs,
 
     /// Blob store that all hosts share: a directory, or `file:///directory`
     #[arg(long, value_name = "STORE")]
@@ -176,15 +176,15 @@ pub(super) struct WorkerArgs {
     pub(super) pool: String,
 
     /// Trials at a time; `auto` is one for each processor
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = worker_values::slots)]
-    pub(super) slots: worker_values::Slots,
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = worker_value_parsers::slots)]
+    pub(super) slots: worker_value_parsers::SlotCount,
 
     /// Processors that its trials may use together [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cpus: Option<u32>,
 
     /// Memory that its trials may use together, such as `8g` [default: no limit]
-    #[arg(long, value_name = "AMOUNT", value_parser = worker_values::memory)]
+    #[arg(long, value_name = "AMOUNT", value_parser = worker_value_parsers::memory)]
     pub(super) memory: Option<u64>,
 
     /// Variable of this process that trials may see; `PREFIX_*` for all that begin so
@@ -192,7 +192,7 @@ pub(super) struct WorkerArgs {
     pub(super) trial_env: Vec<String>,
 
     /// Where trials run; every kind that works here by default
-    #[arg(long, value_name = "KIND", value_parser = worker_values::provider)]
+    #[arg(long, value_name = "KIND", value_parser = worker_value_parsers::provider)]
     pub(super) provider: Vec<ProviderKind>,
 
     /// Directory for what must outlive the worker; those of one host may share it
@@ -201,11 +201,11 @@ pub(super) struct WorkerArgs {
     pub(super) dir: Option<PathBuf>,
 
     /// How long running trials may go on when it drains, before they are ended and run again elsewhere
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = value_parsers::duration)]
     pub(super) drain_timeout: Duration,
 
     /// How long it works on without its server, before it gives up
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = value_parsers::duration)]
     pub(super) max_offline: Duration,
 
     /// Log level
@@ -244,12 +244,12 @@ pub(super) struct GcArgs {
 
     /// Remove images that no run of this user on this host has used for so long
     #[cfg(feature = "docker")]
-    #[arg(long, value_name = "TIME", requires = "images", value_parser = values::age)]
+    #[arg(long, value_name = "TIME", requires = "images", value_parser = value_parsers::age)]
     pub(super) older_than: Option<Duration>,
 
     /// Remove the images used longest ago until all together have at most this size
     #[cfg(feature = "docker")]
-    #[arg(long, value_name = "SIZE", requires = "images", value_parser = values::size)]
+    #[arg(long, value_name = "SIZE", requires = "images", value_parser = value_parsers::size)]
     pub(super) max_size: Option<u64>,
 
     /// Remove this blob store, if no run uses it: a directory, or `file:///directory`
@@ -373,7 +373,7 @@ pub(super) struct RetryArgs {
 
 impl RunArgs {
     /// How patiently the run is taken from an owner that may be dead.
-    pub(super) fn patience(&self) -> Patience {
+    pub(super) fn lock_wait_policy(&self) -> Patience {
         let stale = self.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         Patience {
             stale: stale.unwrap_or(LOCK_STALE),

@@ -12,7 +12,7 @@ use rollout_worker::supervise;
 use super::error::CliError;
 use super::output::Printer;
 use crate::results::escape;
-use crate::sources::check::{self, Asked, Explained, Report, TaskReport};
+use crate::sources::check::{self, CheckRequest, TaskExplanation, CheckReport, TaskReport};
 
 /// Look at a task, or at all tasks of a directory, without running anything
 ///
@@ -25,7 +25,7 @@ pub(super) struct CheckArgs {
 
     /// Format of the task files
     #[arg(long, value_name = "auto|rollout|harbor", default_value = "auto", value_parser = format)]
-    format: FormatChoice,
+    format: FormatOption,
 
     /// What would make the environments
     #[arg(long, value_name = "docker|process", default_value = "docker", value_parser = provider)]
@@ -38,12 +38,12 @@ pub(super) struct CheckArgs {
 
 /// A format, or nothing for the one that the files say.
 #[derive(Debug, Clone, Copy)]
-struct FormatChoice(Option<TaskFormat>);
+struct FormatOption(Option<TaskFormat>);
 
 /// Runs the command.
 pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let CheckArgs { path, format: FormatChoice(format), environment: provider, json } = args;
-    let asked = Asked { path, format, provider };
+    let CheckArgs { path, format: FormatOption(format), environment: provider, json } = args;
+    let asked = CheckRequest { path, format, provider };
     let checked = supervise::blocking(move || check::check(&asked)).await;
     let report = checked.map_err(|error| CliError::failure("cannot check the tasks", &error))?;
     let text = if json {
@@ -57,11 +57,11 @@ pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, 
     Ok(if report.n_errors() > 0 { ExitCode::Config } else { ExitCode::Success })
 }
 
-fn format(text: &str) -> Result<FormatChoice, String> {
+fn format(text: &str) -> Result<FormatOption, String> {
     match text {
-        "auto" => Ok(FormatChoice(None)),
-        "rollout" => Ok(FormatChoice(Some(TaskFormat::Rollout))),
-        "harbor" => Ok(FormatChoice(Some(TaskFormat::Harbor))),
+        "auto" => Ok(FormatOption(None)),
+        "rollout" => Ok(FormatOption(Some(TaskFormat::Rollout))),
+        "harbor" => Ok(FormatOption(Some(TaskFormat::Harbor))),
         _ => Err("expected auto, rollout or harbor".to_owned()),
     }
 }
@@ -72,12 +72,12 @@ fn provider(text: &str) -> Result<ProviderKind, String> {
 }
 
 /// What was found, as text. Of many tasks only those with findings are told.
-fn render(report: &Report) -> String {
+fn render(report: &CheckReport) -> String {
     let alone = report.tasks.len() == 1;
     let mut lines = Vec::new();
     for task in &report.tasks {
         if alone || !task.errors.is_empty() || !task.warnings.is_empty() {
-            lines.extend(of_task(task, alone));
+            lines.extend(task_lines(task, alone));
         }
     }
     lines.extend(report.errors.iter().flat_map(|error| indented("error: ", &error.to_string())));
@@ -95,7 +95,7 @@ fn render(report: &Report) -> String {
     lines.iter().map(|line| format!("{}\n", escape::line(line))).collect()
 }
 
-fn of_task(task: &TaskReport, alone: bool) -> Vec<String> {
+fn task_lines(task: &TaskReport, alone: bool) -> Vec<String> {
     let mut lines = match &task.explained {
         Some(explained) => {
             let format = &explained.format;
@@ -117,8 +117,8 @@ fn indented(word: &str, text: &str) -> Vec<String> {
     first.into_iter().chain(lines.map(|line| format!("  {line}"))).collect()
 }
 
-fn explain(explained: &Explained) -> Vec<String> {
-    let Explained { resources, timeouts, .. } = explained;
+fn explain(explained: &TaskExplanation) -> Vec<String> {
+    let TaskExplanation { resources, timeouts, .. } = explained;
     let none = || "none".to_owned();
     let mib = |amount: Option<u64>| amount.map_or_else(none, |amount| format!("{amount} MiB"));
     let sec = |limit: Option<f64>| limit.map_or_else(none, |limit| format!("{limit} s"));

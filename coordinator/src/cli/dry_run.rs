@@ -5,24 +5,24 @@ use rollout_protocol::spec::timeout::Timeouts;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::{Job, Provenance};
+use crate::config::{Job, KeyProvenance};
 use crate::events::sinks::terminal::table;
-use crate::launch::planning::known_parts;
-use crate::plan::{self, DryRun, ImageView, Prepared, TaskView};
+use crate::launch::planning::pack_cache;
+use crate::plan::{self, DryRun, ImageView, PreparedJob, TaskView};
 use crate::results::escape;
-use crate::sources::datasets::{self, FormatView, Sink};
+use crate::sources::datasets::{self, FormatView, BundleSink};
 
 /// Makes the plan without storing anything, and prints it.
 pub(super) async fn show(
-    prepared: Prepared,
+    prepared: PreparedJob,
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let Prepared { job, datasets, warnings } = prepared;
+    let PreparedJob { job, datasets, warnings } = prepared;
     let scratch = tempfile::tempdir()
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
-    let known = Some(known_parts(&job.jobs_dir.join(".rollout")));
-    let sink = Sink { store: None, scratch: scratch.path().to_owned(), known };
+    let known = Some(pack_cache(&job.jobs_dir.join(".rollout")));
+    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), known };
     let formats = datasets::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);
@@ -66,7 +66,7 @@ fn render(job: &Job, plan: &DryRun) -> String {
         *line = escape::line(line).into_owned();
     }
     lines.push(String::new());
-    let set = plan.provenance.iter().map(|Provenance { key, source }| {
+    let set = plan.provenance.iter().map(|KeyProvenance { key, source }| {
         vec![escape::line(key).into_owned(), escape::line(source).into_owned()]
     });
     lines.push(table::aligned(&["key", "set by"], set.collect(), 2));

@@ -15,7 +15,7 @@ use crate::engine::{LockError, OpenError, RunError};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;
-use crate::results::files::TreeError;
+use crate::results::files::TrialFilesError;
 use crate::sources::datasets::BundleError;
 
 /// Why a command failed.
@@ -44,11 +44,11 @@ impl CliError {
 
     /// Something unexpected.
     pub(super) fn failure(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
-        Self::of(ExitCode::Failure, what, cause)
+        Self::from_cause(ExitCode::Failure, what, cause)
     }
 
     /// An error of a kind, its causes in one line.
-    pub(super) fn of(
+    pub(super) fn from_cause(
         code: ExitCode,
         what: impl Into<String>,
         cause: &(dyn Error + 'static),
@@ -63,7 +63,7 @@ impl CliError {
     }
 
     /// The files of some trials could not be written.
-    pub(super) fn unwritten(count: u64, trial: &ItemName, error: &TreeError) -> Self {
+    pub(super) fn unwritten_files(count: u64, trial: &ItemName, error: &TrialFilesError) -> Self {
         let what = format!("the files of {count} trials could not be written, first {trial}");
         Self::failure(what, error).hint(
             "their results are kept; the same command writes the files when the cause is gone",
@@ -72,7 +72,7 @@ impl CliError {
 
     /// An environment provider failed outside a trial.
     #[cfg(feature = "docker")]
-    pub(super) fn of_environment(failure: &rollout_worker::environment::Failure) -> Self {
+    pub(super) fn from_environment(failure: &rollout_worker::environment::Failure) -> Self {
         Self::new(ExitCode::Failure, failure.chain())
     }
 
@@ -85,7 +85,7 @@ impl CliError {
     /// Something that the user has to correct.
     #[cfg(feature = "nats")]
     pub(super) fn config(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
-        Self::of(ExitCode::Config, what, cause)
+        Self::from_cause(ExitCode::Config, what, cause)
     }
 
     /// Adds what to do about a journal that cannot be read.
@@ -166,16 +166,16 @@ impl From<RunError> for CliError {
         match error {
             RunError::Open(error) => error.into(),
             RunError::LockLost(_) => {
-                Self::of(ExitCode::LockLost, "the run was interrupted", &error)
+                Self::from_cause(ExitCode::LockLost, "the run was interrupted", &error)
                     .hint("what this process did since does not count; the new owner goes on")
             }
             RunError::Damaged { ref path, .. } => {
                 let root = path.parent().unwrap_or(path).display();
                 let hint = format!("`rollout repair {root}` puts it aside: it is written again");
-                Self::of(ExitCode::RunDamaged, "the run cannot be started", &error).hint(&hint)
+                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error).hint(&hint)
             }
             RunError::Newer { .. } => {
-                Self::of(ExitCode::RunDamaged, "the run cannot be started", &error)
+                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error)
                     .hint("use a newer rollout")
             }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
@@ -183,9 +183,9 @@ impl From<RunError> for CliError {
                     .hint("the same command goes on with it when the cause is gone")
             }
             RunError::NotBuilt(_) => {
-                Self::of(ExitCode::Config, "the run cannot be started", &error)
+                Self::from_cause(ExitCode::Config, "the run cannot be started", &error)
             }
-            RunError::NoAnswer { .. } => Self::of(ExitCode::Config, "nothing was started", &error)
+            RunError::NoAnswer { .. } => Self::from_cause(ExitCode::Config, "nothing was started", &error)
                 .hint(
                     "start the engine, name another one in `DOCKER_HOST`, or use an environment \
                      that needs none: `environment.type: process`, which is `-e process` for a job",
@@ -220,23 +220,23 @@ impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
         let what = "the run cannot be started";
         match &error {
-            OpenError::Lock(error) => of_lock(what, error),
-            OpenError::NotSettled { .. } => Self::of(ExitCode::Config, what, &error),
+            OpenError::Lock(error) => from_lock(what, error),
+            OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),
             OpenError::Changed { differences, .. } => {
-                let mut refused = Self::of(ExitCode::PlanMismatch, what, &error);
+                let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
                 refused
                     .hint("give `--name` for a new run, or undo the changes to go on with this one")
             }
             OpenError::Journal { source, .. } => {
-                Self::of(ExitCode::RunDamaged, what, &error).with_journal_hint(source)
+                Self::from_cause(ExitCode::RunDamaged, what, &error).with_journal_hint(source)
             }
             OpenError::Directory { .. } => Self::failure(what, &error),
         }
     }
 }
 
-pub(super) fn of_lock(what: &str, error: &LockError) -> CliError {
+pub(super) fn from_lock(what: &str, error: &LockError) -> CliError {
     let code = match error {
         LockError::Held { .. } | LockError::Elsewhere { .. } => ExitCode::LockHeld,
         LockError::Copy { .. } => ExitCode::StaleCopy,
@@ -244,7 +244,7 @@ pub(super) fn of_lock(what: &str, error: &LockError) -> CliError {
         LockError::Interrupted => ExitCode::Cancelled,
         LockError::Board(_) | LockError::Io { .. } => ExitCode::Failure,
     };
-    let failed = CliError::of(code, what, error);
+    let failed = CliError::from_cause(code, what, error);
     match error {
         LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(
             "wait for it to end, or give `--name` for another run; `--force` takes this one over",
@@ -323,7 +323,7 @@ mod nats {
                 QueueError::Denied { .. } => ExitCode::Config,
                 _ => ExitCode::Failure,
             };
-            Self::of(code, "the queue failed", &error)
+            Self::from_cause(code, "the queue failed", &error)
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::results::metrics::{Tally, Threshold};
+use crate::results::metrics::{Tally, ThresholdOutcome};
 
 /// The code of a run that ended. With a threshold, infrastructure failures matter only where they
 /// could change its verdict.
-pub(super) fn of_run(cancelled: bool, tally: &Tally, fail_under: Option<f64>) -> ExitCode {
+pub(super) fn for_run(cancelled: bool, tally: &Tally, fail_under: Option<f64>) -> ExitCode {
     if cancelled {
         return ExitCode::Cancelled;
     }
-    match fail_under.map(|least| tally.score().against(least)) {
-        Some(Threshold::Missed) => ExitCode::FailUnder,
-        Some(Threshold::Undecided) => ExitCode::Infrastructure,
+    match fail_under.map(|least| tally.score().compare_with_threshold(least)) {
+        Some(ThresholdOutcome::Missed) => ExitCode::FailUnder,
+        Some(ThresholdOutcome::Undecided) => ExitCode::Infrastructure,
         None if tally.failures.infrastructure > 0 => ExitCode::Infrastructure,
-        Some(Threshold::Reached) | None => ExitCode::Success,
+        Some(ThresholdOutcome::Reached) | None => ExitCode::Success,
     }
 }

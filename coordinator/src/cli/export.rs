@@ -11,7 +11,7 @@ use super::output::Printer;
 use super::store_url;
 use crate::launch::export;
 use crate::results::escape;
-use crate::results::export::{ExportError, Exported, Format, Request};
+use crate::results::export::{ExportError, ExportSummary, ExportFormat, ExportRequest};
 
 /// Write the results of a run in the form of another tool
 ///
@@ -25,7 +25,7 @@ pub(super) struct ExportArgs {
 
     /// The form
     #[arg(long)]
-    format: Format,
+    format: ExportFormat,
 
     /// The file to write or, with `--format harbor`, the directory of jobs to write into
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
@@ -41,20 +41,20 @@ const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parque
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let blobs = store_url::of_run(args.store.as_deref(), &args.run_dir)?;
+    let blobs = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
     let store = store::open(&blobs).await?;
     let ExportArgs { run_dir, format, out, .. } = args;
     let hint = store_url::store_hint(&run_dir);
-    let exported = export::export(&Request { run_dir, store, format, out }).await;
+    let exported = export::export(&ExportRequest { run_dir, store, format, out }).await;
     let exported = exported.map_err(|error| match &error {
         ExportError::Trial { .. } => CliError::from(error).hint(&hint),
         _ => error.into(),
     })?;
-    tell(&exported, printer)?;
+    print_summary(&exported, printer)?;
     Ok(ExitCode::Success)
 }
 
-fn tell(exported: &Exported, printer: &Printer) -> Result<(), CliError> {
+fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliError> {
     if let Some(path) = &exported.path {
         printer.data(&format!("{}\n", escape::line(&path.to_string_lossy())))?;
     }
@@ -81,10 +81,10 @@ impl From<ExportError> for CliError {
         let what = "cannot export the run";
         match &error {
             ExportError::NoRun { .. } | ExportError::Exists(_) | ExportError::NeedsPlace => {
-                Self::of(ExitCode::Usage, what, &error)
+                Self::from_cause(ExitCode::Usage, what, &error)
             }
             ExportError::Header(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
-                Self::of(ExitCode::RunDamaged, what, &error)
+                Self::from_cause(ExitCode::RunDamaged, what, &error)
             }
             _ => Self::failure(what, &error),
         }

@@ -27,9 +27,9 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
     let mut failed = Vec::new();
     if args.containers {
         let owners = HostOwners::new(Owner::current(PathBuf::new()));
-        let judge = Judge { owners, only_look: args.dry_run, dead: Mutex::default() };
+        let judge = DeadOwnerCheck { owners, only_look: args.dry_run, dead: Mutex::default() };
         let reaped =
-            provider.reap(&judge).await.map_err(|failure| CliError::of_environment(&failure))?;
+            provider.reap(&judge).await.map_err(|failure| CliError::from_environment(&failure))?;
         let dead = judge.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
         document["containers"] = containers(&dead, &reaped, &mut text);
         failed.extend(
@@ -43,7 +43,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
             dry_run: args.dry_run,
         };
         let pruned = provider.prune_images(&limits).await;
-        let pruned = pruned.map_err(|failure| CliError::of_environment(&failure))?;
+        let pruned = pruned.map_err(|failure| CliError::from_environment(&failure))?;
         document["images"] = images(&pruned, args.dry_run, &mut text);
         failed.extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
     }
@@ -115,13 +115,13 @@ fn time(time: SystemTime) -> String {
 
 /// Judges owners; when it only looks, it notes the dead ones and lets them keep what they left.
 #[derive(Debug)]
-struct Judge {
+struct DeadOwnerCheck {
     owners: HostOwners,
     only_look: bool,
     dead: Mutex<Vec<Owner>>,
 }
 
-impl DeadOwners for Judge {
+impl DeadOwners for DeadOwnerCheck {
     fn is_dead(&self, owner: &Owner) -> bool {
         let dead = self.owners.is_dead(owner);
         if dead && self.only_look {

@@ -17,7 +17,7 @@ use crate::results::escape;
 use crate::results::files::store;
 
 /// Everything that a store consists of. Its identity goes first: the rest is no store.
-const PARTS: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];
+const STORE_ENTRIES: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];
 
 /// Runs the command.
 pub(super) async fn run(
@@ -35,9 +35,9 @@ pub(super) async fn run(
     }
     // What dead processes left is removed by it.
     let opened = open(&url).await?;
-    let mut users = beside(directory);
+    let mut users = sibling_runs(directory);
     let mut gone = Vec::new();
-    for (run, path) in store::runs_of(&*opened).await? {
+    for (run, path) in store::runs_using(&*opened).await? {
         if is_run(&path) {
             users.push(path);
         } else {
@@ -79,7 +79,7 @@ pub(super) async fn run(
 /// Bytes of everything in a store.
 fn size(root: &Path) -> io::Result<u64> {
     let mut bytes = 0;
-    let mut waiting: Vec<PathBuf> = PARTS.iter().map(|part| root.join(part)).collect();
+    let mut waiting: Vec<PathBuf> = STORE_ENTRIES.iter().map(|part| root.join(part)).collect();
     while let Some(path) = waiting.pop() {
         let found = match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -102,7 +102,7 @@ fn remove(root: &Path) -> io::Result<u64> {
     if fs::read_dir(root.join("tmp")).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(io::Error::other("a process is writing into it"));
     }
-    for part in PARTS {
+    for part in STORE_ENTRIES {
         let path = root.join(part);
         let removed = match path.is_dir() {
             true => fs::remove_dir_all(&path),
@@ -119,13 +119,13 @@ fn remove(root: &Path) -> io::Result<u64> {
 }
 
 /// The run directories around a store that is in the place of a jobs directory's own.
-fn beside(store: &Path) -> Vec<PathBuf> {
+fn sibling_runs(store: &Path) -> Vec<PathBuf> {
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     let own = store.ends_with(".rollout/blobs");
     let jobs = store.ancestors().nth(2).filter(|_| own);
     let entries = jobs.and_then(|jobs| fs::read_dir(jobs).ok());
     let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-    paths.filter(|path| is_run(path) && uses(path, &store)).collect()
+    paths.filter(|path| is_run(path) && uses_store(path, &store)).collect()
 }
 
 fn is_run(path: &Path) -> bool {
@@ -133,6 +133,6 @@ fn is_run(path: &Path) -> bool {
 }
 
 /// Whether a run in a jobs directory uses the store of that directory, as far as it says.
-fn uses(run_dir: &Path, store: &Path) -> bool {
+fn uses_store(run_dir: &Path, store: &Path) -> bool {
     store::find(run_dir).is_ok_and(|found| found == store)
 }

@@ -9,7 +9,7 @@ use super::error::CliError;
 use crate::results::files::layout;
 
 /// Options of `rollout run` whose values may be secrets: they are not written down.
-const SECRET: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];
+const SECRET_OPTIONS: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];
 
 /// The command line that a run was started with.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(super) struct Invocation {
 
 impl Invocation {
     /// The command line `rollout run …` of this process, if it is text.
-    pub(super) fn of(arguments: Vec<OsString>) -> Option<Self> {
+    pub(super) fn from_arguments(arguments: Vec<OsString>) -> Option<Self> {
         let directory = std::env::current_dir().ok()?;
         let words: Option<Vec<String>> =
             arguments.into_iter().skip(2).map(|word| word.into_string().ok()).collect();
@@ -55,7 +55,7 @@ fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<String>) {
             None => (word.clone(), None),
         };
         // A server's address may have a password in it.
-        if !SECRET.contains(&name.as_str()) {
+        if !SECRET_OPTIONS.contains(&name.as_str()) {
             kept.push(word);
             continue;
         }

@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::reference::Reference;
+use crate::config::reference::KeyReference;
 use crate::config::{JOB_REFERENCE, TASK_REFERENCE, TREE_REFERENCE};
 use crate::events::sinks::terminal::table;
 
@@ -36,7 +36,7 @@ enum FileKind {
 
 /// Runs the command.
 pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let reference: &Reference = match args.file {
+    let reference: &KeyReference = match args.file {
         FileKind::Job => &JOB_REFERENCE,
         FileKind::Task => &TASK_REFERENCE,
         FileKind::Tree => &TREE_REFERENCE,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliErr
     Ok(ExitCode::Success)
 }
 
-fn render(reference: &Reference) -> String {
+fn render(reference: &KeyReference) -> String {
     let has_formats = reference.keys.iter().any(|entry| entry.format.is_some());
     let mut header = vec!["key", "type", "default"];
     if has_formats {

@@ -18,7 +18,7 @@ pub(super) fn start(level: LogLevel, screen: Screen, style: Style) {
         .with_env_filter(filter)
         .with_ansi(style.colours)
         .with_target(false)
-        .with_writer(OnScreen(screen))
+        .with_writer(ScreenWriter(screen))
         .finish();
     // Another subscriber is there only in tests, and may stay.
     let _former = tracing::subscriber::set_global_default(subscriber);
@@ -40,23 +40,23 @@ fn directives(level: LogLevel) -> String {
 }
 
 /// Writes each message as a whole.
-struct OnScreen(Screen);
+struct ScreenWriter(Screen);
 
 /// One message.
-struct Message<'a> {
+struct LogMessage<'a> {
     screen: &'a Screen,
     text: Vec<u8>,
 }
 
-impl<'a> MakeWriter<'a> for OnScreen {
-    type Writer = Message<'a>;
+impl<'a> MakeWriter<'a> for ScreenWriter {
+    type Writer = LogMessage<'a>;
 
-    fn make_writer(&'a self) -> Message<'a> {
-        Message { screen: &self.0, text: Vec::new() }
+    fn make_writer(&'a self) -> LogMessage<'a> {
+        LogMessage { screen: &self.0, text: Vec::new() }
     }
 }
 
-impl Write for Message<'_> {
+impl Write for LogMessage<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -67,7 +67,7 @@ impl Write for Message<'_> {
     }
 }
 
-impl Drop for Message<'_> {
+impl Drop for LogMessage<'_> {
     fn drop(&mut self) {
         if !self.text.is_empty() {
             self.screen.write(&self.text);

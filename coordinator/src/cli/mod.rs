@@ -5,7 +5,7 @@ mod args;
 mod bench;
 mod check;
 #[cfg(feature = "nats")]
-mod cluster;
+mod nats;
 mod dry_run;
 mod env_file;
 mod error;
@@ -16,7 +16,7 @@ mod gc;
 mod gc_docker;
 mod gc_store;
 mod invocation;
-mod job_args;
+mod overrides;
 mod keys;
 mod logging;
 mod output;
@@ -29,11 +29,11 @@ mod task_init;
 mod tests;
 mod tree;
 #[cfg(any(feature = "docker", feature = "nats"))]
-mod values;
+mod value_parsers;
 #[cfg(feature = "nats")]
 mod worker;
 #[cfg(feature = "nats")]
-mod worker_values;
+mod worker_value_parsers;
 
 use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
@@ -45,9 +45,9 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
-use crate::launch::host::Decorate;
+use crate::launch::host::RunnerDecorator;
 #[cfg(feature = "process")]
-use crate::launch::host::SANDBOX;
+use crate::launch::host::SANDBOX_COMMAND;
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ProcessExit {
@@ -56,11 +56,11 @@ pub fn main() -> ProcessExit {
 
 /// The same, with something around what runs the executions of a worker: tests need workers that
 /// die when they are told to.
-pub fn main_with(decorate: Decorate) -> ProcessExit {
+pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // Before anything else: this process becomes part of a sandbox and must stay small and single.
     #[cfg(feature = "process")]
-    if arguments.get(1).is_some_and(|first| first == SANDBOX) {
+    if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
     #[cfg(feature = "nats")]
@@ -88,7 +88,7 @@ fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit 
 }
 
 #[cfg_attr(not(feature = "nats"), expect(unused_variables, reason = "workers need a server"))]
-async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<ExitCode, CliError> {
+async fn dispatch(cli: Cli, decorate: RunnerDecorator, printer: &Printer) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
@@ -96,13 +96,13 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
         #[cfg(feature = "nats")]
-        Command::Cancel(args) => Box::pin(cluster::cancel(&args, printer)).await,
+        Command::Cancel(args) => Box::pin(nats::cancel(&args, printer)).await,
         #[cfg(feature = "nats")]
-        Command::Workers(args) => Box::pin(cluster::workers(&args, printer)).await,
+        Command::Workers(args) => Box::pin(nats::workers(&args, printer)).await,
         #[cfg(feature = "nats")]
-        Command::Setup(args) => Box::pin(cluster::setup(&args, printer)).await,
+        Command::Setup(args) => Box::pin(nats::setup(&args, printer)).await,
         #[cfg(feature = "nats")]
-        Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
+        Command::Doctor(args) => Box::pin(nats::doctor(&args, printer)).await,
         Command::Check(args) => check::run(args, printer).await,
         Command::Task(command) => task_init::run(command, printer).await,
         Command::Keys(args) => keys::run(&args, printer),

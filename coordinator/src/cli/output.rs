@@ -80,14 +80,14 @@ impl Printer {
     /// Warns of something odd.
     pub(super) fn warning(&self, message: &str) {
         if !self.quiet {
-            self.stderr(&format!("{} {}\n", self.err.odd("warning:"), escape::line(message)));
+            self.stderr(&format!("{} {}\n", self.err.warning("warning:"), escape::line(message)));
         }
     }
 
     /// Says what can be done next.
     pub(super) fn hint(&self, message: &str) {
         if !self.quiet {
-            self.stderr(&format!("{} {}\n", self.err.strong("hint:"), escape::line(message)));
+            self.stderr(&format!("{} {}\n", self.err.heading("hint:"), escape::line(message)));
         }
     }
 
@@ -105,12 +105,12 @@ impl Printer {
 /// An error as text. Stopping on request is not called an error.
 pub(super) fn render(error: &CliError, style: Style) -> String {
     let word = if error.code == ExitCode::Cancelled { "stopped:" } else { "error:" };
-    let mut text = format!("{} {}\n", style.bad(word), escape::line(&error.message));
+    let mut text = format!("{} {}\n", style.failure(word), escape::line(&error.message));
     for line in &error.details {
         text.push_str(&format!("  {}\n", escape::line(line)));
     }
     for hint in &error.hints {
-        text.push_str(&format!("{} {}\n", style.strong("hint:"), escape::line(hint)));
+        text.push_str(&format!("{} {}\n", style.heading("hint:"), escape::line(hint)));
     }
     text
 }

@@ -16,7 +16,7 @@ use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, Repaired, Request};
 
 /// Names that are printed of a list.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// Restore a run directory whose journal, manifest or plan is damaged
 ///
@@ -45,7 +45,7 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
     let search = Layout::of_search(&args.run_dir);
     let is_search = search.manifest().exists() || args.run_dir.join("node_ideas").is_dir();
     let layout = if is_search { search } else { Layout::new(&args.run_dir) };
-    let blobs = match store_url::of_run(args.store.as_deref(), &args.run_dir) {
+    let blobs = match store_url::for_run(args.store.as_deref(), &args.run_dir) {
         Err(error) if args.store.is_some() => return Err(error),
         found => found,
     };
@@ -94,20 +94,20 @@ fn render(repaired: &Repaired, dry_run: bool) -> String {
     let restored = repaired.restored.len();
     if restored > 0 {
         lines.push(format!("results {would}restored: {restored}"));
-        let named = repaired.restored.iter().take(NAMED);
+        let named = repaired.restored.iter().take(MAX_NAMED);
         lines.extend(named.map(|(name, proof)| format!("  {name}, from {proof}")));
     }
     lines.push(format!("trials with a result: {}", repaired.settled));
     if !repaired.owed.is_empty() {
         lines.push(format!("trials begun and without a result, owed: {}", repaired.owed.len()));
-        lines.extend(repaired.owed.iter().take(NAMED).map(|name| format!("  {name}")));
+        lines.extend(repaired.owed.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
     }
     if !repaired.doubtful.is_empty() {
         lines.push(format!(
             "trials whose result may be from before a `rollout retry`, owed: {}",
             repaired.doubtful.len()
         ));
-        lines.extend(repaired.doubtful.iter().take(NAMED).map(|name| format!("  {name}")));
+        lines.extend(repaired.doubtful.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
     }
     if let Some(copies) = &repaired.copies {
         lines.push(format!("copies of what was changed: {}", copies.display()));
@@ -121,11 +121,11 @@ impl From<RepairError> for CliError {
         let what = "the run cannot be repaired";
         match error {
             RepairError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
-                Self::of(ExitCode::LockHeld, what, &error).hint("wait for its end")
+                Self::from_cause(ExitCode::LockHeld, what, &error).hint("wait for its end")
             }
             RepairError::NoRun { .. } => Self::usage(error.to_string()),
             RepairError::Unknown { .. } | RepairError::Journal(_) => {
-                Self::of(ExitCode::RunDamaged, what, &error)
+                Self::from_cause(ExitCode::RunDamaged, what, &error)
             }
             RepairError::Run(error) => error.into(),
             RepairError::Store(error) => error.into(),

@@ -11,12 +11,12 @@ use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
 use super::{dry_run, env_file, exit, logging, store_url};
-use crate::config::{ConfigWarning, LogLevel, Options};
+use crate::config::{ConfigWarning, LogLevel, JobOptions};
 use crate::events::sinks::terminal::{Screen, summary};
-use crate::events::{Report, StartSink, sinks};
+use crate::events::{RunReport, SinkStarter, sinks};
 use crate::launch::host;
-use crate::launch::run::{self as launch, RunOutcome, RunRequest, Stops};
-use crate::plan::{self, Prepared};
+use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
+use crate::plan::{self, PreparedJob};
 
 /// Runs the command.
 pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -36,12 +36,12 @@ pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, Cl
 }
 
 async fn start(
-    prepared: Prepared,
+    prepared: PreparedJob,
     args: &RunArgs,
     screen: Screen,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let Prepared { job, datasets, .. } = prepared;
+    let PreparedJob { job, datasets, .. } = prepared;
     let request = RunRequest {
         #[cfg(feature = "nats")]
         remote: args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?,
@@ -51,24 +51,24 @@ async fn start(
         materialize: args.materialize,
         invocation: invocation(args),
         sinks: sinks(args, screen, printer),
-        patience: args.patience(),
+        patience: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
-        stops: Stops::Signals,
+        stops: StopSource::Signals,
     };
     let RunOutcome { run_dir, cancelled, report } = Box::pin(launch::run(request)).await?;
-    tell(&report, &run_dir, args.json, printer)?;
-    Ok(exit::of_run(cancelled, &report.tally, args.fail_under))
+    print_report(&report, &run_dir, args.json, printer)?;
+    Ok(exit::for_run(cancelled, &report.tally, args.fail_under))
 }
 
 /// The outputs that the command line asks for.
-fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<StartSink> {
+fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
     let terminal = (!printer.is_quiet()).then(|| sinks::terminal(screen, printer.err));
     let json = args.json.then(|| sinks::json(printer.json()));
     terminal.into_iter().chain(json).collect()
 }
 
 /// The end of a run for people.
-fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Result<(), CliError> {
+fn print_report(report: &RunReport, run_dir: &Path, json: bool, printer: &Printer) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
         if result.cancelled {
@@ -78,7 +78,7 @@ fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Resul
     match &report.unwritten.first {
         None => Ok(()),
         Some((trial, error)) => {
-            let failed = CliError::unwritten(report.unwritten.count, trial, error);
+            let failed = CliError::unwritten_files(report.unwritten.count, trial, error);
             let missing = error.is_missing().then(|| store_url::store_hint(run_dir));
             Err(missing.iter().fold(failed, |failed, hint| failed.hint(hint)))
         }
@@ -87,12 +87,12 @@ fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Resul
 
 /// How the run was started, so that it can be repeated. A repetition changes nothing of it.
 fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
-    let invocation = Invocation::of(with_run(std::env::args_os().collect()))
+    let invocation = Invocation::from_arguments(with_run(std::env::args_os().collect()))
         .filter(|_| args.reopen.is_none())?;
     serde_json::to_value(invocation).ok()
 }
 
-fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
+fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     // Elsewhere, workers say themselves which variables they have.
     #[cfg(feature = "nats")]
     let elsewhere = args.nats.url.is_some();
@@ -103,13 +103,13 @@ fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
         Some(file) => env_file::read(file).map_err(CliError::usage)?,
         None => Vec::new(),
     };
-    let options = Options {
+    let options = JobOptions {
         variables,
         trust_tasks: args.yes,
         settings: args.keys.settings().map_err(CliError::usage)?,
         strict: args.strict,
         cache: host::fetched_tasks(|name| std::env::var_os(name)),
-        ..Options::new(&is_set)
+        ..JobOptions::new(&is_set)
     };
     let file = args.config.as_deref().or(args.job.as_deref());
     let prepared = plan::read(file, &options)?;

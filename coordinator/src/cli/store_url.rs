@@ -6,7 +6,7 @@ use rollout_worker::store::{InvalidStoreUrl, StoreUrl};
 
 use super::error::CliError;
 use crate::launch::store::{StoreNotFound, find};
-use crate::results::files::store::{NoStore, StoreNote};
+use crate::results::files::store::{NoStore, StoreReference};
 
 /// The store that an option names. A store in memory is none for commands: workers are processes of
 /// their own, and what a run stored is read by later commands.
@@ -28,7 +28,7 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<StoreUrl>, Cli
 }
 
 /// The store of a run directory: the one that is named, or the one that the run used.
-pub(super) fn of_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, CliError> {
+pub(super) fn for_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, CliError> {
     let named = parse_optional(named)?;
     find(named, run_dir).map_err(|error| match error {
         StoreNotFound::Unknown(error) => error.into(),
@@ -40,11 +40,11 @@ pub(super) fn of_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, Cl
 
 /// Which store a run used.
 pub(super) fn store_hint(run_dir: &Path) -> String {
-    hint(StoreNote::read(run_dir).as_ref())
+    hint(StoreReference::read(run_dir).as_ref())
 }
 
-fn hint(note: Option<&StoreNote>) -> String {
-    let used = note.map(|StoreNote { directory, identity, .. }| {
+fn hint(note: Option<&StoreReference>) -> String {
+    let used = note.map(|StoreReference { directory, identity, .. }| {
         format!(": it was {} (identity {identity})", directory.display())
     });
     format!("`--store DIR` names the store that the run used{}", used.unwrap_or_default())
@@ -71,7 +71,7 @@ mod tests {
         let error = format!("{:?}", parse("memory:").expect_err("refused"));
         assert!(error.contains("`memory:`") && error.contains("give a directory"), "{error}");
         assert!(parse_optional(Some("memory:")).is_err());
-        assert!(of_run(Some("memory:"), Path::new("run")).is_err());
+        assert!(for_run(Some("memory:"), Path::new("run")).is_err());
         assert_eq!(
             parse("./memory:").expect("a directory"),
             Path::new("./memory:").to_owned().into()

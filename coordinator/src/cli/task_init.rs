@@ -26,11 +26,11 @@ pub(super) struct InitArgs {
 
     /// Format of its files
     #[arg(long, default_value = "rollout")]
-    format: Format,
+    format: InitFormat,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
+enum InitFormat {
     /// Rollout's own
     Rollout,
     /// Harbor's
@@ -58,7 +58,7 @@ pub(super) async fn run(command: TaskCommand, printer: &Printer) -> Result<ExitC
     Ok(ExitCode::Success)
 }
 
-fn write(dir: &Path, name: &str, format: Format) -> io::Result<()> {
+fn write(dir: &Path, name: &str, format: InitFormat) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     if fs::read_dir(dir)?.next().is_some() {
         return Err(io::ErrorKind::DirectoryNotEmpty.into());
@@ -72,10 +72,10 @@ fn write(dir: &Path, name: &str, format: Format) -> io::Result<()> {
 }
 
 /// The files of a task, each with its text.
-fn files(name: &str, format: Format) -> [(&'static str, String); 5] {
+fn files(name: &str, format: InitFormat) -> [(&'static str, String); 5] {
     let task = match format {
-        Format::Rollout => ROLLOUT.to_owned(),
-        Format::Harbor => HARBOR.replace("NAME", &name.replace(['"', '\\'], "-")),
+        InitFormat::Rollout => ROLLOUT.to_owned(),
+        InitFormat::Harbor => HARBOR.replace("NAME", &name.replace(['"', '\\'], "-")),
     };
     [
         ("task.toml", task),
@@ -150,18 +150,18 @@ mod tests {
     use rollout_protocol::spec::task::TaskFormat;
 
     use super::*;
-    use crate::sources::check::{Asked, check};
+    use crate::sources::check::{CheckRequest, check};
 
     #[test]
     fn new_tasks_pass_the_check_in_every_environment() {
         let dir = tempfile::tempdir().expect("a directory");
         for (format, expected) in
-            [(Format::Rollout, TaskFormat::Rollout), (Format::Harbor, TaskFormat::Harbor)]
+            [(InitFormat::Rollout, TaskFormat::Rollout), (InitFormat::Harbor, TaskFormat::Harbor)]
         {
             let path = dir.path().join(expected.as_str());
             write(&path, "new", format).expect("written");
             for provider in [ProviderKind::Docker, ProviderKind::Process] {
-                let asked = Asked { path: path.clone(), format: None, provider };
+                let asked = CheckRequest { path: path.clone(), format: None, provider };
                 let report = check(&asked).expect("checked");
                 assert_eq!((report.n_errors(), report.n_warnings()), (0, 0), "{report:#?}");
                 let explained = report.tasks[0].explained.as_ref().expect("read");

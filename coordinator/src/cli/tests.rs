@@ -8,7 +8,7 @@ use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
 use crate::events::sinks::terminal::Style;
-use crate::results::metrics::{Failure, Scored, Tally};
+use crate::results::metrics::{FailureParty, TrialScore, Tally};
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
     let words = words.iter().map(OsString::from).collect();
@@ -47,9 +47,9 @@ fn keys_of_the_job_are_options() {
                  --set verifier.disable=true --ae KEY=secret --artifact /out -o runs --job-name j";
     let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
     let settings = run.keys.settings().expect("valid");
-    let mut problems = crate::config::Problems::default();
-    let options = crate::config::Options { settings, ..crate::config::Options::new(&|_| true) };
-    let job = crate::config::job_of_settings(&options, &mut problems).expect("a job");
+    let mut problems = crate::config::Diagnostics::default();
+    let options = crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     assert_eq!((job.n_attempts, job.n_concurrent_trials), (2, 8));
     assert_eq!(job.run_dir(), std::path::Path::new("runs/j"));
@@ -86,11 +86,11 @@ fn options_of_harbor_are_keys_of_the_job() {
     assert!(run.verbose && run.yes);
     assert_eq!(run.env_file.as_deref(), Some(std::path::Path::new("f")));
     let settings = run.keys.settings().expect("settings");
-    let mut problems = crate::config::Problems::default();
-    let options = crate::config::Options { settings, ..crate::config::Options::new(&|_| true) };
-    let job = crate::config::job_of_settings(&options, &mut problems).expect("a job");
+    let mut problems = crate::config::Diagnostics::default();
+    let options = crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
-    let said = crate::config::document(&job);
+    let said = crate::config::job_document(&job);
     assert_eq!(said["retry"]["max_attempts"], 5);
     assert_eq!(said["environment"]["preserve_env"], "always");
     assert_eq!(said["agents"][0]["description"], "every agent");
@@ -115,10 +115,10 @@ fn options_are_checked() {
 
 #[test]
 fn codes_of_runs() {
-    let tally = |trials: &[(f64, Option<Failure>)]| {
+    let tally = |trials: &[(f64, Option<FailureParty>)]| {
         let mut tally = Tally::default();
         for (reward, failure) in trials {
-            tally.add(&Scored {
+            tally.add(&TrialScore {
                 outcome: if failure.is_some() { ItemOutcome::Failed } else { ItemOutcome::Completed },
                 reward: failure.is_none().then_some(*reward),
                 passed: failure.is_none() && *reward == 1.0,
@@ -133,23 +133,23 @@ fn codes_of_runs() {
         tally
     };
     let half = tally(&[(1.0, None), (0.0, None)]);
-    assert_eq!(exit::of_run(false, &half, None), ExitCode::Success);
-    assert_eq!(exit::of_run(false, &half, Some(0.5)), ExitCode::Success);
-    assert_eq!(exit::of_run(false, &half, Some(0.51)), ExitCode::FailUnder);
-    assert_eq!(exit::of_run(true, &half, Some(0.51)), ExitCode::Cancelled);
-    assert_eq!(exit::of_run(false, &tally(&[]), Some(0.1)), ExitCode::FailUnder);
-    let failed = tally(&[(1.0, None), (0.0, Some(Failure::Agent))]);
-    assert_eq!(exit::of_run(false, &failed, None), ExitCode::Success);
-    assert_eq!(exit::of_run(false, &failed, Some(1.0)), ExitCode::FailUnder);
-    let broken = tally(&[(1.0, None), (0.0, Some(Failure::Infrastructure))]);
-    assert_eq!(exit::of_run(false, &broken, None), ExitCode::Infrastructure);
-    assert_eq!(exit::of_run(false, &broken, Some(0.9)), ExitCode::Infrastructure);
-    assert_eq!(exit::of_run(false, &broken, Some(0.5)), ExitCode::Success);
-    let hopeless = tally(&[(0.0, None), (0.0, None), (0.0, Some(Failure::Infrastructure))]);
-    assert_eq!(exit::of_run(false, &hopeless, Some(0.5)), ExitCode::FailUnder);
-    let unsupported = tally(&[(1.0, None), (0.0, Some(Failure::Unsupported))]);
-    assert_eq!(exit::of_run(false, &unsupported, None), ExitCode::Success);
-    assert_eq!(exit::of_run(false, &unsupported, Some(1.0)), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &half, None), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &half, Some(0.5)), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &half, Some(0.51)), ExitCode::FailUnder);
+    assert_eq!(exit::for_run(true, &half, Some(0.51)), ExitCode::Cancelled);
+    assert_eq!(exit::for_run(false, &tally(&[]), Some(0.1)), ExitCode::FailUnder);
+    let failed = tally(&[(1.0, None), (0.0, Some(FailureParty::Agent))]);
+    assert_eq!(exit::for_run(false, &failed, None), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &failed, Some(1.0)), ExitCode::FailUnder);
+    let broken = tally(&[(1.0, None), (0.0, Some(FailureParty::Infrastructure))]);
+    assert_eq!(exit::for_run(false, &broken, None), ExitCode::Infrastructure);
+    assert_eq!(exit::for_run(false, &broken, Some(0.9)), ExitCode::Infrastructure);
+    assert_eq!(exit::for_run(false, &broken, Some(0.5)), ExitCode::Success);
+    let hopeless = tally(&[(0.0, None), (0.0, None), (0.0, Some(FailureParty::Infrastructure))]);
+    assert_eq!(exit::for_run(false, &hopeless, Some(0.5)), ExitCode::FailUnder);
+    let unsupported = tally(&[(1.0, None), (0.0, Some(FailureParty::Unsupported))]);
+    assert_eq!(exit::for_run(false, &unsupported, None), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &unsupported, Some(1.0)), ExitCode::Success);
 }
 
 #[test]

@@ -21,26 +21,26 @@ use super::error::CliError;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
-use crate::launch::host::{Decorate, Home, HostPaths, WorkerProcess, image_locks, sandbox_helper};
+use crate::launch::host::{RunnerDecorator, StateDir, HostPaths, WorkerProcess, image_locks, sandbox_helper};
 use crate::launch::signals;
 
 /// Variables with this beginning are the worker's own, and never those of trials.
-const OWN: &str = "ROLLOUT_NATS_";
+const OWN_VARIABLE_PREFIX: &str = "ROLLOUT_NATS_";
 
 /// How long it waits before it tries again to connect.
-const AGAIN: Duration = Duration::from_secs(2);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub(super) async fn run(
     args: WorkerArgs,
-    decorate: Decorate,
+    decorate: RunnerDecorator,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, printer.screen(), printer.err);
     let options = args.nats.options()?;
     let pool: Name =
-        args.pool.parse().map_err(|error| CliError::of(ExitCode::Usage, "`--pool`", &error))?;
-    let home = home(args.dir.clone())?;
+        args.pool.parse().map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
+    let home = state_dir(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let store = store::open(&store_url::parse(&args.store)?).await?;
@@ -82,9 +82,9 @@ pub(super) async fn run(
 }
 
 /// Where it keeps its files.
-fn home(chosen: Option<PathBuf>) -> Result<Home, CliError> {
-    let of_user = || Home::of_user(|name| std::env::var_os(name));
-    chosen.map(Home::at).or_else(of_user).ok_or_else(|| {
+fn state_dir(chosen: Option<PathBuf>) -> Result<StateDir, CliError> {
+    let of_user = || StateDir::for_user(|name| std::env::var_os(name));
+    chosen.map(StateDir::new).or_else(of_user).ok_or_else(|| {
         CliError::usage("there is no home directory for the worker's files: give `--dir`")
     })
 }
@@ -100,12 +100,12 @@ fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
 fn variables(patterns: &[String]) -> TrialVariables {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| !name.starts_with(OWN));
+        .filter(|(name, _)| !name.starts_with(OWN_VARIABLE_PREFIX));
     TrialVariables::select(patterns.iter().map(String::as_str), environment)
 }
 
 /// Why there is no source.
-enum Missing {
+enum SourceError {
     /// Not yet.
     Unreachable(String),
     /// For good.
@@ -127,8 +127,8 @@ async fn connect(
                 tracing::info!("connected to {address}");
                 return Ok(source);
             }
-            Err(Missing::Refused(error)) => return Err(error),
-            Err(Missing::Unreachable(reason)) => reason,
+            Err(SourceError::Refused(error)) => return Err(error),
+            Err(SourceError::Unreachable(reason)) => reason,
         };
         if begun.elapsed() >= patience {
             return Err(CliError::new(ExitCode::OutOfReach, reason));
@@ -137,19 +137,19 @@ async fn connect(
             tracing::warn!("{reason}; trying again for {patience:?}");
             told = true;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
     }
 }
 
-async fn attempt(options: &NatsOptions, pool: &Name, store: &str) -> Result<NatsSource, Missing> {
+async fn attempt(options: &NatsOptions, pool: &Name, store: &str) -> Result<NatsSource, SourceError> {
     let nats = match Nats::connect(options.clone()).await {
         Ok(nats) => nats,
         Err(error @ ConnectError::Unreachable { .. }) => {
-            return Err(Missing::Unreachable(error.to_string()));
+            return Err(SourceError::Unreachable(error.to_string()));
         }
         Err(error) => {
             let what = "cannot work with the server";
-            return Err(Missing::Refused(CliError::of(ExitCode::Config, what, &error)));
+            return Err(SourceError::Refused(CliError::from_cause(ExitCode::Config, what, &error)));
         }
     };
     match nats.pool_binding(pool).await {
@@ -161,14 +161,14 @@ async fn attempt(options: &NatsOptions, pool: &Name, store: &str) -> Result<Nats
             );
             let hint = "give `--store` the store of the pool's runs, or take another `--pool`";
             let refused = CliError::new(ExitCode::OtherStore, message).hint(hint);
-            return Err(Missing::Refused(refused));
+            return Err(SourceError::Refused(refused));
         }
         // Whoever sets the pool up binds it; pulls look at that, too.
         Ok(_) => {}
         Err(error) => tracing::debug!("cannot see what the pool is bound to: {error}"),
     }
     nats.source(pool, store).await.map_err(|error| match error {
-        QueueError::Unreachable { reason } => Missing::Unreachable(reason),
-        error => Missing::Refused(CliError::failure("cannot take work", &error)),
+        QueueError::Unreachable { reason } => SourceError::Unreachable(reason),
+        error => SourceError::Refused(CliError::failure("cannot take work", &error)),
     })
 }

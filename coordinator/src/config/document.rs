@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 use super::address::without_secrets;
 use super::elements::agents::Agent;
 use super::elements::datasets::{
-    DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
+    DatasetRef, DatasetSource, RegistryRef, TaskSelection, TaskRef, TaskSource,
 };
-use super::elements::environment::PRESERVE;
-use super::elements::verifier::{AFTER_AGENT_ERROR, TEST_EXIT};
+use super::elements::environment::PRESERVE_POLICIES;
+use super::elements::verifier::{AFTER_AGENT_ERROR_RULES, TEST_EXIT_CODE_RULES};
 use super::resolve::Job;
 
 /// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
 /// value of a variable of the host is in it, and no password of an address.
-pub fn document(job: &Job) -> Value {
+pub fn job_document(job: &Job) -> Value {
     let timeouts = &job.timeouts;
     let mut document = json!({
         "name": job.name,
@@ -56,8 +56,8 @@ fn verifier(job: &Job) -> Value {
         "disable": settings.disable,
         "kill_agent_processes": settings.kill_agent_processes,
         "reward_key": settings.reward_key,
-        "test_exit_code": word(TEST_EXIT, job.rules.test_exit),
-        "after_agent_error": word(AFTER_AGENT_ERROR, job.rules.after_agent_error),
+        "test_exit_code": keyword(TEST_EXIT_CODE_RULES, job.rules.test_exit),
+        "after_agent_error": keyword(AFTER_AGENT_ERROR_RULES, job.rules.after_agent_error),
         "env": settings.env,
     })
 }
@@ -77,7 +77,7 @@ fn dataset(dataset: &DatasetRef) -> Value {
     let words = [("name", &dataset.name), ("version", &dataset.version), ("format", &format)];
     let mut document = optional(place, words);
     if let (Value::Object(fields), false) = (&mut document, dataset.selection.is_all()) {
-        let Selection { names, exclude, most } = &dataset.selection;
+        let TaskSelection { names, exclude, most } = &dataset.selection;
         fields.insert("task_names".to_owned(), json!(names));
         fields.insert("exclude_task_names".to_owned(), json!(exclude));
         fields.insert("n_tasks".to_owned(), json!(most));
@@ -107,7 +107,7 @@ fn environment(job: &Job) -> Value {
     json!({
         "type": kind,
         "force_build": environment.force_build,
-        "preserve_env": word(PRESERVE, environment.preserve_env),
+        "preserve_env": keyword(PRESERVE_POLICIES, environment.preserve_env),
         "provider_config": config,
         "override_cpus": job.resources.cpus,
         "override_memory_mb": job.resources.memory_mb,
@@ -118,7 +118,7 @@ fn environment(job: &Job) -> Value {
 }
 
 /// The word that a value is written as.
-pub(super) fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+pub(super) fn keyword<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     let word = words.iter().find(|(_, known)| *known == value);
     word.map(|(word, _)| *word).expect("every value has its word")
 }

@@ -12,22 +12,22 @@ use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
-use super::elements::agents::AgentFile;
+use super::elements::agents::AgentConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
-use super::elements::environment::EnvironmentFile;
+use super::elements::environment::EnvironmentConfig;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
-use super::elements::verifier::VerifierFile;
+use super::elements::verifier::VerifierConfig;
 use super::elements::{
     agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
 };
-use super::fields::{Field, Fields, Reader, UnknownKeys};
-use super::overlay::{self, Setting};
-use super::problem::{ErrorKind, Problems};
-use super::provenance::{self, Provenance};
-use super::reference::Reference;
-use super::spot::{COMMAND_LINE, Spot};
-use super::tree::{Node, Value, flag_line};
+use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
+use super::cli_overrides::{self, CliSetting};
+use super::diagnostics::{ErrorKind, Diagnostics};
+use super::provenance::{self, KeyProvenance};
+use super::reference::KeyReference;
+use super::location::{COMMAND_LINE, SourceLocation};
+use super::value::{ConfigNode, ConfigValue, flag_line};
 use super::{read, yaml};
 
 keys! {
@@ -63,14 +63,14 @@ keys! {
 }
 
 /// The reference of job files.
-pub static JOB_REFERENCE: LazyLock<Reference> =
-    LazyLock::new(|| Reference::new("job.yaml", JobKeys::ALL, &[]));
+pub static JOB_REFERENCE: LazyLock<KeyReference> =
+    LazyLock::new(|| KeyReference::new("job.yaml", JobKeys::ALL, &[]));
 
 /// Path of the instruction inside environments unless the job says otherwise.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";
 
 /// Trials that may run at once in one run: far above any host, so that a slip of a key is seen.
-const CONCURRENT_TRIALS: u64 = 100_000;
+const MAX_CONCURRENT_TRIALS: u64 = 100_000;
 
 /// A job file.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,13 +98,13 @@ pub struct JobFile {
     /// The overrides in `environment`.
     pub resources: ResourceOverrides,
     /// `verifier`, without the time limits.
-    pub verifier: VerifierFile,
+    pub verifier: VerifierConfig,
     /// `artifacts`.
     pub artifacts: Vec<Artifact>,
     /// `metrics`.
     pub metrics: Vec<MetricKind>,
     /// `agents`.
-    pub agents: Vec<AgentFile>,
+    pub agents: Vec<AgentConfig>,
     /// `datasets`.
     pub datasets: Vec<DatasetRef>,
     /// `tasks`.
@@ -149,40 +149,40 @@ impl LogLevel {
 }
 
 /// A job as it is written, and who wrote what of it.
-pub(super) struct Written {
+pub(super) struct JobDocument {
     /// The job.
     pub(super) job: JobFile,
     /// Where its values come from.
-    pub(super) provenance: Vec<Provenance>,
+    pub(super) provenance: Vec<KeyProvenance>,
 }
 
 /// Reads a job file, if there is one, with settings laid over it; nothing when it has no structure
 /// at all.
 pub(super) fn read(
     file: Option<&Path>,
-    settings: &[Setting],
-    problems: &mut Problems,
-) -> Option<Written> {
+    settings: &[CliSetting],
+    problems: &mut Diagnostics,
+) -> Option<JobDocument> {
     let mut root = match file {
-        Some(file) => tree(file, &read::text(file, problems)?, problems)?,
-        None => Node { line: flag_line(settings.len()), value: Value::Mapping(Vec::new()) },
+        Some(file) => parse_document(file, &read::text(file, problems)?, problems)?,
+        None => ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) },
     };
     if !settings.is_empty() {
-        overlay::apply(settings, &mut root, problems);
+        cli_overrides::apply(settings, &mut root, problems);
     }
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
-    let reader = Reader::new(file, UnknownKeys::Errors).with_settings(settings);
+    let reader = ConfigReader::new(file, UnknownKeys::Errors).with_settings(settings);
     let job = reader.root(&root).map(|mut fields| {
         let job = job(&mut fields);
         fields.finish();
         job
     });
     problems.extend(reader.into_problems());
-    Some(Written { job: job?, provenance: provenance::of(&root, file, settings) })
+    Some(JobDocument { job: job?, provenance: provenance::collect(&root, file, settings) })
 }
 
 /// The structure of a YAML or JSON text; faults are recorded.
-pub(super) fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {
+pub(super) fn parse_document(file: &Path, text: &str, problems: &mut Diagnostics) -> Option<ConfigNode> {
     let (root, faults) = match yaml::parse(text) {
         Ok((root, faults)) => (Some(root), faults),
         Err(fault) => (None, vec![fault]),
@@ -192,7 +192,7 @@ pub(super) fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<N
             Some(key) => (ErrorKind::DuplicateKey, key, "every key once"),
             None => (ErrorKind::Syntax, String::new(), "one YAML or JSON document"),
         };
-        let spot = Spot { key, line: Some(fault.line) };
+        let spot = SourceLocation { key, line: Some(fault.line) };
         problems.error(spot.error(file, kind, fault.message, expected));
     }
     root
@@ -204,19 +204,19 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
     };
     let mut timeouts = timeouts::read_multipliers(fields);
     let environment = environment::read(&fields.take(JobKeys::environment));
-    let EnvironmentFile { spec: environment, resources, starts_per_minute } = environment;
-    let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), CONCURRENT_TRIALS);
+    let EnvironmentConfig { spec: environment, resources, starts_per_minute } = environment;
+    let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
     JobFile {
         name: names::read(&fields.take(JobKeys::name)),
-        jobs_dir: fields.take(JobKeys::jobs_dir).name().unwrap_or_else(|| "jobs".to_owned()).into(),
+        jobs_dir: fields.take(JobKeys::jobs_dir).non_empty_string().unwrap_or_else(|| "jobs".to_owned()).into(),
         n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
-        n_concurrent_trials: count(&fields.take(JobKeys::n_concurrent_trials), CONCURRENT_TRIALS)
+        n_concurrent_trials: count(&fields.take(JobKeys::n_concurrent_trials), MAX_CONCURRENT_TRIALS)
             .unwrap_or(1),
         pacing: RunRateLimits { starts_per_minute, agents_at_once, ..RunRateLimits::default() },
         retry: retry::read(&fields.take(JobKeys::retry)),
-        log_level: fields.take(JobKeys::log_level).word(LogLevel::WORDS).unwrap_or_default(),
+        log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),
         environment,
         resources,
@@ -235,7 +235,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
 /// An absolute path of a file, outside the directories that are made anew during a trial.
 fn instruction_path(field: &Field<'_>) -> String {
     let default = INSTRUCTION_PATH.to_owned();
-    let Some(path) = field.name() else { return default };
+    let Some(path) = field.non_empty_string() else { return default };
     let plain = path.strip_prefix('/').is_some_and(|rest| {
         rest.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
     });

@@ -21,7 +21,7 @@ pub(crate) struct Key {
 
 /// A part of a declared table, in the order of the reference.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Part {
+pub(crate) enum KeyTableEntry {
     /// A key.
     Key(Key),
     /// The keys of another table, at this path below the table; in the table itself when the path
@@ -29,7 +29,7 @@ pub(crate) enum Part {
     Table(&'static str, &'static [Self]),
 }
 
-impl Part {
+impl KeyTableEntry {
     /// The key of a table that has this name.
     pub(crate) fn find(table: &[Self], name: &str) -> Option<Key> {
         table.iter().find_map(|part| match part {
@@ -64,11 +64,11 @@ macro_rules! keys {
             };)*
 
             /// The table, in the order of the reference.
-            $vis const ALL: &'static [$crate::config::keys::Part] = &[
-                $($crate::config::keys::Part::Table($first, $top),)*
+            $vis const ALL: &'static [$crate::config::keys::KeyTableEntry] = &[
+                $($crate::config::keys::KeyTableEntry::Table($first, $top),)*
                 $(
-                    $crate::config::keys::Part::Key(Self::$name),
-                    $($crate::config::keys::Part::Table($path, $inner),)*
+                    $crate::config::keys::KeyTableEntry::Key(Self::$name),
+                    $($crate::config::keys::KeyTableEntry::Table($path, $inner),)*
                 )*
             ];
         }

@@ -1,7 +1,7 @@
 //! Job and task files, in passes: a file becomes a tree with positions (`yaml`, `task::toml`), the
 //! tree becomes what the user wrote ([`JobFile`], [`TaskFile`]), and that becomes what will run
 //! ([`Job`], `rollout_protocol::spec`), with defaults filled in. Every pass records its faults in
-//! one [`Problems`] and goes on, so that all faults of all files come at once.
+//! one [`Diagnostics`] and goes on, so that all faults of all files come at once.
 //!
 //! Nothing behind this module sees YAML or TOML, or a value that was not checked.
 
@@ -12,19 +12,19 @@ mod address;
 mod document;
 mod elements;
 pub mod env_vars;
-mod fields;
-mod given;
+mod reader;
+mod inline_secrets;
 mod job_file;
-mod overlay;
-mod problem;
+mod cli_overrides;
+mod diagnostics;
 mod profile;
 mod provenance;
 mod read;
 pub mod reference;
 mod resolve;
-mod spot;
+mod location;
 mod task;
-mod tree;
+mod value;
 mod tree_file;
 mod yaml;
 
@@ -32,35 +32,35 @@ mod yaml;
 mod tests;
 
 pub(crate) use address::without_secrets;
-pub use document::document;
-pub use elements::agents::{Agent, AgentFile};
+pub use document::job_document;
+pub use elements::agents::{Agent, AgentConfig};
 pub use elements::datasets::{
-    DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
+    DatasetRef, DatasetSource, RegistryRef, TaskSelection, TaskRef, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
 #[cfg(any(feature = "docker", feature = "nats"))]
-pub(crate) use elements::quantity;
+pub(crate) use elements::units;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub use elements::variables::Variable;
-pub use elements::verifier::{RuleOverrides, VerifierFile};
+pub use elements::verifier::{RuleOverrides, VerifierConfig};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
-pub use overlay::{GivenDataset, Setting};
-pub(crate) use problem::nearest;
-pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
+pub use cli_overrides::{CliDataset, CliSetting};
+pub(crate) use diagnostics::nearest;
+pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Diagnostics};
 pub use profile::{
-    Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
+    MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, InvalidProfile, ScoreMetric, ScoringProfile, ProfileError,
 };
-pub use provenance::Provenance;
+pub use provenance::KeyProvenance;
 pub(crate) use read::text as read_text;
-pub use resolve::{Job, Options, job_of_settings, read_job};
-pub use spot::Spot;
+pub use resolve::{Job, JobOptions, job_from_settings, read_job};
+pub use location::SourceLocation;
 pub use task::{
-    About, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat,
+    TaskMetadata, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat,
     TASK_REFERENCE, TaskFile, read_task,
 };
 pub use tree_file::{
-    ArtifactPolicy, Budgets, Command, Commands, ContextStrategy, DedupeScope, Limits, Place,
+    ArtifactPolicy, SearchBudgets, SearchCommand, SearchCommands, ContextStrategy, DedupeScope, SearchLimits, CommandEnvironment,
     SearchSettings, TREE_REFERENCE, TreeFile, TreeOptions, TreeOverrides, differences, read_tree,
     tree_document,
 };

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::fields::join;
-use super::overlay::Setting;
-use super::tree::{Node, Value, flag_index};
+use super::reader::join;
+use super::cli_overrides::CliSetting;
+use super::value::{ConfigNode, ConfigValue, flag_index};
 
 /// A key that does not have its default, and who set it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Provenance {
+pub struct KeyProvenance {
     /// Key path.
     pub key: String,
     /// File and line, or the option of the command line.
@@ -18,7 +18,7 @@ pub struct Provenance {
 }
 
 /// Who set each value of a tree.
-pub(super) fn of(root: &Node, file: &Path, settings: &[Setting]) -> Vec<Provenance> {
+pub(super) fn collect(root: &ConfigNode, file: &Path, settings: &[CliSetting]) -> Vec<KeyProvenance> {
     let mut found = Vec::new();
     let source = |line: usize| match flag_index(line).and_then(|index| settings.get(index)) {
         Some(setting) => setting.flag().to_owned(),
@@ -29,25 +29,25 @@ pub(super) fn of(root: &Node, file: &Path, settings: &[Setting]) -> Vec<Provenan
 }
 
 fn walk(
-    node: &Node,
+    node: &ConfigNode,
     key: String,
     line: usize,
     source: &dyn Fn(usize) -> String,
-    found: &mut Vec<Provenance>,
+    found: &mut Vec<KeyProvenance>,
 ) {
     match &node.value {
-        Value::Mapping(entries) if !entries.is_empty() => {
+        ConfigValue::Mapping(entries) if !entries.is_empty() => {
             for entry in entries {
                 walk(&entry.node, join(&key, &entry.key), entry.line, source, found);
             }
         }
-        Value::Sequence(nodes) if !nodes.is_empty() => {
+        ConfigValue::Sequence(nodes) if !nodes.is_empty() => {
             for (index, node) in nodes.iter().enumerate() {
                 walk(node, format!("{key}[{index}]"), node.line, source, found);
             }
         }
-        Value::Null => {}
+        ConfigValue::Null => {}
         _ if key.is_empty() => {}
-        _ => found.push(Provenance { key, source: source(line) }),
+        _ => found.push(KeyProvenance { key, source: source(line) }),
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
-use super::problem::{ErrorKind, Problems};
-use super::spot::Spot;
+use super::diagnostics::{ErrorKind, Diagnostics};
+use super::location::SourceLocation;
 
 /// The text of `file`; a fault is recorded when there is none.
-pub(crate) fn text(file: &Path, problems: &mut Problems) -> Option<String> {
-    let spot = Spot { key: String::new(), line: None };
+pub(crate) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
+    let spot = SourceLocation { key: String::new(), line: None };
     let expected = "a readable file";
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(file)

@@ -16,12 +16,12 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
-use super::given;
-use super::job_file::{self, JobFile, LogLevel, Written};
-use super::overlay::Setting;
-use super::problem::{ErrorKind, Problems};
-use super::provenance::Provenance;
-use super::spot::COMMAND_LINE;
+use super::inline_secrets;
+use super::job_file::{self, JobFile, LogLevel, JobDocument};
+use super::cli_overrides::CliSetting;
+use super::diagnostics::{ErrorKind, Diagnostics};
+use super::provenance::KeyProvenance;
+use super::location::COMMAND_LINE;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,16 +63,16 @@ pub struct Job {
     /// Tasks beside them, in the order of the file.
     pub tasks: Vec<TaskRef>,
     /// Where the values come from that are not defaults.
-    pub provenance: Vec<Provenance>,
+    pub provenance: Vec<KeyProvenance>,
     /// Secrets that the command line gives by value; the agents and the verifier refer to them by
     /// name.
     pub given: TrialVariables,
 }
 
 /// What the command line and the host say about a job.
-pub struct Options<'a> {
+pub struct JobOptions<'a> {
     /// Keys of the job from the command line, over those of the job file.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<CliSetting>,
     /// Local time, for the name of a job that has none.
     pub now: Zoned,
     /// Whether a variable is set where trials will run. Its value is never asked for.
@@ -87,7 +87,7 @@ pub struct Options<'a> {
     pub cache: Option<PathBuf>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> JobOptions<'a> {
     /// No settings, the present time, and the variables that `is_set` says.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl<'a> Options<'a> {
 
 impl Job {
     /// How workers go about the job's work.
-    pub fn pacing(&self) -> RunRateLimits {
+    pub fn rate_limits(&self) -> RunRateLimits {
         let default = RetryPolicy::default().max_park_sec;
         let max_park_sec = Some(self.retry.max_park_sec).filter(|sec| *sec != default);
         RunRateLimits { max_park_sec, ..self.pacing }
@@ -126,19 +126,19 @@ impl Job {
 
 /// Reads, checks and resolves a job file. There is a job even when faults were recorded, so that
 /// its datasets can be checked too; nothing only when the file has no structure at all.
-pub fn read_job(file: &Path, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
+pub fn read_job(file: &Path, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     read(Some(file), options, problems)
 }
 
 /// The same for a job that the command line alone describes.
-pub fn job_of_settings(options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
+pub fn job_from_settings(options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     read(None, options, problems)
 }
 
-fn read(file: Option<&Path>, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
-    let Written { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
+fn read(file: Option<&Path>, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
+    let JobDocument { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
-    let given = given::take(&mut job, file, problems);
+    let given = inline_secrets::extract(&mut job, file, problems);
     let given = TrialVariables::new(options.variables.iter().cloned()).with(&given);
     job.task_env.extend(options.variables.iter().map(|(name, _)| name.clone()));
     let is_set = |name: &str| given.names().any(|known| known == name) || (options.is_set)(name);
@@ -146,7 +146,7 @@ fn read(file: Option<&Path>, options: &Options<'_>, problems: &mut Problems) -> 
     Some(Job { provenance, given, ..resolve(file, job, options) })
 }
 
-fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
+fn resolve(file: &Path, written: JobFile, options: &JobOptions<'_>) -> Job {
     let name = written.name;
     let agents = written.agents.into_iter();
     Job {
@@ -187,7 +187,7 @@ fn check_variables(
     file: &Path,
     written: &JobFile,
     is_set: &dyn Fn(&str) -> bool,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
     for variable in agents.chain(written.verifier.env.values()) {

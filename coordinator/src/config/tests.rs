@@ -18,24 +18,24 @@ fn is_set(name: &str) -> bool {
     name == "API_KEY"
 }
 
-fn options() -> Options<'static> {
+fn options() -> JobOptions<'static> {
     let now = date(2026, 1, 2).at(3, 4, 5, 0).to_zoned(jiff::tz::TimeZone::UTC);
-    Options { now: now.expect("a valid time"), ..Options::new(&is_set) }
+    JobOptions { now: now.expect("a valid time"), ..JobOptions::new(&is_set) }
 }
 
 fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     read_job(&fixture(name), &options(), &mut problems);
     faults(problems)
 }
 
 fn task_faults(name: &str) -> Vec<(String, ErrorKind)> {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     read_task(&fixture(name), FormatHints::default(), &mut problems);
     faults(problems)
 }
 
-fn faults(problems: Problems) -> Vec<(String, ErrorKind)> {
+fn faults(problems: Diagnostics) -> Vec<(String, ErrorKind)> {
     let errors = problems.finish(()).expect_err("faults").errors;
     assert!(errors.iter().all(|e| e.line.is_some()), "{errors:#?}");
     errors.into_iter().map(|e| (e.key, e.kind)).collect()
@@ -149,7 +149,7 @@ fn every_fault_of_task_files() {
             ("environment.env", WrongType),
         ],
     );
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     read_task(&fixture("bad_syntax.toml"), FormatHints::default(), &mut problems);
     let errors = problems.finish(()).expect_err("faults").errors;
     let found: Vec<_> = errors.iter().map(|e| (e.line, e.kind)).collect();
@@ -159,7 +159,7 @@ fn every_fault_of_task_files() {
 #[test]
 fn messages_name_file_line_key_found_expected_and_hint() {
     let file = fixture("bad_agents.json");
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     read_job(&file, &options(), &mut problems);
     let lines = problems.finish(()).expect_err("faults").lines();
     let start = format!("{}:2: n_atempts: found an unknown key, expected one of ", file.display());
@@ -169,7 +169,7 @@ fn messages_name_file_line_key_found_expected_and_hint() {
 
 #[test]
 fn a_full_job_file() {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
     let (job, warnings) = problems.finish(job).expect("no faults");
     assert_eq!(warnings, []);
@@ -193,9 +193,9 @@ fn a_full_job_file() {
 
 #[test]
 fn the_document_reads_back_as_the_same_job() {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
-    let document = document(&job);
+    let document = job_document(&job);
     assert_eq!(document["agents"][0]["env"]["API_KEY"], json!("${API_KEY}"));
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("config.json");
@@ -218,7 +218,7 @@ fn a_minimal_job_has_documented_defaults() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("job.yaml");
     std::fs::write(&file, "agents: [{name: nop}]\ndatasets: [{path: x}]\n").expect("written");
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let job = read_job(&file, &options(), &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     assert_eq!(job.run_dir(), Path::new("jobs/2026-01-02__03-04-05"));
@@ -231,7 +231,7 @@ fn a_minimal_job_has_documented_defaults() {
 
 #[test]
 fn a_full_task_file() {
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let task =
         read_task(&fixture("full.toml"), FormatHints::default(), &mut problems).expect("a task");
     let (task, warnings) = problems.finish(task).expect("no faults");
@@ -266,7 +266,7 @@ fn files_that_cannot_be_read() {
         (write("empty.yaml", b""), ErrorKind::WrongType),
         (write("huge.yaml", &huge), ErrorKind::TooLarge),
     ] {
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         assert!(read_job(&file, &options(), &mut problems).is_none(), "{}", file.display());
         let errors = problems.finish(()).expect_err("a fault").errors;
         assert_eq!(errors.iter().map(|e| e.kind).collect::<Vec<_>>(), [kind], "{}", file.display());
@@ -289,8 +289,8 @@ fn aliases_cannot_fill_the_memory() {
 #[test]
 fn json_escapes_are_read() {
     let (root, _) = yaml::parse("{\"a\": \"\\ud83d\\ude00 \\/ \\u00e4\"}").expect("valid JSON");
-    let tree::Value::Mapping(entries) = root.value else { panic!("a mapping") };
-    assert_eq!(entries[0].node.value, tree::Value::String("😀 / ä".to_owned()));
+    let value::ConfigValue::Mapping(entries) = root.value else { panic!("a mapping") };
+    assert_eq!(entries[0].node.value, value::ConfigValue::String("😀 / ä".to_owned()));
 }
 
 proptest! {
@@ -311,9 +311,9 @@ proptest! {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("file");
         std::fs::write(&file, format!("{key}: {value}")).expect("written");
-        read_job(&file, &options(), &mut Problems::default());
+        read_job(&file, &options(), &mut Diagnostics::default());
         std::fs::write(&file, format!("[environment]\nmemory = {value}\n[{key}]\nx = 1"))
             .expect("written");
-        read_task(&file, FormatHints::default(), &mut Problems::default());
+        read_task(&file, FormatHints::default(), &mut Diagnostics::default());
     }
 }

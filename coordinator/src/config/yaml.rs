@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
-use super::tree::{Entry, Node, Value, plain, quoted};
+use super::value::{ConfigEntry, ConfigNode, ConfigValue, parse_plain, quoted};
 
 /// Bytes that aliases may add to a file: a few lines of nested aliases must not fill the memory.
-const ALIAS_BYTES: usize = 16 * 1024 * 1024;
+const MAX_ALIAS_BYTES: usize = 16 * 1024 * 1024;
 
 /// A file that is not YAML, or a fault of its structure.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Fault {
+pub(super) struct YamlError {
     /// Line, from 1.
     pub(super) line: usize,
     /// Key path of a key that stands twice; nothing for a syntax error.
@@ -22,8 +22,8 @@ pub(super) struct Fault {
 }
 
 /// Reads one document. Keys that stand twice are faults beside the tree, which has the first.
-pub(super) fn parse(text: &str) -> Result<(Node, Vec<Fault>), Fault> {
-    let mut builder = Builder {
+pub(super) fn parse(text: &str) -> Result<(ConfigNode, Vec<YamlError>), YamlError> {
+    let mut builder = YamlBuilder {
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
         faults: Vec::new(),
@@ -33,45 +33,45 @@ pub(super) fn parse(text: &str) -> Result<(Node, Vec<Fault>), Fault> {
     Ok((root, builder.faults))
 }
 
-struct Builder<'a> {
+struct YamlBuilder<'a> {
     events: Parser<'a, StrInput<'a>>,
-    anchors: HashMap<usize, Node>,
-    faults: Vec<Fault>,
+    anchors: HashMap<usize, ConfigNode>,
+    faults: Vec<YamlError>,
     alias_bytes: usize,
 }
 
-type Step<'a> = (Event<'a>, Span);
+type YamlEvent<'a> = (Event<'a>, Span);
 
-impl<'a> Builder<'a> {
-    fn next(&mut self) -> Result<Step<'a>, Fault> {
+impl<'a> YamlBuilder<'a> {
+    fn next(&mut self) -> Result<YamlEvent<'a>, YamlError> {
         loop {
             match self.events.next() {
                 Some(Ok((Event::Comment(..), _))) => {}
                 Some(Ok(step)) => return Ok(step),
-                Some(Err(error)) => return Err(scan_fault(&error)),
-                None => return Err(fault(1, "the document ends early")),
+                Some(Err(error)) => return Err(yaml_error_from_scan(&error)),
+                None => return Err(yaml_error(1, "the document ends early")),
             }
         }
     }
 
-    fn document(&mut self) -> Result<Node, Fault> {
+    fn document(&mut self) -> Result<ConfigNode, YamlError> {
         let mut root = None;
         loop {
             let (event, span) = self.next()?;
             match event {
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 Event::StreamEnd => {
-                    return Ok(root.unwrap_or(Node { line: 1, value: Value::Null }));
+                    return Ok(root.unwrap_or(ConfigNode { line: 1, value: ConfigValue::Null }));
                 }
                 _ if root.is_some() => {
-                    return Err(fault(span.start.line(), "a second document begins here"));
+                    return Err(yaml_error(span.start.line(), "a second document begins here"));
                 }
                 event => root = Some(self.node((event, span), "")?),
             }
         }
     }
 
-    fn node(&mut self, (event, span): Step<'a>, path: &str) -> Result<Node, Fault> {
+    fn node(&mut self, (event, span): YamlEvent<'a>, path: &str) -> Result<ConfigNode, YamlError> {
         let line = span.start.line();
         let (anchor, value) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -86,40 +86,40 @@ impl<'a> Builder<'a> {
                 (anchor, self.mapping(path)?)
             }
             Event::Alias(id) => return self.alias(id, line),
-            _ => return Err(fault(line, "a value is missing here")),
+            _ => return Err(yaml_error(line, "a value is missing here")),
         };
-        let node = Node { line, value };
+        let node = ConfigNode { line, value };
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
     }
 
-    fn alias(&mut self, id: usize, line: usize) -> Result<Node, Fault> {
+    fn alias(&mut self, id: usize, line: usize) -> Result<ConfigNode, YamlError> {
         let Some(node) = self.anchors.get(&id) else {
-            return Err(fault(line, "an alias stands inside what it refers to"));
+            return Err(yaml_error(line, "an alias stands inside what it refers to"));
         };
-        self.alias_bytes += node.weight();
-        if self.alias_bytes > ALIAS_BYTES {
-            return Err(fault(line, "aliases make the document too large"));
+        self.alias_bytes += node.estimated_size();
+        if self.alias_bytes > MAX_ALIAS_BYTES {
+            return Err(yaml_error(line, "aliases make the document too large"));
         }
-        Ok(Node { line, value: node.value.clone() })
+        Ok(ConfigNode { line, value: node.value.clone() })
     }
 
-    fn sequence(&mut self, path: &str) -> Result<Value, Fault> {
+    fn sequence(&mut self, path: &str) -> Result<ConfigValue, YamlError> {
         let mut nodes = Vec::new();
         loop {
             let step = self.next()?;
             if matches!(step.0, Event::SequenceEnd) {
-                return Ok(Value::Sequence(nodes));
+                return Ok(ConfigValue::Sequence(nodes));
             }
             let path = format!("{path}[{}]", nodes.len());
             nodes.push(self.node(step, &path)?);
         }
     }
 
-    fn mapping(&mut self, path: &str) -> Result<Value, Fault> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn mapping(&mut self, path: &str) -> Result<ConfigValue, YamlError> {
+        let mut entries: Vec<ConfigEntry> = Vec::new();
         let mut seen = HashSet::new();
         let mut merged = Vec::new();
         loop {
@@ -128,18 +128,18 @@ impl<'a> Builder<'a> {
             let (key, is_plain) = match event {
                 Event::MappingEnd => break,
                 Event::Scalar(text, style, ..) => (text.into_owned(), style == ScalarStyle::Plain),
-                _ => return Err(fault(line, "a key of a mapping must be plain text")),
+                _ => return Err(yaml_error(line, "a key of a mapping must be plain text")),
             };
-            let key_path = super::fields::join(path, &key);
+            let key_path = super::reader::join(path, &key);
             let step = self.next()?;
             let node = self.node(step, &key_path)?;
             if key == "<<" && is_plain {
                 merged.extend(merge_sources(node)?);
             } else if !seen.insert(key.clone()) {
                 let message = format!("the key {} stands twice", quoted(&key));
-                self.faults.push(Fault { line, duplicate: Some(key_path), message });
+                self.faults.push(YamlError { line, duplicate: Some(key_path), message });
             } else {
-                entries.push(Entry { key, line, node });
+                entries.push(ConfigEntry { key, line, node });
             }
         }
         for entry in merged {
@@ -147,22 +147,22 @@ impl<'a> Builder<'a> {
                 entries.push(entry);
             }
         }
-        Ok(Value::Mapping(entries))
+        Ok(ConfigValue::Mapping(entries))
     }
 }
 
 /// The entries that a merge key (`<<`) brings in; keys of the mapping itself win.
-fn merge_sources(node: Node) -> Result<Vec<Entry>, Fault> {
+fn merge_sources(node: ConfigNode) -> Result<Vec<ConfigEntry>, YamlError> {
     match node.value {
-        Value::Mapping(entries) => Ok(entries),
-        Value::Sequence(nodes) => {
+        ConfigValue::Mapping(entries) => Ok(entries),
+        ConfigValue::Sequence(nodes) => {
             let mut entries = Vec::new();
             for node in nodes {
                 entries.extend(merge_sources(node)?);
             }
             Ok(entries)
         }
-        _ => Err(fault(node.line, "`<<` must be a mapping or a list of mappings")),
+        _ => Err(yaml_error(node.line, "`<<` must be a mapping or a list of mappings")),
     }
 }
 
@@ -171,22 +171,22 @@ fn scalar(
     style: ScalarStyle,
     tag: Option<&Tag>,
     line: usize,
-) -> Result<Value, Fault> {
+) -> Result<ConfigValue, YamlError> {
     let suffix = core_tag(tag, line)?;
     if style == ScalarStyle::Plain && suffix.is_none_or(|suffix| suffix != "str") {
-        Ok(plain(&text))
+        Ok(parse_plain(&text))
     } else {
-        Ok(Value::String(text.into_owned()))
+        Ok(ConfigValue::String(text.into_owned()))
     }
 }
 
 /// The name of a tag of the core schema; other tags would ask for types that we do not have.
-fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, Fault> {
+fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, YamlError> {
     match tag {
         None => Ok(None),
         Some(tag) => match tag.core_suffix() {
             Some(suffix) => Ok(Some(suffix.to_owned())),
-            None => Err(fault(
+            None => Err(yaml_error(
                 line,
                 &format!("the tag `{}{}` has no meaning here", tag.original_handle(), tag.suffix()),
             )),
@@ -194,10 +194,10 @@ fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, Fault> {
     }
 }
 
-fn fault(line: usize, message: &str) -> Fault {
-    Fault { line, duplicate: None, message: message.to_owned() }
+fn yaml_error(line: usize, message: &str) -> YamlError {
+    YamlError { line, duplicate: None, message: message.to_owned() }
 }
 
-fn scan_fault(error: &ScanError) -> Fault {
-    fault(error.marker().line(), &error.info())
+fn yaml_error_from_scan(error: &ScanError) -> YamlError {
+    yaml_error(error.marker().line(), &error.info())
 }

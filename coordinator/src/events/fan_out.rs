@@ -8,15 +8,15 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_worker::store::BlobStore;
 
-use super::problem::Problems;
-use super::sink::{EventSink, RunResult, StartSink, Told, Workload};
+use super::sink_warnings::SinkWarnings;
+use super::sink::{EventSink, RunResult, SinkStarter, SinkReport, Workload};
 use super::sinks::files::RunFiles;
-use super::{ReportError, RunFacts};
+use super::{ReportError, JobFacts};
 
 /// The sinks of a run.
 pub(super) struct FanOut {
     sinks: Vec<Box<dyn EventSink>>,
-    problems: Problems,
+    problems: SinkWarnings,
 }
 
 impl fmt::Debug for FanOut {
@@ -28,12 +28,12 @@ impl fmt::Debug for FanOut {
 impl FanOut {
     /// Starts the sinks of a job: the files of its run directory, with records, outputs and logs from
     /// `store`, then those that were asked for.
-    pub(super) fn of_job(
-        facts: &RunFacts,
+    pub(super) fn for_job(
+        facts: &JobFacts,
         store: Arc<dyn BlobStore>,
-        sinks: Vec<StartSink>,
+        sinks: Vec<SinkStarter>,
     ) -> io::Result<Self> {
-        let problems = Problems::default();
+        let problems = SinkWarnings::default();
         let files: Box<dyn EventSink> =
             Box::new(RunFiles::new(facts.clone(), store, problems.clone()));
         let mut all = vec![files];
@@ -44,21 +44,21 @@ impl FanOut {
     }
 
     /// Starts the sinks of a search.
-    pub(super) fn of_search(sinks: Vec<StartSink>) -> io::Result<Self> {
+    pub(super) fn for_search(sinks: Vec<SinkStarter>) -> io::Result<Self> {
         let sinks = sinks.into_iter().map(|start| start(Workload::Search));
-        Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, problems: Problems::default() })
+        Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, problems: SinkWarnings::default() })
     }
 
     /// Takes in events.
-    pub(super) async fn take(&mut self, batch: Vec<RunEvent>) {
+    pub(super) async fn accept(&mut self, batch: Vec<RunEvent>) {
         let batch = Arc::new(batch);
         for sink in &mut self.sinks {
-            sink.take(&batch).await;
+            sink.accept(&batch).await;
         }
-        self.tell_problems().await;
+        self.forward_warnings().await;
     }
 
-    async fn tell_problems(&mut self) {
+    async fn forward_warnings(&mut self) {
         let warnings: Vec<RunEvent> = (self.problems.take().into_iter())
             .map(|message| RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } })
             .collect();
@@ -76,12 +76,12 @@ impl FanOut {
         for sink in &mut self.sinks {
             sink.drain().await;
         }
-        self.tell_problems().await;
+        self.forward_warnings().await;
     }
 
     /// Tells the result, if the run ended, and closes every sink. All of them are closed before the
     /// first error is returned.
-    pub(super) async fn finish(self, result: Option<RunResult>) -> Result<Vec<Told>, ReportError> {
+    pub(super) async fn finish(self, result: Option<RunResult>) -> Result<Vec<SinkReport>, ReportError> {
         let mut told = Vec::new();
         for sink in self.sinks {
             told.push(sink.finish(result.clone()).await);

@@ -6,39 +6,39 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 
 use super::fan_out::FanOut;
-use super::{Report, ReportError, RunFacts, RunResult};
-use crate::results::report::{Frame, JobResult, Ledger};
+use super::{RunReport, ReportError, JobFacts, RunResult};
+use crate::results::report::{RunOverview, JobResult, Ledger};
 
 /// A job's sinks and the ledger of its results.
 pub(super) struct JobFold {
-    facts: RunFacts,
+    facts: JobFacts,
     ledger: Ledger,
     /// Of the run, once it started; with the end once it ended.
-    frame: Option<Frame>,
+    frame: Option<RunOverview>,
     ended: bool,
     last_settled: Option<Timestamp>,
     fan_out: FanOut,
 }
 
 impl JobFold {
-    pub(super) fn new(facts: RunFacts, fan_out: FanOut) -> Self {
+    pub(super) fn new(facts: JobFacts, fan_out: FanOut) -> Self {
         let ledger = Ledger::default();
         Self { facts, ledger, frame: None, ended: false, last_settled: None, fan_out }
     }
 
     /// Takes in events.
-    pub(super) async fn take(&mut self, batch: Vec<RunEvent>) {
+    pub(super) async fn accept(&mut self, batch: Vec<RunEvent>) {
         for event in &batch {
-            self.note(event);
+            self.record_event(event);
         }
-        self.fan_out.take(batch).await;
+        self.fan_out.accept(batch).await;
     }
 
     /// Notes the parts of the result.
-    fn note(&mut self, event: &RunEvent) {
+    fn record_event(&mut self, event: &RunEvent) {
         match &event.kind {
             EventKind::RunStarted { run, job, started_at, .. } => {
-                self.frame = Some(Frame {
+                self.frame = Some(RunOverview {
                     run: *run,
                     job: job.clone(),
                     started_at: *started_at,
@@ -73,7 +73,7 @@ impl JobFold {
     }
 
     /// Waits for the sinks, makes the job's result, and closes every sink.
-    pub(super) async fn finish(mut self) -> Result<Report, ReportError> {
+    pub(super) async fn finish(mut self) -> Result<RunReport, ReportError> {
         self.fan_out.drain().await;
         let result = self.result();
         let told = self.fan_out.finish(result.clone().map(RunResult::Job)).await?;
@@ -82,7 +82,7 @@ impl JobFold {
         let failures = self.ledger.failures();
         let has_trial_files = trial_files.is_some();
         let unwritten = trial_files.unwrap_or_default();
-        Ok(Report { result, tally, failures, has_trial_files, unwritten })
+        Ok(RunReport { result, tally, failures, has_trial_files, unwritten })
     }
 
     /// The job's result, if the run ended.

@@ -7,7 +7,7 @@
 
 mod fan_out;
 mod job;
-mod problem;
+mod sink_warnings;
 mod search;
 mod sink;
 pub mod sinks;
@@ -28,11 +28,11 @@ use tokio::sync::mpsc;
 use self::fan_out::FanOut;
 use self::job::JobFold;
 pub use self::search::SearchReporter;
-pub use self::sink::{Batch, EventSink, RunResult, StartSink, Told, Workload};
-pub use self::sinks::files::Unwritten;
+pub use self::sink::{EventBatch, EventSink, RunResult, SinkStarter, SinkReport, Workload};
+pub use self::sinks::files::UnwrittenTrials;
 use crate::results::files::FileError;
 use crate::results::metrics::{AgentTotal, Tally};
-use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TasksFacts};
+use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TaskFactsIndex};
 
 /// Batches that wait for the reporter; more hold the engine back.
 const WAITING_BATCHES: usize = 16;
@@ -40,7 +40,7 @@ const WAITING_BATCHES: usize = 16;
 /// What of a run becomes files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Materialize {
+pub enum MaterializeMode {
     /// `config.json` and `result.json` of the job; records and blobs hold the rest.
     None,
     /// A directory for every trial, too.
@@ -50,7 +50,7 @@ pub enum Materialize {
 
 /// What is known of a run before it starts and no event says.
 #[derive(Debug, Clone)]
-pub struct RunFacts {
+pub struct JobFacts {
     /// The run's directory. Nothing is written to it before the event that the run started.
     pub run_dir: PathBuf,
     /// Agents in the order of the plan, with the number of their trials.
@@ -58,7 +58,7 @@ pub struct RunFacts {
     /// Metrics that the job asks for.
     pub metrics: Vec<MetricKind>,
     /// What becomes files.
-    pub materialize: Materialize,
+    pub materialize: MaterializeMode,
     /// The job's configuration, for `config.json`.
     pub config: serde_json::Value,
     /// The directory of the blob store, for `store.json`; nothing where none is written.
@@ -66,14 +66,14 @@ pub struct RunFacts {
     /// Its datasets, in the job's order.
     pub datasets: Vec<DatasetFacts>,
     /// Its tasks.
-    pub tasks: Arc<TasksFacts>,
+    pub tasks: Arc<TaskFactsIndex>,
     /// How the run was started, for `invocation.json`; what is there stays when absent.
     pub invocation: Option<serde_json::Value>,
 }
 
 /// What the reporter knows when the run is over.
 #[derive(Debug)]
-pub struct Report {
+pub struct RunReport {
     /// The result; nothing when the run did not start or did not end.
     pub result: Option<Arc<JobResult>>,
     /// Totals of what was settled.
@@ -84,7 +84,7 @@ pub struct Report {
     pub has_trial_files: bool,
     /// Trials whose files could not be written. Their results are kept; the next session writes
     /// the files.
-    pub unwritten: Unwritten,
+    pub unwritten: UnwrittenTrials,
 }
 
 /// Why an output failed. The run's records are not touched by that.
@@ -104,7 +104,7 @@ pub enum ReportError {
 /// Tells a job to its sinks.
 #[derive(Debug)]
 pub struct Reporter {
-    task: Task<Result<Report, ReportError>>,
+    task: Task<Result<RunReport, ReportError>>,
 }
 
 impl Reporter {
@@ -117,16 +117,16 @@ impl Reporter {
     /// # Errors
     /// When the system has no thread left.
     pub fn start(
-        facts: RunFacts,
+        facts: JobFacts,
         store: Arc<dyn BlobStore>,
-        sinks: Vec<StartSink>,
+        sinks: Vec<SinkStarter>,
     ) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
         let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
-        let fan_out = FanOut::of_job(&facts, store, sinks)?;
+        let fan_out = FanOut::for_job(&facts, store, sinks)?;
         let mut job = JobFold::new(facts, fan_out);
         let task = supervise::spawn("reporter", async move {
             while let Some(batch) = receiver.recv().await {
-                job.take(batch).await;
+                job.accept(batch).await;
             }
             job.finish().await
         });
@@ -137,7 +137,7 @@ impl Reporter {
     ///
     /// # Errors
     /// The first output that failed.
-    pub async fn finish(self) -> Result<Report, ReportError> {
+    pub async fn finish(self) -> Result<RunReport, ReportError> {
         self.task.await?
     }
 }

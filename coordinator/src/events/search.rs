@@ -8,7 +8,7 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::fan_out::FanOut;
-use super::{ReportError, RunResult, StartSink, WAITING_BATCHES};
+use super::{ReportError, RunResult, SinkStarter, WAITING_BATCHES};
 
 /// Tells a search to its sinks.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ impl SearchReporter {
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start(sinks: Vec<StartSink>) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
+    pub fn start(sinks: Vec<SinkStarter>) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
         let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
-        let mut fan_out = FanOut::of_search(sinks)?;
+        let mut fan_out = FanOut::for_search(sinks)?;
         let task = supervise::spawn("reporter", async move {
             while let Some(batch) = receiver.recv().await {
-                fan_out.take(batch).await;
+                fan_out.accept(batch).await;
             }
             fan_out.drain().await;
             fan_out

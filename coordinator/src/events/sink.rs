@@ -6,36 +6,36 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_protocol::event::RunEvent;
 
-use super::sinks::files::Unwritten;
-use super::{ReportError, RunFacts};
+use super::sinks::files::UnwrittenTrials;
+use super::{ReportError, JobFacts};
 use crate::results::report::JobResult;
 
 /// A batch of events, shared by all sinks.
-pub type Batch = Arc<Vec<RunEvent>>;
+pub type EventBatch = Arc<Vec<RunEvent>>;
 
 /// An output of a run's events.
 ///
 /// # Obligations of every implementation
 /// * Batches are told in the order in which they come.
-/// * [`take`](Self::take) may wait, which holds the run back. A sink that must not do so drops or
+/// * [`accept`](Self::accept) may wait, which holds the run back. A sink that must not do so drops or
 ///   merges events instead.
 /// * A sink that fails takes the remaining batches in silence, and says why in
 ///   [`finish`](Self::finish).
 #[async_trait]
 pub trait EventSink: Send {
     /// Takes a batch.
-    async fn take(&mut self, batch: &Batch);
+    async fn accept(&mut self, batch: &EventBatch);
 
     /// Takes warnings of the sinks themselves. They are no part of the run's stream.
-    async fn warn(&mut self, warnings: &Batch) {
-        self.take(warnings).await;
+    async fn warn(&mut self, warnings: &EventBatch) {
+        self.accept(warnings).await;
     }
 
     /// Waits for work on earlier batches that may still warn. No batch of the run follows.
     async fn drain(&mut self) {}
 
     /// Tells the result, if the run ended, and closes the output.
-    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError>;
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError>;
 }
 
 /// The result of a run.
@@ -51,17 +51,17 @@ pub enum RunResult {
 #[derive(Debug, Clone, Copy)]
 pub enum Workload<'a> {
     /// A job, and facts about it.
-    Job(&'a RunFacts),
+    Job(&'a JobFacts),
     /// A search. Its events say everything about it.
     Search,
 }
 
 /// Facts of a sink for the report of the run.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SinkReport {
     /// Trials whose files could not be written, when trials have directories.
-    pub trial_files: Option<Unwritten>,
+    pub trial_files: Option<UnwrittenTrials>,
 }
 
 /// Starts a sink for a run of a workload.
-pub type StartSink = Box<dyn FnOnce(Workload<'_>) -> io::Result<Box<dyn EventSink>> + Send>;
+pub type SinkStarter = Box<dyn FnOnce(Workload<'_>) -> io::Result<Box<dyn EventSink>> + Send>;

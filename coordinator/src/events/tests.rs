@@ -20,12 +20,12 @@ use crate::results::testing::{
 
 /// Standard output for tests.
 #[derive(Clone, Default)]
-struct Out {
+struct SharedOutput {
     bytes: Arc<Mutex<Vec<u8>>>,
     broken: bool,
 }
 
-impl Write for Out {
+impl Write for SharedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -38,7 +38,7 @@ impl Write for Out {
     }
 }
 
-impl Out {
+impl SharedOutput {
     fn lines(&self) -> Vec<Value> {
         let bytes = self.bytes.lock().expect("not poisoned");
         let text = std::str::from_utf8(&bytes).expect("UTF-8");
@@ -46,11 +46,11 @@ impl Out {
     }
 }
 
-fn facts(dir: &Path, materialize: Materialize) -> RunFacts {
+fn facts(dir: &Path, materialize: MaterializeMode) -> JobFacts {
     let run_dir = dir.join("run");
     fs::create_dir_all(&run_dir).expect("a directory");
     let agents = [("a", 2), ("b", 3)];
-    RunFacts {
+    JobFacts {
         run_dir,
         agents: agents.map(|(name, total)| AgentTotal { name: name.into(), total }).to_vec(),
         metrics: vec![MetricKind::Mean],
@@ -63,24 +63,24 @@ fn facts(dir: &Path, materialize: Materialize) -> RunFacts {
     }
 }
 
-async fn tell(
+async fn run_reporter(
     dir: &Path,
-    materialize: Materialize,
-    out: &Out,
+    materialize: MaterializeMode,
+    out: &SharedOutput,
     batches: Vec<Vec<RunEvent>>,
-) -> Result<Report, ReportError> {
+) -> Result<RunReport, ReportError> {
     let facts = facts(dir, materialize);
     let store = FsStore::open(dir.join("store")).await.expect("a store");
     let sinks = vec![sinks::json(Box::new(out.clone()))];
-    tell_sinks(facts, Arc::new(store), sinks, batches).await
+    report_to_sinks(facts, Arc::new(store), sinks, batches).await
 }
 
-async fn tell_sinks(
-    facts: RunFacts,
+async fn report_to_sinks(
+    facts: JobFacts,
     store: Arc<dyn BlobStore>,
-    sinks: Vec<StartSink>,
+    sinks: Vec<SinkStarter>,
     batches: Vec<Vec<RunEvent>>,
-) -> Result<Report, ReportError> {
+) -> Result<RunReport, ReportError> {
     let (events, reporter) = Reporter::start(facts, store, sinks).expect("started");
     for batch in batches {
         events.send(batch).await.expect("the reporter listens");
@@ -115,8 +115,8 @@ fn batches(order: [usize; 4]) -> Vec<Vec<RunEvent>> {
 #[tokio::test]
 async fn a_run_is_told_to_files_and_lines() {
     let dir = tempfile::tempdir().expect("a directory");
-    let out = Out::default();
-    let report = tell(dir.path(), Materialize::Full, &out, batches([3, 1, 2, 0])).await;
+    let out = SharedOutput::default();
+    let report = run_reporter(dir.path(), MaterializeMode::Full, &out, batches([3, 1, 2, 0])).await;
     let report = report.expect("told");
     let run_dir = dir.path().join("run");
     assert_eq!(read(&run_dir.join("config.json")), json!({"name": "a job"}));
@@ -189,7 +189,7 @@ async fn the_result_does_not_depend_on_the_order_of_arrival() {
     let mut results = Vec::new();
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let dir = tempfile::tempdir().expect("a directory");
-        let told = tell(dir.path(), Materialize::None, &Out::default(), batches(order)).await;
+        let told = run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches(order)).await;
         told.expect("told");
         results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
         let mut names: Vec<_> = fs::read_dir(dir.path().join("run"))
@@ -215,7 +215,7 @@ async fn replayed_trials_are_written_only_if_missing_or_damaged() {
         let trials = [settle(0, "one"), settle(1, "two"), settle(2, "three")];
         let batch = [vec![started(5)], Vec::from(trials), vec![ended(9, 3)]].concat();
         let path = dir.path();
-        async move { tell(path, Materialize::Full, &Out::default(), vec![batch]).await }
+        async move { run_reporter(path, MaterializeMode::Full, &SharedOutput::default(), vec![batch]).await }
     };
     told(false).await.expect("told");
     fs::write(of("one").join("note"), "mine").expect("written");
@@ -230,11 +230,11 @@ async fn replayed_trials_are_written_only_if_missing_or_damaged() {
 #[tokio::test]
 async fn files_that_cannot_be_written_cost_no_result() {
     let dir = tempfile::tempdir().expect("a directory");
-    let out = Out::default();
+    let out = SharedOutput::default();
     let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost), ended(9, 4)]];
-    let report = tell(dir.path(), Materialize::Full, &out, batches).await.expect("told");
+    let report = run_reporter(dir.path(), MaterializeMode::Full, &out, batches).await.expect("told");
     assert_eq!(report.unwritten.count, 1);
     assert_eq!(read(&dir.path().join("run/result.json"))["mean_reward"], 1.0);
     let lines = out.lines();
@@ -246,11 +246,11 @@ async fn files_that_cannot_be_written_cost_no_result() {
 #[tokio::test]
 async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
     let dir = tempfile::tempdir().expect("a directory");
-    let report = tell(dir.path(), Materialize::Full, &Out::default(), vec![]).await.expect("told");
+    let report = run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), vec![]).await.expect("told");
     assert!(report.result.is_none());
     assert_eq!(fs::read_dir(dir.path().join("run")).expect("a directory").count(), 0);
     let refused = vec![vec![started(5)]];
-    tell(dir.path(), Materialize::Full, &Out::default(), refused).await.expect("told");
+    run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), refused).await.expect("told");
     assert_eq!(fs::read_dir(dir.path().join("run")).expect("a directory").count(), 0);
 }
 
@@ -265,7 +265,7 @@ async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
             event(5, EventKind::TrialSettled { ordinal, replayed, settlement })
         });
         let batch = std::iter::once(started(5)).chain(all).chain([ended(end, 0)]).collect();
-        tell(dir.path(), Materialize::None, &Out::default(), vec![batch]).await.expect("told");
+        run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), vec![batch]).await.expect("told");
         results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
     }
     assert_eq!(results[0], results[1]);
@@ -276,8 +276,8 @@ async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
 #[tokio::test]
 async fn a_reader_that_goes_away_does_not_stop_a_run() {
     let dir = tempfile::tempdir().expect("a directory");
-    let out = Out { broken: true, ..Out::default() };
-    tell(dir.path(), Materialize::None, &out, batches([0, 1, 2, 3])).await.expect("told");
+    let out = SharedOutput { broken: true, ..SharedOutput::default() };
+    run_reporter(dir.path(), MaterializeMode::None, &out, batches([0, 1, 2, 3])).await.expect("told");
     assert!(dir.path().join("run/result.json").exists());
 }
 
@@ -303,7 +303,7 @@ async fn several_numbers_are_followed_key_by_key() {
         settled(at as u64, settlement(task, at as u8, verdict))
     });
     let batches = vec![vec![started(5)], settled.collect(), vec![ended(9, 0)]];
-    tell(dir.path(), Materialize::None, &Out::default(), batches).await.expect("told");
+    run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches).await.expect("told");
     let job = read(&dir.path().join("run/result.json"));
     let figures = |trials: u64, mean: Option<f64>| json!({"trials": trials, "mean": mean});
     assert_eq!(
@@ -327,42 +327,42 @@ async fn several_numbers_are_followed_key_by_key() {
 
 /// Names of what a sink was told, in order.
 #[derive(Debug, Clone, Default)]
-struct Recorder {
+struct RecordingSink {
     told: Arc<Mutex<Vec<String>>>,
     fails: bool,
 }
 
-impl Recorder {
-    fn start(&self) -> StartSink {
+impl RecordingSink {
+    fn start(&self) -> SinkStarter {
         let sink = self.clone();
         Box::new(move |_| Ok(Box::new(sink)))
     }
 
-    fn note(&self, told: impl Into<String>) {
+    fn record_call(&self, told: impl Into<String>) {
         self.told.lock().expect("not poisoned").push(told.into());
     }
 }
 
 #[async_trait::async_trait]
-impl EventSink for Recorder {
-    async fn take(&mut self, batch: &Batch) {
-        self.note(format!("batch of {}", batch.len()));
+impl EventSink for RecordingSink {
+    async fn accept(&mut self, batch: &EventBatch) {
+        self.record_call(format!("batch of {}", batch.len()));
     }
 
-    async fn warn(&mut self, warnings: &Batch) {
-        self.note(format!("{} warnings", warnings.len()));
+    async fn warn(&mut self, warnings: &EventBatch) {
+        self.record_call(format!("{} warnings", warnings.len()));
     }
 
     async fn drain(&mut self) {
-        self.note("drain");
+        self.record_call("drain");
     }
 
-    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
-        self.note(if result.is_some() { "result" } else { "no result" });
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError> {
+        self.record_call(if result.is_some() { "result" } else { "no result" });
         if self.fails {
             return Err(ReportError::Json(io::Error::other("full")));
         }
-        Ok(Told::default())
+        Ok(SinkReport::default())
     }
 }
 
@@ -374,9 +374,9 @@ async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
     let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost)], vec![ended(9, 4)]];
-    let (failing, last) = (Recorder { fails: true, ..Recorder::default() }, Recorder::default());
+    let (failing, last) = (RecordingSink { fails: true, ..RecordingSink::default() }, RecordingSink::default());
     let sinks = vec![failing.start(), last.start()];
-    let told = tell_sinks(facts(dir.path(), Materialize::Full), store, sinks, batches).await;
+    let told = report_to_sinks(facts(dir.path(), MaterializeMode::Full), store, sinks, batches).await;
     assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
     for recorder in [failing, last] {
         let mut told = recorder.told.lock().expect("not poisoned").clone();

@@ -25,7 +25,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::hints::Hinting;
+use super::hints::HintingRunner;
 use crate::engine::journal::Layout;
 use crate::engine::{
     self, Ended, Engine, Keeper, News, OpenRun, Opening, Outlet, Planner, RunError, RunLock,
@@ -34,22 +34,22 @@ use crate::engine::{
 use crate::launch::host;
 
 /// Reports read at once.
-const REPORTS_AT_ONCE: usize = 4096;
+const REPORTS_PER_READ: usize = 4096;
 
 /// Batches of reports that wait for the engine.
-const REPORT_BATCHES: usize = 4;
+const REPORT_CHANNEL_CAPACITY: usize = 4;
 
 /// Hints that wait for the engine; more are dropped.
-const HINTS: usize = 256;
+const HINT_CHANNEL_CAPACITY: usize = 256;
 
 /// News that wait for the engine.
-const NEWS: usize = 64;
+const MESSAGE_CHANNEL_CAPACITY: usize = 64;
 
 /// How long a read of the reports waits before it asks again.
 const READ_WAIT: Duration = Duration::from_secs(3600);
 
 /// A run in one process.
-pub struct Embedded<P> {
+pub struct EmbeddedRun<P> {
     /// The run directory and what the core needs to know.
     pub opening: Opening,
     /// What is owed.
@@ -63,21 +63,21 @@ pub struct Embedded<P> {
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Called when the run is ours, before anything is offered.
-    pub opened: Opened,
+    pub opened: OpenedHook,
     /// Makes what the worker needs, given the worker's directory.
-    pub equip: Equip,
+    pub equip: EquipmentFactory,
 }
 
 /// Called with the run when it is ours.
-pub type Opened = Box<dyn FnOnce(&OpenRun) -> Result<(), RunError> + Send>;
+pub type OpenedHook = Box<dyn FnOnce(&OpenRun) -> Result<(), RunError> + Send>;
 
 /// Makes what a worker needs, given its directory.
-pub type Equip = Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>;
+pub type EquipmentFactory = Box<dyn FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send>;
 
 /// A sitting that came to its end. The run stays owned until this is dropped: outputs that still
 /// write into the run directory come first.
 #[derive(Debug)]
-pub struct Sitting {
+pub struct FinishedSession {
     /// How it ended.
     pub ended: Ended,
     /// The lock on the run directory.
@@ -86,7 +86,7 @@ pub struct Sitting {
 
 /// What a worker works with.
 #[derive(Debug)]
-pub struct Equipment {
+pub struct WorkerEquipment {
     /// Runs the executions.
     pub runner: Arc<dyn Runner>,
     /// Whose leftovers are removed.
@@ -97,32 +97,32 @@ pub struct Equipment {
 ///
 /// # Errors
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
-pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting, RunError> {
-    let Embedded { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
+pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<FinishedSession, RunError> {
+    let EmbeddedRun { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
     let (run, lock, planner) = engine::begin(opening, planner, events.clone(), &mut stops).await?;
     opened(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
     let workers = run.layout().workers();
-    let (dirs, Equipment { runner, providers }) = supervise::blocking(move || {
-        let dirs = Directories::prepare(&workers)?;
+    let (dirs, WorkerEquipment { runner, providers }) = supervise::blocking(move || {
+        let dirs = WorkerDirectories::prepare(&workers)?;
         let equipment = equip(dirs.mine.path())?;
         Ok::<_, RunError>((dirs, equipment))
     })
     .await?;
-    let (hints_in, hints) = mpsc::channel(HINTS);
-    let runner = Arc::new(Hinting::new(runner, hints_in));
+    let (hints_in, hints) = mpsc::channel(HINT_CHANNEL_CAPACITY);
+    let runner = Arc::new(HintingRunner::new(runner, hints_in));
     let owners = Arc::new(dirs.owners());
     let (clean, reaped) = oneshot::channel();
     let reaping = reap(providers, Arc::clone(&owners), clean);
 
     let (shutdown, told) = watch::channel(Shutdown::No);
-    let config = worker_config(&dirs, host::executions(slots));
+    let config = worker_config(&dirs, host::limit_executions(slots));
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
     let (worker, quiesced) = work(worker, told);
     let (recover, recovered) = oneshot::channel();
     let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
     let (reports, _reader) = read_reports(id, queue.clone());
-    let (to, news) = mpsc::channel(NEWS);
+    let (to, news) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let _answering = take_claims(id, queue.clone(), to.clone());
     let _attending = lock.attend(id, queue.clone(), to);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
@@ -143,7 +143,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
         if whatever || !mine.has_unreported_work() {
             remove(mine);
         }
-        tidy_up(&layout);
+        remove_work_dirs(&layout);
     };
     let ended = match ended {
         Ok(ended) => ended,
@@ -163,7 +163,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     }
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
     supervise::blocking(move || clear(ended.owed == 0)).await;
-    Ok(Sitting { ended, lock })
+    Ok(FinishedSession { ended, lock })
 }
 
 /// Starts the worker, and tells when it has quiesced.
@@ -178,12 +178,12 @@ fn work(worker: Worker, told: watch::Receiver<Shutdown>) -> (Task<()>, oneshot::
 }
 
 /// The worker directories of a run directory.
-struct Directories {
+struct WorkerDirectories {
     mine: WorkerDir,
     former: Vec<WorkerDir>,
 }
 
-impl Directories {
+impl WorkerDirectories {
     fn prepare(base: &Path) -> Result<Self, RunError> {
         let failed = |action| {
             move |error: rollout_worker::host::WorkerDirError| RunError::File {
@@ -202,12 +202,12 @@ impl Directories {
         Ok(Self { mine, former })
     }
 
-    fn me(&self) -> Owner {
+    fn current_owner(&self) -> Owner {
         Owner::current(self.mine.path().to_owned())
     }
 
     fn owners(&self) -> HostOwners {
-        let owners = HostOwners::new(self.me());
+        let owners = HostOwners::new(self.current_owner());
         for dir in &self.former {
             owners.adopt(dir);
         }
@@ -215,10 +215,10 @@ impl Directories {
     }
 }
 
-fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
+fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
     WorkerConfig {
         worker: dirs.mine.id().clone(),
-        owner: dirs.me(),
+        owner: dirs.current_owner(),
         dir: dirs.mine.path().to_owned(),
         pool: "default".to_owned(),
         slots,
@@ -274,7 +274,7 @@ fn recover_all(
 }
 
 /// Removes the run's working directories unless something is kept in them.
-fn tidy_up(layout: &Layout) {
+fn remove_work_dirs(layout: &Layout) {
     for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
         // Not empty: preserved environments, or entries that could not be read.
         let _kept = std::fs::remove_dir(dir);
@@ -289,11 +289,11 @@ fn remove(dir: WorkerDir) {
 }
 
 fn read_reports(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<ReportBatch>, Task<()>) {
-    let (sender, receiver) = mpsc::channel(REPORT_BATCHES);
+    let (sender, receiver) = mpsc::channel(REPORT_CHANNEL_CAPACITY);
     let task = supervise::spawn("report reader", async move {
         let mut position = None;
         loop {
-            match queue.reports(run, position, REPORTS_AT_ONCE, READ_WAIT).await {
+            match queue.reports(run, position, REPORTS_PER_READ, READ_WAIT).await {
                 Ok(batch) => {
                     position = batch.reports.last().map_or(position, |last| Some(last.position));
                     if batch.read_to.is_some() && sender.send(batch).await.is_err() {

@@ -2,20 +2,20 @@
 
 use crate::engine::journal::Layout;
 use crate::engine::{Manifest, RunState};
-use crate::results::export::{self, ExportError, Exported, Header, Request};
+use crate::results::export::{self, ExportError, ExportSummary, RunHeader, ExportRequest};
 
 /// Exports the results of a run.
 ///
 /// # Errors
 /// [`ExportError`]; nothing is at the place of the output then that was not there before.
-pub async fn export(request: &Request) -> Result<Exported, ExportError> {
+pub async fn export(request: &ExportRequest) -> Result<ExportSummary, ExportError> {
     let manifest = Manifest::read(&Layout::new(&request.run_dir))
         .map_err(|error| ExportError::Header(error.into()))?;
     let manifest = manifest.ok_or_else(|| ExportError::NoRun {
         path: request.run_dir.clone(),
         what: "manifest.json",
     })?;
-    let header = Header {
+    let header = RunHeader {
         run: manifest.run,
         job: manifest.job,
         created_at: manifest.created_at,

@@ -6,13 +6,13 @@ use rollout_protocol::spec::agent::AgentKind;
 
 use crate::config::Job;
 use crate::results::report::DatasetFacts;
-use crate::sources::datasets::{Dataset, Task};
+use crate::sources::datasets::{Dataset, DatasetTask};
 
 /// The datasets of a job and how their tasks were read.
 pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
     let kinds = job.agents.iter().map(|agent| &agent.spec.kind);
     let scripts = kinds.into_iter().any(|kind| matches!(kind, AgentKind::Script { .. }));
-    let unsupported = |task: &&Task| {
+    let unsupported = |task: &&DatasetTask| {
         let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
         let mut faults = task.fault.iter().chain(of_scripts);
         faults.any(|fault| fault.is_unsupported())

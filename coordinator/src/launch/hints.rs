@@ -19,12 +19,12 @@ use crate::engine::LiveExecution;
 
 /// Runs executions, and tells the engine in which phase they are.
 #[derive(Debug)]
-pub(super) struct Hinting {
+pub(super) struct HintingRunner {
     inner: Arc<dyn Runner>,
     hints: mpsc::Sender<LiveExecution>,
 }
 
-impl Hinting {
+impl HintingRunner {
     pub(super) fn new(inner: Arc<dyn Runner>, hints: mpsc::Sender<LiveExecution>) -> Self {
         Self { inner, hints }
     }
@@ -35,12 +35,12 @@ impl Hinting {
         let phase = Phase::EnvironmentSetup;
         let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, parked: None });
         let inner = Arc::clone(&execution.phases);
-        execution.phases = Arc::new(Hints { inner, seen, hints: self.hints.clone() });
+        execution.phases = Arc::new(HintingPhaseSink { inner, seen, hints: self.hints.clone() });
     }
 }
 
 #[async_trait]
-impl Runner for Hinting {
+impl Runner for HintingRunner {
     async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         self.listen(&mut context.execution);
         self.inner.run(context).await
@@ -63,14 +63,14 @@ impl Runner for Hinting {
 
 /// Passes phases of one execution on, and tells them the engine.
 #[derive(Debug)]
-struct Hints {
+struct HintingPhaseSink {
     inner: Arc<dyn PhaseSink>,
     seen: Mutex<LiveExecution>,
     hints: mpsc::Sender<LiveExecution>,
 }
 
-impl Hints {
-    fn tell(&self, change: impl FnOnce(&mut LiveExecution)) {
+impl HintingPhaseSink {
+    fn send_hint(&self, change: impl FnOnce(&mut LiveExecution)) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut seen);
         // Only a hint: lost when the engine is busy.
@@ -78,14 +78,14 @@ impl Hints {
     }
 }
 
-impl PhaseSink for Hints {
+impl PhaseSink for HintingPhaseSink {
     fn entered(&self, phase: Phase) {
         self.inner.entered(phase);
-        self.tell(|seen| seen.phase = phase);
+        self.send_hint(|seen| seen.phase = phase);
     }
 
     fn parked(&self, on: Option<Dependency>) {
         self.inner.parked(on);
-        self.tell(|seen| seen.parked = on);
+        self.send_hint(|seen| seen.parked = on);
     }
 }

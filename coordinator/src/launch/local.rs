@@ -10,7 +10,7 @@ use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
-use super::embedded::{self, Embedded, Equipment, Sitting};
+use super::embedded::{self, EmbeddedRun, WorkerEquipment, FinishedSession};
 use crate::config::Job;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
@@ -46,17 +46,17 @@ impl LocalJob {
     ///
     /// # Errors
     /// [`RunError`].
-    pub async fn run(self) -> Result<Sitting, RunError> {
+    pub async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { job, mut plan, store, host, environment, events, stops, taking, reopen } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;
         if let Some(former) = &former {
-            plan.adopt(former);
+            plan.reuse_documents(former);
         }
         let plan = Arc::new(plan);
-        if reopen.is_some() || !is_over(&layout, &plan)? {
+        if reopen.is_some() || !is_finished(&layout, &plan)? {
             let kind = job.settings.environment.provider.kind();
-            host::answer([kind], &host, &layout.sandboxes()).await?;
+            host::check_services([kind], &host, &layout.sandboxes()).await?;
         }
         let opening = Opening {
             layout: layout.clone(),
@@ -71,9 +71,9 @@ impl LocalJob {
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
         let document = PlanDocument::from(&*plan);
-        let ran = embedded::run(Embedded {
+        let ran = embedded::run(EmbeddedRun {
             opening,
-            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.pacing()),
+            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.rate_limits()),
             store,
             slots: job.n_concurrent_trials,
             events,
@@ -87,7 +87,7 @@ impl LocalJob {
 }
 
 /// Whether nothing of this plan is left to run: such a run needs no environment.
-fn is_over(layout: &Layout, plan: &JobPlan) -> Result<bool, RunError> {
+fn is_finished(layout: &Layout, plan: &JobPlan) -> Result<bool, RunError> {
     let manifest = Manifest::read(layout)?;
     let over = |m: Manifest| m.state == RunState::Completed && m.plan == plan.digest();
     Ok(manifest.is_some_and(over))
@@ -120,13 +120,13 @@ fn equip(
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
-) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+) -> impl FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send + use<> {
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
     move |worker_dir: &Path| {
         let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
         let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
-        Ok(Equipment { runner: Arc::new(runner), providers: vec![provider] })
+        Ok(WorkerEquipment { runner: Arc::new(runner), providers: vec![provider] })
     }
 }

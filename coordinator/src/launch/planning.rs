@@ -10,14 +10,14 @@ use rollout_worker::supervise;
 use super::LaunchError;
 use crate::config::Job;
 use crate::plan::{self, JobPlan};
-use crate::sources::datasets::{Dataset, KnownParts, Sink};
+use crate::sources::datasets::{Dataset, PackCache, BundleSink};
 
 /// Where it is noted, beside the blobs, what was packed.
-const KNOWN_PARTS: &str = "bundles";
+const PACK_CACHE_DIR: &str = "bundles";
 
 /// Parts of tasks that were packed before; `state` is the directory of all jobs' state.
-pub fn known_parts(state: &Path) -> Arc<KnownParts> {
-    Arc::new(KnownParts::new(state.join(KNOWN_PARTS)))
+pub fn pack_cache(state: &Path) -> Arc<PackCache> {
+    Arc::new(PackCache::new(state.join(PACK_CACHE_DIR)))
 }
 
 /// Bundles the tasks, with archives on their way in a directory of this process below `state`.
@@ -37,8 +37,8 @@ pub(super) async fn plan(
     })
     .await?;
     let scratch = mine.scratch();
-    let known = Some(known_parts(state));
-    let built = plan::build(job, datasets, &Sink { store: Some(store), scratch, known }).await;
+    let known = Some(pack_cache(state));
+    let built = plan::build(job, datasets, &BundleSink { store: Some(store), scratch, known }).await;
     supervise::blocking(move || mine.remove()).await?;
     // Another process may be planning there.
     let _in_use = std::fs::remove_dir(base);

@@ -9,19 +9,19 @@ use rollout_worker::store::{self, BlobStore, StoreUrl};
 use rollout_worker::supervise::Task;
 use tokio::sync::mpsc;
 
-use super::embedded::Sitting;
+use super::embedded::FinishedSession;
 use super::facts::dataset_facts;
 use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
-use super::nats::{Remote, Server};
+use super::nats::{RemoteOptions, ConnectedServer};
 use super::{LaunchError, planning, signals, store as run_store};
 use crate::config::{self, Job};
 use crate::engine::{Patience, Reopen, Taking};
-use crate::events::{Materialize, Report, Reporter, RunFacts, StartSink};
+use crate::events::{MaterializeMode, RunReport, Reporter, JobFacts, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
-use crate::results::report::{DatasetFacts, TasksFacts};
+use crate::results::report::{DatasetFacts, TaskFactsIndex};
 use crate::sources::datasets::Dataset;
 
 /// A job to run.
@@ -33,25 +33,25 @@ pub struct RunRequest {
     /// The blob store; by default that of the run's first session, or one beside the runs.
     pub store: Option<StoreUrl>,
     /// Which results become files.
-    pub materialize: Materialize,
+    pub materialize: MaterializeMode,
     /// How the run was started, for `invocation.json`; the file stays as it is when absent.
     pub invocation: Option<serde_json::Value>,
     /// Outputs beside the files of the run directory.
-    pub sinks: Vec<StartSink>,
+    pub sinks: Vec<SinkStarter>,
     /// How the run is taken from an owner that may be dead.
     pub patience: Patience,
     /// Settled trials that run again.
     pub reopen: Option<Reopen>,
     /// The server whose workers run the trials; without one they run in this process.
     #[cfg(feature = "nats")]
-    pub remote: Option<Remote>,
+    pub remote: Option<RemoteOptions>,
     /// Where stops come from.
-    pub stops: Stops,
+    pub stops: StopSource,
 }
 
 /// Where stops of a run come from.
 #[derive(Debug)]
-pub enum Stops {
+pub enum StopSource {
     /// Signals to this process, from the moment on that the run begins.
     Signals,
     /// A channel.
@@ -66,7 +66,7 @@ pub struct RunOutcome {
     /// Whether it was stopped.
     pub cancelled: bool,
     /// The results.
-    pub report: Report,
+    pub report: RunReport,
 }
 
 /// Runs a job until it has ended or is stopped.
@@ -78,15 +78,15 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { patience, reopen, stops, .. } = request;
     #[cfg(feature = "nats")]
     let remote = match request.remote {
-        Some(remote) => Some(Server::connect(remote).await?),
+        Some(remote) => Some(ConnectedServer::connect(remote).await?),
         None => None,
     };
     let (run_dir, state) = (job.run_dir(), job.jobs_dir.join(".rollout"));
-    let url = run_store::of_start(request.store, &run_dir, state.join("blobs"))?;
+    let url = run_store::find_or_default(request.store, &run_dir, state.join("blobs"))?;
     let store = store::open(&url).await?;
     let read = dataset_facts(&job, &datasets);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
-    let facts = RunFacts {
+    let facts = JobFacts {
         materialize,
         blobs: url.directory().map(Path::to_owned),
         invocation,
@@ -95,7 +95,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let started = Reporter::start(facts, Arc::clone(&store), sinks);
     let (events, reporter) = started.map_err(LaunchError::Outputs)?;
     let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
-    let session = Session { job, plan, store, events, stops, patience, reopen };
+    let session = JobSession { job, plan, store, events, stops, patience, reopen };
     #[cfg(feature = "nats")]
     let ran = match remote {
         Some(server) => Box::pin(server.run(session)).await,
@@ -104,13 +104,13 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     #[cfg(not(feature = "nats"))]
     let ran = session.run_here().await;
     let report = reporter.finish().await;
-    let (Sitting { ended, lock }, report) = (ran?, report?);
+    let (FinishedSession { ended, lock }, report) = (ran?, report?);
     drop(lock);
     Ok(RunOutcome { run_dir, cancelled: ended.cancelled, report })
 }
 
 /// A job whose outputs listen, ready to run.
-pub(super) struct Session {
+pub(super) struct JobSession {
     pub(super) job: Job,
     pub(super) plan: JobPlan,
     pub(super) store: Arc<dyn BlobStore>,
@@ -120,19 +120,19 @@ pub(super) struct Session {
     pub(super) reopen: Option<Reopen>,
 }
 
-impl Session {
+impl JobSession {
     /// Runs it in this process.
-    async fn run_here(self) -> Result<Sitting, LaunchError> {
+    async fn run_here(self) -> Result<FinishedSession, LaunchError> {
         let Self { job, plan, store, events, stops, patience, reopen } = self;
         let state = job.jobs_dir.join(".rollout");
-        let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
+        let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
         let (environment, taking) = (environment(), Taking { patience, shared: None });
         let local = LocalJob { job, plan, store, host, environment, events, stops, taking, reopen };
         Ok(local.run().await?)
     }
 }
 
-impl Stops {
+impl StopSource {
     /// The stops, as long as the task lives.
     fn listen(self) -> std::io::Result<(mpsc::Receiver<StopLevel>, Option<Task<()>>)> {
         match self {
@@ -143,18 +143,18 @@ impl Stops {
 }
 
 /// The facts of a plan; those of the request are to be filled in.
-fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> RunFacts {
+fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> JobFacts {
     let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
-    RunFacts {
+    JobFacts {
         run_dir: job.run_dir(),
         agents: agents.map(|name| AgentTotal { name, total: each }).collect(),
         metrics: job.metrics.clone(),
-        materialize: Materialize::default(),
-        config: config::document(job),
+        materialize: MaterializeMode::default(),
+        config: config::job_document(job),
         blobs: None,
         datasets,
-        tasks: Arc::new(TasksFacts::of(plan)),
+        tasks: Arc::new(TaskFactsIndex::from_plan(plan)),
         invocation: None,
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_worker::store::StoreUrl;
 
-use crate::results::files::store::{self, NoStore, StoreNote};
+use crate::results::files::store::{self, NoStore, StoreReference};
 
 /// The store of a run cannot be found.
 #[derive(Debug, thiserror::Error)]
@@ -38,14 +38,14 @@ pub fn find(named: Option<StoreUrl>, run_dir: &Path) -> Result<StoreUrl, StoreNo
 ///
 /// # Errors
 /// [`NoStore`] when a run was begun with a store that is gone.
-pub(super) fn of_start(
+pub(super) fn find_or_default(
     named: Option<StoreUrl>,
     run_dir: &Path,
     otherwise: PathBuf,
 ) -> Result<StoreUrl, NoStore> {
     match named {
         Some(named) => Ok(named),
-        None if StoreNote::read(run_dir).is_some() => Ok(store::find(run_dir)?.into()),
+        None if StoreReference::read(run_dir).is_some() => Ok(store::find(run_dir)?.into()),
         None => Ok(otherwise.into()),
     }
 }

@@ -6,9 +6,9 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
-use super::{JobPlan, PlanError, PlannedTask, required};
-use crate::config::{ConfigErrors, ErrorKind, Job, Problems, Spot};
-use crate::sources::datasets::{BundleError, Dataset, Sink, bundle};
+use super::{JobPlan, JobPlanError, PlannedTask, required};
+use crate::config::{ConfigErrors, ErrorKind, Job, Diagnostics, SourceLocation};
+use crate::sources::datasets::{BundleError, Dataset, BundleSink, bundle};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ pub enum BuildError {
     Bundle(#[from] BundleError),
     /// A defect: what was checked before is no plan.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] JobPlanError),
 }
 
 /// Bundles the tasks, stores every document that trials refer to, and makes the plan. Also gives
@@ -32,7 +32,7 @@ pub enum BuildError {
 pub async fn build(
     job: &Job,
     datasets: Vec<Dataset>,
-    sink: &Sink,
+    sink: &BundleSink,
 ) -> Result<(JobPlan, Vec<TaskSpec>), BuildError> {
     check_size(job, &datasets)?;
     let bundled = bundle(job, datasets, sink).await?;
@@ -65,9 +65,9 @@ pub async fn build(
 
 fn check_size(job: &Job, datasets: &[Dataset]) -> Result<(), ConfigErrors> {
     let tasks = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     if let Err(error) = super::check_size(job.agents.len(), tasks, job.n_attempts) {
-        let spot = Spot { key: "n_attempts".to_owned(), line: None };
+        let spot = SourceLocation { key: "n_attempts".to_owned(), line: None };
         let expected = "fewer trials in one run";
         problems.error(spot.error(
             &job.file,
@@ -79,8 +79,8 @@ fn check_size(job: &Job, datasets: &[Dataset]) -> Result<(), ConfigErrors> {
     problems.finish(()).map(|_| ())
 }
 
-async fn store<T: Serialize + Sync>(sink: &Sink, document: &T) -> Result<(), BuildError> {
-    let bytes = serde_json::to_vec(document).map_err(|error| PlanError::NotSerializable {
+async fn store<T: Serialize + Sync>(sink: &BundleSink, document: &T) -> Result<(), BuildError> {
+    let bytes = serde_json::to_vec(document).map_err(|error| JobPlanError::NotSerializable {
         what: "a document",
         reason: error.to_string(),
     })?;

@@ -17,14 +17,14 @@ pub struct PlanChange {
     pub removed: Vec<String>,
     /// What both have, but not the same: results made under the earlier plan are not results of the
     /// later one.
-    pub changed: Vec<Change>,
+    pub changed: Vec<SpecChange>,
 }
 
 /// Something that both plans have and that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct SpecChange {
     /// What it is.
-    pub subject: Subject,
+    pub subject: ChangeSubject,
     /// How it differs, for people.
     pub differences: Vec<String>,
 }
@@ -32,7 +32,7 @@ pub struct Change {
 /// What can differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Subject {
+pub enum ChangeSubject {
     /// The settings of every trial.
     Settings,
     /// An agent.
@@ -56,7 +56,7 @@ impl PlanChange {
     }
 
     /// Whether the plans have the same trials.
-    pub fn is_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 
@@ -72,7 +72,7 @@ impl PlanChange {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ChangeSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings => f.write_str("settings"),
@@ -87,7 +87,7 @@ pub fn compare(earlier: &JobPlan, later: &JobPlan) -> PlanChange {
     let mut change = PlanChange::default();
     if earlier.settings_digest != later.settings_digest {
         let differences = differences(&earlier.settings, &later.settings);
-        change.changed.push(Change { subject: Subject::Settings, differences });
+        change.changed.push(SpecChange { subject: ChangeSubject::Settings, differences });
     }
     compare_agents(earlier, later, &mut change);
     compare_tasks(earlier, later, &mut change);
@@ -105,8 +105,8 @@ fn compare_agents(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
         let name = &agent.spec.name;
         match later.agent(name) {
             None => change.removed.push(format!("agent {name}")),
-            Some(after) if after.digest != agent.digest => change.changed.push(Change {
-                subject: Subject::Agent { name: name.clone() },
+            Some(after) if after.digest != agent.digest => change.changed.push(SpecChange {
+                subject: ChangeSubject::Agent { name: name.clone() },
                 differences: differences(&agent.spec, &after.spec),
             }),
             Some(_) => {}
@@ -133,7 +133,7 @@ fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
         }
         if !differences.is_empty() {
             let (dataset, name) = (task.dataset.clone(), task.name.clone());
-            change.changed.push(Change { subject: Subject::Task { dataset, name }, differences });
+            change.changed.push(SpecChange { subject: ChangeSubject::Task { dataset, name }, differences });
         }
     }
     let new = later.tasks.iter().filter(|t| earlier.task(&t.dataset, &t.name).is_none());

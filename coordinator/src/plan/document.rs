@@ -5,7 +5,7 @@ use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{JobPlan, PlanError, PlannedTask};
+use super::{JobPlan, JobPlanError, PlannedTask};
 
 /// The version written.
 const VERSION: u32 = 1;
@@ -32,7 +32,7 @@ pub struct PlanDocument {
 
 impl PlanDocument {
     /// Digest of everything but this digest. The plan's own leaves out what no result depends on.
-    fn content(&self) -> Digest {
+    fn content_digest(&self) -> Digest {
         let bare = Self { content: None, ..self.clone() };
         Digest::sha256(&serde_json::to_vec(&bare).expect("text keys only"))
     }
@@ -49,27 +49,27 @@ impl From<&JobPlan> for PlanDocument {
             tasks: plan.tasks.clone(),
             content: None,
         };
-        Self { content: Some(bare.content()), ..bare }
+        Self { content: Some(bare.content_digest()), ..bare }
     }
 }
 
 impl TryFrom<PlanDocument> for JobPlan {
-    type Error = PlanError;
+    type Error = JobPlanError;
 
-    fn try_from(document: PlanDocument) -> Result<Self, PlanError> {
+    fn try_from(document: PlanDocument) -> Result<Self, JobPlanError> {
         if document.version > VERSION {
-            return Err(PlanError::Newer { found: document.version, known: VERSION });
+            return Err(JobPlanError::Newer { found: document.version, known: VERSION });
         }
         if let Some(recorded) = document.content
-            && recorded != document.content()
+            && recorded != document.content_digest()
         {
-            return Err(PlanError::Damaged { recorded, found: document.content() });
+            return Err(JobPlanError::Damaged { recorded, found: document.content_digest() });
         }
         let PlanDocument { settings, agents, tasks, n_attempts, .. } = document;
         let plan = Self::new(settings, agents, tasks, n_attempts)?;
         if plan.digest() == document.digest {
             return Ok(plan);
         }
-        Err(PlanError::Damaged { recorded: document.digest, found: plan.digest() })
+        Err(JobPlanError::Damaged { recorded: document.digest, found: plan.digest() })
     }
 }

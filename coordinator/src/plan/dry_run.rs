@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::JobPlan;
-use crate::config::{self, ConfigWarning, Job, Provenance};
+use crate::config::{self, ConfigWarning, Job, KeyProvenance};
 use crate::sources::datasets::FormatView;
 
 /// A job as it would run.
@@ -20,11 +20,11 @@ pub struct DryRun {
     /// The run directory.
     pub run_dir: std::path::PathBuf,
     /// How much there is to do.
-    pub counts: Counts,
+    pub counts: PlanCounts,
     /// The job, resolved; environment values unexpanded.
     pub config: Value,
     /// Where its values come from that are not defaults.
-    pub provenance: Vec<Provenance>,
+    pub provenance: Vec<KeyProvenance>,
     /// The tasks, in result order.
     pub tasks: Vec<TaskView>,
     /// What is odd.
@@ -33,7 +33,7 @@ pub struct DryRun {
 
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct PlanCounts {
     /// Agents.
     pub agents: usize,
     /// Datasets.
@@ -109,7 +109,7 @@ pub fn dry_run(
     DryRun {
         plan_digest: plan.digest(),
         run_dir: job.run_dir(),
-        counts: Counts {
+        counts: PlanCounts {
             agents: plan.agents().len(),
             datasets: datasets.len(),
             tasks: tasks.len(),
@@ -117,7 +117,7 @@ pub fn dry_run(
             trials: plan.len(),
             faulty_tasks: tasks.iter().filter(|task| task.fault.is_some()).count(),
         },
-        config: config::document(job),
+        config: config::job_document(job),
         provenance: job.provenance.clone(),
         tasks: tasks
             .iter()

@@ -33,13 +33,13 @@ use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::offer::SizeClass;
 use serde::{Deserialize, Serialize};
 
-pub use crate::config::About;
+pub use crate::config::TaskMetadata;
 pub use build::{BuildError, build};
-pub use compare::{Change, PlanChange, Subject, compare};
+pub use compare::{SpecChange, PlanChange, ChangeSubject, compare};
 pub use document::PlanDocument;
-pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
+pub use dry_run::{PlanCounts, DryRun, ImageView, TaskView, dry_run};
 pub(crate) use noop::noop;
-pub use read::{Prepared, read};
+pub use read::{PreparedJob, read};
 pub(crate) use variables::required;
 
 /// Name of the plan document in a run directory.
@@ -96,7 +96,7 @@ pub struct PlannedTask {
     pub format: Option<TaskFormat>,
     /// Facts of its file for people.
     #[serde(default)]
-    pub about: About,
+    pub about: TaskMetadata,
 }
 
 /// A trial of a plan.
@@ -118,7 +118,7 @@ pub struct PlannedTrial {
 
 /// Why something is not a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum JobPlanError {
     /// More trials than a run can hold.
     #[error(
         "{agents} agents x {tasks} tasks x {attempts} attempts are more than {TRIALS_PER_RUN} trials"
@@ -167,17 +167,17 @@ impl JobPlan {
     /// A plan over agents and tasks in their order.
     ///
     /// # Errors
-    /// [`PlanError`] when there are too many trials or two with the same name.
+    /// [`JobPlanError`] when there are too many trials or two with the same name.
     pub fn new(
         settings: TrialSettings,
         agents: Vec<AgentSpec>,
         tasks: Vec<PlannedTask>,
         n_attempts: u32,
-    ) -> Result<Self, PlanError> {
+    ) -> Result<Self, JobPlanError> {
         let agents = agents
             .into_iter()
             .map(|spec| Ok(PlannedAgent { digest: digest("an agent", &spec)?, spec }))
-            .collect::<Result<Vec<_>, PlanError>>()?;
+            .collect::<Result<Vec<_>, JobPlanError>>()?;
         check_size(agents.len(), tasks.len(), n_attempts)?;
         let agent_index = index(agents.iter().map(|a| a.spec.name.clone()), |name| {
             format!("the agent `{name}`")
@@ -252,10 +252,10 @@ impl JobPlan {
         let agent = *self.agent_index.get(&name.agent)?;
         let task = *self.task_index.get(&(name.dataset.clone(), name.task.clone()))?;
         let attempt = name.attempt.checked_sub(1).filter(|a| *a < self.n_attempts)?;
-        Some(self.at(agent, task, attempt))
+        Some(self.ordinal_at(agent, task, attempt))
     }
 
-    fn at(&self, agent: usize, task: usize, attempt: u32) -> u64 {
+    fn ordinal_at(&self, agent: usize, task: usize, attempt: u32) -> u64 {
         agent as u64 * self.trials_per_agent()
             + task as u64 * u64::from(self.n_attempts)
             + u64::from(attempt)
@@ -267,19 +267,19 @@ impl JobPlan {
     }
 
     /// Ordinal of the trial that is best begun as the `k`-th: task by task, first attempts first.
-    pub fn dispatched(&self, k: u64) -> Option<u64> {
+    pub fn dispatch_ordinal(&self, k: u64) -> Option<u64> {
         if k >= self.len() {
             return None;
         }
         let agents = self.agents.len() as u64;
         let per_task = agents * u64::from(self.n_attempts);
         let attempt = (k % per_task / agents) as u32;
-        Some(self.at((k % agents) as usize, (k / per_task) as usize, attempt))
+        Some(self.ordinal_at((k % agents) as usize, (k / per_task) as usize, attempt))
     }
 
     /// Every ordinal in the order in which trials are best begun.
     pub fn dispatch_order(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.len()).filter_map(|k| self.dispatched(k))
+        (0..self.len()).filter_map(|k| self.dispatch_ordinal(k))
     }
 
     /// The digest of what the plan says about its trials.
@@ -308,7 +308,7 @@ impl JobPlan {
 
     /// Takes over the documents of an earlier plan for tasks that differ from it in nothing that a
     /// trial depends on: a commit elsewhere in a task's repository leaves its results valid.
-    pub fn adopt(&mut self, earlier: &Self) {
+    pub fn reuse_documents(&mut self, earlier: &Self) {
         for task in &mut self.tasks {
             if let Some(before) = earlier.task(&task.dataset, &task.name)
                 && (before.files, before.rules) == (task.files, task.rules)
@@ -328,30 +328,30 @@ impl JobPlan {
     }
 }
 
-fn check_size(agents: usize, tasks: usize, attempts: u32) -> Result<(), PlanError> {
+fn check_size(agents: usize, tasks: usize, attempts: u32) -> Result<(), JobPlanError> {
     let trials = (agents as u64)
         .checked_mul(tasks as u64)
         .and_then(|pairs| pairs.checked_mul(u64::from(attempts)));
     if trials.is_some_and(|trials| trials <= TRIALS_PER_RUN) {
         return Ok(());
     }
-    Err(PlanError::TooManyTrials { agents, tasks, attempts })
+    Err(JobPlanError::TooManyTrials { agents, tasks, attempts })
 }
 
 fn index<K: std::hash::Hash + Eq + Clone>(
     keys: impl Iterator<Item = K>,
     what: impl Fn(&K) -> String,
-) -> Result<HashMap<K, usize>, PlanError> {
+) -> Result<HashMap<K, usize>, JobPlanError> {
     let mut index = HashMap::new();
     for (at, key) in keys.enumerate() {
         if index.insert(key.clone(), at).is_some() {
-            return Err(PlanError::Duplicate { what: what(&key) });
+            return Err(JobPlanError::Duplicate { what: what(&key) });
         }
     }
     Ok(index)
 }
 
-fn digest<T: Serialize>(what: &'static str, value: &T) -> Result<Digest, PlanError> {
+fn digest<T: Serialize>(what: &'static str, value: &T) -> Result<Digest, JobPlanError> {
     Digest::sha256_json(value)
-        .map_err(|error| PlanError::NotSerializable { what, reason: error.to_string() })
+        .map_err(|error| JobPlanError::NotSerializable { what, reason: error.to_string() })
 }

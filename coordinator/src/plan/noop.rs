@@ -13,12 +13,12 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
-use super::{JobPlan, PlanError, PlannedTask};
-use crate::config::About;
+use super::{JobPlan, JobPlanError, PlannedTask};
+use crate::config::TaskMetadata;
 
 /// One agent that does nothing, one task without files, and as many attempts as there are items;
 /// with the documents that the trials are read from by their digests.
-pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), PlanError> {
+pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
     let settings = TrialSettings {
         instruction_path: "/tmp/instruction.md".to_owned(),
         environment: EnvironmentSpec {
@@ -50,7 +50,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), PlanError> {
         resources: task.environment.resources,
         variables: BTreeSet::new(),
         format: None,
-        about: About::default(),
+        about: TaskMetadata::default(),
     };
     Ok((JobPlan::new(settings, vec![agent], vec![planned], items)?, documents))
 }

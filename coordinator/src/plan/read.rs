@@ -4,13 +4,13 @@ use std::path::Path;
 
 use super::PLAN_FILE;
 use crate::config::{
-    ConfigErrors, ConfigWarning, Job, Options, Problems, job_of_settings, read_job,
+    ConfigErrors, ConfigWarning, Job, JobOptions, Diagnostics, job_from_settings, read_job,
 };
 use crate::sources::datasets::{self, Dataset};
 
 /// A job whose configuration is right.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepared {
+pub struct PreparedJob {
     /// The job.
     pub job: Job,
     /// Its datasets, in the order of the file.
@@ -24,14 +24,14 @@ pub struct Prepared {
 ///
 /// # Errors
 /// Every fault of all files.
-pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, ConfigErrors> {
-    let mut problems = Problems::default();
+pub fn read(file: Option<&Path>, options: &JobOptions<'_>) -> Result<PreparedJob, ConfigErrors> {
+    let mut problems = Diagnostics::default();
     let job = match file {
         Some(file) => read_job(file, options, &mut problems),
-        None => job_of_settings(options, &mut problems),
+        None => job_from_settings(options, &mut problems),
     };
     let prepared = job.map(|mut job| {
-        let planned = datasets::planned(&job.run_dir().join(PLAN_FILE));
+        let planned = datasets::read_planned_formats(&job.run_dir().join(PLAN_FILE));
         let datasets = datasets::load(&job, options, &planned, &mut problems);
         if options.trust_tasks {
             let files = datasets.iter().flat_map(|dataset| &dataset.tasks).map(|task| &task.file);
@@ -43,5 +43,5 @@ pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, Conf
     });
     let (prepared, warnings) = problems.finish(prepared)?;
     let (job, datasets) = prepared.expect("a job without a fault was read");
-    Ok(Prepared { job, datasets, warnings })
+    Ok(PreparedJob { job, datasets, warnings })
 }

@@ -49,7 +49,7 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
         resources: Resources::default(),
         variables: BTreeSet::new(),
         format: None,
-        about: About::default(),
+        about: TaskMetadata::default(),
     }
 }
 
@@ -63,7 +63,7 @@ fn plan(agents: usize, a: usize, b: usize, n_attempts: u32) -> JobPlan {
     JobPlan::new(settings(), agents, tasks, n_attempts).expect("a plan")
 }
 
-fn documented(plan: &JobPlan) -> PlanDocument {
+fn document_of(plan: &JobPlan) -> PlanDocument {
     let text = serde_json::to_string(&PlanDocument::from(plan)).expect("serializable");
     serde_json::from_str(&text).expect("valid")
 }
@@ -107,10 +107,10 @@ proptest! {
     #[test]
     fn documents_give_the_plan_back(agents in 1usize..4, a in 0usize..4, n in 1u32..4) {
         let plan = plan(agents, a, 1, n);
-        let again = JobPlan::try_from(documented(&plan)).expect("valid");
+        let again = JobPlan::try_from(document_of(&plan)).expect("valid");
         prop_assert_eq!(again.digest(), plan.digest());
         prop_assert!(again.trials().eq(plan.trials()));
-        prop_assert!(compare(&plan, &again).is_none());
+        prop_assert!(compare(&plan, &again).is_empty());
     }
 }
 
@@ -155,28 +155,28 @@ fn the_digest_depends_on_content_and_not_on_order() {
 fn duplicates_and_too_many_trials_are_no_plan() {
     let twice = vec![task("d", "1", "p"), task("d", "1", "q")];
     let error = JobPlan::new(settings(), vec![agent("x")], twice, 1).expect_err("a duplicate");
-    assert_eq!(error, PlanError::Duplicate { what: "the task `d/1`".to_owned() });
+    assert_eq!(error, JobPlanError::Duplicate { what: "the task `d/1`".to_owned() });
     let agents = vec![agent("x"), agent("x")];
     assert!(JobPlan::new(settings(), agents, vec![], 1).is_err());
     let tasks: Vec<_> = (0..2).map(|n| task("d", &n.to_string(), "p")).collect();
     let error = JobPlan::new(settings(), vec![agent("x")], tasks, 5_000_001);
-    assert!(matches!(error, Err(PlanError::TooManyTrials { .. })));
+    assert!(matches!(error, Err(JobPlanError::TooManyTrials { .. })));
 }
 
 #[test]
 fn damaged_and_newer_documents_are_refused() {
     let plan = plan(1, 2, 0, 1);
-    let mut damaged = documented(&plan);
+    let mut damaged = document_of(&plan);
     damaged.tasks[0].files = Digest::sha256(b"other");
-    assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
+    assert!(matches!(JobPlan::try_from(damaged), Err(JobPlanError::Damaged { .. })));
     // The plan's own digest leaves it out.
-    let mut damaged = documented(&plan);
+    let mut damaged = document_of(&plan);
     damaged.tasks[0].spec = Digest::sha256(b"other");
     let former = PlanDocument { content: None, ..damaged.clone() };
     assert_eq!(JobPlan::try_from(former).expect("of a former version").digest(), plan.digest());
-    assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
-    let newer = PlanDocument { version: 2, ..documented(&plan) };
-    assert!(matches!(JobPlan::try_from(newer), Err(PlanError::Newer { found: 2, known: 1 })));
+    assert!(matches!(JobPlan::try_from(damaged), Err(JobPlanError::Damaged { .. })));
+    let newer = PlanDocument { version: 2, ..document_of(&plan) };
+    assert!(matches!(JobPlan::try_from(newer), Err(JobPlanError::Newer { found: 2, known: 1 })));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
     let before = plan(1, 2, 0, 1);
     let more = plan(2, 3, 1, 3);
     let change = compare(&before, &more);
-    assert!(change.is_compatible() && !change.is_none());
+    assert!(change.is_compatible() && !change.is_empty());
     assert_eq!(change.added, ["agent agent1", "task a/a2", "task b/b0", "attempts 2 to 3"]);
     let less = compare(&more, &before);
     assert!(less.is_compatible());
@@ -235,8 +235,8 @@ fn a_commit_elsewhere_changes_nothing() {
     tasks[0].spec = Digest::sha256(b"the same with another commit");
     let mut after = JobPlan::new(settings(), vec![agent("agent0")], tasks, 1).expect("a plan");
     assert_eq!(after.digest(), before.digest());
-    assert!(compare(&before, &after).is_none());
-    after.adopt(&before);
+    assert!(compare(&before, &after).is_empty());
+    after.reuse_documents(&before);
     assert!(after.trials().eq(before.trials()));
 }
 
@@ -264,9 +264,9 @@ fn project() -> tempfile::TempDir {
     dir
 }
 
-fn prepared(dir: &std::path::Path) -> Prepared {
+fn prepared(dir: &std::path::Path) -> PreparedJob {
     let is_set = |name: &str| name == "KEY";
-    read(Some(&dir.join("job.yaml")), &crate::config::Options::new(&is_set)).expect("no faults")
+    read(Some(&dir.join("job.yaml")), &crate::config::JobOptions::new(&is_set)).expect("no faults")
 }
 
 #[tokio::test]
@@ -277,12 +277,12 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
     let store = open(&StoreUrl::Memory).await.expect("a store");
     let scratch = dir.path().join("scratch");
     std::fs::create_dir(&scratch).expect("made");
-    let sink = crate::sources::datasets::Sink {
+    let sink = crate::sources::datasets::BundleSink {
         store: Some(std::sync::Arc::clone(&store)),
         scratch,
         known: None,
     };
-    let Prepared { job, datasets, warnings } = prepared(dir.path());
+    let PreparedJob { job, datasets, warnings } = prepared(dir.path());
     let formats = formats(&datasets);
     let (plan, specs) = build(&job, datasets, &sink).await.expect("a plan");
     assert_eq!(plan.len(), 12);
@@ -309,7 +309,7 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
     again.job.n_concurrent_trials = 1;
     again.job.retry.max_attempts = 1;
     again.job.name = "other".to_owned();
-    let sink = crate::sources::datasets::Sink { store: None, ..sink };
+    let sink = crate::sources::datasets::BundleSink { store: None, ..sink };
     let (same, _) = build(&again.job, again.datasets, &sink).await.expect("a plan");
     assert_eq!(same.digest(), plan.digest(), "neither concurrency nor retry nor name count");
 }
@@ -317,10 +317,10 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
 #[tokio::test]
 async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
     let dir = project();
-    let Prepared { mut job, datasets, .. } = prepared(dir.path());
+    let PreparedJob { mut job, datasets, .. } = prepared(dir.path());
     job.n_attempts = 5_000_000;
     let sink =
-        crate::sources::datasets::Sink { store: None, scratch: dir.path().to_owned(), known: None };
+        crate::sources::datasets::BundleSink { store: None, scratch: dir.path().to_owned(), known: None };
     let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {
         panic!("a fault")
     };

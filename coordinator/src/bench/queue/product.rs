@@ -27,7 +27,7 @@ use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Ended, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
 };
-use crate::events::{Materialize, Reporter};
+use crate::events::{MaterializeMode, Reporter};
 use crate::workloads::job::JobPlanner;
 
 /// Pool of the run and its worker.
@@ -89,7 +89,7 @@ pub(super) async fn run(
     until_seen(&dispatch).await?;
 
     let layout = Layout::new(directory.join("run"));
-    let facts = noop::facts(layout.root().to_owned(), queue.items, Materialize::None);
+    let facts = noop::facts(layout.root().to_owned(), queue.items, MaterializeMode::None);
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) =
         Reporter::start(facts, store.clone(), Vec::new()).map_err(BenchError::from)?;

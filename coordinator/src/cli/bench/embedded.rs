@@ -8,10 +8,10 @@ use crate::bench::dispatch::{self, Dispatch, Measured};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::Materialize;
+use crate::events::MaterializeMode;
 
 pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let materialize = if args.materialize { Materialize::Full } else { Materialize::None };
+    let materialize = if args.materialize { MaterializeMode::Full } else { MaterializeMode::None };
     for window in &args.window {
         let directory = directory(args)?;
         let store = store::open(&directory.path().join("blobs").into()).await?;

@@ -28,7 +28,7 @@ use crate::workloads::search::repository::Repository;
 ///
 /// A search does the same while it goes on. One that somebody goes on with is refused with code 6.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct GcArgs {
+pub(in crate::cli) struct TreeGcArgs {
     /// The directory of the search
     run_dir: PathBuf,
 
@@ -38,12 +38,12 @@ pub(in crate::cli) struct GcArgs {
 }
 
 /// Runs the command.
-pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let run_dir = whole(&args.run_dir)?;
+pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let run_dir = canonical_run_dir(&args.run_dir)?;
     let directory = Directory::new(&run_dir);
     let found = directory.clone();
     let manifest = supervise::blocking(move || found.manifest()).await?;
-    let own = own(&run_dir);
+    let own = shared_dir(&run_dir);
     let patience = Patience { wait: false, ..Patience::default() };
     let (_nobody, mut stops) = mpsc::channel(1);
     let taking = Taking { patience, shared: None };
@@ -61,18 +61,18 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
         let mut kept = Kept { handle, repository };
         tidied = supervise::blocking(move || tidy(&tree, &mut kept, &fence)).await?;
     }
-    let host = HostPaths::of_process(&own).map_err(LaunchError::Program)?;
+    let host = HostPaths::for_process(&own).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
         providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
     }
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;
     drop(lock.release(None).await);
-    tell(&tidied, printer)
+    print_result(&tidied, printer)
 }
 
 /// The directory of a search, whatever it was called: `.`, for one.
-fn whole(run_dir: &Path) -> Result<PathBuf, TreeError> {
+fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, TreeError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => TreeError::Nothing { root: run_dir.to_owned() },
         _ => TreeError::File { action: "find", path: run_dir.to_owned(), source },
@@ -81,11 +81,11 @@ fn whole(run_dir: &Path) -> Result<PathBuf, TreeError> {
 }
 
 /// What searches share, beside them.
-fn own(run_dir: &Path) -> PathBuf {
+fn shared_dir(run_dir: &Path) -> PathBuf {
     run_dir.parent().unwrap_or(run_dir).join(".rollout")
 }
 
-fn tell(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_result(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
     let mut text = String::new();
     for path in &tidied.removed {
         text.push_str(&format!("removed {}\n", escape::line(path)));
@@ -107,10 +107,10 @@ mod tests {
         std::fs::create_dir_all(runs.path().join("run/wt")).expect("made");
         let shared = runs.path().canonicalize().expect("there").join(".rollout");
         for name in ["run", "run/.", "run/wt/.."] {
-            assert_eq!(own(&whole(&runs.path().join(name)).expect("there")), shared, "{name}");
+            assert_eq!(shared_dir(&canonical_run_dir(&runs.path().join(name)).expect("there")), shared, "{name}");
         }
-        assert!(whole(Path::new(".")).expect("there").parent().is_some(), "a whole path");
-        let nothing = whole(&runs.path().join("other"));
+        assert!(canonical_run_dir(Path::new(".")).expect("there").parent().is_some(), "a whole path");
+        let nothing = canonical_run_dir(&runs.path().join("other"));
         assert!(matches!(nothing, Err(TreeError::Nothing { .. })), "{nothing:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Commands of tree searches.
 
 #[cfg(feature = "nats")]
-mod elsewhere;
+mod nats;
 mod error;
 mod gc;
 mod options;
@@ -9,7 +9,7 @@ mod report;
 mod run;
 mod score;
 mod show;
-mod sit;
+mod run_search;
 mod validate;
 
 use std::path::PathBuf;
@@ -26,14 +26,14 @@ use crate::workloads::search::manifest::Manifest;
 /// What to do about a tree search.
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
-    Run(Box<run::RunArgs>),
+    Run(Box<run::TreeRunArgs>),
     /// Go on with a search that was begun; like `run`, but it never begins one
-    Resume(Box<run::RunArgs>),
+    Resume(Box<run::TreeRunArgs>),
     Report(report::ReportArgs),
     Show(show::ShowArgs),
     Validate(validate::ValidateArgs),
     Score(score::ScoreArgs),
-    Gc(gc::GcArgs),
+    Gc(gc::TreeGcArgs),
 }
 
 impl TreeCommand {

@@ -8,11 +8,11 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
 use super::options::KeyOptions;
-use super::{show, sit, validate};
+use super::{show, run_search, validate};
 use crate::cli::error::CliError;
 use crate::cli::logging;
 use crate::cli::output::Printer;
-use crate::config::{ConfigWarning, LogLevel, Problems, TreeFile, TreeOptions, read_tree};
+use crate::config::{ConfigWarning, LogLevel, Diagnostics, TreeFile, TreeOptions, read_tree};
 use crate::workloads::search::driver::{Directory, TreeError, check_baseline};
 use crate::workloads::search::manifest::Manifest;
 use crate::workloads::search::report::Counts;
@@ -24,7 +24,7 @@ use crate::workloads::search::report::Counts;
 /// them at once. With `--dry-run` no command runs and no repository is touched: what comes of an
 /// eval follows from its number, so that every outcome comes up.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct RunArgs {
+pub(in crate::cli) struct TreeRunArgs {
     /// The file of the search, YAML or JSON
     tree: PathBuf,
 
@@ -83,17 +83,17 @@ pub(in crate::cli) struct RunArgs {
 
     #[cfg(feature = "nats")]
     #[command(flatten)]
-    pub(super) elsewhere: super::elsewhere::ElsewhereArgs,
+    pub(super) elsewhere: super::nats::RemoteArgs,
 
     #[command(flatten)]
     keys: KeyOptions,
 }
 
-impl RunArgs {
+impl TreeRunArgs {
     /// Whether commands run on workers of a server.
     #[cfg(feature = "nats")]
     pub(super) fn is_remote(&self) -> bool {
-        self.elsewhere.is_given()
+        self.elsewhere.is_remote()
     }
 
     /// Whether commands run on workers of a server.
@@ -105,7 +105,7 @@ impl RunArgs {
 
 /// Runs the command; `begun` when only a search that is there is gone on with.
 pub(in crate::cli) async fn run(
-    args: RunArgs,
+    args: TreeRunArgs,
     begun: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
@@ -117,10 +117,10 @@ pub(in crate::cli) async fn run(
     }
     if !tree.is_named && (begun || args.report_only) {
         let what = if begun { "`rollout tree resume`" } else { "`--report-only`" };
-        return Err(CliError::nameless(what));
+        return Err(CliError::name_required(what));
     }
     if args.report_only {
-        return validate::anew(tree.run_dir(), args.json, printer).await;
+        return validate::validate_and_report(tree.run_dir(), args.json, printer).await;
     }
     let level = if args.verbose { LogLevel::Debug } else { LogLevel::Info };
     let level = if args.quiet { LogLevel::Error } else { level };
@@ -131,23 +131,23 @@ pub(in crate::cli) async fn run(
         let directory = Directory::new(&run_dir);
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
-    look_at_baseline(&tree, args.dry_run, printer).await?;
+    validate_baseline(&tree, args.dry_run, printer).await?;
     let (name, is_named) = (tree.name.clone(), tree.is_named);
     if !is_named {
         printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
     }
-    let sat = sit::sit(tree, &args, screen, printer).await;
-    let manifest = sat.map_err(|error| if is_named { error } else { error.of_unnamed(&name) })?;
+    let sat = run_search::run_search(tree, &args, screen, printer).await;
+    let manifest = sat.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
     if !args.json {
         printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");
         printer.hint(&format!("{} has the tree as a drawing", page.display()));
     }
-    Ok(ended(&manifest, printer))
+    Ok(exit_code(&manifest, printer))
 }
 
 /// The exit code of a search that ended.
-fn ended(manifest: &Manifest, printer: &Printer) -> ExitCode {
+fn exit_code(manifest: &Manifest, printer: &Printer) -> ExitCode {
     let counts = Counts::of(manifest);
     if !counts.is_nothing_but_failures() {
         return ExitCode::Success;
@@ -162,14 +162,14 @@ fn ended(manifest: &Manifest, printer: &Printer) -> ExitCode {
     }
 }
 
-fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
+fn prepare(args: &TreeRunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
     let is_set = |name: &str| args.dry_run || std::env::var(name).is_ok();
     let options = TreeOptions {
         overrides: args.keys.overrides(),
         is_remote: args.is_remote(),
         ..TreeOptions::new(&is_set)
     };
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let tree = read_tree(&args.tree, &options, &mut problems);
     let (tree, warnings) = problems.finish(tree)?;
     let nothing = || CliError::new(ExitCode::Config, "the file of the search is empty");
@@ -178,7 +178,7 @@ fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
 
 /// Refuses a baseline that nothing can be compared with, before anything is made. A played search is
 /// not scored, so there it is a warning.
-async fn look_at_baseline(
+async fn validate_baseline(
     tree: &TreeFile,
     dry_run: bool,
     printer: &Printer,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::config::Profile;
+use crate::config::ScoringProfile;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::workloads::search::score::{Comparison, Delta, SweepSummary, compare, summarize};
@@ -44,17 +44,17 @@ pub(in crate::cli) async fn score(
     args: ScoreArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let text = supervise::blocking(move || scored(&args)).await?;
+    let text = supervise::blocking(move || compare_files(&args)).await?;
     printer.data(&text)?;
     Ok(ExitCode::Success)
 }
 
-fn scored(args: &ScoreArgs) -> Result<String, CliError> {
-    let profile = Profile::named(&args.profile)
-        .map_err(|error| CliError::of(ExitCode::Config, "no profile", &error))?;
+fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
+    let profile = ScoringProfile::load(&args.profile)
+        .map_err(|error| CliError::from_cause(ExitCode::Config, "no profile", &error))?;
     let read = |path: &Path| {
         let failed = |error: &(dyn std::error::Error + 'static)| {
-            CliError::of(ExitCode::Config, format!("cannot read {}", path.display()), error)
+            CliError::from_cause(ExitCode::Config, format!("cannot read {}", path.display()), error)
         };
         let file = File::open(path).map_err(|error| failed(&error))?;
         summarize(file, &profile, args.limit).map_err(|error| failed(&error))
@@ -66,13 +66,13 @@ fn scored(args: &ScoreArgs) -> Result<String, CliError> {
             .map_err(|error| CliError::failure("the score has no JSON form", &error))?;
         return Ok(format!("{document}\n"));
     }
-    Ok(shown(&comparison, &candidate, &profile))
+    Ok(render(&comparison, &candidate, &profile))
 }
 
 fn document(
     comparison: &Comparison,
     candidate: &SweepSummary,
-    profile: &Profile,
+    profile: &ScoringProfile,
 ) -> Result<Value, serde_json::Error> {
     let mut document = serde_json::to_value(comparison)?;
     if let Value::Object(fields) = &mut document {
@@ -85,7 +85,7 @@ fn document(
     Ok(document)
 }
 
-fn shown(comparison: &Comparison, candidate: &SweepSummary, profile: &Profile) -> String {
+fn render(comparison: &Comparison, candidate: &SweepSummary, profile: &ScoringProfile) -> String {
     let recommendation = &comparison.recommendation;
     let explore = if recommendation.should_explore { "explore" } else { "do not explore" };
     let mut lines = vec![

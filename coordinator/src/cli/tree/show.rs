@@ -39,10 +39,10 @@ pub(super) fn text(manifest: &Manifest, json: bool) -> Result<String, CliError> 
             .map_err(|error| CliError::failure("the search has no JSON form", &error))?;
         return Ok(text + "\n");
     }
-    Ok(shown(&overview))
+    Ok(render(&overview))
 }
 
-fn shown(overview: &Overview) -> String {
+fn render(overview: &Overview) -> String {
     let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let ended = overview.stop_reason.and_then(|reason| serde_json::to_value(reason).ok());
     let state = match ended {

@@ -31,25 +31,25 @@ pub(in crate::cli) async fn validate(
     args: ValidateArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let look = look(&args.run_dir).await?;
+    let look = inspect_repository(&args.run_dir).await?;
     let validation = with_search(args.run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, known(look.as_ref()));
+        let validation = check(&directory, &manifest, as_repository(look.as_ref()));
         validation.write(&directory)?;
         Ok(validation)
     })
     .await?;
-    tell(&validation, args.json, printer)
+    print_validation(&validation, args.json, printer)
 }
 
 /// Validates a search, and makes its reports anew when nothing is wrong.
-pub(super) async fn anew(
+pub(super) async fn validate_and_report(
     run_dir: PathBuf,
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let look = look(&run_dir).await?;
+    let look = inspect_repository(&run_dir).await?;
     let validation = with_search(run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, known(look.as_ref()));
+        let validation = check(&directory, &manifest, as_repository(look.as_ref()));
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;
@@ -57,11 +57,11 @@ pub(super) async fn anew(
         Ok(validation)
     })
     .await?;
-    tell(&validation, json, printer)
+    print_validation(&validation, json, printer)
 }
 
 /// Looks at the commits of a search; one that was played has none.
-async fn look(run_dir: &Path) -> Result<Option<Look>, CliError> {
+async fn inspect_repository(run_dir: &Path) -> Result<Option<Look>, CliError> {
     let played =
         with_search(run_dir.to_owned(), |_, manifest| Ok(manifest.run_config.dry_run)).await?;
     if played {
@@ -71,11 +71,11 @@ async fn look(run_dir: &Path) -> Result<Option<Look>, CliError> {
     looked.map(Some).map_err(|error| CliError::failure("cannot look at the commits", &error))
 }
 
-fn known(look: Option<&Look>) -> Repository<'_> {
+fn as_repository(look: Option<&Look>) -> Repository<'_> {
     look.map_or(Repository::Unknown, |look| Repository::Known(look))
 }
 
-fn tell(validation: &Validation, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_validation(validation: &Validation, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
     let text = if json {
         let text = serde_json::to_string_pretty(validation)
             .map_err(|error| CliError::failure("the validation has no JSON form", &error))?;

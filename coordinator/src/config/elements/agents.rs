@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 
-use super::super::fields::Field;
-use super::super::problem::ErrorKind;
-use super::super::spot::Spot;
+use super::super::reader::Field;
+use super::super::diagnostics::ErrorKind;
+use super::super::location::SourceLocation;
 use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
@@ -30,11 +30,11 @@ keys! {
 }
 
 /// Names of the agents that need no scripts.
-pub(crate) const BUILT_IN: &[&str] = &["oracle", "nop"];
+pub(crate) const BUILT_IN_AGENTS: &[&str] = &["oracle", "nop"];
 
 /// An agent as written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AgentFile {
+pub struct AgentConfig {
     /// Its name.
     pub name: String,
     /// What people should know about it.
@@ -60,7 +60,7 @@ pub struct Agent {
 
 impl Agent {
     /// The agent with its time limits multiplied.
-    pub(crate) fn new(file: AgentFile, rules: &TimeoutRules) -> Self {
+    pub(crate) fn new(file: AgentConfig, rules: &TimeoutRules) -> Self {
         let limits = AgentLimits {
             install_sec: file.limits.install_sec.map(|limit| rules.setup(limit)),
             execute_sec: file.limits.execute_sec.map(|limit| rules.agent(limit)),
@@ -80,7 +80,7 @@ impl Agent {
 }
 
 /// The agents, in the order of the file.
-pub(crate) fn read(field: &Field<'_>) -> Vec<AgentFile> {
+pub(crate) fn read(field: &Field<'_>) -> Vec<AgentConfig> {
     const EXPECTED: &str = "a list of at least one agent";
     if !field.required(EXPECTED) {
         return Vec::new();
@@ -93,13 +93,13 @@ pub(crate) fn read(field: &Field<'_>) -> Vec<AgentFile> {
     items.iter().filter_map(|item| agent(item, &mut seen)).collect()
 }
 
-fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile> {
+fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option<AgentConfig> {
     let mut fields = item.mapping()?;
     let name_field = fields.take(AgentKeys::name);
     name_field.required(names::EXPECTED);
     let name = names::read(&name_field);
     if let Some(name) = &name {
-        unique(name, &name_field, seen);
+        check_unique(name, &name_field, seen);
     }
     let description = fields.take(AgentKeys::description).text();
     let install = fields.take(AgentKeys::install);
@@ -116,13 +116,13 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    Some(AgentFile { name: name?, description, kind, env, limits })
+    Some(AgentConfig { name: name?, description, kind, env, limits })
 }
 
-fn unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Spot>) {
+fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {
     match seen.get(&fold_case(name)) {
         None => {
-            seen.insert(fold_case(name), field.spot());
+            seen.insert(fold_case(name), field.location());
         }
         Some(first) => {
             let found = format!("{}, the name of {} too", field.describe(), first.key);
@@ -163,7 +163,7 @@ fn script(
             _ => item.reject(ErrorKind::MissingKey, "neither", expected),
         }
     }
-    AgentKind::Script { install: install.name(), execute: execute.name() }
+    AgentKind::Script { install: install.non_empty_string(), execute: execute.non_empty_string() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use rollout_protocol::spec::task::Artifact;
 
-use super::super::fields::Field;
+use super::super::reader::Field;
 
 keys! {
     /// The keys of an artifact.
@@ -29,14 +29,14 @@ fn artifact(item: &Field<'_>) -> Option<Artifact> {
     from.required("an absolute path inside the environment");
     let destination = destination(&fields.take(ArtifactKeys::destination));
     let exclude = fields.take(ArtifactKeys::exclude).items().unwrap_or_default();
-    let exclude = exclude.iter().filter_map(Field::name).collect();
-    let service = fields.take(ArtifactKeys::service).name();
+    let exclude = exclude.iter().filter_map(Field::non_empty_string).collect();
+    let service = fields.take(ArtifactKeys::service).non_empty_string();
     fields.finish();
     Some(Artifact { source: source(&from)?, destination, exclude, service })
 }
 
 fn source(field: &Field<'_>) -> Option<String> {
-    let path = field.name()?;
+    let path = field.non_empty_string()?;
     let good = path.strip_prefix('/').is_some_and(|rest| is_plain(rest.trim_end_matches('/')));
     if !good {
         field.bad_value("an absolute path inside the environment, without `.`, `..` or `//`");
@@ -46,7 +46,7 @@ fn source(field: &Field<'_>) -> Option<String> {
 
 /// Below the trial's own directory, never outside it.
 fn destination(field: &Field<'_>) -> Option<String> {
-    let path = field.name()?;
+    let path = field.non_empty_string()?;
     let good = is_plain(path.trim_end_matches('/'));
     if !good {
         field.bad_value("a path below the trial's `artifacts`, without `.`, `..` or a leading `/`");
@@ -61,7 +61,7 @@ fn is_plain(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::problem::ErrorKind;
+    use super::super::super::diagnostics::ErrorKind;
     use super::super::testing::read_field;
     use super::*;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
-use super::super::spot::Spot;
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
+use super::super::location::SourceLocation;
 use super::names;
 
 keys! {
@@ -49,7 +49,7 @@ keys! {
 }
 
 /// Tasks that a job can select of one dataset.
-const MOST_TASKS: u64 = 1_000_000;
+const MAX_TASKS: u64 = 1_000_000;
 
 /// Words of `format`.
 const FORMATS: &[(&str, Option<TaskFormat>)] =
@@ -67,9 +67,9 @@ pub struct DatasetRef {
     /// Format of its tasks; told from each task's file when absent.
     pub format: Option<TaskFormat>,
     /// Which of its tasks.
-    pub selection: Selection,
+    pub selection: TaskSelection,
     /// Where its source stands.
-    pub spot: Spot,
+    pub spot: SourceLocation,
 }
 
 /// Where the tasks of a dataset come from.
@@ -101,7 +101,7 @@ pub enum RegistryRef {
 
 /// Which tasks of a dataset are run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
+pub struct TaskSelection {
     /// Patterns, of which a task's name matches one; all tasks when empty.
     pub names: Vec<String>,
     /// Patterns, of which it matches none.
@@ -118,7 +118,7 @@ pub struct TaskRef {
     /// Its format; told from its file when absent.
     pub format: Option<TaskFormat>,
     /// Where its source stands.
-    pub spot: Spot,
+    pub spot: SourceLocation,
 }
 
 /// Where a single task is.
@@ -137,7 +137,7 @@ pub enum TaskSource {
     },
 }
 
-impl Selection {
+impl TaskSelection {
     /// Whether every task is run.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
@@ -172,12 +172,12 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let name = names::read(&name_field);
     let version = fields.take(DatasetKeys::version).text();
     let format = format(&fields.take(DatasetKeys::format));
-    let selection = Selection {
+    let selection = TaskSelection {
         names: patterns(&fields.take(DatasetKeys::task_names)),
         exclude: patterns(&fields.take(DatasetKeys::exclude_task_names)),
         most: fields
             .take(DatasetKeys::n_tasks)
-            .integer(&(1..=MOST_TASKS))
+            .integer(&(1..=MAX_TASKS))
             .and_then(|n| usize::try_from(n).ok()),
     };
     fields.finish();
@@ -190,7 +190,7 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     Some(DatasetRef { source, name, version, format, selection, spot })
 }
 
-fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, Spot)> {
+fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {
     let path = fields.take(DatasetKeys::path);
     let registry = fields.take(DatasetKeys::registry);
     let repo = fields.take(DatasetKeys::repo);
@@ -204,19 +204,19 @@ fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, Spot)> {
         return None;
     }
     if registry.is_present() {
-        return Some((DatasetSource::Registry(self::registry(&registry)?), registry.spot()));
+        return Some((DatasetSource::Registry(self::registry(&registry)?), registry.location()));
     }
     if repo.is_present() {
         let (url, reference) = repository(&repo, &reference)?;
-        let path = path.name().filter(|_| inside(&path));
-        return Some((DatasetSource::Repository { url, reference, path }, repo.spot()));
+        let path = path.non_empty_string().filter(|_| check_inside(&path));
+        return Some((DatasetSource::Repository { url, reference, path }, repo.location()));
     }
     if !path.is_present() {
         let expected = "`path`, `registry` with `name`, or `repo`";
         path.reject(ErrorKind::MissingKey, "nothing", expected);
         return None;
     }
-    Some((DatasetSource::Path(path.path()?), path.spot()))
+    Some((DatasetSource::Path(path.path()?), path.location()))
 }
 
 fn registry(field: &Field<'_>) -> Option<RegistryRef> {
@@ -225,7 +225,7 @@ fn registry(field: &Field<'_>) -> Option<RegistryRef> {
     fields.finish();
     match (path.is_present(), url.is_present()) {
         (true, false) => path.path().map(RegistryRef::Path),
-        (false, true) => url.name().map(RegistryRef::Url),
+        (false, true) => url.non_empty_string().map(RegistryRef::Url),
         (found, _) => {
             let found = if found { "both" } else { "neither" };
             field.reject(ErrorKind::Conflict, found, "one of `path` and `url`");
@@ -236,11 +236,11 @@ fn registry(field: &Field<'_>) -> Option<RegistryRef> {
 
 /// Address and reference of `repo` and `ref`: the reference may stand behind an `@`.
 fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option<String>)> {
-    let text = repo.name()?;
+    let text = repo.non_empty_string()?;
     let (url, own) = split_reference(&text);
     let (url, own) = (repo.typed_path(url), own.map(str::to_owned));
     check_url(repo, &url)?;
-    let given = reference.name();
+    let given = reference.non_empty_string();
     if own.is_some() && given.is_some() {
         let found = "a reference beside the one in `repo`";
         reference.reject(ErrorKind::Conflict, found, "only one of the two");
@@ -296,8 +296,8 @@ fn check_reference(field: &Field<'_>, reference: &str) -> Option<()> {
 }
 
 /// Whether a directory is inside its repository.
-fn inside(field: &Field<'_>) -> bool {
-    let Some(path) = field.name() else { return false };
+fn check_inside(field: &Field<'_>) -> bool {
+    let Some(path) = field.non_empty_string() else { return false };
     let good = is_inside(&path);
     if !good {
         field.bad_value("a directory inside the repository, without `..` or a leading `/`");
@@ -327,25 +327,25 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
         }
         path.required("the directory of a task, here or below `git_url`");
         let source = TaskSource::Path(path.path()?);
-        return Some(TaskRef { source, format, spot: path.spot() });
+        return Some(TaskRef { source, format, spot: path.location() });
     }
-    let address = url.name()?;
+    let address = url.non_empty_string()?;
     check_url(&url, &address)?;
     let wanted = commit.text();
     if let Some(wanted) = &wanted {
         check_reference(&commit, wanted)?;
     }
-    let directory = path.name().filter(|_| inside(&path));
+    let directory = path.non_empty_string().filter(|_| check_inside(&path));
     let source = TaskSource::Git { url: address, commit: wanted, path: directory };
-    Some(TaskRef { source, format, spot: url.spot() })
+    Some(TaskRef { source, format, spot: url.location() })
 }
 
 fn format(field: &Field<'_>) -> Option<TaskFormat> {
-    field.word(FORMATS).flatten()
+    field.keyword(FORMATS).flatten()
 }
 
 fn patterns(field: &Field<'_>) -> Vec<String> {
-    field.items().unwrap_or_default().iter().filter_map(Field::name).collect()
+    field.items().unwrap_or_default().iter().filter_map(Field::non_empty_string).collect()
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use rollout_protocol::spec::environment::{
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
-use super::super::fields::{Field, Fields, Scalar};
-use super::super::keys::Part;
-use super::super::problem::ErrorKind;
+use super::super::reader::{Field, Fields, Scalar};
+use super::super::keys::KeyTableEntry;
+use super::super::diagnostics::ErrorKind;
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 
 keys! {
@@ -43,21 +43,21 @@ keys! {
 }
 
 /// Words of the format for providers that this version does not have.
-const NOT_YET: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
+const UNSUPPORTED_PROVIDERS: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
 
 /// Policies and their words.
-pub(crate) const PRESERVE: &[(&str, PreservePolicy)] = &[
+pub(crate) const PRESERVE_POLICIES: &[(&str, PreservePolicy)] = &[
     ("never", PreservePolicy::Never),
     ("always", PreservePolicy::Always),
     ("on_failure", PreservePolicy::OnFailure),
 ];
 
 /// Environments that may be begun per minute: far above what any engine does.
-const STARTS_PER_MINUTE: u64 = 100_000;
+const MAX_STARTS_PER_MINUTE: u64 = 100_000;
 
 /// `environment` as written.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct EnvironmentFile {
+pub(crate) struct EnvironmentConfig {
     /// Where trials run.
     pub(crate) spec: EnvironmentSpec,
     /// The resources that it replaces.
@@ -67,7 +67,7 @@ pub(crate) struct EnvironmentFile {
 }
 
 /// The environment.
-pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
+pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     let mut spec = EnvironmentSpec {
         provider: default_provider(),
         force_build: false,
@@ -76,7 +76,7 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     };
     let Some(mut fields) = field.mapping() else {
         let resources = ResourceOverrides::default();
-        return EnvironmentFile { spec, resources, starts_per_minute: None };
+        return EnvironmentConfig { spec, resources, starts_per_minute: None };
     };
     let kind = provider(&fields.take(EnvironmentKeys::kind));
     let config = fields.take(EnvironmentKeys::provider_config);
@@ -87,10 +87,10 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     spec.preserve_env = preserve(&mut fields);
     let resources = read_overrides(&mut fields);
     let starts =
-        fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=STARTS_PER_MINUTE));
+        fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
-    EnvironmentFile { spec, resources, starts_per_minute }
+    EnvironmentConfig { spec, resources, starts_per_minute }
 }
 
 /// The provider of an environment that names none.
@@ -103,14 +103,14 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     if !field.is_present() {
         return Some(descriptor::DEFAULT_KIND);
     }
-    let word = field.name()?;
-    if NOT_YET.contains(&word.as_str()) {
+    let word = field.non_empty_string()?;
+    if UNSUPPORTED_PROVIDERS.contains(&word.as_str()) {
         let found = format!("`{word}`, which is not available yet");
         field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
     let words: Vec<_> = descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
-    field.word(&words)
+    field.keyword(&words)
 }
 
 /// The settings of a provider, and prices.
@@ -121,14 +121,14 @@ pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (Provide
     };
     let mut settings = Map::new();
     for ProviderSetting { key, values } in descriptor.settings {
-        let declared = Part::find(ProviderKeys::ALL, key);
+        let declared = KeyTableEntry::find(ProviderKeys::ALL, key);
         let field = config.take(declared.expect("settings of providers are declared"));
         let value = match values {
             SettingValues::Words(words) => {
                 let words: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
-                field.word(&words).map(Value::from)
+                field.keyword(&words).map(Value::from)
             }
-            SettingValues::Text => field.name().map(Value::from),
+            SettingValues::Text => field.non_empty_string().map(Value::from),
             SettingValues::Flag => field.bool().map(Value::from),
         };
         settings.extend(value.map(|value| ((*key).to_owned(), value)));
@@ -154,13 +154,13 @@ fn preserve(fields: &mut Fields<'_>) -> PreservePolicy {
     let newer = fields.take(EnvironmentKeys::preserve_env);
     let older = fields.take(EnvironmentKeys::preserve_env_older);
     if newer.is_present() && older.is_present() {
-        let found = format!("also `{}`", newer.spot().key);
+        let found = format!("also `{}`", newer.location().key);
         older.reject(ErrorKind::Conflict, found, "only one of the two");
     }
     let policy = |keep| if keep { PreservePolicy::Always } else { PreservePolicy::Never };
     let newer = match newer.is_present().then(|| newer.scalar()).flatten() {
         Some(Scalar::Bool(keep)) => Some(policy(keep)),
-        Some(_) => newer.word(PRESERVE),
+        Some(_) => newer.keyword(PRESERVE_POLICIES),
         None => None,
     };
     let older = older.bool().map(policy);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn docker_is_the_default() {
-        let (EnvironmentFile { spec, resources, starts_per_minute }, faults, _) =
+        let (EnvironmentConfig { spec, resources, starts_per_minute }, faults, _) =
             read_field("~", read);
         assert_eq!((faults, starts_per_minute), (Vec::new(), None));
         assert_eq!(spec.provider, ProviderSpec::Docker(DockerSettings::default()));
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn settings_are_typed_per_provider() {
         let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}, max_starts_per_minute: 9}";
-        let (EnvironmentFile { spec, starts_per_minute, .. }, found, _) = read_field(text, read);
+        let (EnvironmentConfig { spec, starts_per_minute, .. }, found, _) = read_field(text, read);
         assert_eq!((found, starts_per_minute), (Vec::new(), Some(9)));
         let settings = ProcessSettings { network: ProcessNetwork::None, ignore_dockerfile: true };
         assert_eq!(spec.provider, ProviderSpec::Process(settings));
@@ -223,7 +223,7 @@ mod tests {
             ("{preserveEnv: true}", PreservePolicy::Always),
             ("{preserveEnv: false}", PreservePolicy::Never),
         ] {
-            let (EnvironmentFile { spec, .. }, faults, _) = read_field(text, read);
+            let (EnvironmentConfig { spec, .. }, faults, _) = read_field(text, read);
             assert_eq!((spec.preserve_env, faults), (expected, Vec::new()), "{text}");
         }
         for (text, key, kind) in [
@@ -240,7 +240,7 @@ mod tests {
     fn settings_of_every_provider_are_declared() {
         for found in descriptor::public_descriptors() {
             for ProviderSetting { key, .. } in found.settings {
-                assert!(Part::find(ProviderKeys::ALL, key).is_some(), "{}: {key}", found.name);
+                assert!(KeyTableEntry::find(ProviderKeys::ALL, key).is_some(), "{}: {key}", found.name);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use rollout_protocol::spec::metric::MetricKind;
 
-use super::super::fields::Field;
+use super::super::reader::Field;
 
 keys! {
     /// The keys of a metric.
@@ -19,7 +19,7 @@ pub(crate) fn read(field: &Field<'_>) -> Vec<MetricKind> {
         let Some(mut fields) = item.mapping() else { continue };
         let kind = fields.take(MetricKeys::kind);
         kind.required("one of sum, min, max, mean");
-        if let Some(kind) = kind.word(&words).filter(|kind| !metrics.contains(kind)) {
+        if let Some(kind) = kind.keyword(&words).filter(|kind| !metrics.contains(kind)) {
             metrics.push(kind);
         }
         fields.finish();

@@ -6,7 +6,7 @@ pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod metrics;
 pub(super) mod names;
-pub(crate) mod quantity;
+pub(crate) mod units;
 pub(super) mod resources;
 pub(super) mod retry;
 pub(super) mod timeouts;

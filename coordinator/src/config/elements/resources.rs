@@ -2,10 +2,10 @@
 
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 
-use super::super::fields::{Field, Fields, Scalar};
-use super::super::problem::ErrorKind;
-use super::quantity::{
-    EXPECTED_CPUS, EXPECTED_MEBIBYTES, LARGEST_CPUS, LARGEST_MIB, cpus, mebibytes, whole_cpus,
+use super::super::reader::{Field, Fields, Scalar};
+use super::super::diagnostics::ErrorKind;
+use super::units::{
+    EXPECTED_CPUS, EXPECTED_MEBIBYTES, MAX_CPUS, MAX_MIB, cpus, mebibytes, whole_cpus,
 };
 
 keys! {
@@ -38,7 +38,7 @@ keys! {
 }
 
 /// Largest number of graphics processors: beyond any host.
-const LARGEST_GPUS: u64 = 1024;
+const MAX_GPUS: u64 = 1024;
 
 /// What a job puts in place of its tasks' resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl ResourceOverrides {
 pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take(TaskResourceKeys::cpus);
-    let cpus = read_cpus(&cpus, rounded_up);
+    let cpus = read_cpus(&cpus, warn_rounded_up);
     let memory =
         [environment.take(TaskResourceKeys::memory_mb), environment.take(TaskResourceKeys::memory)];
     let storage = [
@@ -99,10 +99,10 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings)
 
 /// `cpus`, `memory_mb` and `storage_mb` of an environment whose figures have no older spellings. All
 /// are ceilings.
-pub(crate) fn read_place(environment: &mut Fields<'_>) -> Resources {
+pub(crate) fn read_command_resources(environment: &mut Fields<'_>) -> Resources {
     let default = Resources::default();
-    let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus), rounded_up);
-    let mut amount = |key| environment.take(key).integer(&(1..=LARGEST_MIB));
+    let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus), warn_rounded_up);
+    let mut amount = |key| environment.take(key).integer(&(1..=MAX_MIB));
     Resources {
         cpus: cpus.unwrap_or(default.cpus),
         memory_mb: amount(PlaceResourceKeys::memory_mb).unwrap_or(default.memory_mb),
@@ -111,7 +111,7 @@ pub(crate) fn read_place(environment: &mut Fields<'_>) -> Resources {
     }
 }
 
-fn rounded_up(field: &Field<'_>) {
+fn warn_rounded_up(field: &Field<'_>) {
     field.warn("rounded up to whole processors: write a whole number");
 }
 
@@ -121,7 +121,7 @@ fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64>
         if older.is_present() {
             older.warn(format!("ignored because `{newer_name}` is given"));
         }
-        return newer.integer(&(1..=LARGEST_MIB));
+        return newer.integer(&(1..=MAX_MIB));
     }
     if older.is_present() {
         older.warn(format!("deprecated: use `{newer_name}`"));
@@ -151,15 +151,15 @@ pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides 
 
 /// A number of graphics processors.
 pub(crate) fn read_gpus(field: &Field<'_>) -> Option<u32> {
-    field.integer(&(0..=LARGEST_GPUS)).and_then(|n| u32::try_from(n).ok())
+    field.integer(&(0..=MAX_GPUS)).and_then(|n| u32::try_from(n).ok())
 }
 
 fn override_amount([newer, older]: &[Field<'_>; 2]) -> Option<u64> {
     if newer.is_present() && older.is_present() {
-        let found = format!("also `{}`", newer.spot().key);
+        let found = format!("also `{}`", newer.location().key);
         older.reject(ErrorKind::Conflict, found, "only one of the two");
     }
-    newer.integer(&(1..=LARGEST_MIB)).or_else(|| read_amount(older))
+    newer.integer(&(1..=MAX_MIB)).or_else(|| read_amount(older))
 }
 
 fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<u32> {
@@ -170,7 +170,7 @@ fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<
         Scalar::Text(text) => cpus(text),
         Scalar::Bool(_) => None,
     };
-    let value = value.filter(|n| *n <= LARGEST_CPUS);
+    let value = value.filter(|n| *n <= MAX_CPUS);
     match value {
         None => field.bad_value(EXPECTED_CPUS),
         Some(_) if matches!(scalar, Scalar::Integer(..)) => {}
@@ -198,10 +198,10 @@ fn read_amount(field: &Field<'_>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Outcome, read_fields};
+    use super::super::testing::{ReadOutcome, read_fields};
     use super::*;
 
-    fn task(text: &str) -> Outcome<(u32, u64, u64)> {
+    fn task(text: &str) -> ReadOutcome<(u32, u64, u64)> {
         let (r, faults, warnings) = read_fields(text, |fields| read_task(fields, ResourceCeilings::ALL));
         ((r.cpus, r.memory_mb, r.storage_mb), faults, warnings)
     }

@@ -3,8 +3,8 @@
 use rollout_protocol::limits::TRIES_PER_ITEM;
 use rollout_protocol::retry::RetryPolicy;
 
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
 
 keys! {
     /// The keys of `retry` in job files.
@@ -23,16 +23,16 @@ keys! {
 }
 
 /// Longest wait between two tries, milliseconds: a day.
-const LONGEST_DELAY_MS: u64 = 24 * 3600 * 1000;
+const MAX_DELAY_MS: u64 = 24 * 3600 * 1000;
 
 /// Longest wait for a service that gives no answer, seconds: a week.
-const LONGEST_PARK_SEC: u64 = 7 * 24 * 3600;
+const MAX_PARK_SEC: u64 = 7 * 24 * 3600;
 
 /// The policy; absent parts have their defaults.
 pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     let default = RetryPolicy::default();
     let Some(mut fields) = field.mapping() else { return default };
-    let delay = 0..=LONGEST_DELAY_MS;
+    let delay = 0..=MAX_DELAY_MS;
     let max_attempts =
         fields.take(RetryKeys::max_attempts).integer(&(1..=u64::from(TRIES_PER_ITEM)));
     let initial_delay_ms = fields.take(RetryKeys::initial_delay_ms).integer(&delay);
@@ -63,7 +63,7 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
 
 /// Longest wait for a service that gives no answer, seconds.
 pub(crate) fn max_park_sec(fields: &mut Fields<'_>) -> u32 {
-    let sec = fields.take(ParkKeys::max_park_sec).integer(&(0..=LONGEST_PARK_SEC));
+    let sec = fields.take(ParkKeys::max_park_sec).integer(&(0..=MAX_PARK_SEC));
     let sec = sec.and_then(|sec| u32::try_from(sec).ok());
     sec.unwrap_or_else(|| RetryPolicy::default().max_park_sec)
 }

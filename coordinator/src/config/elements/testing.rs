@@ -2,22 +2,22 @@
 
 use std::path::Path;
 
-use super::super::fields::{Field, Fields, Reader, UnknownKeys};
+use super::super::reader::{Field, Fields, ConfigReader, UnknownKeys};
 use super::super::keys::Key;
-use super::super::problem::ErrorKind;
+use super::super::diagnostics::ErrorKind;
 use super::super::yaml;
 
 /// The one key of a snippet.
-const X: Key = Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
+const TEST_KEY: Key = Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
 
 /// What reading gave: the value, the faults as (key path, kind), the number of warnings.
-pub(crate) type Outcome<T> = (T, Vec<(String, ErrorKind)>, usize);
+pub(crate) type ReadOutcome<T> = (T, Vec<(String, ErrorKind)>, usize);
 
 /// Reads fields of a YAML mapping.
-pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> Outcome<T> {
+pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> ReadOutcome<T> {
     let (root, faults) = yaml::parse(text).expect("valid YAML");
     assert!(faults.is_empty(), "{faults:?}");
-    let reader = Reader::new(Path::new("test.yaml"), UnknownKeys::Errors);
+    let reader = ConfigReader::new(Path::new("test.yaml"), UnknownKeys::Errors);
     let mut fields = reader.root(&root).expect("a mapping");
     let value = read(&mut fields);
     fields.finish();
@@ -29,6 +29,6 @@ pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T
 }
 
 /// Reads the one field `x` whose YAML text is `text`.
-pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> Outcome<T> {
-    read_fields(&format!("x: {text}\n"), |fields| read(&fields.take(X)))
+pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> ReadOutcome<T> {
+    read_fields(&format!("x: {text}\n"), |fields| read(&fields.take(TEST_KEY)))
 }

@@ -3,7 +3,7 @@
 use rollout_protocol::spec::task::Healthcheck;
 use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
 
-use super::super::fields::{Field, Fields};
+use super::super::reader::{Field, Fields};
 
 keys! {
     /// Factors of time limits.
@@ -22,10 +22,10 @@ keys! {
 }
 
 /// Longest time limit, seconds: 31 years, so that products stay far from infinity.
-pub(crate) const LONGEST_SEC: f64 = 1e9;
+pub(crate) const MAX_TIMEOUT_SEC: f64 = 1e9;
 
 /// Largest multiplier.
-const LARGEST_MULTIPLIER: f64 = 1e6;
+const MAX_MULTIPLIER: f64 = 1e6;
 
 /// Time limits as a task file gives them, defaults filled in, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ impl TimeoutRules {
 
     /// A health check under the rules: its own limit and the time that it is given to become ready.
     /// The pauses between checks are no limits.
-    pub fn health(&self, check: &Healthcheck) -> Healthcheck {
+    pub fn healthcheck(&self, check: &Healthcheck) -> Healthcheck {
         Healthcheck {
             timeout_sec: check.timeout_sec * self.multiplier,
             start_period_sec: check.start_period_sec * self.multiplier,
@@ -134,19 +134,19 @@ impl TimeoutRules {
 /// A time limit of a task file.
 pub(crate) fn read(field: &Field<'_>, default: f64) -> f64 {
     let expected = "a number of seconds above 0, at most 1e9";
-    field.number(expected, |v| v > 0.0 && v <= LONGEST_SEC).unwrap_or(default)
+    field.number(expected, |v| v > 0.0 && v <= MAX_TIMEOUT_SEC).unwrap_or(default)
 }
 
 /// A time limit of a job file: zero and less mean unset.
 pub(crate) fn read_optional(field: &Field<'_>) -> Option<f64> {
     let expected = "a number of seconds, at most 1e9 (0 means unset)";
-    field.number(expected, |v| v <= LONGEST_SEC).filter(|v| *v > 0.0)
+    field.number(expected, |v| v <= MAX_TIMEOUT_SEC).filter(|v| *v > 0.0)
 }
 
 /// `timeout_multiplier`, and those of single kinds of time limits.
 pub(crate) fn read_multipliers(job: &mut Fields<'_>) -> TimeoutRules {
     let expected = "a number above 0, at most 1e6";
-    let mut factor = |key| job.take(key).number(expected, |v| v > 0.0 && v <= LARGEST_MULTIPLIER);
+    let mut factor = |key| job.take(key).number(expected, |v| v > 0.0 && v <= MAX_MULTIPLIER);
     TimeoutRules {
         multiplier: factor(MultiplierKeys::timeout_multiplier).unwrap_or(1.0),
         build_multiplier: factor(MultiplierKeys::environment_build_timeout_multiplier),
@@ -159,7 +159,7 @@ pub(crate) fn read_multipliers(job: &mut Fields<'_>) -> TimeoutRules {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::problem::ErrorKind;
+    use super::super::super::diagnostics::ErrorKind;
     use super::super::testing::read_field;
     use super::*;
 
@@ -194,7 +194,7 @@ mod tests {
             start_interval_sec: 2.0,
             retries: 4,
         };
-        let scaled = rules.health(&check);
+        let scaled = rules.healthcheck(&check);
         assert_eq!((scaled.timeout_sec, scaled.start_period_sec), (90.0, 30.0));
         assert_eq!((scaled.interval_sec, scaled.start_interval_sec), (5.0, 2.0));
         assert_eq!((scaled.retries, rules.hook(20.0)), (4, 60.0));

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::template::{Template, is_variable_name};
 
-use super::super::fields::Field;
-use super::super::problem::ErrorKind;
-use super::super::spot::Spot;
+use super::super::reader::Field;
+use super::super::diagnostics::ErrorKind;
+use super::super::location::SourceLocation;
 
 /// Set by Rollout for every script.
 pub(crate) const TASK_INSTRUCTION: &str = "ROLLOUT_TASK_INSTRUCTION";
@@ -19,7 +19,7 @@ pub struct Variable {
     /// The unexpanded value.
     pub template: Template,
     /// Where it stands.
-    pub spot: Spot,
+    pub spot: SourceLocation,
 }
 
 /// Variables with their unexpanded values.
@@ -45,7 +45,7 @@ fn variable(name: &str, field: &Field<'_>) -> Option<(String, Variable)> {
         field.reject(ErrorKind::BadValue, error.to_string(), expected);
         good = false;
     }
-    good.then(|| (name.to_owned(), Variable { template, spot: field.spot() }))
+    good.then(|| (name.to_owned(), Variable { template, spot: field.location() }))
 }
 
 /// The unexpanded values.

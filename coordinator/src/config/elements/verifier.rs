@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::spec::task::{AfterAgentError, ScriptRules, TestExit};
 
-use super::super::fields::Field;
+use super::super::reader::Field;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
@@ -30,14 +30,14 @@ keys! {
 }
 
 /// Words of `test_exit_code`.
-pub(crate) const TEST_EXIT: &[(&str, Option<TestExit>)] = &[
+pub(crate) const TEST_EXIT_CODE_RULES: &[(&str, Option<TestExit>)] = &[
     ("by_format", None),
     ("must_be_zero", Some(TestExit::MustBeZero)),
     ("ignored", Some(TestExit::Ignored)),
 ];
 
 /// Words of `after_agent_error`.
-pub(crate) const AFTER_AGENT_ERROR: &[(&str, Option<AfterAgentError>)] = &[
+pub(crate) const AFTER_AGENT_ERROR_RULES: &[(&str, Option<AfterAgentError>)] = &[
     ("by_format", None),
     ("end_trial", Some(AfterAgentError::EndTrial)),
     ("verify", Some(AfterAgentError::Verify)),
@@ -64,7 +64,7 @@ impl RuleOverrides {
 
 /// `verifier` as written, without its time limits.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct VerifierFile {
+pub struct VerifierConfig {
     /// The settings, without `env`.
     pub settings: VerifierSettings,
     /// `env`.
@@ -74,8 +74,8 @@ pub struct VerifierFile {
 }
 
 /// The settings, and the time limits added to `timeouts`.
-pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierFile {
-    let Some(mut fields) = field.mapping() else { return VerifierFile::default() };
+pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierConfig {
+    let Some(mut fields) = field.mapping() else { return VerifierConfig::default() };
     timeouts.verifier_override_sec =
         read_optional(&fields.take(VerifierKeys::override_timeout_sec));
     timeouts.verifier_max_sec = read_optional(&fields.take(VerifierKeys::max_timeout_sec));
@@ -83,30 +83,30 @@ pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierFi
     let settings = VerifierSettings {
         disable: switch(VerifierKeys::disable),
         kill_agent_processes: switch(VerifierKeys::kill_agent_processes),
-        reward_key: fields.take(VerifierKeys::reward_key).name(),
+        reward_key: fields.take(VerifierKeys::reward_key).non_empty_string(),
         env: BTreeMap::new(),
     };
     let rules = RuleOverrides {
-        test_exit: fields.take(VerifierKeys::test_exit_code).word(TEST_EXIT).flatten(),
+        test_exit: fields.take(VerifierKeys::test_exit_code).keyword(TEST_EXIT_CODE_RULES).flatten(),
         after_agent_error: fields
             .take(VerifierKeys::after_agent_error)
-            .word(AFTER_AGENT_ERROR)
+            .keyword(AFTER_AGENT_ERROR_RULES)
             .flatten(),
     };
     let env = variables::read(&fields.take(VerifierKeys::env));
     fields.finish();
-    VerifierFile { settings, env, rules }
+    VerifierConfig { settings, env, rules }
 }
 
 #[cfg(test)]
 mod tests {
     use rollout_protocol::spec::task::TaskFormat;
 
-    use super::super::super::problem::ErrorKind;
+    use super::super::super::diagnostics::ErrorKind;
     use super::super::testing::read_field;
     use super::*;
 
-    fn verifier(text: &str) -> (VerifierFile, Vec<(String, ErrorKind)>) {
+    fn verifier(text: &str) -> (VerifierConfig, Vec<(String, ErrorKind)>) {
         let (file, faults, _) = read_field(text, |f| read(f, &mut TimeoutRules::default()));
         (file, faults)
     }

@@ -1,9 +1,9 @@
 //! The built-in scoring profiles.
 
-use super::{Direction, Explore, Grades, Guarded, Metric, Profile};
+use super::{MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, ScoreMetric, ScoringProfile};
 use super::{clamp, eps, id_column, max_rel_drop, ok_values, status_column};
 
-impl Profile {
+impl ScoringProfile {
     /// Names of the built-in profiles.
     pub const BUILT_IN: &[&str] = &["returns", "sharpe"];
 
@@ -17,19 +17,19 @@ impl Profile {
     }
 }
 
-fn built_in(name: &str, primary: &str, metrics: &[(&str, bool, f64)], risk: &[&str]) -> Profile {
-    let direction = |higher: bool| if higher { Direction::Higher } else { Direction::Lower };
-    let guarded = |column: &str, max_rel_drop| Guarded {
+fn built_in(name: &str, primary: &str, metrics: &[(&str, bool, f64)], risk: &[&str]) -> ScoringProfile {
+    let direction = |higher: bool| if higher { MetricDirection::Higher } else { MetricDirection::Lower };
+    let guarded = |column: &str, max_rel_drop| GuardedMetric {
         column: column.to_owned(),
-        direction: Direction::Higher,
+        direction: MetricDirection::Higher,
         max_rel_drop,
     };
-    let metric = |(column, higher, weight): &(&str, bool, f64)| Metric {
+    let metric = |(column, higher, weight): &(&str, bool, f64)| ScoreMetric {
         column: (*column).to_owned(),
         direction: direction(*higher),
         weight: *weight,
     };
-    Profile {
+    ScoringProfile {
         name: name.to_owned(),
         id_column: id_column(),
         status_column: status_column(),
@@ -39,13 +39,13 @@ fn built_in(name: &str, primary: &str, metrics: &[(&str, bool, f64)], risk: &[&s
         risk: risk.iter().map(|column| guarded(column, 0.10)).collect(),
         clamp: clamp(),
         eps: eps(),
-        explore: Explore::default(),
-        grades: Grades::default(),
+        explore: ExploreRule::default(),
+        grades: GradeThresholds::default(),
     }
 }
 
 /// Returns per trade outside the sample first, then growth, ratios and significance.
-fn returns() -> Profile {
+fn returns() -> ScoringProfile {
     let metrics = [
         ("mean_topN_avg_return_per_trade_pct_oos", true, 3.0),
         ("core_topN_cagr", true, 2.0),
@@ -68,7 +68,7 @@ fn returns() -> Profile {
 }
 
 /// The Sharpe ratio first, returns and the other ratios beside it.
-fn sharpe() -> Profile {
+fn sharpe() -> ScoringProfile {
     let metrics = [
         ("core_topN_sharpe", true, 1.5),
         ("mean_topN_avg_return_per_trade_pct_oos", true, 1.0),

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
-use super::{InvalidProfile, ParseError, Profile};
+use super::{InvalidProfile, ProfileParseError, ScoringProfile};
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// Neither a built-in name nor a file.
-    #[error("`{name}` is neither a file nor one of the built-in profiles {}", Profile::BUILT_IN.join(", "))]
+    #[error("`{name}` is neither a file nor one of the built-in profiles {}", ScoringProfile::BUILT_IN.join(", "))]
     Unknown {
         /// The name as it was given.
         name: String,
@@ -44,12 +44,12 @@ pub enum ProfileError {
     },
 }
 
-impl Profile {
+impl ScoringProfile {
     /// The built-in profile of that name, or the one in that YAML or JSON file.
     ///
     /// # Errors
     /// [`ProfileError`].
-    pub fn named(name: &str) -> Result<Self, ProfileError> {
+    pub fn load(name: &str) -> Result<Self, ProfileError> {
         if let Some(profile) = Self::built_in(name) {
             return Ok(profile);
         }
@@ -68,8 +68,8 @@ impl Profile {
         }
         let text = std::fs::read_to_string(path).map_err(read)?;
         Self::parse(&text).map_err(|error| match error {
-            ParseError::Syntax(reason) => parse(reason),
-            ParseError::Invalid { name, source } => ProfileError::Invalid { name, source },
+            ProfileParseError::Syntax(reason) => parse(reason),
+            ProfileParseError::Invalid { name, source } => ProfileError::Invalid { name, source },
         })
     }
 }

@@ -11,7 +11,7 @@ pub use file::ProfileError;
 /// What makes one sweep better than another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct ScoringProfile {
     /// Name, for people.
     pub name: String,
     /// Column with the number of a row's configuration, from 0.
@@ -24,12 +24,12 @@ pub struct Profile {
     #[serde(default = "ok_values")]
     pub ok_values: Vec<String>,
     /// The metric that must not get worse.
-    pub primary: Guarded,
+    pub primary: GuardedMetric,
     /// The metrics of the score.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<ScoreMetric>,
     /// Metrics whose fall forbids to explore further.
     #[serde(default)]
-    pub risk: Vec<Guarded>,
+    pub risk: Vec<GuardedMetric>,
     /// Largest relative improvement of one metric that counts, in either direction.
     #[serde(default = "clamp")]
     pub clamp: f64,
@@ -38,21 +38,21 @@ pub struct Profile {
     pub eps: f64,
     /// When to explore further.
     #[serde(default)]
-    pub explore: Explore,
+    pub explore: ExploreRule,
     /// Scores at which grades begin.
     #[serde(default)]
-    pub grades: Grades,
+    pub grades: GradeThresholds,
 }
 
 /// A metric and how much it may fall.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Guarded {
+pub struct GuardedMetric {
     /// Column.
     pub column: String,
     /// Which way is better.
     #[serde(default)]
-    pub direction: Direction,
+    pub direction: MetricDirection,
     /// Largest fall, relative to the baseline.
     #[serde(default = "max_rel_drop")]
     pub max_rel_drop: f64,
@@ -61,12 +61,12 @@ pub struct Guarded {
 /// A metric of the score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Metric {
+pub struct ScoreMetric {
     /// Column.
     pub column: String,
     /// Which way is better.
     #[serde(default)]
-    pub direction: Direction,
+    pub direction: MetricDirection,
     /// How much it counts.
     pub weight: f64,
 }
@@ -74,7 +74,7 @@ pub struct Metric {
 /// Which way is better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum MetricDirection {
     /// More.
     #[default]
     Higher,
@@ -82,7 +82,7 @@ pub enum Direction {
     Lower,
 }
 
-impl Direction {
+impl MetricDirection {
     /// How much better `candidate` is than `baseline`.
     pub fn improvement(self, baseline: f64, candidate: f64) -> f64 {
         match self {
@@ -95,7 +95,7 @@ impl Direction {
 /// When to explore further: at a score, or when enough metrics improved.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Explore {
+pub struct ExploreRule {
     /// Least score.
     pub min_score: f64,
     /// Least number of metrics that improved …
@@ -107,7 +107,7 @@ pub struct Explore {
 /// Scores at which grades begin.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Grades {
+pub struct GradeThresholds {
     /// Strong.
     pub strong: f64,
     /// Promising.
@@ -118,7 +118,7 @@ pub struct Grades {
 
 /// Why text is no profile.
 #[derive(Debug)]
-pub(super) enum ParseError {
+pub(super) enum ProfileParseError {
     /// The text is not a profile's: where and why.
     Syntax(String),
     /// Values that make no sense.
@@ -140,17 +140,17 @@ pub struct InvalidProfile {
     pub expected: &'static str,
 }
 
-impl Profile {
+impl ScoringProfile {
     /// The profile in YAML or JSON text, checked.
     ///
     /// # Errors
-    /// [`ParseError`].
-    pub(super) fn parse(text: &str) -> Result<Self, ParseError> {
+    /// [`ProfileParseError`].
+    pub(super) fn parse(text: &str) -> Result<Self, ProfileParseError> {
         let profile: Self =
-            serde_saphyr::from_str(text).map_err(|error| ParseError::Syntax(error.to_string()))?;
+            serde_saphyr::from_str(text).map_err(|error| ProfileParseError::Syntax(error.to_string()))?;
         match profile.check() {
             Ok(()) => Ok(profile),
-            Err(source) => Err(ParseError::Invalid { name: profile.name, source }),
+            Err(source) => Err(ProfileParseError::Invalid { name: profile.name, source }),
         }
     }
 
@@ -195,20 +195,20 @@ impl Profile {
             let good = drop.is_finite() && drop >= 0.0;
             check(good, &format!("{key}.max_rel_drop"), "a number of 0 or more")?;
         }
-        let Grades { strong, promising, mixed } = self.grades;
+        let GradeThresholds { strong, promising, mixed } = self.grades;
         let ordered = strong >= promising && promising >= mixed;
         check(ordered, "grades", "strong, promising and mixed in falling order")?;
         check(self.explore.min_score.is_finite(), "explore.min_score", "a number")
     }
 }
 
-impl Default for Explore {
+impl Default for ExploreRule {
     fn default() -> Self {
         Self { min_score: 0.03, min_positive: 2, min_margin: 2 }
     }
 }
 
-impl Default for Grades {
+impl Default for GradeThresholds {
     fn default() -> Self {
         Self { strong: 0.10, promising: 0.03, mixed: -0.02 }
     }
@@ -242,13 +242,13 @@ const fn max_rel_drop() -> f64 {
 mod tests {
     use super::*;
 
-    fn profile(name: &str) -> Profile {
-        Profile::built_in(name).expect("built in")
+    fn profile(name: &str) -> ScoringProfile {
+        ScoringProfile::built_in(name).expect("built in")
     }
 
     #[test]
     fn profiles_are_checked() {
-        assert!(Profile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
+        assert!(ScoringProfile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
         assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
         let mut wrong = profile("returns");
         wrong.metrics[3].weight = -1.0;
@@ -256,6 +256,6 @@ mod tests {
         let mut wrong = profile("returns");
         wrong.grades.mixed = 1.0;
         assert_eq!(wrong.check().expect_err("an order").key, "grades");
-        assert!(matches!(Profile::named("no-such"), Err(ProfileError::Unknown { .. })));
+        assert!(matches!(ScoringProfile::load("no-such"), Err(ProfileError::Unknown { .. })));
     }
 }

@@ -7,7 +7,7 @@ mod tests;
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use super::keys::Part;
+use super::keys::KeyTableEntry;
 
 /// A key of a file. Lists are written `key[]`, names that the user chooses `NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,7 +28,7 @@ pub struct KeyRow {
 
 /// The keys of one kind of file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reference {
+pub struct KeyReference {
     /// The file's usual name.
     pub file: &'static str,
     /// Its keys, in the order in which they are best read.
@@ -37,11 +37,11 @@ pub struct Reference {
     pub alike: &'static [(&'static str, &'static str)],
 }
 
-impl Reference {
+impl KeyReference {
     /// The reference of a kind of file: its usual name, its table, and tables that are alike.
     pub(crate) fn new(
         file: &'static str,
-        table: &[Part],
+        table: &[KeyTableEntry],
         alike: &'static [(&'static str, &'static str)],
     ) -> Self {
         let mut keys = Vec::new();
@@ -84,20 +84,20 @@ impl Reference {
 }
 
 /// Adds the rows of a table at `path`, whose keys come from `format` unless they say another.
-fn add(rows: &mut Vec<KeyRow>, table: &[Part], path: &str, format: Option<TaskFormat>) {
+fn add(rows: &mut Vec<KeyRow>, table: &[KeyTableEntry], path: &str, format: Option<TaskFormat>) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     for part in table {
         match *part {
-            Part::Key(key) => rows.push(KeyRow {
+            KeyTableEntry::Key(key) => rows.push(KeyRow {
                 key: below(key.name),
                 kind: key.kind,
                 default: key.default,
                 meaning: key.meaning,
                 format: key.format.or(format),
             }),
-            Part::Table("", inner) => add(rows, inner, path, format),
-            Part::Table(name, inner) => {
+            KeyTableEntry::Table("", inner) => add(rows, inner, path, format),
+            KeyTableEntry::Table(name, inner) => {
                 let path = below(name);
                 let key = path.trim_end_matches("[]");
                 let of_key = rows.iter().find(|row| row.key == key).and_then(|row| row.format);

@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{
-    FormatHints, JOB_REFERENCE, Options, Problems, TASK_REFERENCE, TREE_REFERENCE, TreeOptions,
-    document, read_job, read_task, read_tree, tree_document,
+    FormatHints, JOB_REFERENCE, JobOptions, Diagnostics, TASK_REFERENCE, TREE_REFERENCE, TreeOptions,
+    job_document, read_job, read_task, read_tree, tree_document,
 };
 
 /// Every key that a reader asks for over `documents`, indices of lists left out.
-fn taken(documents: &[&str], read: impl Fn(&Path, &mut Problems)) -> BTreeSet<String> {
+fn keys_read(documents: &[&str], read: impl Fn(&Path, &mut Diagnostics)) -> BTreeSet<String> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut taken = BTreeSet::new();
     for (at, document) in documents.iter().enumerate() {
         let file = dir.path().join(at.to_string());
         std::fs::write(&file, document).expect("written");
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         read(&file, &mut problems);
         taken.extend(problems.taken.iter().map(|key| without_indices(key)));
     }
@@ -29,7 +29,7 @@ fn without_indices(key: &str) -> String {
     key.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-fn hold(reference: &Reference, taken: &BTreeSet<String>) {
+fn assert_reference_matches(reference: &KeyReference, taken: &BTreeSet<String>) {
     let explained: BTreeSet<&str> = reference.keys.iter().map(|entry| entry.key.as_str()).collect();
     assert_eq!(explained.len(), reference.keys.len(), "every key stands once");
     let unexplained: Vec<_> = taken.iter().filter(|key| reference.find(key).is_none()).collect();
@@ -52,10 +52,10 @@ const JOBS: &[&str] = &[
 #[test]
 fn every_key_of_job_files_is_explained() {
     let is_set = |_: &str| true;
-    let taken = taken(JOBS, |file, problems| {
-        read_job(file, &Options::new(&is_set), problems);
+    let taken = keys_read(JOBS, |file, problems| {
+        read_job(file, &JobOptions::new(&is_set), problems);
     });
-    hold(&JOB_REFERENCE, &taken);
+    assert_reference_matches(&JOB_REFERENCE, &taken);
 }
 
 const TASKS: &[&str] = &["
@@ -78,10 +78,10 @@ artifacts = [{}]
 
 #[test]
 fn every_key_of_task_files_is_explained() {
-    let taken = taken(TASKS, |file, problems| {
+    let taken = keys_read(TASKS, |file, problems| {
         read_task(file, FormatHints::default(), problems);
     });
-    hold(&TASK_REFERENCE, &taken);
+    assert_reference_matches(&TASK_REFERENCE, &taken);
 }
 
 const TREES: &[&str] = &[
@@ -94,10 +94,10 @@ const TREES: &[&str] = &[
 #[test]
 fn every_key_of_files_of_searches_is_explained() {
     let is_set = |_: &str| true;
-    let taken = taken(TREES, |file, problems| {
+    let taken = keys_read(TREES, |file, problems| {
         read_tree(file, &TreeOptions::new(&is_set), problems);
     });
-    hold(&TREE_REFERENCE, &taken);
+    assert_reference_matches(&TREE_REFERENCE, &taken);
 }
 
 /// Sets the key of a document. Tables are made where they are absent, lists have to have an item.
@@ -126,8 +126,8 @@ fn default_of(row: &KeyRow) -> Option<Value> {
 }
 
 /// Every default that is a value changes nothing when it is written into `base`; how many there are.
-fn defaults_hold(
-    reference: &Reference,
+fn assert_defaults(
+    reference: &KeyReference,
     base: &Value,
     read: impl Fn(&Path) -> String,
     write: impl Fn(&Value) -> String,
@@ -159,10 +159,10 @@ fn defaults_of_job_files_are_those_of_the_reference() {
         "tasks": [{ "path": "t" }],
     });
     let read = |file: &Path| {
-        let job = read_job(file, &Options::new(&|_| true), &mut Problems::default());
-        document(&job.expect("a job")).to_string()
+        let job = read_job(file, &JobOptions::new(&|_| true), &mut Diagnostics::default());
+        job_document(&job.expect("a job")).to_string()
     };
-    assert!(defaults_hold(&JOB_REFERENCE, &base, read, Value::to_string) > 20);
+    assert!(assert_defaults(&JOB_REFERENCE, &base, read, Value::to_string) > 20);
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn defaults_of_task_files_are_those_of_the_reference() {
         "verifier": { "collect": [{ "command": "true" }] },
     });
     let read = |file: &Path| {
-        let task = read_task(file, FormatHints::default(), &mut Problems::default());
+        let task = read_task(file, FormatHints::default(), &mut Diagnostics::default());
         format!("{:?}", task.expect("a task"))
     };
     let write = |document: &Value| toml::to_string(document).expect("TOML");
-    assert!(defaults_hold(&TASK_REFERENCE, &base, read, write) > 12);
+    assert!(assert_defaults(&TASK_REFERENCE, &base, read, write) > 12);
 }
 
 #[test]
@@ -197,8 +197,8 @@ fn defaults_of_files_of_searches_are_those_of_the_reference() {
         "commands": { "ideas": command, "implement": command, "sweep": command },
     });
     let read = |file: &Path| {
-        let tree = read_tree(file, &TreeOptions::new(&|_| true), &mut Problems::default());
+        let tree = read_tree(file, &TreeOptions::new(&|_| true), &mut Diagnostics::default());
         tree_document(&tree.expect("a search")).to_string()
     };
-    assert!(defaults_hold(&TREE_REFERENCE, &base, read, Value::to_string) > 25);
+    assert!(assert_defaults(&TREE_REFERENCE, &base, read, Value::to_string) > 25);
 }

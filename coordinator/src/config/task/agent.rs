@@ -3,9 +3,9 @@
 use rollout_protocol::spec::task::{AgentPhase, TaskEnvironment};
 
 use super::super::elements::timeouts;
-use super::super::fields::{Field, Fields};
-use super::Reading;
-use super::format::Defaults;
+use super::super::reader::{Field, Fields};
+use super::TaskReadContext;
+use super::format::FormatDefaults;
 use super::network::{self, NetworkKeys};
 
 keys! {
@@ -22,21 +22,21 @@ keys! {
 }
 
 /// The keys of what agents may reach.
-const NETWORK: NetworkKeys =
+const NETWORK_KEYS: NetworkKeys =
     NetworkKeys { mode: AgentPhaseKeys::network_mode, hosts: AgentPhaseKeys::allowed_hosts };
 
 /// How agents run, and the time limit of their install scripts.
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> (AgentPhase, f64) {
-    let Defaults { agent_sec, install_sec, .. } = reading.defaults;
+    let FormatDefaults { agent_sec, install_sec, .. } = reading.defaults;
     let phase = AgentPhase { timeout_sec: agent_sec, ..AgentPhase::default() };
     let Some(mut fields) = field.mapping() else { return (phase, install_sec) };
     let install_sec =
         timeouts::read(&fields.take(AgentPhaseKeys::install_timeout_sec), install_sec);
-    let phase = on_top(&mut fields, phase, environment, reading);
+    let phase = merge(&mut fields, phase, environment, reading);
     fields.finish();
     (phase, install_sec)
 }
@@ -46,29 +46,29 @@ pub(super) fn read_step(
     field: &Field<'_>,
     task: &AgentPhase,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> AgentPhase {
     let Some(mut fields) = field.mapping() else { return task.clone() };
-    let phase = on_top(&mut fields, task.clone(), environment, reading);
+    let phase = merge(&mut fields, task.clone(), environment, reading);
     fields.finish();
     phase
 }
 
-fn on_top(
+fn merge(
     fields: &mut Fields<'_>,
     below: AgentPhase,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> AgentPhase {
     let timeout = fields.take(AgentPhaseKeys::timeout_sec);
     let timeout_sec = if timeout.is_present() {
-        Some(timeouts::read(&timeout, below.timeout_sec.unwrap_or(timeouts::LONGEST_SEC)))
+        Some(timeouts::read(&timeout, below.timeout_sec.unwrap_or(timeouts::MAX_TIMEOUT_SEC)))
     } else {
         below.timeout_sec
     };
     AgentPhase {
         timeout_sec,
         user: reading.user(&fields.take(AgentPhaseKeys::user)).or(below.user),
-        network: network::phase(fields, NETWORK, &environment.network, below.network, reading),
+        network: network::phase(fields, NETWORK_KEYS, &environment.network, below.network, reading),
     }
 }

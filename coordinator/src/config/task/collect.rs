@@ -3,8 +3,8 @@
 use rollout_protocol::spec::task::CollectHook;
 
 use super::super::elements::timeouts;
-use super::super::fields::Field;
-use super::Reading;
+use super::super::reader::Field;
+use super::TaskReadContext;
 
 keys! {
     /// The keys of a command that makes results ready.
@@ -17,22 +17,22 @@ keys! {
 }
 
 /// Time limit of a command that has none of its own, seconds.
-const TIMEOUT_SEC: f64 = 60.0;
+const DEFAULT_TIMEOUT_SEC: f64 = 60.0;
 
 /// The commands, in the order of the file.
-pub(super) fn read(field: &Field<'_>, reading: &mut Reading) -> Vec<CollectHook> {
+pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<CollectHook> {
     let items = field.items().unwrap_or_default();
     items.iter().filter_map(|item| hook(item, reading)).collect()
 }
 
-fn hook(item: &Field<'_>, reading: &mut Reading) -> Option<CollectHook> {
+fn hook(item: &Field<'_>, reading: &mut TaskReadContext) -> Option<CollectHook> {
     let mut fields = item.mapping()?;
     let command = fields.take(CollectKeys::command);
     command.required("a command");
     let service = fields.take(CollectKeys::service);
-    let service = reading.service(service.name(), &service);
-    let timeout_sec = timeouts::read(&fields.take(CollectKeys::timeout_sec), TIMEOUT_SEC);
+    let service = reading.service(service.non_empty_string(), &service);
+    let timeout_sec = timeouts::read(&fields.take(CollectKeys::timeout_sec), DEFAULT_TIMEOUT_SEC);
     let user = reading.user(&fields.take(CollectKeys::user));
     fields.finish();
-    Some(CollectHook { command: command.name()?, service, timeout_sec, user })
+    Some(CollectHook { command: command.non_empty_string()?, service, timeout_sec, user })
 }

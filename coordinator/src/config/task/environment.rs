@@ -3,9 +3,9 @@
 use rollout_protocol::spec::task::{McpServer, TaskEnvironment};
 
 use super::super::elements::{resources, timeouts};
-use super::super::fields::{Field, Fields};
+use super::super::reader::{Field, Fields};
 use super::network::{self, NetworkKeys};
-use super::{DemandKind, Reading, healthcheck, mcp};
+use super::{DemandKind, TaskReadContext, healthcheck, mcp};
 
 keys! {
     /// The keys of `environment`.
@@ -44,32 +44,32 @@ keys! {
 }
 
 /// The keys of what the environment may reach.
-const NETWORK: NetworkKeys = NetworkKeys {
+const NETWORK_KEYS: NetworkKeys = NetworkKeys {
     mode: TaskEnvironmentKeys::network_mode,
     hosts: TaskEnvironmentKeys::allowed_hosts,
 };
 
 /// The environment that the agent works in, with what concerns agents only.
-pub(super) struct Main {
+pub(super) struct MainEnvironment {
     pub(super) task: TaskEnvironment,
     pub(super) mcp_servers: Vec<McpServer>,
     pub(super) skills_dir: Option<String>,
 }
 
 /// `[environment]`.
-pub(super) fn read_main(field: &Field<'_>, reading: &mut Reading) -> Main {
+pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> MainEnvironment {
     let Some(mut fields) = field.mapping() else {
-        return Main { task: absent(reading), mcp_servers: Vec::new(), skills_dir: None };
+        return MainEnvironment { task: default_environment(reading), mcp_servers: Vec::new(), skills_dir: None };
     };
     let task = read(&mut fields, reading);
     let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), reading);
     let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir));
     fields.finish();
-    Main { task, mcp_servers, skills_dir }
+    MainEnvironment { task, mcp_servers, skills_dir }
 }
 
 /// `[verifier.environment]`: no agent is there to use tools or skills.
-pub(super) fn read_own(field: &Field<'_>, reading: &mut Reading) -> Option<TaskEnvironment> {
+pub(super) fn read_verifier(field: &Field<'_>, reading: &mut TaskReadContext) -> Option<TaskEnvironment> {
     let mut fields = field.mapping()?;
     let task = read(&mut fields, reading);
     for key in [TaskEnvironmentKeys::mcp_servers, TaskEnvironmentKeys::skills_dir] {
@@ -83,14 +83,14 @@ pub(super) fn read_own(field: &Field<'_>, reading: &mut Reading) -> Option<TaskE
 }
 
 /// What holds without the table.
-fn absent(reading: &Reading) -> TaskEnvironment {
+fn default_environment(reading: &TaskReadContext) -> TaskEnvironment {
     let mut environment =
         TaskEnvironment { build_sec: reading.defaults.build_sec, ..TaskEnvironment::default() };
     environment.resources.ceilings = reading.defaults.ceilings;
     environment
 }
 
-fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
+fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironment {
     let build = fields.take(TaskEnvironmentKeys::build_timeout_sec);
     let image = fields.take(TaskEnvironmentKeys::docker_image);
     // Tools write an empty one where there is none.
@@ -100,7 +100,7 @@ fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
     let gpus = fields.take(TaskEnvironmentKeys::gpus);
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
     hardware(fields, &gpus, resources.gpus, reading);
-    let network = network::baseline(fields, NETWORK, TaskEnvironmentKeys::allow_internet, reading);
+    let network = network::baseline(fields, NETWORK_KEYS, TaskEnvironmentKeys::allow_internet, reading);
     TaskEnvironment {
         docker_image,
         build_sec: timeouts::read(&build, reading.defaults.build_sec),
@@ -115,10 +115,10 @@ fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
 
 /// Hardware and systems that few environments have. Types of graphics processors matter only where
 /// some are asked for.
-fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut Reading) {
+fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut TaskReadContext) {
     let types = fields.take(TaskEnvironmentKeys::gpu_types);
     let names = types.items().unwrap_or_default();
-    let names: Vec<String> = names.iter().filter_map(Field::name).collect();
+    let names: Vec<String> = names.iter().filter_map(Field::non_empty_string).collect();
     if count > 0 {
         reading.demand(DemandKind::Gpus, gpus);
         if !names.is_empty() {
@@ -126,7 +126,7 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut
         }
     }
     let os = fields.take(TaskEnvironmentKeys::os);
-    if os.word(&[("linux", false), ("windows", true)]) == Some(true) {
+    if os.keyword(&[("linux", false), ("windows", true)]) == Some(true) {
         reading.demand(DemandKind::Windows, &os);
     }
     let tpu = fields.take(TaskEnvironmentKeys::tpu);
@@ -140,7 +140,7 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut
 
 /// The reference of an image.
 pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
-    let image = field.name()?;
+    let image = field.non_empty_string()?;
     if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.starts_with('-') {
         field.bad_value("an image reference such as `debian:bookworm-slim`");
         return None;
@@ -150,7 +150,7 @@ pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
 
 /// An absolute path inside the environment.
 fn absolute(field: &Field<'_>) -> Option<String> {
-    let path = field.name()?;
+    let path = field.non_empty_string()?;
     if !path.starts_with('/') || path.chars().any(char::is_control) {
         field.bad_value("an absolute path inside the environment");
         return None;

@@ -6,10 +6,10 @@ use std::path::Path;
 use rollout_protocol::spec::resources::ResourceCeilings;
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::fields::Fields;
-use super::super::tree::{Node, Value};
+use super::super::reader::Fields;
+use super::super::value::{ConfigNode, ConfigValue};
 use super::TASK_REFERENCE;
-use super::signs::{self, FileError};
+use super::harbor_detection::{self, TaskFileError};
 
 keys! {
     /// Versions of the formats.
@@ -76,13 +76,13 @@ impl FormatChoice {
     ///
     /// # Errors
     /// When the files of the task cannot be read.
-    pub(super) fn of(root: &Node, hints: FormatHints, dir: &Path) -> Result<Self, FileError> {
+    pub(super) fn detect(root: &ConfigNode, hints: FormatHints, dir: &Path) -> Result<Self, TaskFileError> {
         let asked = hints.asked.map(|format| Self { format, reason: FormatReason::Asked });
         let planned = match hints.planned {
             PlannedFormat::Recorded(format) => Some(Self { format, reason: FormatReason::Planned }),
             PlannedFormat::ByKeys | PlannedFormat::Absent => None,
         };
-        if let Some(choice) = asked.or(planned).or_else(|| Self::by_keys(root)) {
+        if let Some(choice) = asked.or(planned).or_else(|| Self::from_keys(root)) {
             return Ok(choice);
         }
         let harbor = |reason| Ok(Self { format: TaskFormat::Harbor, reason });
@@ -90,7 +90,7 @@ impl FormatChoice {
             if hints.fetched {
                 return harbor(FormatReason::Fetched);
             }
-            if let Some(sign) = signs::of_harbor(dir)? {
+            if let Some(sign) = harbor_detection::find_harbor_evidence(dir)? {
                 return harbor(FormatReason::Sign(sign));
             }
         }
@@ -98,10 +98,10 @@ impl FormatChoice {
     }
 
     /// The format that the keys of the file say.
-    fn by_keys(root: &Node) -> Option<Self> {
+    fn from_keys(root: &ConfigNode) -> Option<Self> {
         let mut keys = Vec::new();
-        collect(root, "", &mut keys);
-        let first_of = |format| keys.iter().find(|key| owner(key) == Some(format)).cloned();
+        collect_key_paths(root, "", &mut keys);
+        let first_of = |format| keys.iter().find(|key| format_of_key(key) == Some(format)).cloned();
         let own = |format, key| Self { format, reason: FormatReason::OwnKey(key) };
         if keys.iter().any(|key| key == "schema_version") {
             return Some(own(TaskFormat::Harbor, "schema_version".to_owned()));
@@ -139,28 +139,28 @@ impl fmt::Display for FormatReason {
     }
 }
 
-fn owner(key: &str) -> Option<TaskFormat> {
+fn format_of_key(key: &str) -> Option<TaskFormat> {
     TASK_REFERENCE.find(key).and_then(|entry| entry.format)
 }
 
 /// Paths of all keys, those of lists with `[]`. The user's own tables are not looked into.
-fn collect(node: &Node, path: &str, keys: &mut Vec<String>) {
+fn collect_key_paths(node: &ConfigNode, path: &str, keys: &mut Vec<String>) {
     match &node.value {
-        Value::Mapping(entries) => {
+        ConfigValue::Mapping(entries) => {
             for entry in entries {
                 let key = match path {
                     "" => entry.key.clone(),
                     _ => format!("{path}.{}", entry.key),
                 };
                 if key != "metadata" {
-                    collect(&entry.node, &key, keys);
+                    collect_key_paths(&entry.node, &key, keys);
                 }
                 keys.push(key);
             }
         }
-        Value::Sequence(items) => {
+        ConfigValue::Sequence(items) => {
             let path = format!("{path}[]");
-            items.iter().for_each(|item| collect(item, &path, keys));
+            items.iter().for_each(|item| collect_key_paths(item, &path, keys));
         }
         _ => {}
     }
@@ -168,7 +168,7 @@ fn collect(node: &Node, path: &str, keys: &mut Vec<String>) {
 
 /// What holds when a key is absent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Defaults {
+pub(super) struct FormatDefaults {
     /// `agent.timeout_sec`.
     pub(super) agent_sec: Option<f64>,
     /// `agent.install_timeout_sec`.
@@ -181,9 +181,9 @@ pub(super) struct Defaults {
     pub(super) ceilings: ResourceCeilings,
 }
 
-impl Defaults {
+impl FormatDefaults {
     /// Those of a format.
-    pub(super) const fn of(format: TaskFormat) -> Self {
+    pub(super) const fn for_format(format: TaskFormat) -> Self {
         let common = Self {
             agent_sec: Some(600.0),
             install_sec: 300.0,

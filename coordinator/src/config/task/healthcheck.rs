@@ -2,8 +2,8 @@
 
 use rollout_protocol::spec::task::Healthcheck;
 
-use super::super::elements::timeouts::LONGEST_SEC;
-use super::super::fields::Field;
+use super::super::elements::timeouts::MAX_TIMEOUT_SEC;
+use super::super::reader::Field;
 
 keys! {
     /// The keys of a healthcheck.
@@ -19,7 +19,7 @@ keys! {
 }
 
 /// Failures in a row that a check may have: far more than anybody waits for.
-const MOST_RETRIES: u64 = 1_000_000;
+const MAX_RETRIES: u64 = 1_000_000;
 
 /// A check; nothing when the table is absent or has no command.
 pub(super) fn read(field: &Field<'_>) -> Option<Healthcheck> {
@@ -28,17 +28,17 @@ pub(super) fn read(field: &Field<'_>) -> Option<Healthcheck> {
     command.required("a command that ends with code 0 when the environment is ready");
     let mut seconds = |key, default: f64, least: f64| {
         let expected = if least > 0.0 { "seconds above 0" } else { "seconds, 0 or more" };
-        let value = fields.take(key).number(expected, |v| (least..=LONGEST_SEC).contains(&v));
+        let value = fields.take(key).number(expected, |v| (least..=MAX_TIMEOUT_SEC).contains(&v));
         value.unwrap_or(default)
     };
     let interval_sec = seconds(HealthcheckKeys::interval_sec, 5.0, 0.0);
     let timeout_sec = seconds(HealthcheckKeys::timeout_sec, 30.0, f64::MIN_POSITIVE);
     let start_period_sec = seconds(HealthcheckKeys::start_period_sec, 0.0, 0.0);
     let start_interval_sec = seconds(HealthcheckKeys::start_interval_sec, 5.0, 0.0);
-    let retries = fields.take(HealthcheckKeys::retries).integer(&(1..=MOST_RETRIES));
+    let retries = fields.take(HealthcheckKeys::retries).integer(&(1..=MAX_RETRIES));
     fields.finish();
     Some(Healthcheck {
-        command: command.name()?,
+        command: command.non_empty_string()?,
         interval_sec,
         timeout_sec,
         start_period_sec,

@@ -6,9 +6,9 @@ use rollout_protocol::spec::task::{McpServer, McpTransport};
 use rollout_protocol::template::Template;
 
 use super::super::elements::variables::Variable;
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
-use super::Reading;
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
+use super::TaskReadContext;
 
 keys! {
     /// The keys of a server of tools.
@@ -24,70 +24,70 @@ keys! {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Word {
+enum McpTransportKind {
     Stdio,
     Sse,
     Http,
 }
 
-const TRANSPORTS: &[(&str, Word)] = &[
-    ("stdio", Word::Stdio),
-    ("sse", Word::Sse),
-    ("streamable-http", Word::Http),
-    ("http", Word::Http),
+const TRANSPORTS: &[(&str, McpTransportKind)] = &[
+    ("stdio", McpTransportKind::Stdio),
+    ("sse", McpTransportKind::Sse),
+    ("streamable-http", McpTransportKind::Http),
+    ("http", McpTransportKind::Http),
 ];
 
 /// Parts of the names of headers that carry credentials.
-const CREDENTIALS: &[&str] =
+const CREDENTIAL_HEADER_WORDS: &[&str] =
     &["authorization", "cookie", "token", "secret", "password", "credential", "api-key", "apikey"];
 
 /// The servers, in the order of the file.
-pub(super) fn read(field: &Field<'_>, reading: &mut Reading) -> Vec<McpServer> {
+pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<McpServer> {
     let items = field.items().unwrap_or_default();
     items.iter().filter_map(|item| server(item, reading)).collect()
 }
 
-fn server(item: &Field<'_>, reading: &mut Reading) -> Option<McpServer> {
+fn server(item: &Field<'_>, reading: &mut TaskReadContext) -> Option<McpServer> {
     let mut fields = item.mapping()?;
     let name = fields.take(McpKeys::name);
     name.required("a name for the server");
     let word = fields.take(McpKeys::transport);
-    let word = if word.is_present() { word.word(TRANSPORTS) } else { Some(Word::Sse) };
+    let word = if word.is_present() { word.keyword(TRANSPORTS) } else { Some(McpTransportKind::Sse) };
     let transport = transport(word, &mut fields, reading);
     fields.finish();
-    Some(McpServer { name: name.name()?, transport: transport? })
+    Some(McpServer { name: name.non_empty_string()?, transport: transport? })
 }
 
 fn transport(
-    word: Option<Word>,
+    word: Option<McpTransportKind>,
     fields: &mut Fields<'_>,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> Option<McpTransport> {
     let (command, args) = (fields.take(McpKeys::command), fields.take(McpKeys::args));
     let (url, headers) = (fields.take(McpKeys::url), fields.take(McpKeys::headers));
     let args = args.items().unwrap_or_default().iter().filter_map(Field::string).collect();
     let headers = read_headers(&headers, reading);
     match word? {
-        Word::Stdio => {
+        McpTransportKind::Stdio => {
             command.required("the program to start");
-            Some(McpTransport::Stdio { command: command.name()?, args })
+            Some(McpTransport::Stdio { command: command.non_empty_string()?, args })
         }
-        Word::Sse => Some(McpTransport::Sse { url: address(&url)?, headers }),
-        Word::Http => Some(McpTransport::StreamableHttp { url: address(&url)?, headers }),
+        McpTransportKind::Sse => Some(McpTransport::Sse { url: address(&url)?, headers }),
+        McpTransportKind::Http => Some(McpTransport::StreamableHttp { url: address(&url)?, headers }),
     }
 }
 
 fn address(field: &Field<'_>) -> Option<String> {
     field.required("the address of the server");
-    field.name()
+    field.non_empty_string()
 }
 
-fn read_headers(field: &Field<'_>, reading: &mut Reading) -> BTreeMap<String, Template> {
+fn read_headers(field: &Field<'_>, reading: &mut TaskReadContext) -> BTreeMap<String, Template> {
     let entries = field.entries().unwrap_or_default();
     entries.into_iter().filter_map(|(name, value)| header(name, &value, reading)).collect()
 }
 
-fn header(name: &str, field: &Field<'_>, reading: &mut Reading) -> Option<(String, Template)> {
+fn header(name: &str, field: &Field<'_>, reading: &mut TaskReadContext) -> Option<(String, Template)> {
     let template = Template::new(field.text()?);
     // The value may be a secret: only the error's own words are shown.
     if let Err(error) = template.check() {
@@ -96,12 +96,12 @@ fn header(name: &str, field: &Field<'_>, reading: &mut Reading) -> Option<(Strin
         return None;
     }
     let lower = name.to_ascii_lowercase();
-    let carries = CREDENTIALS.iter().any(|part| lower.contains(part));
+    let carries = CREDENTIAL_HEADER_WORDS.iter().any(|part| lower.contains(part));
     if carries && template.variables().is_empty() {
         let found = "a credential that stands in the file";
         field.reject(ErrorKind::BadValue, found, "a reference to a variable, `${NAME}`");
         return None;
     }
-    reading.variables.push(Variable { template: template.clone(), spot: field.spot() });
+    reading.variables.push(Variable { template: template.clone(), spot: field.location() });
     Some((name.to_owned(), template))
 }

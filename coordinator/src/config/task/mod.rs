@@ -1,7 +1,7 @@
 //! Task files (`task.toml`) of both formats as written, defaults filled in. One reader serves both:
 //! they differ in their defaults, and a key means the same in either.
 
-mod about;
+mod metadata;
 mod agent;
 mod collect;
 mod environment;
@@ -9,7 +9,7 @@ mod format;
 mod healthcheck;
 mod mcp;
 mod network;
-mod signs;
+mod harbor_detection;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -25,22 +25,22 @@ use rollout_protocol::template::Template;
 
 use super::elements::artifacts;
 use super::elements::variables::{self, Variable};
-use super::fields::{Field, Fields, Reader, UnknownKeys};
-use super::problem::{ErrorKind, Problems};
+use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
+use super::diagnostics::{ErrorKind, Diagnostics};
 use super::read;
-use super::reference::Reference;
-use super::spot::Spot;
+use super::reference::KeyReference;
+use super::location::SourceLocation;
 pub(super) use environment::docker_image;
-use format::Defaults;
+use format::FormatDefaults;
 
-pub use about::About;
+pub use metadata::TaskMetadata;
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
 
 keys! {
     /// The keys of task files. Both formats take all of them; a format says which one a key comes from.
     pub(crate) table TaskKeys {
         "" => format::VersionKeys::ALL;
-        "" => about::AboutKeys::ALL;
+        "" => metadata::AboutKeys::ALL;
         agent: "table", "empty", "How agents run.", "agent" => agent::AgentPhaseKeys::ALL;
         verifier: "table", "empty", "How the result is verified.",
             "verifier" => verifier::VerifierPhaseKeys::ALL;
@@ -62,10 +62,10 @@ keys! {
 
 /// The reference of task files. Both formats take all keys; a format says which one a key comes
 /// from, and so which one a file is in when the job does not say it.
-pub static TASK_REFERENCE: LazyLock<Reference> =
-    LazyLock::new(|| Reference::new("task.toml", TaskKeys::ALL, ALIKE));
+pub static TASK_REFERENCE: LazyLock<KeyReference> =
+    LazyLock::new(|| KeyReference::new("task.toml", TaskKeys::ALL, EQUIVALENT_TABLES));
 
-const ALIKE: &[(&str, &str)] = &[
+const EQUIVALENT_TABLES: &[(&str, &str)] = &[
     ("steps[].verifier.environment", "environment"),
     ("steps[].verifier", "verifier"),
     ("steps[].agent", "agent"),
@@ -80,7 +80,7 @@ pub struct TaskFile {
     /// The format it is read in, and why.
     pub format: FormatChoice,
     /// Facts for people and registries.
-    pub about: About,
+    pub about: TaskMetadata,
     /// Where the agent works, without the files of its directory. Time limits and resources are
     /// the task's own: nothing of the job is in them.
     pub environment: TaskEnvironment,
@@ -108,7 +108,7 @@ pub struct Demand {
     /// What it is.
     pub kind: DemandKind,
     /// Where it stands.
-    pub spot: Spot,
+    pub spot: SourceLocation,
 }
 
 /// Something that not every provider has.
@@ -133,8 +133,8 @@ pub enum DemandKind {
 }
 
 /// What the parts of a file have in common while it is read.
-struct Reading {
-    defaults: Defaults,
+struct TaskReadContext {
+    defaults: FormatDefaults,
     variables: Vec<Variable>,
     demands: Vec<Demand>,
 }
@@ -142,13 +142,13 @@ struct Reading {
 /// Reads a task file in the format that the hints, its keys or the files beside it say; nothing when
 /// it cannot be read or is not TOML. Keys that are not known are warnings: task files are shared with
 /// other tools.
-pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Problems) -> Option<TaskFile> {
+pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) -> Option<TaskFile> {
     let text = read::text(file, problems)?;
     let root = match toml::parse(&text) {
         Ok(root) => root,
         Err(faults) => {
             for fault in faults {
-                let spot = Spot { key: String::new(), line: fault.line };
+                let spot = SourceLocation { key: String::new(), line: fault.line };
                 let expected = "a TOML document";
                 problems.error(spot.error(file, ErrorKind::Syntax, fault.message, expected));
             }
@@ -156,17 +156,17 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Problems) -> Op
         }
     };
     let dir = file.parent().unwrap_or(Path::new(""));
-    let format = match FormatChoice::of(&root, hints, dir) {
+    let format = match FormatChoice::detect(&root, hints, dir) {
         Ok(format) => format,
         Err(error) => {
-            let spot = Spot { key: String::new(), line: None };
+            let spot = SourceLocation { key: String::new(), line: None };
             let found = format!("a file that cannot be read: {}", error.source);
             let expected = "the files of a task";
             problems.error(spot.error(&error.path, ErrorKind::Unreadable, found, expected));
             return None;
         }
     };
-    let reader = Reader::new(file, UnknownKeys::Warnings);
+    let reader = ConfigReader::new(file, UnknownKeys::Warnings);
     let task = reader.root(&root).map(|mut fields| {
         let task = task(format, &mut fields);
         fields.finish();
@@ -177,10 +177,10 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Problems) -> Op
 }
 
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
-    let defaults = Defaults::of(format.format);
-    let mut reading = Reading { defaults, variables: Vec::new(), demands: Vec::new() };
+    let defaults = FormatDefaults::for_format(format.format);
+    let mut reading = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
     format::version(&format, fields);
-    let about = about::read(fields);
+    let about = metadata::read(fields);
     let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut reading);
     let (agent, install_sec) =
         agent::read(&fields.take(TaskKeys::agent), &environment.task, &mut reading);
@@ -188,7 +188,7 @@ fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
         verifier::read(&fields.take(TaskKeys::verifier), &environment.task, &mut reading);
     let solution = solution(&fields.take(TaskKeys::solution));
     let artifacts = reading.artifacts(&fields.take(TaskKeys::artifacts));
-    let common = steps::Common { environment: &environment.task, agent, verifier, artifacts };
+    let common = steps::StepDefaults { environment: &environment.task, agent, verifier, artifacts };
     let mut steps = steps::read(fields, common, &mut reading);
     for step in &mut steps.steps {
         step.solution_env = variables::templates(solution.clone());
@@ -215,10 +215,10 @@ fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {
     env
 }
 
-impl Reading {
+impl TaskReadContext {
     /// Notes that a task asks for something that not every provider has.
     fn demand(&mut self, kind: DemandKind, field: &Field<'_>) {
-        self.demands.push(Demand { kind, spot: field.spot() });
+        self.demands.push(Demand { kind, spot: field.location() });
     }
 
     /// Variables, whose values every agent's trials need.

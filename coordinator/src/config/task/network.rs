@@ -4,20 +4,20 @@ use std::net::IpAddr;
 
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::super::fields::{Field, Fields};
+use super::super::reader::{Field, Fields};
 use super::super::keys::Key;
-use super::super::problem::ErrorKind;
-use super::{DemandKind, Reading};
+use super::super::diagnostics::ErrorKind;
+use super::{DemandKind, TaskReadContext};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mode {
+enum NetworkMode {
     Public,
     NoNetwork,
     Allowlist,
 }
 
-const MODES: &[(&str, Mode)] =
-    &[("public", Mode::Public), ("no-network", Mode::NoNetwork), ("allowlist", Mode::Allowlist)];
+const NETWORK_MODES: &[(&str, NetworkMode)] =
+    &[("public", NetworkMode::Public), ("no-network", NetworkMode::NoNetwork), ("allowlist", NetworkMode::Allowlist)];
 
 /// The keys of what an environment or a phase may reach.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub(super) fn baseline(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
     older: Key,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> NetworkPolicy {
     let older = fields.take(older);
     let allowed = older.bool();
@@ -55,7 +55,7 @@ pub(super) fn phase(
     keys: NetworkKeys,
     environment: &NetworkPolicy,
     below: Option<NetworkPolicy>,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> Option<NetworkPolicy> {
     let mode = fields.take(keys.mode);
     let written = read(fields, keys, reading);
@@ -70,19 +70,19 @@ pub(super) fn phase(
 fn read(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> Option<NetworkPolicy> {
     let field = fields.take(keys.mode);
     let hosts = fields.take(keys.hosts);
-    let mode = field.word(MODES);
-    if hosts.is_present() && mode.is_none_or(|mode| mode != Mode::Allowlist) {
+    let mode = field.keyword(NETWORK_MODES);
+    if hosts.is_present() && mode.is_none_or(|mode| mode != NetworkMode::Allowlist) {
         let found = "hosts without `network_mode = \"allowlist\"`";
         hosts.reject(ErrorKind::Conflict, found, "both or neither");
     }
     Some(match mode? {
-        Mode::Public => NetworkPolicy::Public,
-        Mode::NoNetwork => NetworkPolicy::NoNetwork,
-        Mode::Allowlist => {
+        NetworkMode::Public => NetworkPolicy::Public,
+        NetworkMode::NoNetwork => NetworkPolicy::NoNetwork,
+        NetworkMode::Allowlist => {
             reading.demand(DemandKind::Allowlist, &field);
             let items = hosts.items().unwrap_or_default();
             NetworkPolicy::Allowlist(items.iter().filter_map(host).collect())
@@ -92,7 +92,7 @@ fn read(
 
 /// A host name, `*.` and a name, an address, or a network.
 fn host(field: &Field<'_>) -> Option<String> {
-    let host = field.name()?;
+    let host = field.non_empty_string()?;
     let (address, bits) = match host.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (host.as_str(), None),

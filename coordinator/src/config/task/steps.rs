@@ -8,10 +8,10 @@ use rollout_protocol::spec::task::{
     AgentPhase, Artifact, StepFiles, StepSpec, StepStrategy, TaskEnvironment,
 };
 
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
-use super::verifier::Verifier;
-use super::{Reading, agent, healthcheck, verifier};
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
+use super::verifier::TaskVerifier;
+use super::{TaskReadContext, agent, healthcheck, verifier};
 
 keys! {
     /// Steps, and what their rewards come to.
@@ -36,36 +36,36 @@ keys! {
 }
 
 /// The key of a reward that is one number.
-const REWARD: &str = "reward";
+const REWARD_NAME: &str = "reward";
 
 /// What every step has unless it says otherwise.
-pub(super) struct Common<'a> {
+pub(super) struct StepDefaults<'a> {
     pub(super) environment: &'a TaskEnvironment,
     pub(super) agent: AgentPhase,
-    pub(super) verifier: Verifier,
+    pub(super) verifier: TaskVerifier,
     pub(super) artifacts: Vec<Artifact>,
 }
 
 /// The steps and what their rewards come to.
-pub(super) struct Steps {
+pub(super) struct TaskSteps {
     pub(super) steps: Vec<StepSpec>,
     pub(super) strategy: StepStrategy,
 }
 
 /// The steps of a file; one without a name when it has none.
-pub(super) fn read(fields: &mut Fields<'_>, common: Common<'_>, reading: &mut Reading) -> Steps {
+pub(super) fn read(fields: &mut Fields<'_>, common: StepDefaults<'_>, reading: &mut TaskReadContext) -> TaskSteps {
     let strategies = [("mean", StepStrategy::Mean), ("final", StepStrategy::Final)];
     let strategy = fields.take(StepsKeys::multi_step_reward_strategy);
     let items = fields.take(StepsKeys::steps).items().unwrap_or_default();
     if items.is_empty() && strategy.is_present() {
         strategy.warn("has no effect: the task has no steps");
     }
-    let strategy = strategy.word(&strategies).unwrap_or_default();
+    let strategy = strategy.keyword(&strategies).unwrap_or_default();
     let mut names = HashMap::new();
     let read = items.iter().filter_map(|item| step(item, &common, &mut names, reading));
     let mut steps: Vec<StepSpec> = read.collect();
     if steps.is_empty() {
-        let Common { agent, verifier, artifacts, .. } = common;
+        let StepDefaults { agent, verifier, artifacts, .. } = common;
         steps.push(StepSpec {
             name: None,
             files: StepFiles::default(),
@@ -77,14 +77,14 @@ pub(super) fn read(fields: &mut Fields<'_>, common: Common<'_>, reading: &mut Re
             solution_env: BTreeMap::new(),
         });
     }
-    Steps { steps, strategy }
+    TaskSteps { steps, strategy }
 }
 
 fn step(
     item: &Field<'_>,
-    common: &Common<'_>,
+    common: &StepDefaults<'_>,
     names: &mut HashMap<String, String>,
-    reading: &mut Reading,
+    reading: &mut TaskReadContext,
 ) -> Option<StepSpec> {
     let mut fields = item.mapping()?;
     let name = step_name(&fields.take(StepKeys::name), names);
@@ -148,5 +148,5 @@ fn min_reward(field: &Field<'_>) -> BTreeMap<String, f64> {
         return BTreeMap::new();
     }
     let number = field.number(EXPECTED, |_| true);
-    number.into_iter().map(|number| (REWARD.to_owned(), number)).collect()
+    number.into_iter().map(|number| (REWARD_NAME.to_owned(), number)).collect()
 }

@@ -30,7 +30,7 @@ fn read_with(
     if let Some(name) = beside {
         std::fs::write(dir.path().join(name), "").expect("written");
     }
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let task = read_task(&file, hints, &mut problems);
     let (errors, warnings) = match problems.finish(()) {
         Ok(((), warnings)) => (Vec::new(), warnings),
@@ -40,14 +40,14 @@ fn read_with(
     (task, faults, warnings.into_iter().map(|warning| warning.key).collect())
 }
 
-fn good(text: &str) -> TaskFile {
+fn read_valid(text: &str) -> TaskFile {
     let (task, faults, warnings) = read(text, None);
     assert_eq!((faults, warnings), (Vec::new(), Vec::new()), "{text}");
     task.expect("a task")
 }
 
-fn harbor(text: &str) -> TaskFile {
-    good(&format!("schema_version = \"1.4\"\n{text}"))
+fn read_valid_harbor(text: &str) -> TaskFile {
+    read_valid(&format!("schema_version = \"1.4\"\n{text}"))
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn format_without_own_keys_is_guessed_and_never_twice() {
 
 #[test]
 fn file_says_what_the_task_is_about() {
-    let about = harbor(
+    let about = read_valid_harbor(
         "source = 'somewhere'\n[metadata]\ntags = ['a', 1]\nscore = 0.5\nnested = { when = 2026-01-02 }\n\
          [task]\nname = 'org/name'\nversion = '1.2'\ndescription = 'What.'\nkeywords = ['k']\n",
     )
@@ -140,7 +140,7 @@ fn file_says_what_the_task_is_about() {
 #[test]
 fn hardware_that_is_not_there_is_a_demand_and_no_fault() {
     let kinds = |text: &str| {
-        let task = harbor(&format!("[environment]\n{text}"));
+        let task = read_valid_harbor(&format!("[environment]\n{text}"));
         task.demands.into_iter().map(|demand| demand.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds("os = 'windows'"), [DemandKind::Windows]);
@@ -154,7 +154,7 @@ fn hardware_that_is_not_there_is_a_demand_and_no_fault() {
 #[test]
 fn docker_image_that_is_empty_is_none() {
     assert_eq!(
-        good("version = '1.0'\n[environment]\ndocker_image = ''\n").environment.docker_image,
+        read_valid("version = '1.0'\n[environment]\ndocker_image = ''\n").environment.docker_image,
         None
     );
     let (_, faults, _) = read("[environment]\ndocker_image = ' '\n", None);
@@ -163,17 +163,17 @@ fn docker_image_that_is_empty_is_none() {
 
 #[test]
 fn defaults_are_those_of_the_format() {
-    let rollout = good("version = '1.0'");
+    let rollout = read_valid("version = '1.0'");
     assert_eq!(rollout.steps[0].agent.timeout_sec, Some(600.0));
     assert!((rollout.install_sec - 300.0).abs() < 1e-9);
     assert_eq!(rollout.environment, TaskEnvironment::default());
-    let task = harbor("");
+    let task = read_valid_harbor("");
     assert_eq!(task.steps[0].agent, AgentPhase::default(), "no limit, no user, no network");
     assert!((task.install_sec - 360.0).abs() < 1e-9);
     assert!((task.steps[0].verifier.timeout_sec - 600.0).abs() < 1e-9);
     assert!((task.environment.build_sec - 600.0).abs() < 1e-9);
     assert_eq!(task.environment.resources.ceilings, ResourceCeilings::NONE);
-    let limited = harbor("[environment]\nmemory_mb = 512\n").environment.resources;
+    let limited = read_valid_harbor("[environment]\nmemory_mb = 512\n").environment.resources;
     assert_eq!(limited.ceilings, ResourceCeilings { memory: true, ..ResourceCeilings::NONE });
     assert_eq!(
         limited,
@@ -205,7 +205,7 @@ fn older_spellings_are_read_and_warned_of() {
 
 #[test]
 fn the_environment_in_full() {
-    let task = harbor(
+    let task = read_valid_harbor(
         "[environment]\nos = 'linux'\ngpus = 2\ngpu_types = []\nworkdir = '/srv'\nskills_dir = '/skills'\n\
          network_mode = 'no-network'\nenv = { A = '${B:-c}', N = 1 }\n\
          [environment.healthcheck]\ncommand = 'true'\ninterval_sec = 0\nretries = 9\n\
@@ -241,7 +241,7 @@ fn the_environment_in_full() {
 
 #[test]
 fn agent_and_verifier_in_full() {
-    let task = harbor(
+    let task = read_valid_harbor(
         "artifacts = ['/a', { source = '/b', destination = 'c', exclude = ['*.o'], service = 'main' }]\n\
          [agent]\ntimeout_sec = 5\nuser = 1000\nnetwork_mode = 'no-network'\n\
          [verifier]\ntimeout_sec = 7\nuser = 'root'\nnetwork_mode = 'public'\nenv = { K = 'v' }\n\
@@ -281,7 +281,7 @@ fn agent_and_verifier_in_full() {
 
 #[test]
 fn where_the_verifier_runs() {
-    let own = |text: &str| harbor(text).steps[0].verifier.environment.clone();
+    let own = |text: &str| read_valid_harbor(text).steps[0].verifier.environment.clone();
     assert_eq!(own(""), None);
     assert_eq!(own("verifier.environment_mode = 'shared'"), None);
     let copied = own("verifier.environment_mode = 'separate'\n[environment]\ndocker_image = 'x'\n");
@@ -298,7 +298,7 @@ fn where_the_verifier_runs() {
 
 #[test]
 fn steps_build_on_the_task() {
-    let task = harbor(
+    let task = read_valid_harbor(
         "multi_step_reward_strategy = 'final'\nartifacts = ['/a']\n\
          [agent]\ntimeout_sec = 5\nuser = 'root'\n\
          [verifier]\ntimeout_sec = 7\nenv = { A = '1', B = '1' }\n\
@@ -380,7 +380,7 @@ fn what_is_refused() {
 fn hosts_are_names_addresses_or_networks() {
     let hosts = "['a.example', '*.b.example', '10.0.0.1', '10.0.0.0/8', '::1', 'fe80::/10', 'a_b']";
     let text = format!("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = {hosts}\n");
-    let task = good(&text);
+    let task = read_valid(&text);
     assert!(
         matches!(&task.environment.network, NetworkPolicy::Allowlist(hosts) if hosts.len() == 7)
     );

@@ -3,10 +3,10 @@
 use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase};
 
 use super::super::elements::timeouts;
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
 use super::network::{self, NetworkKeys};
-use super::{Reading, collect, environment};
+use super::{TaskReadContext, collect, environment};
 
 keys! {
     /// The keys of `verifier`.
@@ -28,22 +28,22 @@ keys! {
 }
 
 /// The keys of what test scripts may reach.
-const NETWORK: NetworkKeys =
+const NETWORK_KEYS: NetworkKeys =
     NetworkKeys { mode: VerifierPhaseKeys::network_mode, hosts: VerifierPhaseKeys::allowed_hosts };
 
 /// Where verifiers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum VerifierMode {
     Shared,
     Separate,
 }
 
 /// How a result is verified, with what steps build on.
 #[derive(Debug, Clone)]
-pub(super) struct Verifier {
+pub(super) struct TaskVerifier {
     pub(super) phase: VerifierPhase,
     /// Where it runs, when the file says so.
-    mode: Option<Mode>,
+    mode: Option<VerifierMode>,
     /// `environment`, whether it is used or not.
     own: Option<TaskEnvironment>,
 }
@@ -52,35 +52,35 @@ pub(super) struct Verifier {
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
-) -> Verifier {
+    reading: &mut TaskReadContext,
+) -> TaskVerifier {
     let timeout_sec = reading.defaults.verifier_sec;
     let phase = VerifierPhase { timeout_sec, ..VerifierPhase::default() };
-    let below = Verifier { phase, mode: None, own: None };
+    let below = TaskVerifier { phase, mode: None, own: None };
     read_step(field, &below, environment, reading)
 }
 
 /// How a step is verified: what it does not say is as in `below`.
 pub(super) fn read_step(
     field: &Field<'_>,
-    below: &Verifier,
+    below: &TaskVerifier,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
-) -> Verifier {
+    reading: &mut TaskReadContext,
+) -> TaskVerifier {
     let Some(mut fields) = field.mapping() else { return below.clone() };
-    let verifier = on_top(&mut fields, below.clone(), environment, reading);
+    let verifier = merge(&mut fields, below.clone(), environment, reading);
     fields.finish();
     verifier
 }
 
-fn on_top(
+fn merge(
     fields: &mut Fields<'_>,
-    below: Verifier,
+    below: TaskVerifier,
     environment: &TaskEnvironment,
-    reading: &mut Reading,
-) -> Verifier {
-    let (mode, own) = place(fields, &below, reading);
-    let separate = mode == Some(Mode::Separate);
+    reading: &mut TaskReadContext,
+) -> TaskVerifier {
+    let (mode, own) = read_environment(fields, &below, reading);
+    let separate = mode == Some(VerifierMode::Separate);
     let environment_of = || own.clone().unwrap_or_else(|| environment.clone());
     let place = separate.then(|| Box::new(environment_of()));
     let baseline: &NetworkPolicy = place.as_ref().map_or(&environment.network, |own| &own.network);
@@ -94,28 +94,28 @@ fn on_top(
             below.phase.timeout_sec,
         ),
         user: reading.user(&fields.take(VerifierPhaseKeys::user)).or(below.phase.user),
-        network: network::phase(fields, NETWORK, baseline, below.phase.network, reading),
+        network: network::phase(fields, NETWORK_KEYS, baseline, below.phase.network, reading),
         env,
         collect: hooks,
         environment: place,
     };
-    Verifier { phase, mode, own }
+    TaskVerifier { phase, mode, own }
 }
 
 /// `environment_mode` and `environment`: the latter alone means `separate`.
-fn place(
+fn read_environment(
     fields: &mut Fields<'_>,
-    below: &Verifier,
-    reading: &mut Reading,
-) -> (Option<Mode>, Option<TaskEnvironment>) {
+    below: &TaskVerifier,
+    reading: &mut TaskReadContext,
+) -> (Option<VerifierMode>, Option<TaskEnvironment>) {
     let mode = fields.take(VerifierPhaseKeys::environment_mode);
     let table = fields.take(VerifierPhaseKeys::environment);
-    let own = environment::read_own(&table, reading);
-    let asked = mode.word(&[("shared", Mode::Shared), ("separate", Mode::Separate)]);
-    if asked == Some(Mode::Shared) && table.is_present() {
+    let own = environment::read_verifier(&table, reading);
+    let asked = mode.keyword(&[("shared", VerifierMode::Shared), ("separate", VerifierMode::Separate)]);
+    if asked == Some(VerifierMode::Shared) && table.is_present() {
         let found = "`shared` although the verifier has an `environment` of its own";
         mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");
     }
-    let asked = asked.or(own.is_some().then_some(Mode::Separate));
+    let asked = asked.or(own.is_some().then_some(VerifierMode::Separate));
     (asked.or(below.mode), own.or_else(|| below.own.clone()))
 }

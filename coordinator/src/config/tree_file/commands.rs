@@ -9,8 +9,8 @@ use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
 use super::super::task::docker_image;
 
 keys! {
@@ -43,32 +43,32 @@ keys! {
 }
 
 /// The command that writes ideas.
-pub(super) const IDEAS: &str = "ideas";
+pub(super) const IDEAS_COMMAND: &str = "ideas";
 
 /// Time limit of a command that has none, seconds.
-const TIMEOUT_SEC: f64 = 3600.0;
+const DEFAULT_TIMEOUT_SEC: f64 = 3600.0;
 
 /// Variables that commands are given beside those that begin with `ROLLOUT_`.
-const GIVEN: &[&str] = &["AGENTIC_OUTPUT_DIR", "AGENTIC_RESULTS_CSV"];
+const PROVIDED_VARIABLES: &[&str] = &["AGENTIC_OUTPUT_DIR", "AGENTIC_RESULTS_CSV"];
 
 /// The commands of a search.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Commands {
+pub struct SearchCommands {
     /// `ideas`: writes ideas for a node.
-    pub ideas: Command,
+    pub ideas: SearchCommand,
     /// `implement`: makes an idea a change of the checkout it runs in.
-    pub implement: Command,
+    pub implement: SearchCommand,
     /// `tests`: whether the change works.
-    pub tests: Option<Command>,
+    pub tests: Option<SearchCommand>,
     /// `review`: whether it is what the idea meant.
-    pub review: Option<Command>,
+    pub review: Option<SearchCommand>,
     /// `sweep`: measures it.
-    pub sweep: Command,
+    pub sweep: SearchCommand,
 }
 
 /// A command.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Command {
+pub struct SearchCommand {
     /// `run`: a script.
     pub run: String,
     /// `timeout_sec`.
@@ -76,12 +76,12 @@ pub struct Command {
     /// `env`: unexpanded values.
     pub env: BTreeMap<String, Variable>,
     /// `environment`, or that of the file.
-    pub place: Place,
+    pub place: CommandEnvironment,
 }
 
 /// Where a command runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct CommandEnvironment {
     /// What makes the environment.
     pub provider: ProviderSpec,
     /// `docker_image`.
@@ -92,12 +92,12 @@ pub struct Place {
     pub resources: Resources,
 }
 
-impl Commands {
+impl SearchCommands {
     /// Those that there are, with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, &Command)> {
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &SearchCommand)> {
         let Self { ideas, implement, tests, review, sweep } = self;
         [
-            (IDEAS, Some(ideas)),
+            (IDEAS_COMMAND, Some(ideas)),
             ("implement", Some(implement)),
             ("tests", tests.as_ref()),
             ("review", review.as_ref()),
@@ -109,16 +109,16 @@ impl Commands {
 }
 
 /// The commands. Those that are needed and absent are faults.
-pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
-    let nothing = || Command {
+pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCommands {
+    let nothing = || SearchCommand {
         run: String::new(),
-        timeout_sec: TIMEOUT_SEC,
+        timeout_sec: DEFAULT_TIMEOUT_SEC,
         env: BTreeMap::new(),
         place: default.clone(),
     };
     field.required("a mapping with `ideas`, `implement` and `sweep`");
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
-        return Commands {
+        return SearchCommands {
             ideas: nothing(),
             implement: nothing(),
             tests: None,
@@ -133,7 +133,7 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
     };
     let implement = needed(&mut fields, CommandsKeys::implement);
     let shared = Some(&implement.place);
-    let commands = Commands {
+    let commands = SearchCommands {
         ideas: needed(&mut fields, CommandsKeys::ideas),
         tests: command(&fields.take(CommandsKeys::tests), default, shared),
         review: command(&fields.take(CommandsKeys::review), default, shared),
@@ -145,7 +145,7 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
 }
 
 /// A command, whose environment has to be the `shared` one if there is one.
-fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option<Command> {
+fn command(field: &Field<'_>, default: &CommandEnvironment, shared: Option<&CommandEnvironment>) -> Option<SearchCommand> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
     let run = fields.take(CommandKeys::run);
     run.required("a script");
@@ -153,13 +153,13 @@ fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option
     let timeout = fields.take(CommandKeys::timeout_sec).number(seconds, |v| v > 0.0 && v <= 1e9);
     let env = fields.take(CommandKeys::env);
     for (name, value) in env.entries().unwrap_or_default() {
-        if GIVEN.contains(&name) || name.starts_with("ROLLOUT_") {
+        if PROVIDED_VARIABLES.contains(&name) || name.starts_with("ROLLOUT_") {
             let expected = "another name: variables of this name are given to commands";
             value.reject(ErrorKind::BadValue, "this name", expected);
         }
     }
     let own = fields.take(CommandKeys::environment);
-    let place = if own.is_present() { place(&own) } else { default.clone() };
+    let place = if own.is_present() { read_environment(&own) } else { default.clone() };
     if shared.is_some_and(|shared| *shared != place) {
         let (at, found) = match own.is_present() {
             true => (&own, "another environment than that of `commands.implement`"),
@@ -168,9 +168,9 @@ fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option
         let expected = "the environment of `commands.implement`: both run in one checkout";
         at.reject(ErrorKind::Conflict, found, expected);
     }
-    let command = Command {
-        run: run.name().unwrap_or_default(),
-        timeout_sec: timeout.unwrap_or(TIMEOUT_SEC),
+    let command = SearchCommand {
+        run: run.non_empty_string().unwrap_or_default(),
+        timeout_sec: timeout.unwrap_or(DEFAULT_TIMEOUT_SEC),
         env: variables::read(&env),
         place,
     };
@@ -179,8 +179,8 @@ fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option
 }
 
 /// An environment: Docker unless it says otherwise.
-pub(super) fn place(field: &Field<'_>) -> Place {
-    let mut place = Place {
+pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
+    let mut place = CommandEnvironment {
         provider: environment::default_provider(),
         docker_image: None,
         context: None,
@@ -195,7 +195,7 @@ pub(super) fn place(field: &Field<'_>) -> Place {
     let (image, context) = (fields.take(PlaceKeys::docker_image), fields.take(PlaceKeys::context));
     place.docker_image = docker_image(&image);
     place.context = context.path();
-    place.resources = resources::read_place(&mut fields);
+    place.resources = resources::read_command_resources(&mut fields);
     fields.finish();
     let images = kind.map(|kind| descriptor::for_kind(kind).capabilities.images);
     match (images, image.is_present(), context.is_present()) {

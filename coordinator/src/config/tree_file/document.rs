@@ -4,13 +4,13 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
-use super::super::document::word;
-use super::search::{POLICIES, SCOPES, STRATEGIES};
-use super::{Command, Place, TreeFile};
+use super::super::document::keyword;
+use super::search::{ARTIFACT_POLICIES, DEDUPE_SCOPES, CONTEXT_STRATEGIES};
+use super::{SearchCommand, CommandEnvironment, TreeFile};
 
 /// Keys that may be other ones when a search is gone on with: what they say does not decide what
 /// comes of an idea.
-const FREE: &[&str] = &[
+const MUTABLE_KEYS: &[&str] = &[
     "repository",
     "max_parallel_evals",
     "eval_timeout_seconds",
@@ -43,13 +43,13 @@ pub fn document(tree: &TreeFile) -> Value {
         "min_ok_rate": search.min_ok_rate,
         "primary_tolerance": search.primary_tolerance,
         "stop_on_empty_frontier": search.stop_on_empty_frontier,
-        "artifact_policy": word(POLICIES, search.artifact_policy),
-        "dedupe_scope": word(SCOPES, search.dedupe_scope),
-        "ideas_context_strategy": word(STRATEGIES, search.ideas_context_strategy),
+        "artifact_policy": keyword(ARTIFACT_POLICIES, search.artifact_policy),
+        "dedupe_scope": keyword(DEDUPE_SCOPES, search.dedupe_scope),
+        "ideas_context_strategy": keyword(CONTEXT_STRATEGIES, search.ideas_context_strategy),
         "profile": tree.profile,
         "results_file": tree.results_file,
         "commands": commands.collect::<Map<_, _>>(),
-        "environment": place(&tree.environment),
+        "environment": command_environment(&tree.environment),
         "limits": {
             "sweep_max_parallel": tree.limits.sweeps,
             "llm_max_inflight": tree.limits.inflight,
@@ -71,7 +71,7 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     let (Value::Object(before), Value::Object(now)) = (before, now) else { return lines };
     let keys: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
-    for key in keys.into_iter().filter(|key| !FREE.contains(&key.as_str())) {
+    for key in keys.into_iter().filter(|key| !MUTABLE_KEYS.contains(&key.as_str())) {
         compare(key, before.get(key), now.get(key), &mut lines);
     }
     lines
@@ -96,18 +96,18 @@ fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut V
     }
 }
 
-fn command(command: &Command) -> Value {
+fn command(command: &SearchCommand) -> Value {
     let env = command.env.iter();
     let env = env.map(|(name, value)| (name.clone(), json!(value.template)));
     json!({
         "run": command.run,
         "timeout_sec": command.timeout_sec,
         "env": env.collect::<Map<_, _>>(),
-        "environment": place(&command.place),
+        "environment": command_environment(&command.place),
     })
 }
 
-fn place(place: &Place) -> Value {
+fn command_environment(place: &CommandEnvironment) -> Value {
     let kind = place.provider.kind();
     let settings = Value::Object(descriptor::provider_settings(&place.provider));
     let (figures, usual) = (&place.resources, Resources::default());

@@ -16,13 +16,13 @@ use std::sync::LazyLock;
 use rollout_protocol::retry::RetryPolicy;
 
 use super::elements::{names, retry};
-use super::fields::{Field, Fields, Reader, UnknownKeys};
-use super::problem::{ErrorKind, Problems};
-use super::profile::Profile;
-use super::reference::Reference;
+use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
+use super::diagnostics::{ErrorKind, Diagnostics};
+use super::profile::ScoringProfile;
+use super::reference::KeyReference;
 use super::{job_file, read};
 
-pub use commands::{Command, Commands, Place};
+pub use commands::{SearchCommand, SearchCommands, CommandEnvironment};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
 pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};
@@ -68,10 +68,10 @@ keys! {
 }
 
 /// The reference of files of searches.
-pub static TREE_REFERENCE: LazyLock<Reference> =
-    LazyLock::new(|| Reference::new("tree.yaml", TreeKeys::ALL, ALIKE));
+pub static TREE_REFERENCE: LazyLock<KeyReference> =
+    LazyLock::new(|| KeyReference::new("tree.yaml", TreeKeys::ALL, EQUIVALENT_TABLES));
 
-const ALIKE: &[(&str, &str)] = &[
+const EQUIVALENT_TABLES: &[(&str, &str)] = &[
     ("commands.ideas.environment", "environment"),
     ("commands.implement.environment", "environment"),
     ("commands.tests.environment", "environment"),
@@ -86,7 +86,7 @@ const ALIKE: &[(&str, &str)] = &[
 
 /// Largest number of anything that is at once or in a row: far above any use, so that a slip of a
 /// key is seen.
-const MOST: u64 = 100_000;
+const MAX_COUNT: u64 = 100_000;
 
 /// A search, as its file and the command line say.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,19 +111,19 @@ pub struct TreeFile {
     /// How wide and deep, and what is promoted.
     pub search: SearchSettings,
     /// `profile`: what counts how much.
-    pub profile: Profile,
+    pub profile: ScoringProfile,
     /// `results_file`: what a sweep writes its results into.
     pub results_file: String,
     /// `commands`.
-    pub commands: Commands,
+    pub commands: SearchCommands,
     /// `environment`, for commands without one of their own.
-    pub environment: Place,
+    pub environment: CommandEnvironment,
     /// `limits`.
-    pub limits: Limits,
+    pub limits: SearchLimits,
     /// `retry.max_park_sec`: longest wait of an eval for a service that gives no answer, seconds.
     pub max_park_sec: u32,
     /// `budgets`.
-    pub budgets: Budgets,
+    pub budgets: SearchBudgets,
     /// `keep_rejected_worktrees`.
     pub keep_rejected_worktrees: bool,
     /// `keep_failed_artifacts`.
@@ -132,7 +132,7 @@ pub struct TreeFile {
 
 /// Commands at once, over all workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct SearchLimits {
     /// `sweep_max_parallel`: sweeps.
     pub sweeps: Option<u32>,
     /// `llm_max_inflight`: commands for ideas, implementations and reviews.
@@ -143,7 +143,7 @@ pub struct Limits {
 
 /// What may be spent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Budgets {
+pub struct SearchBudgets {
     /// `evals`, or `max_total_idea_evals`.
     pub evals: Option<u32>,
     /// `seconds` that evals take together.
@@ -159,13 +159,13 @@ impl TreeFile {
     }
 
     /// A path of the file, as it is found from the current directory.
-    pub fn beside(&self, path: &Path) -> PathBuf {
-        base(&self.file).join(path)
+    pub fn resolve_path(&self, path: &Path) -> PathBuf {
+        base_dir(&self.file).join(path)
     }
 }
 
 /// The directory that relative paths of a file count from.
-fn base(file: &Path) -> &Path {
+fn base_dir(file: &Path) -> &Path {
     match file.parent() {
         Some(dir) if dir != Path::new("") => dir,
         _ => Path::new("."),
@@ -176,13 +176,13 @@ fn base(file: &Path) -> &Path {
 pub fn read_tree(
     file: &Path,
     options: &TreeOptions<'_>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> Option<TreeFile> {
     let text = read::text(file, problems)?;
-    let root = job_file::tree(file, &text, problems)?;
-    let reader = Reader::new(file, UnknownKeys::Errors);
+    let root = job_file::parse_document(file, &text, problems)?;
+    let reader = ConfigReader::new(file, UnknownKeys::Errors);
     let tree = reader.root(&root).map(|mut fields| {
-        let tree = tree(file, &mut fields, options);
+        let tree = read_fields(file, &mut fields, options);
         fields.finish();
         tree
     });
@@ -193,8 +193,8 @@ pub fn read_tree(
     Some(tree)
 }
 
-fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> TreeFile {
-    let environment = commands::place(&fields.take(TreeKeys::environment));
+fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> TreeFile {
+    let environment = commands::read_environment(&fields.take(TreeKeys::environment));
     let evals = fields.take(search::SearchKeys::max_total_idea_evals);
     let default = environment.clone();
     let name = names::read(&fields.take(TreeKeys::tree_run_id));
@@ -205,10 +205,10 @@ fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> Tree
         runs_root: path(&fields.take(TreeKeys::runs_root)).unwrap_or_else(|| "tree_runs".into()),
         repository: path(&fields.take(TreeKeys::repository)).unwrap_or_else(|| ".".into()),
         root_commit: root_commit(&fields.take(TreeKeys::root_commit)),
-        root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base(file)),
-        context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base(file)),
+        root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base_dir(file)),
+        context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base_dir(file)),
         search: search::read(fields),
-        profile: profile::read(&fields.take(TreeKeys::profile), base(file)),
+        profile: profile::read(&fields.take(TreeKeys::profile), base_dir(file)),
         results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| "meta_config_sweep_results.csv".to_owned()),
         commands: commands::read(&fields.take(TreeKeys::commands), &default),
@@ -254,7 +254,7 @@ fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {
 /// A name of a commit that git cannot take for an option.
 fn root_commit(field: &Field<'_>) -> String {
     let head = "HEAD".to_owned();
-    let Some(name) = field.name() else { return head };
+    let Some(name) = field.non_empty_string() else { return head };
     if name.starts_with('-') || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
         field.bad_value("a commit, branch or tag");
         return head;
@@ -264,7 +264,7 @@ fn root_commit(field: &Field<'_>) -> String {
 
 /// A whole number of at least `least`.
 fn count(field: &Field<'_>, least: u64) -> Option<u32> {
-    field.integer(&(least..=MOST)).and_then(|n| u32::try_from(n).ok())
+    field.integer(&(least..=MAX_COUNT)).and_then(|n| u32::try_from(n).ok())
 }
 
 /// The wait of `retry`. How often evals are tried again, `eval_retries` says.
@@ -275,11 +275,11 @@ fn max_park_sec(field: &Field<'_>) -> u32 {
     sec
 }
 
-fn limits(field: &Field<'_>) -> Limits {
+fn limits(field: &Field<'_>) -> SearchLimits {
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
-        return Limits::default();
+        return SearchLimits::default();
     };
-    let limits = Limits {
+    let limits = SearchLimits {
         sweeps: count(&fields.take(LimitKeys::sweep_max_parallel), 1),
         inflight: count(&fields.take(LimitKeys::llm_max_inflight), 1),
         starts_per_minute: count(&fields.take(LimitKeys::llm_rate_limit), 1),
@@ -288,18 +288,18 @@ fn limits(field: &Field<'_>) -> Limits {
     limits
 }
 
-fn budgets(field: &Field<'_>, total: &Field<'_>) -> Budgets {
+fn budgets(field: &Field<'_>, total: &Field<'_>) -> SearchBudgets {
     let evals = count(total, 0);
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
-        return Budgets { evals, ..Budgets::default() };
+        return SearchBudgets { evals, ..SearchBudgets::default() };
     };
     let here = fields.take(BudgetKeys::evals);
     if here.is_present() && total.is_present() {
-        let found = format!("also `{}`", total.spot().key);
+        let found = format!("also `{}`", total.location().key);
         here.reject(ErrorKind::Conflict, found, "only one of the two");
     }
     let amount = |field: &Field<'_>| field.number("a number above 0", |v| v > 0.0 && v <= 1e12);
-    let budgets = Budgets {
+    let budgets = SearchBudgets {
         evals: count(&here, 0).or(evals),
         seconds: amount(&fields.take(BudgetKeys::seconds)),
         cost: amount(&fields.take(BudgetKeys::cost)),

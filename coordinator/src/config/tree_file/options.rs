@@ -6,8 +6,8 @@ use jiff::Zoned;
 use rollout_protocol::name;
 
 use super::super::elements::names;
-use super::super::problem::{ConfigError, ErrorKind, Problems};
-use super::super::spot::Spot;
+use super::super::diagnostics::{ConfigError, ErrorKind, Diagnostics};
+use super::super::location::SourceLocation;
 use super::TreeFile;
 
 /// What the command line and the host say about a search.
@@ -71,12 +71,12 @@ impl<'a> TreeOptions<'a> {
         Self { overrides: TreeOverrides::default(), now: Zoned::now(), is_set, is_remote: false }
     }
 
-    pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Problems) {
+    pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Diagnostics) {
         let given = self.overrides.clone();
         if let Some(name) = &given.tree_run_id
             && let Err(why) = name::check(name)
         {
-            let spot = Spot { key: "--tree-run-id".to_owned(), line: None };
+            let spot = SourceLocation { key: "--tree-run-id".to_owned(), line: None };
             let found = format!("{name:?}, which {why}");
             let place = Path::new("command line");
             problems.error(spot.error(place, ErrorKind::BadValue, found, names::EXPECTED));
@@ -105,7 +105,7 @@ impl<'a> TreeOptions<'a> {
     }
 
     /// Every variable that a command of this host refers to without a default is set.
-    pub(super) fn check_variables(&self, tree: &TreeFile, problems: &mut Problems) {
+    pub(super) fn check_variables(&self, tree: &TreeFile, problems: &mut Diagnostics) {
         if self.is_remote {
             return;
         }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
-use super::super::profile::{Direction, Explore, Grades, Guarded, Metric, Profile};
+use super::super::reader::{Field, Fields};
+use super::super::diagnostics::ErrorKind;
+use super::super::profile::{MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, ScoreMetric, ScoringProfile};
 
 keys! {
     /// The keys of a profile.
@@ -57,40 +57,40 @@ keys! {
     }
 }
 
-const DIRECTIONS: &[(&str, Direction)] =
-    &[("higher", Direction::Higher), ("lower", Direction::Lower)];
+const DIRECTIONS: &[(&str, MetricDirection)] =
+    &[("higher", MetricDirection::Higher), ("lower", MetricDirection::Lower)];
 
 /// The profile; `returns` when absent.
-pub(super) fn read(field: &Field<'_>, base: &Path) -> Profile {
-    let default = || Profile::built_in("returns").expect("it is built in");
+pub(super) fn read(field: &Field<'_>, base: &Path) -> ScoringProfile {
+    let default = || ScoringProfile::built_in("returns").expect("it is built in");
     if !field.is_present() {
         return default();
     }
     if !field.is_text() {
-        return inline(field).unwrap_or_else(default);
+        return read_inline(field).unwrap_or_else(default);
     }
-    let Some(name) = field.name() else { return default() };
+    let Some(name) = field.non_empty_string() else { return default() };
     let place = base.join(&name);
-    let found = match Profile::built_in(&name) {
+    let found = match ScoringProfile::built_in(&name) {
         Some(profile) => Ok(profile),
-        None => Profile::named(&place.to_string_lossy()),
+        None => ScoringProfile::load(&place.to_string_lossy()),
     };
     found.unwrap_or_else(|error| {
         let mut words = error.to_string();
         if let Some(cause) = std::error::Error::source(&error) {
             words = format!("{words}: {cause}");
         }
-        let expected = format!("one of {}, or a file", Profile::BUILT_IN.join(", "));
+        let expected = format!("one of {}, or a file", ScoringProfile::BUILT_IN.join(", "));
         field.reject(ErrorKind::BadValue, words, expected);
         default()
     })
 }
 
-fn inline(field: &Field<'_>) -> Option<Profile> {
+fn read_inline(field: &Field<'_>) -> Option<ScoringProfile> {
     let mut fields = field.mapping()?;
-    let model = Profile::built_in("returns").expect("it is built in");
+    let model = ScoringProfile::built_in("returns").expect("it is built in");
     let mut column =
-        |key, default: &str| fields.take(key).name().unwrap_or_else(|| default.to_owned());
+        |key, default: &str| fields.take(key).non_empty_string().unwrap_or_else(|| default.to_owned());
     let [name, id_column, status_column] = [
         column(ProfileKeys::name, "inline"),
         column(ProfileKeys::id_column, &model.id_column),
@@ -103,12 +103,12 @@ fn inline(field: &Field<'_>) -> Option<Profile> {
     primary.required("a mapping with `column`");
     let metrics = fields.take(ProfileKeys::metrics);
     metrics.required("a list of mappings with `column` and `weight`");
-    let profile = Profile {
+    let profile = ScoringProfile {
         name,
         id_column,
         status_column,
         ok_values: ok_values
-            .map_or(model.ok_values, |words| words.iter().filter_map(Field::name).collect()),
+            .map_or(model.ok_values, |words| words.iter().filter_map(Field::non_empty_string).collect()),
         primary: guarded(&primary).unwrap_or(model.primary),
         metrics: metrics.items().unwrap_or_default().iter().filter_map(metric).collect(),
         risk: fields
@@ -130,37 +130,37 @@ fn inline(field: &Field<'_>) -> Option<Profile> {
     Some(profile)
 }
 
-fn column(fields: &mut Fields<'_>) -> (Option<String>, Direction) {
+fn column(fields: &mut Fields<'_>) -> (Option<String>, MetricDirection) {
     let column = fields.take(ColumnKeys::column);
     column.required("the name of a column");
-    (column.name(), fields.take(ColumnKeys::direction).word(DIRECTIONS).unwrap_or_default())
+    (column.non_empty_string(), fields.take(ColumnKeys::direction).keyword(DIRECTIONS).unwrap_or_default())
 }
 
-fn guarded(field: &Field<'_>) -> Option<Guarded> {
+fn guarded(field: &Field<'_>) -> Option<GuardedMetric> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
     let (column, direction) = column(&mut fields);
     let drop = fields.take(GuardedKeys::max_rel_drop).number("a number of 0 or more", |v| v >= 0.0);
     fields.finish();
-    Some(Guarded { column: column?, direction, max_rel_drop: drop.unwrap_or(0.05) })
+    Some(GuardedMetric { column: column?, direction, max_rel_drop: drop.unwrap_or(0.05) })
 }
 
-fn metric(field: &Field<'_>) -> Option<Metric> {
+fn metric(field: &Field<'_>) -> Option<ScoreMetric> {
     let mut fields = field.mapping()?;
     let (column, direction) = column(&mut fields);
     let weight = fields.take(ProfileMetricKeys::weight);
     weight.required("how much it counts");
     let weight = weight.number("a number above 0", |v| v > 0.0);
     fields.finish();
-    Some(Metric { column: column?, direction, weight: weight? })
+    Some(ScoreMetric { column: column?, direction, weight: weight? })
 }
 
-fn explore(field: &Field<'_>) -> Explore {
-    let default = Explore::default();
+fn explore(field: &Field<'_>) -> ExploreRule {
+    let default = ExploreRule::default();
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return default };
     let count = |field: Field<'_>, default| {
         field.integer(&(0..=1000)).and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
     };
-    let explore = Explore {
+    let explore = ExploreRule {
         min_score: fields
             .take(ExploreKeys::min_score)
             .number("a number", |_| true)
@@ -172,12 +172,12 @@ fn explore(field: &Field<'_>) -> Explore {
     explore
 }
 
-fn grades(field: &Field<'_>) -> Grades {
-    let default = Grades::default();
+fn grades(field: &Field<'_>) -> GradeThresholds {
+    let default = GradeThresholds::default();
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return default };
     let mut number =
         |key, default| fields.take(key).number("a number", |_| true).unwrap_or(default);
-    let grades = Grades {
+    let grades = GradeThresholds {
         strong: number(GradeKeys::strong, default.strong),
         promising: number(GradeKeys::promising, default.promising),
         mixed: number(GradeKeys::mixed, default.mixed),

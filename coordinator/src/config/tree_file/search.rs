@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::fields::Fields;
-use super::{MOST, count};
+use super::super::reader::Fields;
+use super::{MAX_COUNT, count};
 
 keys! {
     /// How wide and deep a search goes, and what is promoted.
@@ -31,13 +31,13 @@ keys! {
 }
 
 /// Where artifacts are kept.
-pub(super) const POLICIES: &[(&str, ArtifactPolicy)] = &[
+pub(super) const ARTIFACT_POLICIES: &[(&str, ArtifactPolicy)] = &[
     ("copy_to_run_root", ArtifactPolicy::CopyToRunRoot),
     ("external_paths", ArtifactPolicy::ExternalPaths),
 ];
 
 /// Among which ideas one may not be repeated.
-pub(super) const SCOPES: &[(&str, DedupeScope)] = &[
+pub(super) const DEDUPE_SCOPES: &[(&str, DedupeScope)] = &[
     ("none", DedupeScope::None),
     ("node", DedupeScope::Node),
     ("node_plus_ancestors", DedupeScope::NodePlusAncestors),
@@ -45,14 +45,14 @@ pub(super) const SCOPES: &[(&str, DedupeScope)] = &[
 ];
 
 /// Words of the strategies.
-pub(super) const STRATEGIES: &[(&str, ContextStrategy)] = &[
+pub(super) const CONTEXT_STRATEGIES: &[(&str, ContextStrategy)] = &[
     ("global_prior_ideas", ContextStrategy::GlobalPriorIdeas),
     ("node_only", ContextStrategy::NodeOnly),
     ("node_plus_ancestors", ContextStrategy::NodePlusAncestors),
 ];
 
 /// Further tries of an eval.
-const RETRIES: u64 = 19;
+const MAX_RETRIES: u64 = 19;
 
 /// How wide and deep a search goes, and what is promoted. The keys have the names of the fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,7 +135,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
         number(SearchKeys::beam_width, 1),
         number(SearchKeys::max_parallel_evals, 1),
     ];
-    let retries = fields.take(SearchKeys::eval_retries).integer(&(0..=RETRIES));
+    let retries = fields.take(SearchKeys::eval_retries).integer(&(0..=MAX_RETRIES));
     let share = |v: f64| (0.0..=1.0).contains(&v);
     SearchSettings {
         ideas_per_node,
@@ -151,7 +151,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
         eval_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
         min_candidate_rows: fields
             .take(SearchKeys::min_candidate_rows)
-            .integer(&(0..=MOST))
+            .integer(&(0..=MAX_COUNT))
             .unwrap_or(100),
         min_ok_rate: fields
             .take(SearchKeys::min_ok_rate)
@@ -167,12 +167,12 @@ pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
             .unwrap_or(true),
         artifact_policy: fields
             .take(SearchKeys::artifact_policy)
-            .word(POLICIES)
+            .keyword(ARTIFACT_POLICIES)
             .unwrap_or_default(),
-        dedupe_scope: fields.take(SearchKeys::dedupe_scope).word(SCOPES).unwrap_or_default(),
+        dedupe_scope: fields.take(SearchKeys::dedupe_scope).keyword(DEDUPE_SCOPES).unwrap_or_default(),
         ideas_context_strategy: fields
             .take(SearchKeys::ideas_context_strategy)
-            .word(STRATEGIES)
+            .keyword(CONTEXT_STRATEGIES)
             .unwrap_or_default(),
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-const SMALL: &str = "\
+const MINIMAL_TREE: &str = "\
 root_baseline_csv: base.csv
 environment: {type: process}
 commands:
@@ -14,7 +14,7 @@ fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String,
     let file = dir.path().join("tree.yaml");
     std::fs::write(&file, text).expect("written");
     std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     let is_set = |name: &str| name == "SET";
     let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
     let tree = read_tree(&file, &options, &mut problems);
@@ -25,7 +25,7 @@ fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String,
     (tree, faults)
 }
 
-fn good(text: &str) -> TreeFile {
+fn read_valid(text: &str) -> TreeFile {
     let (tree, faults) = read(text, TreeOverrides::default());
     assert_eq!(faults, []);
     tree.expect("a search")
@@ -33,7 +33,7 @@ fn good(text: &str) -> TreeFile {
 
 #[test]
 fn defaults_fill_what_is_absent() {
-    let tree = good(SMALL);
+    let tree = read_valid(MINIMAL_TREE);
     assert_eq!(tree.root_commit, "HEAD");
     let search = &tree.search;
     assert_eq!((search.ideas_per_node, search.max_depth, search.beam_width), (7, 3, 1));
@@ -41,7 +41,7 @@ fn defaults_fill_what_is_absent() {
     assert_eq!(tree.results_file, "meta_config_sweep_results.csv");
     assert_eq!(tree.profile.name, "returns");
     assert_eq!(tree.commands.sweep.place, tree.environment);
-    assert_eq!(tree.budgets, Budgets::default());
+    assert_eq!(tree.budgets, SearchBudgets::default());
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn json_is_read_too_and_options_replace_keys() {
     assert_eq!(faults, []);
     let tree = tree.expect("a search");
     assert_eq!((tree.search.beam_width, tree.name.as_str()), (2, "other"));
-    assert_eq!(tree.budgets, Budgets { evals: Some(3), seconds: None, cost: Some(1.5) });
+    assert_eq!(tree.budgets, SearchBudgets { evals: Some(3), seconds: None, cost: Some(1.5) });
     let bad = TreeOverrides { tree_run_id: Some("a/b".to_owned()), ..TreeOverrides::default() };
     assert_eq!(read(text, bad).1, [("--tree-run-id".to_owned(), ErrorKind::BadValue)]);
 }
@@ -109,27 +109,27 @@ environment: {}
 
 #[test]
 fn a_profile_may_stand_in_the_file() {
-    let tree = good(&format!(
-        "{SMALL}profile: {{primary: {{column: speed}}, metrics: [{{column: speed, weight: 1}}, \
+    let tree = read_valid(&format!(
+        "{MINIMAL_TREE}profile: {{primary: {{column: speed}}, metrics: [{{column: speed, weight: 1}}, \
          {{column: memory, direction: lower, weight: 0.5}}], explore: {{min_positive: 1}}}}\n"
     ));
     assert_eq!((tree.profile.name.as_str(), tree.profile.metrics.len()), ("inline", 2));
     assert_eq!(tree.profile.check(), Ok(()));
-    let elsewhere = SMALL.replace("base.csv", "gone.csv");
+    let elsewhere = MINIMAL_TREE.replace("base.csv", "gone.csv");
     let (_, faults) = read(&elsewhere, TreeOverrides::default());
     assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
-    let missing = format!("{SMALL}context_ideas_dirs: [., gone]\n");
+    let missing = format!("{MINIMAL_TREE}context_ideas_dirs: [., gone]\n");
     let (_, faults) = read(&missing, TreeOverrides::default());
     assert_eq!(faults, [("context_ideas_dirs[1]".to_owned(), ErrorKind::NotFound)]);
-    let (_, faults) = read(&format!("{SMALL}profile: no-such\n"), TreeOverrides::default());
+    let (_, faults) = read(&format!("{MINIMAL_TREE}profile: no-such\n"), TreeOverrides::default());
     assert_eq!(faults, [("profile".to_owned(), ErrorKind::BadValue)]);
 }
 
 #[test]
 fn what_decides_may_not_change() {
-    let before = tree_document(&good(SMALL));
+    let before = tree_document(&read_valid(MINIMAL_TREE));
     let change = |more: &str| {
-        let mut now = tree_document(&good(&format!("{SMALL}{more}\n")));
+        let mut now = tree_document(&read_valid(&format!("{MINIMAL_TREE}{more}\n")));
         now["tree_run_id"] = before["tree_run_id"].clone();
         differences(&before, &now)
     };
@@ -144,13 +144,13 @@ fn commands_of_remote_workers_need_no_variables_here() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tree.yaml");
     std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
-    let text = SMALL.replace("run: ideas.sh", "run: ideas.sh, env: {A: '${OURS}'}");
+    let text = MINIMAL_TREE.replace("run: ideas.sh", "run: ideas.sh, env: {A: '${OURS}'}");
     let text = text.replace("run: sweep.sh", "run: sweep.sh, env: {B: '${THEIRS}'}");
     std::fs::write(&file, text).expect("written");
     let keys = |is_remote| {
         let is_set = |_: &str| false;
         let options = TreeOptions { is_remote, ..TreeOptions::new(&is_set) };
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         let tree = read_tree(&file, &options, &mut problems);
         let errors = problems.finish(tree).err().map(|faults| faults.errors).unwrap_or_default();
         errors.into_iter().map(|error| error.key).collect::<Vec<_>>()
@@ -161,11 +161,11 @@ fn commands_of_remote_workers_need_no_variables_here() {
 
 #[test]
 fn a_search_has_a_name_or_one_of_the_clock() {
-    assert!(!good(SMALL).is_named);
-    assert!(good(&format!("tree_run_id: mine\n{SMALL}")).is_named);
+    assert!(!read_valid(MINIMAL_TREE).is_named);
+    assert!(read_valid(&format!("tree_run_id: mine\n{MINIMAL_TREE}")).is_named);
     let overrides =
         TreeOverrides { tree_run_id: Some("other".to_owned()), ..TreeOverrides::default() };
-    assert!(read(SMALL, overrides).0.expect("a search").is_named);
+    assert!(read(MINIMAL_TREE, overrides).0.expect("a search").is_named);
 }
 
 #[test]
@@ -186,7 +186,7 @@ commands:
     assert_eq!(with("{type: process, cpus: 1}"), faults[1..], "1 is what it is anyway");
     assert_eq!(with("{type: process, memory_mb: 4096}"), faults[..1]);
     assert_eq!(with("{docker_image: a}"), faults);
-    let tree = good(&text.replace("IMPLEMENT", "{type: process}").replace("4096", "2048"));
+    let tree = read_valid(&text.replace("IMPLEMENT", "{type: process}").replace("4096", "2048"));
     assert_eq!(tree.commands.ideas.place.resources.cpus, 2);
     assert_eq!(tree.commands.sweep.place.resources.storage_mb, 5);
     assert_eq!(tree.commands.tests.expect("one").place, tree.commands.implement.place);
@@ -194,20 +194,20 @@ commands:
 
 #[test]
 fn resources_are_figures_of_an_environment() {
-    let with = |figures: &str| SMALL.replace("type: process", &format!("type: process{figures}"));
-    let tree = good(&with(", cpus: 4, memory_mb: 8192"));
+    let with = |figures: &str| MINIMAL_TREE.replace("type: process", &format!("type: process{figures}"));
+    let tree = read_valid(&with(", cpus: 4, memory_mb: 8192"));
     let resources = tree.environment.resources;
-    let usual = good(SMALL).environment.resources;
+    let usual = read_valid(MINIMAL_TREE).environment.resources;
     assert_eq!((resources.cpus, resources.memory_mb), (4, 8192));
     assert_eq!((usual.cpus, usual.memory_mb, usual.storage_mb), (1, 2048, 10_240));
     assert_eq!(resources.storage_mb, usual.storage_mb);
     let document = tree_document(&tree);
     assert_eq!(document["environment"]["cpus"], 4);
     assert_eq!(document["commands"]["sweep"]["environment"]["memory_mb"], 8192);
-    let mut other = tree_document(&good(&with(", cpus: 4, memory_mb: 4096")));
+    let mut other = tree_document(&read_valid(&with(", cpus: 4, memory_mb: 4096")));
     other["tree_run_id"] = document["tree_run_id"].clone();
     assert_eq!(differences(&document, &other).len(), 4, "of the file, and of three commands");
-    assert_eq!(tree_document(&good(SMALL))["environment"].get("cpus"), None);
+    assert_eq!(tree_document(&read_valid(MINIMAL_TREE))["environment"].get("cpus"), None);
     for (figures, key, kind) in [
         (", cpus: 0", "environment.cpus", ErrorKind::BadValue),
         (", memory_mb: 2G", "environment.memory_mb", ErrorKind::WrongType),
@@ -220,9 +220,9 @@ fn resources_are_figures_of_an_environment() {
 
 #[test]
 fn park_time_is_read_from_retry_and_shown_in_the_document() {
-    assert_eq!(good(SMALL).max_park_sec, 900);
+    assert_eq!(read_valid(MINIMAL_TREE).max_park_sec, 900);
     for sec in [0, 60, 604_800] {
-        let tree = good(&format!("{SMALL}retry: {{max_park_sec: {sec}}}\n"));
+        let tree = read_valid(&format!("{MINIMAL_TREE}retry: {{max_park_sec: {sec}}}\n"));
         assert_eq!(tree.max_park_sec, sec);
         assert_eq!(tree_document(&tree)["retry"]["max_park_sec"], sec);
     }
@@ -232,7 +232,7 @@ fn park_time_is_read_from_retry_and_shown_in_the_document() {
         ("{max_park_sec: soon}", "retry.max_park_sec", ErrorKind::WrongType),
         ("{max_attempts: 2}", "retry.max_attempts", ErrorKind::UnknownKey),
     ] {
-        let (_, faults) = read(&format!("{SMALL}retry: {text}\n"), TreeOverrides::default());
+        let (_, faults) = read(&format!("{MINIMAL_TREE}retry: {text}\n"), TreeOverrides::default());
         assert_eq!(faults, [(key.to_owned(), kind)], "{text}");
     }
 }

@@ -10,14 +10,14 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::events::ReportError;
-use crate::events::sink::{Batch, EventSink, RunResult, Told};
+use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 
 /// Batches that wait to be written; more hold the run back.
 const WAITING_BATCHES: usize = 16;
 
 /// Something to write.
-enum Lines {
-    Events(Batch),
+enum JsonLinesMessage {
+    Events(EventBatch),
     Result(RunResult),
 }
 
@@ -32,7 +32,7 @@ struct ResultLine<'a, T> {
 /// Writes events on a thread of its own: the reader at the other end may be slow.
 #[derive(Debug)]
 pub(super) struct JsonLines {
-    lines: mpsc::Sender<Lines>,
+    lines: mpsc::Sender<JsonLinesMessage>,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -46,36 +46,36 @@ impl JsonLines {
 
 #[async_trait]
 impl EventSink for JsonLines {
-    async fn take(&mut self, batch: &Batch) {
+    async fn accept(&mut self, batch: &EventBatch) {
         // A closed channel means that writing failed: `finish` says why.
-        let _closed = self.lines.send(Lines::Events(Arc::clone(batch))).await;
+        let _closed = self.lines.send(JsonLinesMessage::Events(Arc::clone(batch))).await;
     }
 
-    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError> {
         let Self { lines, thread } = *self;
         if let Some(result) = result {
-            let _closed = lines.send(Lines::Result(result)).await;
+            let _closed = lines.send(JsonLinesMessage::Result(result)).await;
         }
         drop(lines);
         let written = supervise::blocking(move || thread.join()).await.unwrap_or_else(|panic| {
             Err(io::Error::other(supervise::panic_message(panic.as_ref())))
         });
-        written.map(|()| Told::default()).map_err(ReportError::Json)
+        written.map(|()| SinkReport::default()).map_err(ReportError::Json)
     }
 }
 
 /// Writes until everything is written or the reader is gone, which is its right.
-fn write_all(mut receiver: mpsc::Receiver<Lines>, out: Box<dyn Write + Send>) -> io::Result<()> {
+fn write_all(mut receiver: mpsc::Receiver<JsonLinesMessage>, out: Box<dyn Write + Send>) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(64 * 1024, out);
     let mut write = || -> io::Result<()> {
         while let Some(lines) = receiver.blocking_recv() {
             match lines {
-                Lines::Events(events) => {
+                JsonLinesMessage::Events(events) => {
                     for event in events.iter() {
                         line(&mut out, event)?;
                     }
                 }
-                Lines::Result(result) => {
+                JsonLinesMessage::Result(result) => {
                     let event = "result";
                     match &result {
                         RunResult::Job(result) => line(&mut out, &ResultLine { event, result })?,

@@ -7,24 +7,24 @@ pub mod terminal;
 use std::io::Write;
 
 use self::json::JsonLines;
-use self::terminal::{Screen, Style, Terminal};
-use super::sink::{StartSink, Workload};
+use self::terminal::{Screen, Style, TerminalSink};
+use super::sink::{SinkStarter, Workload};
 use crate::results::report::DatasetFacts;
 
 /// Lines of JSON, for programs.
-pub fn json(out: Box<dyn Write + Send>) -> StartSink {
+pub fn json(out: Box<dyn Write + Send>) -> SinkStarter {
     Box::new(|_| Ok(Box::new(JsonLines::start(out)?)))
 }
 
 /// Progress for people.
-pub fn terminal(screen: Screen, style: Style) -> StartSink {
+pub fn terminal(screen: Screen, style: Style) -> SinkStarter {
     Box::new(move |workload| {
         let terminal = match workload {
             Workload::Job(facts) => {
                 let header = facts.datasets.iter().map(DatasetFacts::line).collect();
-                Terminal::of_job(screen, style, facts, header)?
+                TerminalSink::for_job(screen, style, facts, header)?
             }
-            Workload::Search => Terminal::of_search(screen, style)?,
+            Workload::Search => TerminalSink::for_search(screen, style)?,
         };
         Ok(Box::new(terminal))
     })

@@ -1,10 +1,10 @@
 //! What a process that runs trials has to do with its host: providers of environments, directories
 //! that outlive it, and what dead processes left behind; and the whole of a worker process.
 
-mod adopt;
-mod home;
+mod recovery;
+mod state_dir;
 mod process;
-mod prospect;
+mod provider_probe;
 mod providers;
 mod user_dirs;
 mod worker;
@@ -14,18 +14,18 @@ use std::path::PathBuf;
 
 use rollout_worker::descriptors;
 
-pub use self::adopt::{Estate, adopt_dead, reap};
-pub use self::home::Home;
-pub use self::process::{SANDBOX, environment, sandbox_helper};
-pub use self::providers::{answer, provider, runner};
+pub use self::recovery::{HostRecovery, recover_dead_workers, reap};
+pub use self::state_dir::StateDir;
+pub use self::process::{SANDBOX_COMMAND, environment, sandbox_helper};
+pub use self::providers::{check_services, provider, runner};
 pub use self::user_dirs::{fetched_tasks, image_locks};
-pub use self::worker::{Decorate, WorkerProcess};
+pub use self::worker::{RunnerDecorator, WorkerProcess};
 
 /// Bytes of finished executions that wait on disk beyond which no more are begun.
 pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
 /// How many of `wanted` executions this process has open files for; says so when they are fewer.
-pub fn executions(wanted: u32) -> u32 {
+pub fn limit_executions(wanted: u32) -> u32 {
     let fitting = descriptors::executions(wanted);
     if fitting < wanted {
         let limit = descriptors::limit().unwrap_or_default();

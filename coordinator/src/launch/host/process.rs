@@ -7,14 +7,14 @@ use std::path::Path;
 use super::{HostPaths, image_locks};
 
 /// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
-pub const SANDBOX: &str = "__sandbox";
+pub const SANDBOX_COMMAND: &str = "__sandbox";
 
 /// The program and first argument that start the supervisor of a sandbox.
 ///
 /// # Errors
 /// When the program's own file cannot be found.
 pub fn sandbox_helper() -> io::Result<Vec<OsString>> {
-    Ok(vec![std::env::current_exe()?.into(), SANDBOX.into()])
+    Ok(vec![std::env::current_exe()?.into(), SANDBOX_COMMAND.into()])
 }
 
 /// The variables of this process that are text.
@@ -29,7 +29,7 @@ impl HostPaths {
     ///
     /// # Errors
     /// When the program's own file cannot be found.
-    pub fn of_process(state: &Path) -> io::Result<Self> {
+    pub fn for_process(state: &Path) -> io::Result<Self> {
         let image_locks = image_locks(|name| std::env::var_os(name), state.join("locks"));
         Ok(Self { image_locks, sandbox_helper: sandbox_helper()? })
     }

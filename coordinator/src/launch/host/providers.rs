@@ -34,14 +34,14 @@ pub fn provider(
 }
 
 /// How long a provider may take to say why it cannot be used.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks the service of every provider for an answer before a run begins: an outage is waited out, and
 /// a service that was never there is not.
 ///
 /// # Errors
 /// [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
-pub async fn answer(
+pub async fn check_services(
     kinds: impl IntoIterator<Item = ProviderKind>,
     host: &HostPaths,
     sandboxes: &Path,
@@ -52,11 +52,11 @@ pub async fn answer(
         if service.check().await {
             continue;
         }
-        let reason = match tokio::time::timeout(PATIENCE, provider.capacity()).await {
+        let reason = match tokio::time::timeout(ANSWER_TIMEOUT, provider.capacity()).await {
             // It came up between the two questions.
             Ok(Ok(_)) => continue,
             Ok(Err(failure)) => failure.chain(),
-            Err(_) => format!("no answer within {PATIENCE:?}"),
+            Err(_) => format!("no answer within {ANSWER_TIMEOUT:?}"),
         };
         return Err(RunError::NoAnswer { kind, reason });
     }

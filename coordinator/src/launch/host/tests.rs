@@ -24,22 +24,22 @@ use rollout_worker::supervise::{self, Task};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::{Home, HostPaths, WorkerProcess};
+use super::{StateDir, HostPaths, WorkerProcess};
 use crate::engine::RunError;
 
 const LONG: Duration = Duration::from_secs(120);
 
-struct Scene {
+struct WorkerFixture {
     _temp: TempDir,
-    home: Home,
+    home: StateDir,
     store: Arc<MemoryStore>,
     queue: Arc<EmbeddedQueue>,
 }
 
-impl Scene {
+impl WorkerFixture {
     fn new() -> Self {
         let temp = TempDir::new().unwrap();
-        let home = Home::at(temp.path().to_owned());
+        let home = StateDir::new(temp.path().to_owned());
         let queue = Arc::new(EmbeddedQueue::lasting(ModelConfig::default()));
         Self { home, _temp: temp, store: Arc::default(), queue }
     }
@@ -71,7 +71,7 @@ impl Scene {
     }
 
     /// Leaves the directory of a worker that died while it ran something.
-    fn bury(&self, base: &Path, exec: u8) -> RunId {
+    fn add_dead_worker(&self, base: &Path, exec: u8) -> RunId {
         let dir = WorkerDir::create(base).unwrap();
         let exec = ExecId::from_bytes([exec; 16]);
         let mark = ScratchMark {
@@ -103,10 +103,10 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 
 #[tokio::test]
 async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() {
-    let scene = Scene::new();
+    let scene = WorkerFixture::new();
     let other = scene.home.workers("another", scene.store.identity());
-    scene.bury(&other, 8);
-    let run = scene.bury(&scene.workers(), 9);
+    scene.add_dead_worker(&other, 8);
+    let run = scene.add_dead_worker(&scene.workers(), 9);
     let (signal, working) = scene.start();
     let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
     let lost = ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };

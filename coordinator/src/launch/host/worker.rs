@@ -19,13 +19,13 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
 
-use super::adopt::{Estate, sweep};
-use super::prospect::{Prospect, Providers};
-use super::{HostPaths, SPOOL_BYTES, executions, provider, runner};
+use super::recovery::{HostRecovery, sweep};
+use super::provider_probe::{ProviderProbe, ProviderMap};
+use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 use crate::engine::RunError;
 
 /// Changes what runs executions: a door for tests, which need workers that die when they are told.
-pub type Decorate = fn(Arc<dyn Runner>) -> Arc<dyn Runner>;
+pub type RunnerDecorator = fn(Arc<dyn Runner>) -> Arc<dyn Runner>;
 
 /// A worker process.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub struct WorkerProcess {
     /// Signals: the first asks it to go, the second kills.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Changes what runs executions.
-    pub decorate: Decorate,
+    pub decorate: RunnerDecorator,
 }
 
 impl WorkerProcess {
@@ -68,27 +68,27 @@ impl WorkerProcess {
     /// # Errors
     /// [`RunError`] when it cannot begin.
     pub async fn run(mut self) -> Result<Ended, RunError> {
-        self.slots = executions(self.slots);
+        self.slots = limit_executions(self.slots);
         let dir = self.directory().await?;
         let providers = self.providers()?;
         let names = self.variables.names().map(str::to_owned).collect();
-        let prospect = Prospect::look(providers.clone(), names).await;
+        let prospect = ProviderProbe::start(providers.clone(), names).await;
         let profile = prospect.profile();
         let worker = self.worker(&dir, providers.clone(), profile.clone())?;
-        let estate = Estate {
+        let estate = HostRecovery {
             base: self.workers.clone(),
             owners: Arc::new(HostOwners::new(Owner::current(dir.path().to_owned()))),
             store: Arc::clone(&self.store),
             source: Arc::clone(&self.source),
             shown: worker.adopted(),
         };
-        tell_start(&dir, &self, &profile.borrow());
-        let _prospecting = supervise::spawn("providers", prospect.keep());
-        let adopting = estate.keep(move || working(&providers, &profile.borrow()));
+        log_start(&dir, &self, &profile.borrow());
+        let _prospecting = supervise::spawn("providers", prospect.run());
+        let adopting = estate.run(move || working_providers(&providers, &profile.borrow()));
         let _adopting = supervise::spawn("adoption", adopting);
         let (shutdown, told) = watch::channel(Shutdown::No);
         let hurried = Arc::new(AtomicBool::new(false));
-        let leaving = leave(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
+        let leaving = forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
         // A task of its own: what the main thread runs itself is woken through the kernel.
         let working = supervise::spawn("worker", worker.run(told));
@@ -114,7 +114,7 @@ impl WorkerProcess {
         })
     }
 
-    fn providers(&self) -> Result<Providers, RunError> {
+    fn providers(&self) -> Result<ProviderMap, RunError> {
         let made = |kind: &ProviderKind| Ok((*kind, provider(*kind, &self.host, &self.sandboxes)?));
         self.providers.iter().map(made).collect()
     }
@@ -122,7 +122,7 @@ impl WorkerProcess {
     fn worker(
         &self,
         dir: &WorkerDir,
-        providers: Providers,
+        providers: ProviderMap,
         profile: watch::Receiver<Profile>,
     ) -> Result<Worker, RunError> {
         let owner = Owner::current(dir.path().to_owned());
@@ -148,12 +148,12 @@ impl WorkerProcess {
 }
 
 /// The providers that work at present.
-fn working(providers: &Providers, profile: &Profile) -> Vec<Arc<dyn Provider>> {
+fn working_providers(providers: &ProviderMap, profile: &Profile) -> Vec<Arc<dyn Provider>> {
     let works = providers.iter().filter(|(kind, _)| profile.providers.contains_key(kind));
     works.map(|(_, provider)| Arc::clone(provider)).collect()
 }
 
-fn tell_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
+fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
     let kinds: Vec<_> = profile.providers.keys().map(ToString::to_string).collect();
     let kinds = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") };
     tracing::info!(
@@ -167,7 +167,7 @@ fn tell_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
 
 /// Turns signals into how the worker leaves. What does not end in time is ended at once: it runs
 /// again elsewhere from its beginning, so that nothing is gained by the end of a phase.
-async fn leave(
+async fn forward_shutdown(
     mut stops: mpsc::Receiver<StopLevel>,
     shutdown: watch::Sender<Shutdown>,
     drain_timeout: Duration,

@@ -15,13 +15,13 @@ use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Keeper, Opening, Patience, Reopen, RunError, RunFacts, RunState, Shared, Taking, file,
 };
-use crate::launch::embedded::Sitting;
+use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
 use crate::plan::{JobPlan, PlanDocument};
 use crate::workloads::job::{JobPlanner, former_plan};
 
 /// A job to be run by workers elsewhere.
-pub struct ClusterJob {
+pub struct RemoteJob {
     /// The job.
     pub job: Job,
     /// Its plan; the documents it names are in the store.
@@ -46,18 +46,18 @@ pub struct ClusterJob {
     pub reopen: Option<Reopen>,
 }
 
-impl ClusterJob {
+impl RemoteJob {
     /// Runs a sitting of the job to its end.
     ///
     /// # Errors
     /// [`RunError`].
-    pub async fn run(self) -> Result<Sitting, RunError> {
+    pub async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { job, mut plan, store, dispatch, board, pool, patience, .. } = self;
         let Self { bounds, events, mut stops, reopen, .. } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;
         if let Some(former) = &former {
-            plan.adopt(former);
+            plan.reuse_documents(former);
         }
         let plan = Arc::new(plan);
         let facts = RunFacts {
@@ -75,7 +75,7 @@ impl ClusterJob {
             bounds,
             reopen,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.pacing());
+        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.rate_limits());
         let opened = engine::begin(opening, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, former.as_ref(), &plan))?;
@@ -97,6 +97,6 @@ impl ClusterJob {
         };
         let state = if ended.owed == 0 { RunState::Completed } else { RunState::Stopped };
         lock.release(Some(state)).await.map_err(RunError::LockLost)?;
-        Ok(Sitting { ended, lock })
+        Ok(FinishedSession { ended, lock })
     }
 }

@@ -6,5 +6,5 @@ mod retry;
 mod server;
 
 pub use error::ServerError;
-pub use job::ClusterJob;
-pub use server::{Ready, Remote, Server};
+pub use job::RemoteJob;
+pub use server::{PreparedServer, RemoteOptions, ConnectedServer};

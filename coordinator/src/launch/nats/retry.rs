@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::ServerError;
 
 /// How long the beginning of a run waits: a server that is being restarted is back by then.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_PERIOD: Duration = Duration::from_secs(60);
 
 /// Time between two attempts.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tries until an attempt succeeds, fails for good, or the time is over.
 pub(super) async fn retry<T>(
@@ -22,14 +22,14 @@ pub(super) async fn retry<T>(
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
-            Err(error) if !error.is_passing() || begun.elapsed() >= PATIENCE => return Err(error),
+            Err(error) if !error.is_passing() || begun.elapsed() >= RETRY_PERIOD => return Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("{}; trying again for {PATIENCE:?}", with_causes(&error));
+                    tracing::warn!("{}; trying again for {RETRY_PERIOD:?}", with_causes(&error));
                 }
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 

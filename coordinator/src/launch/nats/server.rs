@@ -14,22 +14,22 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
-use super::ClusterJob;
+use super::RemoteJob;
 use super::retry::retry;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{Patience, RunEntry, RunState};
 use crate::launch::LaunchError;
-use crate::launch::embedded::Sitting;
+use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{
-    Home, HostPaths, adopt_dead, image_locks, provider, reap, sandbox_helper,
+    StateDir, HostPaths, recover_dead_workers, image_locks, provider, reap, sandbox_helper,
 };
-use crate::launch::run::Session;
+use crate::launch::run::JobSession;
 use crate::workloads::job::Lanes;
 
 /// A server and a pool of its workers.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteOptions {
     /// How to reach the server.
     pub options: NatsOptions,
     /// The pool.
@@ -39,14 +39,14 @@ pub struct Remote {
 }
 
 /// A server that was connected to before anything else was done.
-pub struct Server {
+pub struct ConnectedServer {
     nats: Nats,
     pool: Name,
     bounds: Bounds,
 }
 
 /// Parts that a coordinator needs of its server.
-pub struct Ready {
+pub struct PreparedServer {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// Where coordinators say which runs they own.
@@ -58,26 +58,26 @@ pub struct Ready {
     _adopting: Task<()>,
 }
 
-impl Server {
+impl ConnectedServer {
     /// Connects.
     ///
     /// # Errors
-    /// [`LaunchError::Server`].
-    pub async fn connect(remote: Remote) -> Result<Self, LaunchError> {
-        let Remote { options, pool, unplaceable_timeout } = remote;
+    /// [`LaunchError::ConnectedServer`].
+    pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
+        let RemoteOptions { options, pool, unplaceable_timeout } = remote;
         let bounds = Bounds { lease: options.lease, unplaceable_timeout, ..Bounds::default() };
         let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
         Ok(Self { nats, pool, bounds })
     }
 
     /// Runs a session of a job to its end.
-    pub(in crate::launch) async fn run(self, session: Session) -> Result<Sitting, LaunchError> {
-        let Session { job, plan, store, events, mut stops, patience, reopen } = session;
+    pub(in crate::launch) async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
+        let JobSession { job, plan, store, events, mut stops, patience, reopen } = session;
         let classes = Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
         let state = job.jobs_dir.join(".rollout");
         let layout = Layout::new(job.run_dir());
         let ready = self.prepare(classes, &store, state, layout, &mut stops).await?;
-        let job = ClusterJob {
+        let job = RemoteJob {
             job,
             plan,
             store,
@@ -106,7 +106,7 @@ impl Server {
         state: PathBuf,
         layout: Layout,
         stops: &mut mpsc::Receiver<StopLevel>,
-    ) -> Result<Ready, LaunchError> {
+    ) -> Result<PreparedServer, LaunchError> {
         let Self { nats, pool, bounds } = self;
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
@@ -114,7 +114,7 @@ impl Server {
         let board: Arc<dyn Board> = Arc::new(nats.board());
         let prepare = retry(async || {
             let dispatch = nats.dispatch(&pool, &classes).await?;
-            bind(&nats, &*board, &pool, store.identity()).await?;
+            bind_pool(&nats, &*board, &pool, store.identity()).await?;
             let source = nats.source(&pool, store.identity()).await?;
             Ok((Arc::new(dispatch), Arc::new(source)))
         });
@@ -122,14 +122,14 @@ impl Server {
             prepared = prepare => prepared?,
             Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
-        let adopting = adopt(&nats, source, state, &layout, Arc::clone(store))?;
-        Ok(Ready { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
+        let adopting = spawn_recovery(&nats, source, state, &layout, Arc::clone(store))?;
+        Ok(PreparedServer { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
     }
 }
 
 /// Takes over what dead processes left on this host, beside the run: workers of the deployment, and
 /// a sitting of the run that had its worker in itself.
-fn adopt(
+fn spawn_recovery(
     nats: &Nats,
     source: Arc<dyn WorkSource>,
     own: PathBuf,
@@ -137,7 +137,7 @@ fn adopt(
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, LaunchError> {
     let variable = |name: &str| std::env::var_os(name);
-    let home = Home::of_user(variable).unwrap_or_else(|| Home::at(own));
+    let home = StateDir::for_user(variable).unwrap_or_else(|| StateDir::new(own));
     let host = HostPaths {
         image_locks: image_locks(variable, home.locks()),
         sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
@@ -154,7 +154,7 @@ fn adopt(
     Ok(supervise::spawn("adoption", async move {
         for base in bases.into_iter().filter(|base| base.is_dir()) {
             let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));
-            adopt_dead(base, owners, &providers, store, Arc::clone(&source)).await;
+            recover_dead_workers(base, owners, &providers, store, Arc::clone(&source)).await;
         }
         reap(&providers, &owners).await;
     }))
@@ -162,7 +162,7 @@ fn adopt(
 
 /// Binds the pool to the run's blob store; to another one than before only if no run of the pool
 /// says that it goes on with that.
-async fn bind(nats: &Nats, board: &dyn Board, pool: &Name, store: &str) -> Result<(), BindError> {
+async fn bind_pool(nats: &Nats, board: &dyn Board, pool: &Name, store: &str) -> Result<(), BindError> {
     match nats.bind_pool(pool, store, false).await {
         Err(BindError::Elsewhere { .. }) => {}
         bound => return bound,

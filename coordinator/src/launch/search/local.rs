@@ -11,12 +11,12 @@ use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{Command, TreeFile};
+use crate::config::{SearchCommand, TreeFile};
 use crate::engine::concurrency::{Caps, Tickets};
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{RunError, Taking, host_name};
-use crate::launch::embedded::{self, Embedded, Equipment};
+use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::launch::host::{self, HostPaths};
 use crate::workloads::search::backend::{
     Asked, EvalPlanner, Owner, Plan, Search, Stops, opening, outcome,
@@ -25,7 +25,7 @@ use crate::workloads::search::driver::{Directory, Opening, TreeError};
 use crate::workloads::search::manifest::Manifest;
 
 /// A search to be run in this process.
-pub(super) struct Local {
+pub(super) struct LocalSearch {
     /// The search.
     pub(super) opening: Opening,
     /// How its directory is taken.
@@ -44,13 +44,13 @@ pub(super) struct Local {
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
-impl Local {
+impl LocalSearch {
     /// Goes on with the search until it has ended.
     ///
     /// # Errors
     /// [`TreeError`]; what is written down stays.
     pub(super) async fn run(self) -> Result<Manifest, TreeError> {
-        self.engines_answer().await?;
+        self.check_services().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
         let Self { stops, events, .. } = self;
         let tree = search.tree.clone();
@@ -62,7 +62,7 @@ impl Local {
         let (stops, engine_stops, _passing) = Stops::fork(stops);
         let (give, given) = oneshot::channel();
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
-        let engine = embedded::run(Embedded {
+        let engine = embedded::run(EmbeddedRun {
             opening: opening(&tree, taking, Bounds::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
                 .limited(tickets)
@@ -97,12 +97,12 @@ impl Local {
     }
 
     /// Fails when the engine of an environment gives no answer. A search that has ended needs none.
-    async fn engines_answer(&self) -> Result<(), TreeError> {
+    async fn check_services(&self) -> Result<(), TreeError> {
         let tree = &self.opening.tree;
         let directory = Directory::new(tree.run_dir());
         let has_ended = directory.read()?.is_some_and(|manifest| manifest.state.stopped);
         if self.opening.rerun_evals || !has_ended {
-            host::answer(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
+            host::check_services(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, sto
 
 /// The variables that commands may see: those that they name.
 fn variables<'a>(
-    commands: impl IntoIterator<Item = &'a Command>,
+    commands: impl IntoIterator<Item = &'a SearchCommand>,
     environment: Vec<(String, String)>,
 ) -> TrialVariables {
     let values = commands.into_iter().flat_map(|command| command.env.values());
@@ -145,7 +145,7 @@ fn equip(
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
-) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+) -> impl FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send + use<> {
     // Former sittings may have left environments of ideas, too.
     let kinds = kinds(tree);
     let sandboxes = layout.sandboxes();
@@ -157,6 +157,6 @@ fn equip(
         let providers = providers.collect::<Result<BTreeMap<_, _>, _>>()?;
         let all = providers.values().cloned().collect();
         let runner = host::runner(providers, worker_dir, store, variables, host_name())?;
-        Ok(Equipment { runner: Arc::new(runner), providers: all })
+        Ok(WorkerEquipment { runner: Arc::new(runner), providers: all })
     }
 }

@@ -13,15 +13,15 @@ use rollout_worker::store::{self, StoreUrl};
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use self::local::Local;
+use self::local::LocalSearch;
 #[cfg(feature = "nats")]
-use self::remote::Cluster;
+use self::remote::RemoteSearch;
 use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
-use super::nats::{Remote, Server};
+use super::nats::{RemoteOptions, ConnectedServer};
 use crate::engine::{Patience, Taking};
-use crate::events::{SearchReporter, StartSink};
+use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
 use crate::workloads::search::backend::Plan;
 #[cfg(feature = "nats")]
@@ -43,11 +43,11 @@ pub struct SearchRequest {
     pub fail_unable: bool,
     /// The server whose workers run the evals; without one they run in this process.
     #[cfg(feature = "nats")]
-    pub remote: Option<Remote>,
+    pub remote: Option<RemoteOptions>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Outputs of its progress.
-    pub sinks: Vec<StartSink>,
+    pub sinks: Vec<SinkStarter>,
 }
 
 /// Runs a search until it has ended or is stopped.
@@ -62,7 +62,7 @@ pub async fn run(mut request: SearchRequest) -> Result<Manifest, LaunchError> {
         let SearchRequest { opening, patience, stops, .. } = request;
         simulate(opening, patience, stops).await.map_err(LaunchError::from)
     } else {
-        Box::pin(run_for_real(request, events)).await
+        Box::pin(run_live(request, events)).await
     };
     let overview = ran.as_ref().ok().map(|manifest| serde_json::to_value(Overview::of(manifest)));
     let overview = overview.transpose().map_err(|error| LaunchError::Outputs(error.into()))?;
@@ -72,7 +72,7 @@ pub async fn run(mut request: SearchRequest) -> Result<Manifest, LaunchError> {
     Ok(manifest)
 }
 
-async fn run_for_real(
+async fn run_live(
     #[cfg_attr(not(feature = "nats"), expect(unused_mut, reason = "a server is taken out"))]
     mut request: SearchRequest,
     events: mpsc::Sender<Vec<RunEvent>>,
@@ -84,29 +84,29 @@ async fn run_for_real(
     if let Some(remote) = request.remote.take() {
         return Box::pin(run_remote(remote, request, store, events)).await;
     }
-    let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
+    let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
     let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
     let taking = Taking { patience, shared: None };
-    let local = Local { opening, taking, store, host, environment, fail_unable, stops, events };
+    let local = LocalSearch { opening, taking, store, host, environment, fail_unable, stops, events };
     Ok(Box::pin(local.run()).await?)
 }
 
 #[cfg(feature = "nats")]
 async fn run_remote(
-    remote: Remote,
+    remote: RemoteOptions,
     request: SearchRequest,
     store: Arc<dyn store::BlobStore>,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<Manifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
-    let server = Server::connect(remote).await?;
+    let server = ConnectedServer::connect(remote).await?;
     let plan = Plan::new(&opening.tree, Arc::clone(&store)).await.map_err(TreeError::from)?;
     let state = opening.tree.runs_root.join(".rollout");
     let layout = Directory::new(opening.tree.run_dir()).layout().clone();
     let classes = plan.needs().map(|needs| needs.class).into();
     let ready = server.prepare(classes, &store, state, layout, &mut stops).await?;
-    let cluster = Cluster {
+    let cluster = RemoteSearch {
         opening,
         plan,
         // Workers go on while their coordinator is stopped or hangs: another one may, too.

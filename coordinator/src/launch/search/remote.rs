@@ -21,7 +21,7 @@ use crate::workloads::search::driver::{Directory, Opening, TreeError};
 use crate::workloads::search::manifest::Manifest;
 
 /// A search to be run by workers elsewhere.
-pub(super) struct Cluster {
+pub(super) struct RemoteSearch {
     /// The search.
     pub(super) opening: Opening,
     /// What its evals run under.
@@ -46,7 +46,7 @@ pub(super) struct Cluster {
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
-impl Cluster {
+impl RemoteSearch {
     /// Goes on with the search until it has ended.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Cluster {
         let taking =
             Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
-        let sitting = Sitting {
+        let sitting = SearchEngineSession {
             opening: opening(&tree, taking, self.bounds),
             planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
                 .limited(tickets)
@@ -107,7 +107,7 @@ impl Cluster {
 }
 
 /// The half of a sitting that runs what the search asks for.
-struct Sitting {
+struct SearchEngineSession {
     opening: engine::Opening,
     planner: EvalPlanner,
     dispatch: Arc<dyn Dispatch>,
@@ -118,7 +118,7 @@ struct Sitting {
     events: mpsc::Sender<Vec<RunEvent>>,
 }
 
-impl Sitting {
+impl SearchEngineSession {
     async fn run(mut self, is_ours: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
         let (events, lease) = (self.events, self.opening.bounds.lease);
         let (run, lock, planner) =

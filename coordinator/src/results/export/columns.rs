@@ -6,12 +6,12 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Durations, Timestamps};
 use serde_json::{Value, json};
 
-use super::source::Trial;
-use crate::results::metrics::{Scored, total_cost};
+use super::source::SettledTrial;
+use crate::results::metrics::{TrialScore, total_cost};
 
 /// Type of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnType {
     /// Text.
     Text,
     /// A JSON value.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 /// A cell that is not empty.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Cell {
+pub(super) enum ExportCell {
     Text(String),
     Json(Value),
     Integer(i64),
@@ -35,28 +35,28 @@ pub(super) enum Cell {
 }
 
 /// A column.
-pub(super) struct Column {
+pub(super) struct ExportColumn {
     /// Its name.
     pub(super) name: &'static str,
     /// The type of its cells.
-    pub(super) kind: Kind,
+    pub(super) kind: ColumnType,
     /// The cell of a row; nothing when there is nothing to say.
-    pub(super) cell: fn(&Row<'_>) -> Option<Cell>,
+    pub(super) cell: fn(&ExportRow<'_>) -> Option<ExportCell>,
 }
 
 /// A row: one settled trial.
-pub(super) struct Row<'a> {
+pub(super) struct ExportRow<'a> {
     run: RunId,
     job: &'a str,
-    pub(super) trial: &'a Trial,
-    scored: Scored,
+    pub(super) trial: &'a SettledTrial,
+    scored: TrialScore,
     durations: Option<&'a Durations>,
     timestamps: Option<&'a Timestamps>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> ExportRow<'a> {
     /// The row of a trial.
-    pub(super) fn new(run: RunId, job: &'a str, trial: &'a Trial) -> Self {
+    pub(super) fn new(run: RunId, job: &'a str, trial: &'a SettledTrial) -> Self {
         let (settlement, record) = (&trial.settlement, trial.record.as_ref());
         let by = settlement.by.as_ref();
         let reported = by.and_then(|by| by.durations.as_ref());
@@ -65,7 +65,7 @@ impl<'a> Row<'a> {
             run,
             job,
             trial,
-            scored: Scored::of(settlement),
+            scored: TrialScore::from_settlement(settlement),
             durations: record.map(|record| &record.durations).or(reported),
             timestamps: record.map(|record| &record.timestamps).or(seen),
         }
@@ -78,9 +78,9 @@ impl<'a> Row<'a> {
 
 macro_rules! columns {
     ($($name:literal: $kind:ident = |$row:ident| $cell:expr;)*) => {
-        &[$(Column {
+        &[$(ExportColumn {
             name: $name,
-            kind: Kind::$kind,
+            kind: ColumnType::$kind,
             cell: |$row| $cell.map(|value| cell!($kind, value)),
         }),*]
     };
@@ -88,18 +88,18 @@ macro_rules! columns {
 
 macro_rules! cell {
     (Text, $value:ident) => {
-        Cell::Text($value.to_string())
+        ExportCell::Text($value.to_string())
     };
     (Integer, $value:ident) => {
-        Cell::Integer(i64::from($value))
+        ExportCell::Integer(i64::from($value))
     };
     ($kind:ident, $value:ident) => {
-        Cell::$kind($value)
+        ExportCell::$kind($value)
     };
 }
 
 /// Every column, in order.
-pub(super) const COLUMNS: &[Column] = columns! {
+pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "run": Text = |row| Some(row.run);
     "job_name": Text = |row| Some(row.job);
     "item": Text = |row| Some(row.trial.settlement.item);
@@ -158,19 +158,19 @@ pub(super) const COLUMNS: &[Column] = columns! {
 };
 
 /// The task's `[metadata]`.
-fn metadata(row: &Row<'_>) -> Option<Value> {
+fn metadata(row: &ExportRow<'_>) -> Option<Value> {
     let metadata = &row.trial.task.about.metadata;
     (!metadata.is_empty()).then(|| Value::Object(metadata.clone()))
 }
 
 /// The verifier's several numbers.
-fn rewards(row: &Row<'_>) -> Option<Value> {
+fn rewards(row: &ExportRow<'_>) -> Option<Value> {
     let rewards = &row.trial.settlement.verdict.rewards;
     (!rewards.is_empty()).then(|| json!(rewards))
 }
 
 /// Names of the steps that could not be verified.
-fn unverified_steps(row: &Row<'_>) -> Option<String> {
+fn unverified_steps(row: &ExportRow<'_>) -> Option<String> {
     let steps = &row.trial.settlement.verdict.unverified_steps;
     (!steps.is_empty()).then(|| steps.join(", "))
 }

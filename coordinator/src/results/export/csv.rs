@@ -4,55 +4,55 @@
 use std::borrow::Cow;
 
 use super::ExportError;
-use super::columns::{COLUMNS, Cell, Column, Kind, Row};
-use super::output::Output;
-use super::source::{Source, Trial};
+use super::columns::{COLUMNS, ExportCell, ExportColumn, ColumnType, ExportRow};
+use super::output::ExportOutput;
+use super::source::{ExportSource, SettledTrial};
 use crate::results::escape;
 
 /// Writes the names of the columns and every trial.
-pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
+pub(super) async fn write(source: &mut ExportSource, output: &mut ExportOutput) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let keys = source.keys();
-    let mut line = Line::default();
+    let mut line = CsvLine::default();
     for column in columns() {
         line.add(column.name);
     }
     for key in &keys {
         line.add(&escape::cell(&format!("reward.{key}")));
     }
-    output.put(line.end().as_bytes())?;
+    output.write_bytes(line.end().as_bytes())?;
     for index in 0..source.len() {
         let trial = source.trial(index).await?;
-        let row = Row::new(run, &job, &trial);
+        let row = ExportRow::new(run, &job, &trial);
         for column in columns() {
             line.add(&text((column.cell)(&row)));
         }
         for key in &keys {
             line.add(&number(&trial, key));
         }
-        output.put(line.end().as_bytes())?;
+        output.write_bytes(line.end().as_bytes())?;
     }
     Ok(())
 }
 
 /// All but the rewards, which have a column for each key.
-fn columns() -> impl Iterator<Item = &'static Column> {
-    COLUMNS.iter().filter(|column| !(column.kind == Kind::Json && column.name == "rewards"))
+fn columns() -> impl Iterator<Item = &'static ExportColumn> {
+    COLUMNS.iter().filter(|column| !(column.kind == ColumnType::Json && column.name == "rewards"))
 }
 
 /// Text may come from anybody; numbers and times cannot be formulas.
-fn text(cell: Option<Cell>) -> String {
+fn text(cell: Option<ExportCell>) -> String {
     match cell {
         None => String::new(),
-        Some(Cell::Text(text)) => escape::cell(&text).into_owned(),
-        Some(Cell::Json(value)) => escape::cell(&value.to_string()).into_owned(),
-        Some(Cell::Integer(number)) => number.to_string(),
-        Some(Cell::Number(number)) => number.to_string(),
-        Some(Cell::Time(time)) => time.to_string(),
+        Some(ExportCell::Text(text)) => escape::cell(&text).into_owned(),
+        Some(ExportCell::Json(value)) => escape::cell(&value.to_string()).into_owned(),
+        Some(ExportCell::Integer(number)) => number.to_string(),
+        Some(ExportCell::Number(number)) => number.to_string(),
+        Some(ExportCell::Time(time)) => time.to_string(),
     }
 }
 
-fn number(trial: &Trial, key: &str) -> String {
+fn number(trial: &SettledTrial, key: &str) -> String {
     let mut numbers = trial.settlement.verdict.numbers();
     let found = numbers.find(|(known, _)| *known == key);
     found.map_or_else(String::new, |(_, number)| number.to_string())
@@ -60,12 +60,12 @@ fn number(trial: &Trial, key: &str) -> String {
 
 /// A line being made.
 #[derive(Default)]
-struct Line {
+struct CsvLine {
     text: String,
     begun: bool,
 }
 
-impl Line {
+impl CsvLine {
     fn add(&mut self, cell: &str) {
         if self.begun {
             self.text.push(',');

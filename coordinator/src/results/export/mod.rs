@@ -26,14 +26,14 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
 
-use crate::plan::PlanError;
-use crate::results::files::{FileError, TreeError};
-use output::Output;
-use source::Source;
+use crate::plan::JobPlanError;
+use crate::results::files::{FileError, TrialFilesError};
+use output::ExportOutput;
+use source::ExportSource;
 
 /// The form of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum ExportFormat {
     /// A directory as Harbor's jobs leave it, for its viewer and its tools.
     Harbor,
     /// An object per trial, a line each.
@@ -45,7 +45,7 @@ pub enum Format {
     Parquet,
 }
 
-impl Format {
+impl ExportFormat {
     /// Whether the form is text that can go to standard output.
     pub const fn is_text(self) -> bool {
         matches!(self, Self::Jsonl | Self::Csv)
@@ -54,13 +54,13 @@ impl Format {
 
 /// What to export.
 #[derive(Debug)]
-pub struct Request {
+pub struct ExportRequest {
     /// The run's directory.
     pub run_dir: PathBuf,
     /// Its blob store.
     pub store: Arc<dyn BlobStore>,
     /// The form.
-    pub format: Format,
+    pub format: ExportFormat,
     /// The file to write or, for Harbor, the directory of jobs to write a job's directory into.
     /// Standard output when absent, which only text may go to.
     pub out: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub struct Request {
 
 /// The header of a run's state, as far as exports show it.
 #[derive(Debug, Clone)]
-pub struct Header {
+pub struct RunHeader {
     /// Run.
     pub run: RunId,
     /// Name of the job.
@@ -85,7 +85,7 @@ pub struct Header {
 
 /// What was exported.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportSummary {
     /// The file or directory; none when it went to standard output.
     pub path: Option<PathBuf>,
     /// Trials in it.
@@ -126,7 +126,7 @@ pub enum ExportError {
     },
     /// The plan is damaged or of a newer format.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] JobPlanError),
     /// A trial's record or files cannot be read or written.
     #[error("cannot export {trial}")]
     Trial {
@@ -134,7 +134,7 @@ pub enum ExportError {
         trial: String,
         /// Why.
         #[source]
-        source: Box<TreeError>,
+        source: Box<TrialFilesError>,
     },
     /// There is something where the export is to go.
     #[error("{} exists already", .0.display())]
@@ -152,39 +152,39 @@ pub enum ExportError {
 ///
 /// # Errors
 /// [`ExportError`]; nothing is at the place of the output then that was not there before.
-pub async fn export(request: &Request, header: Header) -> Result<Exported, ExportError> {
-    let mut source = Source::open(&request.run_dir, header, Arc::clone(&request.store))?;
+pub async fn export(request: &ExportRequest, header: RunHeader) -> Result<ExportSummary, ExportError> {
+    let mut source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
     let path = match request.format {
-        Format::Harbor => {
+        ExportFormat::Harbor => {
             let jobs = request.out.as_deref().ok_or(ExportError::NeedsPlace)?;
             Some(harbor::write(&mut source, jobs).await?)
         }
         format => write_rows(&mut source, format, request.out.clone()).await?,
     };
-    Ok(Exported {
+    Ok(ExportSummary {
         path,
         trials: source.len(),
-        behind: source.behind(),
+        behind: source.missing_records(),
         unplanned: source.unplanned(),
-        keys_left_out: request.format == Format::Csv && source.keys_left_out(),
+        keys_left_out: request.format == ExportFormat::Csv && source.keys_left_out(),
     })
 }
 
 async fn write_rows(
-    source: &mut Source,
-    format: Format,
+    source: &mut ExportSource,
+    format: ExportFormat,
     out: Option<PathBuf>,
 ) -> Result<Option<PathBuf>, ExportError> {
     if out.is_none() && !format.is_text() {
         return Err(ExportError::NeedsPlace);
     }
-    let mut output = Output::open(out)?;
+    let mut output = ExportOutput::open(out)?;
     match format {
-        Format::Jsonl => json_lines::write(source, &mut output).await?,
-        Format::Csv => csv::write(source, &mut output).await?,
+        ExportFormat::Jsonl => json_lines::write(source, &mut output).await?,
+        ExportFormat::Csv => csv::write(source, &mut output).await?,
         #[cfg(feature = "parquet")]
-        Format::Parquet => parquet::write(source, &mut output).await?,
-        Format::Harbor => unreachable!("it has no rows"),
+        ExportFormat::Parquet => parquet::write(source, &mut output).await?,
+        ExportFormat::Harbor => unreachable!("it has no rows"),
     }
     output.finish()
 }

@@ -13,23 +13,23 @@ use crate::results::files::durable::{readable_by_all, sync_dir};
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// An output being written.
-pub(super) struct Output {
-    to: BufWriter<To>,
+pub(super) struct ExportOutput {
+    to: BufWriter<OutputTarget>,
     /// Nobody reads any more, which is a reader's right.
     closed: bool,
 }
 
-enum To {
+enum OutputTarget {
     Stdout(io::Stdout),
     File { path: PathBuf, file: NamedTempFile },
 }
 
-impl Output {
+impl ExportOutput {
     /// Opens a new file beside its place, or standard output. A former file of that name is
     /// replaced when the new one is whole.
     pub(super) fn open(path: Option<PathBuf>) -> Result<Self, ExportError> {
         let to = match path {
-            None => To::Stdout(io::stdout()),
+            None => OutputTarget::Stdout(io::stdout()),
             Some(path) if path.is_dir() => return Err(ExportError::Exists(path)),
             Some(path) => {
                 let parent = parent(&path);
@@ -37,24 +37,24 @@ impl Output {
                     .prefix(".new-")
                     .tempfile_in(parent)
                     .map_err(FileError::at("create a file in", parent))?;
-                To::File { path, file }
+                OutputTarget::File { path, file }
             }
         };
         Ok(Self { to: BufWriter::with_capacity(BUFFER_BYTES, to), closed: false })
     }
 
     /// Writes bytes.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
         let written = if self.closed { Ok(()) } else { self.to.write_all(bytes) };
-        self.check(written)
+        self.handle_closed(written)
     }
 
     /// Makes the output whole; its path.
     pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
         let flushed = if self.closed { Ok(()) } else { self.to.flush() };
-        self.check(flushed)?;
+        self.handle_closed(flushed)?;
         let (to, _nothing_left) = self.to.into_parts();
-        let To::File { path, file } = to else { return Ok(None) };
+        let OutputTarget::File { path, file } = to else { return Ok(None) };
         (readable_by_all(file.as_file()).and_then(|()| file.as_file().sync_all()))
             .map_err(FileError::at("write", &path))?;
         file.persist(&path)
@@ -70,7 +70,7 @@ impl Output {
         &mut self.to
     }
 
-    fn check(&mut self, written: io::Result<()>) -> Result<(), ExportError> {
+    fn handle_closed(&mut self, written: io::Result<()>) -> Result<(), ExportError> {
         match written {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -79,8 +79,8 @@ impl Output {
             }
             Err(error) => {
                 let path = match self.to.get_ref() {
-                    To::Stdout(_) => Path::new("standard output"),
-                    To::File { path, .. } => path,
+                    OutputTarget::Stdout(_) => Path::new("standard output"),
+                    OutputTarget::File { path, .. } => path,
                 };
                 Err(FileError::at("write to", path)(error).into())
             }
@@ -88,7 +88,7 @@ impl Output {
     }
 }
 
-impl Write for To {
+impl Write for OutputTarget {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(out) => out.write(bytes),

@@ -13,9 +13,9 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 
 use super::ExportError;
-use super::columns::{COLUMNS, Cell, Kind, Row};
-use super::output::Output;
-use super::source::Source;
+use super::columns::{COLUMNS, ExportCell, ColumnType, ExportRow};
+use super::output::ExportOutput;
+use super::source::ExportSource;
 
 /// Rows of a group, at most.
 const GROUP_ROWS: usize = 10_000;
@@ -24,17 +24,17 @@ const GROUP_ROWS: usize = 10_000;
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
 
 /// Writes every trial.
-pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
+pub(super) async fn write(source: &mut ExportSource, output: &mut ExportOutput) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(concat!("rollout ", env!("CARGO_PKG_VERSION")).to_owned())
         .build();
     let mut file = SerializedFileWriter::new(output.writer(), schema()?, Arc::new(properties))?;
-    let mut group = Group::default();
+    let mut group = RowGroupBuffer::default();
     for index in 0..source.len() {
         let trial = source.trial(index).await?;
-        group.add(&Row::new(run, &job, &trial));
+        group.add(&ExportRow::new(run, &job, &trial));
         if group.is_full() {
             std::mem::take(&mut group).write(&mut file)?;
         }
@@ -47,11 +47,11 @@ pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<()
 fn schema() -> Result<TypePtr, ParquetError> {
     let fields = COLUMNS.iter().map(|column| {
         let (physical, logical) = match column.kind {
-            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-            Kind::Json => (Physical::BYTE_ARRAY, Some(LogicalType::Json)),
-            Kind::Integer => (Physical::INT64, None),
-            Kind::Number => (Physical::DOUBLE, None),
-            Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
+            ColumnType::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            ColumnType::Json => (Physical::BYTE_ARRAY, Some(LogicalType::Json)),
+            ColumnType::Integer => (Physical::INT64, None),
+            ColumnType::Number => (Physical::DOUBLE, None),
+            ColumnType::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
         };
         let field = Type::primitive_type_builder(column.name, physical)
             .with_repetition(Repetition::OPTIONAL)
@@ -66,18 +66,18 @@ fn schema() -> Result<TypePtr, ParquetError> {
 
 /// Rows that are written together: the cells of each column.
 #[derive(Default)]
-struct Group {
-    columns: Vec<Vec<Option<Cell>>>,
+struct RowGroupBuffer {
+    columns: Vec<Vec<Option<ExportCell>>>,
     rows: usize,
     bytes: usize,
 }
 
-impl Group {
-    fn add(&mut self, row: &Row<'_>) {
+impl RowGroupBuffer {
+    fn add(&mut self, row: &ExportRow<'_>) {
         self.columns.resize_with(COLUMNS.len(), Vec::new);
         for (column, cells) in COLUMNS.iter().zip(&mut self.columns) {
             let cell = (column.cell)(row);
-            if let Some(Cell::Text(text)) = &cell {
+            if let Some(ExportCell::Text(text)) = &cell {
                 self.bytes += text.len();
             }
             cells.push(cell);
@@ -110,21 +110,21 @@ impl Group {
 /// Empty cells are told by the levels alone.
 fn write_column(
     writer: &mut SerializedColumnWriter<'_>,
-    kind: Kind,
-    cells: Vec<Option<Cell>>,
+    kind: ColumnType,
+    cells: Vec<Option<ExportCell>>,
 ) -> Result<(), ParquetError> {
     let levels: Vec<i16> = cells.iter().map(|cell| i16::from(cell.is_some())).collect();
     let cells = cells.into_iter().flatten();
     match kind {
-        Kind::Text | Kind::Json => {
+        ColumnType::Text | ColumnType::Json => {
             let values: Vec<ByteArray> = cells.map(|cell| text(cell).as_str().into()).collect();
             writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?
         }
-        Kind::Integer | Kind::Time => {
+        ColumnType::Integer | ColumnType::Time => {
             let values: Vec<i64> = cells.map(|cell| integer(&cell)).collect();
             writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?
         }
-        Kind::Number => {
+        ColumnType::Number => {
             let values: Vec<f64> = cells.map(|cell| number(&cell)).collect();
             writer.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?
         }
@@ -132,25 +132,25 @@ fn write_column(
     Ok(())
 }
 
-fn text(cell: Cell) -> String {
+fn text(cell: ExportCell) -> String {
     match cell {
-        Cell::Text(text) => text,
-        Cell::Json(value) => value.to_string(),
+        ExportCell::Text(text) => text,
+        ExportCell::Json(value) => value.to_string(),
         _ => unreachable!("columns of text have no other cells"),
     }
 }
 
-fn integer(cell: &Cell) -> i64 {
+fn integer(cell: &ExportCell) -> i64 {
     match cell {
-        Cell::Integer(number) => *number,
-        Cell::Time(time) => time.as_microsecond(),
+        ExportCell::Integer(number) => *number,
+        ExportCell::Time(time) => time.as_microsecond(),
         _ => unreachable!("columns of whole numbers and times have no other cells"),
     }
 }
 
-fn number(cell: &Cell) -> f64 {
+fn number(cell: &ExportCell) -> f64 {
     match cell {
-        Cell::Number(number) => *number,
+        ExportCell::Number(number) => *number,
         _ => unreachable!("columns of numbers have no other cells"),
     }
 }

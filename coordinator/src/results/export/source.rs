@@ -12,19 +12,19 @@ use rollout_worker::store::BlobStore;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ExportError, Header};
+use super::{ExportError, RunHeader};
 use crate::engine::journal::Layout;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
 use crate::results::files::{FileError, content};
 
 /// Keys of rewards that are remembered, for forms that have a column for each.
-const KEYS: usize = 256;
+const MAX_KEYS: usize = 256;
 
 /// A run that is exported.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ExportSource {
     /// The header of the run's state.
-    pub(super) header: Header,
+    pub(super) header: RunHeader,
     /// The plan.
     pub(super) plan: JobPlan,
     /// `config.json`; nothing when it is missing.
@@ -32,7 +32,7 @@ pub(super) struct Source {
     /// Where records and files are read from.
     pub(super) store: Arc<dyn BlobStore>,
     files: Vec<(PathBuf, BufReader<File>)>,
-    places: Vec<Place>,
+    places: Vec<TrialPosition>,
     keys: BTreeSet<String>,
     keys_left_out: bool,
     unplanned: u64,
@@ -40,7 +40,7 @@ pub(super) struct Source {
 
 /// Where a settled trial stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct TrialPosition {
     ordinal: u64,
     file: u32,
     offset: u64,
@@ -48,7 +48,7 @@ struct Place {
 
 /// A settled trial.
 #[derive(Debug)]
-pub(super) struct Trial {
+pub(super) struct SettledTrial {
     /// Its name.
     pub(super) name: TrialName,
     /// Its terminal record.
@@ -59,11 +59,11 @@ pub(super) struct Trial {
     pub(super) task: PlannedTask,
 }
 
-impl Source {
+impl ExportSource {
     /// Reads a run directory and where its trials stand.
     pub(super) fn open(
         run_dir: &Path,
-        header: Header,
+        header: RunHeader,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, ExportError> {
         let layout = Layout::new(run_dir);
@@ -87,7 +87,7 @@ impl Source {
             if !path.exists() {
                 break;
             }
-            source.survey(path)?;
+            source.index_records(path)?;
         }
         source.places.sort_unstable();
         // Of two records of a trial the later one counts.
@@ -98,18 +98,18 @@ impl Source {
     }
 
     /// Notes where the trials of a file of records stand.
-    fn survey(&mut self, path: PathBuf) -> Result<(), ExportError> {
+    fn index_records(&mut self, path: PathBuf) -> Result<(), ExportError> {
         let file = File::open(&path).map_err(FileError::at("open", &path))?;
         let mut reader = BufReader::new(file);
         let number = u32::try_from(self.files.len()).expect("few files");
         let (mut offset, mut line) = (0, Vec::new());
         while let Some(settlement) = next_line(&mut reader, &path, &mut line)? {
             match settlement.trial().and_then(|trial| self.plan.ordinal(trial)) {
-                Some(ordinal) => self.places.push(Place { ordinal, file: number, offset }),
+                Some(ordinal) => self.places.push(TrialPosition { ordinal, file: number, offset }),
                 None => self.unplanned += 1,
             }
             for key in settlement.verdict.rewards.into_keys() {
-                if self.keys.len() < KEYS || self.keys.contains(&key) {
+                if self.keys.len() < MAX_KEYS || self.keys.contains(&key) {
                     self.keys.insert(key);
                 } else {
                     self.keys_left_out = true;
@@ -127,7 +127,7 @@ impl Source {
     }
 
     /// Settled trials whose records are not there yet.
-    pub(super) fn behind(&self) -> u64 {
+    pub(super) fn missing_records(&self) -> u64 {
         self.header.settled.saturating_sub(self.len() + self.unplanned)
     }
 
@@ -147,7 +147,7 @@ impl Source {
     }
 
     /// The trial at an index, in the plan's order.
-    pub(super) async fn trial(&mut self, index: u64) -> Result<Trial, ExportError> {
+    pub(super) async fn trial(&mut self, index: u64) -> Result<SettledTrial, ExportError> {
         let place = self.places[usize::try_from(index).expect("an index of a list")];
         let (path, reader) = &mut self.files[place.file as usize];
         reader.seek(SeekFrom::Start(place.offset)).map_err(FileError::at("read", path))?;
@@ -157,7 +157,7 @@ impl Source {
         let record = match blob {
             None => None,
             Some(blob) => {
-                let record = content::record(&*self.store, blob, &settlement).await;
+                let record = content::read_record(&*self.store, blob, &settlement).await;
                 Some(record.map_err(|source| ExportError::Trial {
                     trial: settlement.name.to_string(),
                     source: Box::new(source),
@@ -166,7 +166,7 @@ impl Source {
         };
         let planned = self.plan.trial(place.ordinal).expect("it was found in the plan");
         let task = self.plan.tasks()[planned.task].clone();
-        Ok(Trial { name: planned.name, settlement, record, task })
+        Ok(SettledTrial { name: planned.name, settlement, record, task })
     }
 }
 

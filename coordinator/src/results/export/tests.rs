@@ -22,7 +22,7 @@ use rollout_worker::store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::About;
+use crate::config::TaskMetadata;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
 use crate::results::testing::{self, at, record};
 
@@ -30,9 +30,9 @@ const AGENTS: [&str; 2] = ["oracle", "=cmd"];
 const TASKS: [&str; 2] = ["a,b", "two"];
 
 /// Facts of the file of the first task; the other has none.
-fn about(task: &str) -> About {
+fn about(task: &str) -> TaskMetadata {
     if task != TASKS[0] {
-        return About::default();
+        return TaskMetadata::default();
     }
     let said = json!({
         "name": "org/first", "source": "somewhere", "metadata": {"difficulty": "hard"},
@@ -41,7 +41,7 @@ fn about(task: &str) -> About {
 }
 
 /// A run directory of two agents, two tasks and two attempts.
-struct Run {
+struct TestRun {
     dir: tempfile::TempDir,
     store: Arc<MemoryStore>,
     lines: Vec<u8>,
@@ -50,7 +50,7 @@ struct Run {
     records: Vec<Digest>,
 }
 
-impl Run {
+impl TestRun {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let agent = |name: &str| AgentSpec {
@@ -133,10 +133,10 @@ impl Run {
         fs::write(self.path().join("records/000001.jsonl"), &self.lines).expect("written");
     }
 
-    async fn export(&self, format: Format, out: &Path) -> Result<Exported, ExportError> {
+    async fn export(&self, format: ExportFormat, out: &Path) -> Result<ExportSummary, ExportError> {
         let store: Arc<dyn BlobStore> = self.store.clone();
         let (run_dir, out) = (self.path(), Some(out.to_owned()));
-        crate::launch::export::export(&Request { run_dir, store, format, out }).await
+        crate::launch::export::export(&ExportRequest { run_dir, store, format, out }).await
     }
 
     /// An archive of one file in the store.
@@ -166,8 +166,8 @@ fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
 }
 
 /// Four of eight trials, settled in another order than the plan's.
-async fn run() -> Run {
-    let mut run = Run::new();
+async fn run() -> TestRun {
+    let mut run = TestRun::new();
     let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "=late\nby far, \"far\"");
     let numbers = Rewards::from([("=a".to_owned(), 1.0), ("b".to_owned(), -0.25)]);
     let several =
@@ -193,10 +193,10 @@ async fn run() -> Run {
 async fn rows_are_as_they_always_were() {
     let run = run().await;
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/results/export/golden");
-    for (format, file) in [(Format::Jsonl, "rows.jsonl"), (Format::Csv, "rows.csv")] {
+    for (format, file) in [(ExportFormat::Jsonl, "rows.jsonl"), (ExportFormat::Csv, "rows.csv")] {
         let out = run.path().join(file);
         let exported = run.export(format, &out).await.expect("exported");
-        let expected = Exported {
+        let expected = ExportSummary {
             path: Some(out.clone()),
             trials: 4,
             behind: 0,
@@ -223,7 +223,7 @@ async fn what_is_not_in_the_records_is_told() {
     run.settled += 2;
     run.close();
     let out = run.path().join("out");
-    let exported = run.export(Format::Jsonl, &out).await.expect("exported");
+    let exported = run.export(ExportFormat::Jsonl, &out).await.expect("exported");
     assert_eq!((exported.trials, exported.unplanned, exported.behind), (4, 1, 3));
     let text = fs::read_to_string(&out).expect("written");
     let first: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
@@ -234,13 +234,13 @@ async fn what_is_not_in_the_records_is_told() {
 async fn what_is_no_run_or_in_the_way_is_refused() {
     let run = run().await;
     let out = run.path().join("jobs");
-    run.export(Format::Harbor, &out).await.expect("exported");
-    let again = run.export(Format::Harbor, &out).await;
+    run.export(ExportFormat::Harbor, &out).await.expect("exported");
+    let again = run.export(ExportFormat::Harbor, &out).await;
     assert!(matches!(again, Err(ExportError::Exists(_))), "{again:?}");
     let names: Vec<_> = fs::read_dir(&out).expect("a directory").collect();
     assert_eq!(names.len(), 1, "{names:?}");
     fs::remove_file(run.path().join("manifest.json")).expect("removed");
-    let none = run.export(Format::Csv, &run.path().join("x.csv")).await;
+    let none = run.export(ExportFormat::Csv, &run.path().join("x.csv")).await;
     assert!(matches!(none, Err(ExportError::NoRun { .. })), "{none:?}");
     assert!(!run.path().join("x.csv").exists());
 }
@@ -252,7 +252,7 @@ async fn parquet_has_the_same_rows() {
     use ::parquet::record::Field;
     let run = run().await;
     let out = run.path().join("rows.parquet");
-    run.export(Format::Parquet, &out).await.expect("exported");
+    run.export(ExportFormat::Parquet, &out).await.expect("exported");
     let reader = SerializedFileReader::new(fs::File::open(out).expect("a file")).expect("Parquet");
     let value = |field: &Field| match field {
         Field::Null => Value::Null,
@@ -269,15 +269,15 @@ async fn parquet_has_the_same_rows() {
         .collect();
     assert_eq!(rows.len(), 4);
     let lines = run.path().join("rows.jsonl");
-    run.export(Format::Jsonl, &lines).await.expect("exported");
+    run.export(ExportFormat::Jsonl, &lines).await.expect("exported");
     let text = fs::read_to_string(lines).expect("written");
     for (row, line) in rows.iter().zip(text.lines()) {
         let line: Value = serde_json::from_str(line).expect("JSON");
         for column in columns::COLUMNS {
             let (got, expected) = (&row[column.name], &line[column.name]);
             match column.kind {
-                columns::Kind::Time => assert_eq!(got.is_null(), expected.is_null()),
-                columns::Kind::Json => {
+                columns::ColumnType::Time => assert_eq!(got.is_null(), expected.is_null()),
+                columns::ColumnType::Json => {
                     assert_eq!(got.as_str().map(str::to_owned), text_of(expected));
                 }
                 _ => assert_eq!(got, expected, "{}", column.name),
@@ -292,7 +292,7 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 /// A record with logs, captured output, an artifact and a step.
-async fn with_files(run: &Run, settled: &Settlement) -> TrialRecord {
+async fn with_files(run: &TestRun, settled: &Settlement) -> TrialRecord {
     let text = run.store.put_bytes(b"text"[..].into(), MediaType::Text).await.expect("stored");
     let output = |path: &str| OutputFile {
         path: path.into(),
@@ -340,7 +340,7 @@ async fn harbors_directory_has_everything_in_its_places() {
     run.settle(settled, Some(recorded)).await;
     run.close();
     let jobs = run.path().join("jobs");
-    let exported = run.export(Format::Harbor, &jobs).await.expect("exported");
+    let exported = run.export(ExportFormat::Harbor, &jobs).await.expect("exported");
     let job = jobs.canonicalize().expect("a directory").join("a job");
     assert_eq!(exported.path.as_deref(), Some(&*job));
     let read = |path: PathBuf| -> Value {
@@ -493,11 +493,11 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
 fn every_form(verdict: &Verdict, recorded: TrialRecord) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut run = Run::new();
+        let mut run = TestRun::new();
         let settled = settlement(name(1, 1, 2), verdict.clone());
         run.settle(settled, Some(recorded)).await;
         run.close();
-        for format in <Format as clap::ValueEnum>::value_variants() {
+        for format in <ExportFormat as clap::ValueEnum>::value_variants() {
             let out = run.path().join(format!("{format:?}"));
             let exported = run.export(*format, &out).await.expect("exported");
             assert_eq!(exported.trials, 1);

@@ -14,14 +14,14 @@ use serde::Serialize;
 use super::content;
 use super::durable::{self, FileError};
 use super::layout;
-use super::tree::{TreeError, clear_the_way, make_directories};
+use super::trial_dir_writer::{TrialFilesError, prepare_target, make_directories};
 
 /// Directory of artifacts, of a trial and of each of its steps.
-const DIRECTORY: &str = "artifacts";
+const ARTIFACTS_DIR: &str = "artifacts";
 
 /// One line of the manifest.
 #[derive(Debug, Serialize)]
-struct Entry<'a> {
+struct ArtifactEntry<'a> {
     /// Absolute path inside the environment.
     source: &'a str,
     /// Path below the directory of the trial or of the step.
@@ -38,14 +38,14 @@ struct Entry<'a> {
 /// holds nothing that is worth more. Returns those whose content is damaged or gone.
 ///
 /// # Errors
-/// [`TreeError`] when the store or the disk fails, or a record says what cannot be.
+/// [`TrialFilesError`] when the store or the disk fails, or a record says what cannot be.
 pub(super) async fn write(
     store: &dyn BlobStore,
     artifacts: &[ArtifactRecord],
     trial: &Path,
-) -> Result<Vec<TreeError>, TreeError> {
+) -> Result<Vec<TrialFilesError>, TrialFilesError> {
     let mut lost = Vec::new();
-    let mut manifests: BTreeMap<PathBuf, Vec<Entry<'_>>> = BTreeMap::new();
+    let mut manifests: BTreeMap<PathBuf, Vec<ArtifactEntry<'_>>> = BTreeMap::new();
     for artifact in artifacts {
         let (base, below) = split(&artifact.path)?;
         manifests.entry(base).or_default().push(entry(artifact, &below));
@@ -56,9 +56,9 @@ pub(super) async fn write(
         }
     }
     for (base, entries) in manifests {
-        let path = base.join(DIRECTORY).join(layout::MANIFEST);
+        let path = base.join(ARTIFACTS_DIR).join(layout::MANIFEST);
         let target = trial.join(&path);
-        clear_the_way(trial, &path, &target)?;
+        prepare_target(trial, &path, &target)?;
         File::create_new(&target)
             .and_then(|file| durable::write_json(file, &entries))
             .map_err(FileError::at("write", &target))?;
@@ -68,20 +68,20 @@ pub(super) async fn write(
 
 /// Splits the path of an artifact into the directory of the trial or step that it belongs to, and
 /// the rest: `steps/one` and `artifacts/tmp/x`.
-fn split(path: &str) -> Result<(PathBuf, PathBuf), TreeError> {
-    let bad = || TreeError::OutputPath(path.to_owned());
+fn split(path: &str) -> Result<(PathBuf, PathBuf), TrialFilesError> {
+    let bad = || TrialFilesError::OutputPath(path.to_owned());
     let clean = ArchivePath::clean(path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let parts: Vec<_> = clean.as_path().iter().collect();
     let base = match parts[..] {
-        [first, _, ..] if first == DIRECTORY => 0,
-        [steps, _, third, _, ..] if steps == layout::STEPS && third == DIRECTORY => 2,
+        [first, _, ..] if first == ARTIFACTS_DIR => 0,
+        [steps, _, third, _, ..] if steps == layout::STEPS && third == ARTIFACTS_DIR => 2,
         _ => return Err(bad()),
     };
     Ok((parts[..base].iter().collect(), parts[base..].iter().collect()))
 }
 
-fn entry<'a>(artifact: &'a ArtifactRecord, below: &Path) -> Entry<'a> {
-    Entry {
+fn entry<'a>(artifact: &'a ArtifactRecord, below: &Path) -> ArtifactEntry<'a> {
+    ArtifactEntry {
         source: &artifact.source,
         destination: below.to_string_lossy().into_owned(),
         kind: artifact.kind.unwrap_or_else(|| likely_kind(&artifact.source)),
@@ -104,14 +104,14 @@ async fn unpack(
     artifact: &ArtifactRecord,
     archive: &BlobRef,
     trial: &Path,
-) -> Result<(), TreeError> {
+) -> Result<(), TrialFilesError> {
     let path = PathBuf::from(&artifact.path);
     let target = trial.join(&path);
     let file = artifact.kind == Some(ArtifactKind::File);
     let (root, to) = (trial.to_owned(), target.clone());
     supervise::blocking(move || {
         // Artifacts may overlap: one directory may lie inside another.
-        if file { clear_the_way(&root, &path, &to) } else { make_directories(&root, &path) }
+        if file { prepare_target(&root, &path, &to) } else { make_directories(&root, &path) }
     })
     .await?;
     if !file {
@@ -123,7 +123,7 @@ async fn unpack(
     extract(store, &artifact.path, archive, beside.path()).await?;
     let name = artifact.path.clone();
     supervise::blocking(move || {
-        let only = only_file(beside.path())?.ok_or(TreeError::OutputPath(name))?;
+        let only = only_file(beside.path())?.ok_or(TrialFilesError::OutputPath(name))?;
         fs::rename(only, &target).map_err(FileError::at("move a file to", &target))?;
         Ok(())
     })
@@ -133,20 +133,20 @@ async fn unpack(
 /// Unpacks an archive of an environment's files.
 ///
 /// # Errors
-/// [`TreeError`] when the store or the disk fails, and when the archive is not whole.
+/// [`TrialFilesError`] when the store or the disk fails, and when the archive is not whole.
 pub(super) async fn extract(
     store: &dyn BlobStore,
     what: &str,
     archive: &BlobRef,
     into: &Path,
-) -> Result<(), TreeError> {
+) -> Result<(), TrialFilesError> {
     let what = || what.to_owned();
     let source = (store.get(&archive.digest).await)
-        .map_err(|source| TreeError::Store { what: what(), source })?;
+        .map_err(|source| TrialFilesError::Store { what: what(), source })?;
     let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS)
         .await
-        .map_err(|source| TreeError::Unpack { what: what(), source })?;
-    report.cut.map_or(Ok(()), |cut| Err(TreeError::ArchiveCut { what: what(), cut }))
+        .map_err(|source| TrialFilesError::Unpack { what: what(), source })?;
+    report.cut.map_or(Ok(()), |cut| Err(TrialFilesError::ArchiveCut { what: what(), cut }))
 }
 
 /// The one regular file below `dir`.

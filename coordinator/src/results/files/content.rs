@@ -13,26 +13,26 @@ use rollout_worker::supervise;
 use super::artifacts;
 use super::durable;
 use super::layout;
-use super::tree::{TreeError, clear_the_way, make_directories};
+use super::trial_dir_writer::{TrialFilesError, prepare_target, make_directories};
 
 /// Reads the record of the execution that settled a trial.
 ///
 /// # Errors
-/// [`TreeError`] when the store fails, and when it is not that execution's record.
-pub(crate) async fn record(
+/// [`TrialFilesError`] when the store fails, and when it is not that execution's record.
+pub(crate) async fn read_record(
     store: &dyn BlobStore,
     blob: &BlobRef,
     settlement: &Settlement,
-) -> Result<TrialRecord, TreeError> {
+) -> Result<TrialRecord, TrialFilesError> {
     let bytes = (store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
-        .map_err(|source| TreeError::Store { what: "the record".to_owned(), source })?;
+        .map_err(|source| TrialFilesError::Store { what: "the record".to_owned(), source })?;
     let record: TrialRecord = serde_json::from_slice(&bytes)
-        .map_err(|source| TreeError::Record { digest: blob.digest, source })?;
+        .map_err(|source| TrialFilesError::Record { digest: blob.digest, source })?;
     let exec = settlement.by.as_ref().map(|by| by.exec);
     if record.item == settlement.item && Some(record.exec) == exec {
         Ok(record)
     } else {
-        Err(TreeError::OtherRecord(blob.digest))
+        Err(TrialFilesError::OtherRecord(blob.digest))
     }
 }
 
@@ -40,12 +40,12 @@ pub(crate) async fn record(
 /// its content is damaged or gone, with the reason.
 ///
 /// # Errors
-/// [`TreeError`] when the store or the disk fails, or the record says what cannot be.
+/// [`TrialFilesError`] when the store or the disk fails, or the record says what cannot be.
 pub(crate) async fn write(
     store: &dyn BlobStore,
     record: &TrialRecord,
     into: &Path,
-) -> Result<Vec<TreeError>, TreeError> {
+) -> Result<Vec<TrialFilesError>, TrialFilesError> {
     let mut lost = Vec::new();
     if let Some(logs) = &record.logs {
         let to = into.join("logs");
@@ -55,7 +55,7 @@ pub(crate) async fn write(
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
         name::check_component(&step.name)
-            .map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
+            .map_err(|bad| TrialFilesError::Name { name: step.name.clone(), bad })?;
         let below = Path::new(layout::STEPS).join(&step.name).join("logs");
         let (root, to) = (into.to_owned(), into.join(&below));
         supervise::blocking(move || make_directories(&root, &below)).await?;
@@ -81,12 +81,12 @@ pub(super) async fn unless_lost(
     store: &dyn BlobStore,
     blob: &BlobRef,
     target: &Path,
-    written: Result<(), TreeError>,
-) -> Result<Option<TreeError>, TreeError> {
+    written: Result<(), TrialFilesError>,
+) -> Result<Option<TrialFilesError>, TrialFilesError> {
     let Err(error) = written else { return Ok(None) };
     let lost = match &error {
         // A store that found the content damaged has put it aside.
-        TreeError::ArchiveCut { cut: ArchiveTruncation::Source(_), .. } => {
+        TrialFilesError::ArchiveCut { cut: ArchiveTruncation::Source(_), .. } => {
             store.contains(&blob.digest).await.is_ok_and(|there| !there)
         }
         error => error.is_lost(),
@@ -99,13 +99,13 @@ pub(super) async fn unless_lost(
 }
 
 /// Captured output wins over a file of the same name that an agent left in its logs.
-async fn copy_output(store: &dyn BlobStore, output: &OutputFile, into: &Path) -> Result<(), TreeError> {
-    let bad = || TreeError::OutputPath(output.path.clone());
+async fn copy_output(store: &dyn BlobStore, output: &OutputFile, into: &Path) -> Result<(), TrialFilesError> {
+    let bad = || TrialFilesError::OutputPath(output.path.clone());
     let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let target = into.join(path.as_path());
     let root = into.to_owned();
     let cleared = target.clone();
-    supervise::blocking(move || clear_the_way(&root, path.as_path(), &cleared)).await?;
+    supervise::blocking(move || prepare_target(&root, path.as_path(), &cleared)).await?;
     (store.get_file(&output.blob.digest, &target).await)
-        .map_err(|source| TreeError::Store { what: output.path.clone(), source })
+        .map_err(|source| TrialFilesError::Store { what: output.path.clone(), source })
 }

@@ -30,7 +30,7 @@ pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> O
     }
     let outputs: Vec<&OutputFile> = (record.iter())
         .flat_map(|record| &record.outputs)
-        .filter(|output| belongs(&output.path, main.phase))
+        .filter(|output| is_of_phase(&output.path, main.phase))
         .collect();
     if !outputs.is_empty() {
         text.push_str("\nWhere to look:\n");
@@ -72,7 +72,7 @@ const fn class(class: ErrorClass) -> &'static str {
 }
 
 /// Whether a captured file tells about a phase.
-fn belongs(path: &str, phase: Phase) -> bool {
+fn is_of_phase(path: &str, phase: Phase) -> bool {
     match phase {
         Phase::AgentSetup => path.starts_with("setup/"),
         Phase::AgentExecution => path.starts_with("command/"),

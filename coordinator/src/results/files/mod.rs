@@ -15,17 +15,17 @@ pub mod layout;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod tree;
+mod trial_dir_writer;
 mod trial_result;
-mod whole;
+mod json_digest;
 
 use std::path::Path;
 
 use serde::Serialize;
 
 pub use durable::FileError;
-pub use tree::TreeError;
-pub(crate) use tree::Trees;
+pub use trial_dir_writer::TrialFilesError;
+pub(crate) use trial_dir_writer::TrialDirWriter;
 
 /// Replaces a JSON document of the run directory, durably.
 ///

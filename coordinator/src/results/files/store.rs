@@ -16,7 +16,7 @@ pub const RUNS: &str = "runs/";
 
 /// Where the blobs of a run are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreNote {
+pub struct StoreReference {
     /// Identity of the store.
     pub identity: String,
     /// Its directory.
@@ -32,7 +32,7 @@ pub struct NoStore {
     /// Where it was looked for.
     pub looked: Vec<PathBuf>,
     /// What the run used.
-    pub note: Option<StoreNote>,
+    pub note: Option<StoreReference>,
 }
 
 fn places(looked: &[PathBuf]) -> String {
@@ -44,7 +44,7 @@ fn places(looked: &[PathBuf]) -> String {
 ///
 /// # Errors
 /// [`FileError`].
-pub async fn note(
+pub async fn write_reference(
     run_dir: &Path,
     run: RunId,
     store: &dyn BlobStore,
@@ -59,14 +59,14 @@ pub async fn note(
     if let Err(error) = store.put_document(&path, text.into()).await {
         tracing::warn!("the blob store does not know of the run: {error}");
     }
-    let note = StoreNote { identity, directory, relative };
-    if StoreNote::read(&root).as_ref() == Some(&note) {
+    let note = StoreReference { identity, directory, relative };
+    if StoreReference::read(&root).as_ref() == Some(&note) {
         return Ok(());
     }
     write_document(&root, layout::STORE, &note)
 }
 
-impl StoreNote {
+impl StoreReference {
     /// What a run directory says; nothing when it says nothing that can be read.
     pub fn read(run_dir: &Path) -> Option<Self> {
         let text = std::fs::read(run_dir.join(layout::STORE)).ok()?;
@@ -80,7 +80,7 @@ impl StoreNote {
 /// [`NoStore`].
 pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
     let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
-    let note = StoreNote::read(&run_dir);
+    let note = StoreReference::read(&run_dir);
     let beside = run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs");
     let noted = note.iter().flat_map(|note| [run_dir.join(&note.relative), note.directory.clone()]);
     let mut looked: Vec<PathBuf> = Vec::new();
@@ -112,7 +112,7 @@ pub fn identity_of(directory: &Path) -> Option<String> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn runs_of(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, StoreError> {
+pub async fn runs_using(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, StoreError> {
     let mut found = Vec::new();
     for path in store.list_documents(RUNS).await? {
         let run = path.strip_prefix(RUNS).and_then(|rest| rest.split('/').next());
@@ -144,9 +144,9 @@ mod tests {
         std::fs::create_dir_all(&run_dir).expect("creatable");
         let store = FsStore::open(&blobs).await.expect("a store");
         let run = RunId::from_bytes([3; 16]);
-        note(&run_dir, run, &store, &blobs).await.expect("noted");
+        write_reference(&run_dir, run, &store, &blobs).await.expect("noted");
         assert_eq!(find(&run_dir), Ok(blobs.clone()));
-        let users = runs_of(&store).await.expect("readable");
+        let users = runs_using(&store).await.expect("readable");
         assert_eq!(users, [(run, run_dir.clone())]);
 
         // The run alone is moved.
@@ -154,8 +154,8 @@ mod tests {
         std::fs::create_dir_all(moved.parent().expect("below")).expect("creatable");
         std::fs::rename(&run_dir, &moved).expect("movable");
         assert_eq!(find(&moved), Ok(blobs.clone()));
-        note(&moved, run, &store, &blobs).await.expect("noted");
-        assert_eq!(runs_of(&store).await.expect("readable").len(), 2);
+        write_reference(&moved, run, &store, &blobs).await.expect("noted");
+        assert_eq!(runs_using(&store).await.expect("readable").len(), 2);
 
         // Both are moved; another store stands where this one was.
         let whole = root.join("whole");

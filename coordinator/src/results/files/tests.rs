@@ -16,25 +16,25 @@ use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
 use super::layout::trial_dir;
-use super::tree::{TreeError, Trees};
+use super::trial_dir_writer::{TrialFilesError, TrialDirWriter};
 use crate::results::testing::{error, failed, passed, record, run, settlement, trial, with_record};
 
-struct Place {
+struct TrialFixture {
     dir: tempfile::TempDir,
     store: Arc<FsStore>,
-    trees: Arc<Trees>,
+    trees: Arc<TrialDirWriter>,
 }
 
-async fn place() -> Place {
+async fn fixture() -> TrialFixture {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
     let run_dir = dir.path().join("run");
     fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
-    let trees = Trees::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
-    Place { dir, store, trees: Arc::new(trees) }
+    let trees = TrialDirWriter::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
+    TrialFixture { dir, store, trees: Arc::new(trees) }
 }
 
-impl Place {
+impl TrialFixture {
     fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
     }
@@ -92,7 +92,7 @@ impl Place {
         &self,
         settled: Settlement,
         record: &TrialRecord,
-    ) -> Result<Vec<TreeError>, TreeError> {
+    ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
         let bytes = serde_json::to_vec(record).expect("serializable");
         let blob = self.put(&bytes).await;
         self.trees.write(Arc::new(with_record(settled, blob))).await
@@ -127,7 +127,7 @@ fn result(dir: &Path) -> Value {
 
 #[tokio::test]
 async fn a_trial_becomes_a_tree() {
-    let place = place().await;
+    let place = fixture().await;
     let settled = settlement(trial("cpe", "task", 2), 1, passed(0.5));
     let mut record = record(&settled);
     // The agent left a file where captured output belongs, and a directory in another's place.
@@ -186,7 +186,7 @@ async fn a_trial_becomes_a_tree() {
 
 #[tokio::test]
 async fn what_is_there_stays_and_another_execution_replaces_it() {
-    let place = place().await;
+    let place = fixture().await;
     let name = trial("a", "t", 1);
     let dir = trial_dir(&place.run_dir(), &name);
     let write = async |exec, reward| {
@@ -215,7 +215,7 @@ async fn what_is_there_stays_and_another_execution_replaces_it() {
 
 #[tokio::test]
 async fn failures_leave_a_text_for_people() {
-    let place = place().await;
+    let place = fixture().await;
     let cause = error(ErrorType::AgentExecutionFailed, ErrorClass::Agent, "exit code 3\x1b[2J");
     let settled = settlement(trial("a", "t", 1), 1, failed(cause));
     let mut record = record(&settled);
@@ -254,25 +254,25 @@ Where to look:
 
 #[tokio::test]
 async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
-    let place = place().await;
+    let place = fixture().await;
     let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
     let mut outside = record(&settled);
     outside.outputs = vec![place.output("../../x", b"x").await];
     let error = place.write(settled.clone(), &outside).await.expect_err("leads outside");
-    assert!(matches!(error, TreeError::OutputPath(_)), "{error}");
+    assert!(matches!(error, TrialFilesError::OutputPath(_)), "{error}");
     let mut other = record(&settled);
     other.exec = rollout_protocol::id::ExecId::from_bytes([9; 16]);
     let error = place.write(settled.clone(), &other).await.expect_err("another's");
-    assert!(matches!(error, TreeError::OtherRecord(_)), "{error}");
+    assert!(matches!(error, TrialFilesError::OtherRecord(_)), "{error}");
     let dotted = settlement(trial("..", "t", 1), 1, passed(1.0));
     let error = place.trees.write(Arc::new(dotted)).await.expect_err("not a name");
-    assert!(matches!(error, TreeError::Name { .. }), "{error}");
+    assert!(matches!(error, TrialFilesError::Name { .. }), "{error}");
     place.trees.close().expect("durable");
     assert_eq!(tree(&place.run_dir()), []);
 }
 
 /// A step that was verified.
-async fn step(place: &Place) -> StepRecord {
+async fn step(place: &TrialFixture) -> StepRecord {
     StepRecord {
         name: "one".into(),
         reward: Some(1.0),
@@ -288,7 +288,7 @@ async fn step(place: &Place) -> StepRecord {
 
 #[tokio::test]
 async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
-    let place = place().await;
+    let place = fixture().await;
     let numbers = Rewards::from([("a".to_owned(), 0.5), ("b".to_owned(), 0.0)]);
     let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "too slow");
     let verdict =
@@ -356,19 +356,19 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
 
 #[tokio::test]
 async fn artifacts_stay_in_their_directory() {
-    let place = place().await;
+    let place = fixture().await;
     for bad in ["logs/agent/x", "artifacts", "steps/artifacts/x", "artifacts/../../x"] {
         let settled = settlement(trial("a", "bad", 1), 1, passed(1.0));
         let mut record = crate::results::testing::record(&settled);
         record.artifacts = vec![place.artifact("/x", bad, &[("only", "")]).await];
         let error = place.write(settled, &record).await.expect_err(bad);
-        assert!(matches!(error, TreeError::OutputPath(_)), "{bad}: {error}");
+        assert!(matches!(error, TrialFilesError::OutputPath(_)), "{bad}: {error}");
     }
 }
 
 #[tokio::test]
 async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out() {
-    let place = place().await;
+    let place = fixture().await;
     let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
     let absent = |name: &str| BlobRef {
         digest: Digest::sha256(name.as_bytes()),

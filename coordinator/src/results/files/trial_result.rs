@@ -118,7 +118,7 @@ impl<'a> TrialResult<'a> {
 
 /// The part of the file that tells whose result it is, and which.
 #[derive(Debug, Deserialize)]
-pub(super) struct Owner {
+pub(super) struct ResultOwner {
     run: RunId,
     item: ItemId,
     exec: Option<ExecId>,
@@ -126,9 +126,9 @@ pub(super) struct Owner {
     reward: Option<f64>,
 }
 
-impl Owner {
+impl ResultOwner {
     /// Whether the file holds the result of a settlement.
-    pub(super) fn has(&self, run: RunId, settlement: &Settlement) -> bool {
+    pub(super) fn is_of(&self, run: RunId, settlement: &Settlement) -> bool {
         let Self { item, exec, outcome, reward, .. } = *self;
         let verdict = &settlement.verdict;
         let equal = |a: f64, b: f64| (a - b).abs() <= f64::EPSILON * a.abs().max(b.abs());

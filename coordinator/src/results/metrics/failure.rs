@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Whose failure it is. A failed trial has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Failure {
+pub enum FailureParty {
     /// Rollout's or the provider's: says nothing about agent or task.
     Infrastructure,
     /// The agent's.
@@ -20,13 +20,13 @@ pub enum Failure {
     Unsupported,
 }
 
-impl Failure {
+impl FailureParty {
     /// Every kind.
     pub const ALL: &[Self] =
         &[Self::Infrastructure, Self::Agent, Self::Verifier, Self::Task, Self::Unsupported];
 
     /// Whose failure `verdict` is; nothing unless it is a failure.
-    pub fn of(verdict: &Verdict) -> Option<Self> {
+    pub fn from_verdict(verdict: &Verdict) -> Option<Self> {
         if verdict.outcome != ItemOutcome::Failed {
             return None;
         }
@@ -42,7 +42,7 @@ impl Failure {
     }
 
     /// Whether the trial counts as one that was not passed.
-    pub const fn counts(self) -> bool {
+    pub const fn is_counted(self) -> bool {
         match self {
             Self::Agent | Self::Verifier | Self::Task => true,
             Self::Infrastructure | Self::Unsupported => false,
@@ -63,7 +63,7 @@ impl Failure {
 
 /// Failed trials by whose failure it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Failures {
+pub struct FailureCounts {
     /// Rollout's or the provider's.
     pub infrastructure: u64,
     /// The agent's.
@@ -76,32 +76,32 @@ pub struct Failures {
     pub unsupported: u64,
 }
 
-impl Failures {
+impl FailureCounts {
     /// Adds one failed trial.
-    pub fn add(&mut self, failure: Failure) {
+    pub fn add(&mut self, failure: FailureParty) {
         *match failure {
-            Failure::Infrastructure => &mut self.infrastructure,
-            Failure::Agent => &mut self.agent,
-            Failure::Verifier => &mut self.verifier,
-            Failure::Task => &mut self.task,
-            Failure::Unsupported => &mut self.unsupported,
+            FailureParty::Infrastructure => &mut self.infrastructure,
+            FailureParty::Agent => &mut self.agent,
+            FailureParty::Verifier => &mut self.verifier,
+            FailureParty::Task => &mut self.task,
+            FailureParty::Unsupported => &mut self.unsupported,
         } += 1;
     }
 
     /// How many there are of one kind.
-    pub const fn get(&self, failure: Failure) -> u64 {
+    pub const fn get(&self, failure: FailureParty) -> u64 {
         match failure {
-            Failure::Infrastructure => self.infrastructure,
-            Failure::Agent => self.agent,
-            Failure::Verifier => self.verifier,
-            Failure::Task => self.task,
-            Failure::Unsupported => self.unsupported,
+            FailureParty::Infrastructure => self.infrastructure,
+            FailureParty::Agent => self.agent,
+            FailureParty::Verifier => self.verifier,
+            FailureParty::Task => self.task,
+            FailureParty::Unsupported => self.unsupported,
         }
     }
 
     /// Those that count as not passed.
     pub fn counted(&self) -> u64 {
-        let counted = Failure::ALL.iter().filter(|failure| failure.counts());
+        let counted = FailureParty::ALL.iter().filter(|failure| failure.is_counted());
         counted.map(|failure| self.get(*failure)).sum()
     }
 }

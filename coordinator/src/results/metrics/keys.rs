@@ -6,7 +6,7 @@ use super::tally::Rewards;
 
 /// Keys that are followed: far more than a verifier has figures, few enough that keys made up by
 /// agents, new ones in every trial, cost no memory.
-const KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 
 /// Rewards of completed trials by key. A trial counts for the keys that it has: one that a trial
 /// lacks says nothing about it, so it is not taken for 0.
@@ -21,7 +21,7 @@ impl KeyRewards {
     pub fn add(&mut self, key: &str, number: f64) {
         if let Some(rewards) = self.keys.get_mut(key) {
             rewards.add(number);
-        } else if self.keys.len() < KEYS {
+        } else if self.keys.len() < MAX_KEYS {
             self.keys.entry(key.to_owned()).or_default().add(number);
         } else {
             self.left_out += 1;

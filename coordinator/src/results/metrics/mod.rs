@@ -6,7 +6,7 @@
 //! * What says nothing has no value: with nothing completed there is no mean and no pass rate.
 //! * Retries and lost executions are counted when their trial settles, from its record, so that a
 //!   run that was stopped and resumed counts the same as one that was not.
-//! * Every failed trial has exactly one [`Failure`]. The headline ([`Score`]) is over completed trials
+//! * Every failed trial has exactly one [`FailureParty`]. The headline ([`Score`]) is over completed trials
 //!   and failures that count; infrastructure failures, unsupported, unverified, cancelled and owed
 //!   trials are in no mean and no denominator.
 //! * The order of events matters at most in the last bits of sums; final results are folded again
@@ -23,9 +23,9 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use failure::{Failure, Failures};
+pub use failure::{FailureParty, FailureCounts};
 pub use keys::KeyRewards;
-pub use score::{Score, Threshold};
-pub use stats::{AgentTally, AgentTotal, Stats};
-pub use sum::Sum;
-pub use tally::{Rewards, Scored, Tally, total_cost};
+pub use score::{Score, ThresholdOutcome};
+pub use stats::{AgentTally, AgentTotal, RunStats};
+pub use sum::NeumaierSum;
+pub use tally::{Rewards, TrialScore, Tally, total_cost};

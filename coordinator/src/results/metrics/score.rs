@@ -19,7 +19,7 @@ pub struct Score {
 
 /// How a run stands against a least share of passed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Threshold {
+pub enum ThresholdOutcome {
     /// Reached, even if every infrastructure failure had not passed.
     Reached,
     /// Not reached, even if every infrastructure failure had passed.
@@ -31,13 +31,13 @@ pub enum Threshold {
 impl Tally {
     /// The headline figures.
     pub fn score(&self) -> Score {
-        Score::of(self)
+        Score::from_tally(self)
     }
 }
 
 impl Score {
     /// The headline of `tally`.
-    pub fn of(tally: &Tally) -> Self {
+    pub fn from_tally(tally: &Tally) -> Self {
         let counted = tally.failures.counted();
         let rewards = &tally.rewards;
         // Where verifiers give several numbers of which none is the reward, there is no mean.
@@ -59,18 +59,18 @@ impl Score {
 
     /// How the run stands against a least share of passed trials. With nothing that counts,
     /// nothing passed.
-    pub fn against(&self, least: f64) -> Threshold {
+    pub fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
         let reaches = |passed: u64| {
             let trials = self.trials + self.infrastructure;
             let rate = if trials > 0 { passed as f64 / trials as f64 } else { 0.0 };
             rate >= least
         };
         if reaches(self.passed) {
-            Threshold::Reached
+            ThresholdOutcome::Reached
         } else if reaches(self.passed + self.infrastructure) {
-            Threshold::Undecided
+            ThresholdOutcome::Undecided
         } else {
-            Threshold::Missed
+            ThresholdOutcome::Missed
         }
     }
 }

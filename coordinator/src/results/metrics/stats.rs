@@ -6,7 +6,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::ItemOutcome;
 
 use super::keys::KeyRewards;
-use super::tally::{Scored, Tally};
+use super::tally::{TrialScore, Tally};
 
 /// An agent and the number of its trials in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,21 +32,21 @@ pub struct AgentTally {
 
 impl AgentTally {
     /// Trials without a terminal record.
-    pub fn owed(&self) -> u64 {
+    pub fn pending(&self) -> u64 {
         self.total.saturating_sub(self.tally.settled())
     }
 }
 
 /// The totals of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Stats {
+pub struct RunStats {
     overall: Tally,
     keys: KeyRewards,
     agents: Vec<AgentTally>,
     index: HashMap<String, usize>,
 }
 
-impl Stats {
+impl RunStats {
     /// Nothing settled yet, of what the agents have to do, in the order of the plan.
     pub fn new(agents: &[AgentTotal]) -> Self {
         let mut stats = Self::default();
@@ -63,7 +63,7 @@ impl Stats {
             && let Some(trial) = settlement.trial()
         {
             let verdict = &settlement.verdict;
-            self.add(&trial.agent, &Scored::of(settlement), verdict.numbers());
+            self.add(&trial.agent, &TrialScore::from_settlement(settlement), verdict.numbers());
         }
     }
 
@@ -71,7 +71,7 @@ impl Stats {
     pub fn add<'a>(
         &mut self,
         agent: &str,
-        scored: &Scored,
+        scored: &TrialScore,
         numbers: impl Iterator<Item = (&'a str, f64)>,
     ) {
         let at = self.agent(agent);
@@ -105,8 +105,8 @@ impl Stats {
     }
 
     /// Trials without a terminal record.
-    pub fn owed(&self) -> u64 {
-        self.agents.iter().map(AgentTally::owed).sum()
+    pub fn pending(&self) -> u64 {
+        self.agents.iter().map(AgentTally::pending).sum()
     }
 
     fn agent(&mut self, name: &str) -> usize {

@@ -2,12 +2,12 @@
 
 /// A compensated sum (Neumaier): the low-order bits that an addition loses are kept beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sum {
+pub struct NeumaierSum {
     total: f64,
     lost: f64,
 }
 
-impl Sum {
+impl NeumaierSum {
     /// Adds a value.
     pub fn add(&mut self, value: f64) {
         let total = self.total + value;
@@ -27,16 +27,16 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::Sum;
+    use super::NeumaierSum;
 
     #[test]
     fn keeps_what_plain_addition_loses() {
-        let mut sum = Sum::default();
+        let mut sum = NeumaierSum::default();
         for value in [1.0, 1e100, 1.0, -1e100] {
             sum.add(value);
         }
         assert_eq!(sum.value(), 2.0);
-        let mut large = Sum::default();
+        let mut large = NeumaierSum::default();
         large.add(f64::MAX);
         large.add(f64::MAX);
         assert_eq!(large.value(), f64::INFINITY);

@@ -3,12 +3,12 @@
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 
-use super::failure::{Failure, Failures};
-use super::sum::Sum;
+use super::failure::{FailureParty, FailureCounts};
+use super::sum::NeumaierSum;
 
 /// What one settled trial adds to the totals.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scored {
+pub struct TrialScore {
     /// How it ended.
     pub outcome: ItemOutcome,
     /// The reward, when it completed.
@@ -20,7 +20,7 @@ pub struct Scored {
     /// Whether it completed although a step could not be verified.
     pub step_unverified: bool,
     /// Whose failure it is, when it failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<FailureParty>,
     /// Cost of all its executions.
     pub cost: f64,
     /// Executions that failed and were tried again.
@@ -29,9 +29,9 @@ pub struct Scored {
     pub lost: u32,
 }
 
-impl Scored {
+impl TrialScore {
     /// What `settlement` adds.
-    pub fn of(settlement: &Settlement) -> Self {
+    pub fn from_settlement(settlement: &Settlement) -> Self {
         let verdict = &settlement.verdict;
         let (mut retries, mut lost) = (0, 0);
         for execution in &settlement.superseded {
@@ -48,7 +48,7 @@ impl Scored {
             passed: verdict.passed(),
             with_error: completed && verdict.error.is_some(),
             step_unverified: completed && !verdict.unverified_steps.is_empty(),
-            failure: Failure::of(verdict),
+            failure: FailureParty::from_verdict(verdict),
             cost: total_cost(settlement),
             retries,
             lost,
@@ -59,7 +59,7 @@ impl Scored {
 /// The cost of a trial: of the execution that settled it and of those before it, as far as they
 /// reported one.
 pub fn total_cost(settlement: &Settlement) -> f64 {
-    let mut sum = Sum::default();
+    let mut sum = NeumaierSum::default();
     sum.add(settlement.verdict.cost);
     for Execution { end, .. } in &settlement.superseded {
         match end {
@@ -75,7 +75,7 @@ pub fn total_cost(settlement: &Settlement) -> f64 {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rewards {
     count: u64,
-    sum: Sum,
+    sum: NeumaierSum,
     min: Option<f64>,
     max: Option<f64>,
 }
@@ -153,19 +153,19 @@ pub struct Tally {
     /// Completed although a step could not be verified.
     pub steps_unverified: u64,
     /// The failed ones by whose failure it is.
-    pub failures: Failures,
+    pub failures: FailureCounts,
     /// Executions that failed and were tried again.
     pub retries: u64,
     /// Executions that ended without a verdict.
     pub lost: u64,
     /// Rewards of completed trials.
     pub rewards: Rewards,
-    cost: Sum,
+    cost: NeumaierSum,
 }
 
 impl Tally {
     /// Adds one settled trial.
-    pub fn add(&mut self, scored: &Scored) {
+    pub fn add(&mut self, scored: &TrialScore) {
         match scored.outcome {
             ItemOutcome::Completed => self.completed += 1,
             ItemOutcome::Failed => self.failed += 1,

@@ -109,8 +109,8 @@ fn event(settlement: &Settlement) -> RunEvent {
     }
 }
 
-fn fold(totals: &[AgentTotal], settlements: &[Settlement]) -> Stats {
-    let mut stats = Stats::new(totals);
+fn fold(totals: &[AgentTotal], settlements: &[Settlement]) -> RunStats {
+    let mut stats = RunStats::new(totals);
     for settlement in settlements {
         stats.apply(&event(settlement));
     }
@@ -119,7 +119,7 @@ fn fold(totals: &[AgentTotal], settlements: &[Settlement]) -> Stats {
 
 /// The headline by counting trials one by one.
 #[derive(Debug, Default)]
-struct Plain {
+struct ReferenceScore {
     passed: u64,
     counted: u64,
     infrastructure: u64,
@@ -131,8 +131,8 @@ struct Plain {
     single: bool,
 }
 
-impl Plain {
-    fn of(settlements: &[&Settlement]) -> Self {
+impl ReferenceScore {
+    fn from_settlements(settlements: &[&Settlement]) -> Self {
         let mut plain = Self::default();
         for verdict in settlements.iter().map(|settlement| &settlement.verdict) {
             match verdict.outcome {
@@ -169,15 +169,15 @@ impl Plain {
     }
 
     /// Every number of infrastructure failures may have passed.
-    fn against(&self, least: f64) -> Threshold {
+    fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
         let trials = (self.counted + self.infrastructure).max(1) as f64;
         let reached: Vec<bool> = (0..=self.infrastructure)
             .map(|lucky| (self.passed + lucky) as f64 / trials >= least)
             .collect();
         match (reached.contains(&true), reached.contains(&false)) {
-            (true, true) => Threshold::Undecided,
-            (true, false) => Threshold::Reached,
-            (false, _) => Threshold::Missed,
+            (true, true) => ThresholdOutcome::Undecided,
+            (true, false) => ThresholdOutcome::Reached,
+            (false, _) => ThresholdOutcome::Missed,
         }
     }
 }
@@ -206,11 +206,11 @@ proptest! {
             .map(|(name, owed)| AgentTotal { name: name.clone(), total: of(name).len() as u64 + owed })
             .collect();
         let stats = fold(&totals, &settlements);
-        prop_assert_eq!(stats.owed(), owed.iter().sum::<u64>());
+        prop_assert_eq!(stats.pending(), owed.iter().sum::<u64>());
         let mut groups: Vec<(Vec<&Settlement>, &Tally)> =
             vec![(settlements.iter().collect(), stats.overall())];
         for agent in stats.agents() {
-            prop_assert_eq!(agent.total, agent.tally.settled() + agent.owed());
+            prop_assert_eq!(agent.total, agent.tally.settled() + agent.pending());
             groups.push((of(&agent.name), &agent.tally));
         }
         for (mine, tally) in groups {
@@ -232,7 +232,7 @@ proptest! {
             for (kind, value) in expected {
                 prop_assert!(close(tally.rewards.metric(kind), value), "{kind}");
             }
-            let plain = Plain::of(&mine);
+            let plain = ReferenceScore::from_settlements(&mine);
             let completed = count(ItemOutcome::Completed);
             let rate = (completed > 0).then(|| plain.passed as f64 / completed as f64);
             prop_assert!(close(tally.pass_rate(), rate));
@@ -240,12 +240,12 @@ proptest! {
             prop_assert_eq!((score.passed, score.trials), (plain.passed, plain.counted));
             prop_assert!(close(score.mean_reward, plain.mean()));
             prop_assert_eq!(tally.passed, plain.passed);
-            let failures = Failure::ALL.iter().map(|failure| tally.failures.get(*failure));
+            let failures = FailureParty::ALL.iter().map(|failure| tally.failures.get(*failure));
             prop_assert_eq!(failures.sum::<u64>(), tally.failed);
             prop_assert_eq!(tally.failures.infrastructure, plain.infrastructure);
             prop_assert_eq!(tally.failures.unsupported, plain.unsupported);
             for least in [0.0, 0.25, 0.5, 2.0 / 3.0, 1.0] {
-                prop_assert_eq!(score.against(least), plain.against(least), "{}", least);
+                prop_assert_eq!(score.compare_with_threshold(least), plain.compare_with_threshold(least), "{}", least);
             }
             let ends = || mine.iter().flat_map(|s| &s.superseded).map(|e| &e.end);
             let spent: f64 = mine.iter().map(|s| s.verdict.cost).sum::<f64>()
@@ -281,8 +281,8 @@ proptest! {
 
 #[test]
 fn nothing_completed_says_nothing() {
-    let stats = Stats::new(&[AgentTotal { name: "a".into(), total: 3 }]);
-    assert_eq!((stats.total(), stats.owed()), (3, 3));
+    let stats = RunStats::new(&[AgentTotal { name: "a".into(), total: 3 }]);
+    assert_eq!((stats.total(), stats.pending()), (3, 3));
     assert_eq!(stats.overall().pass_rate(), None);
     let score = stats.overall().score();
     assert_eq!((score.trials, score.pass_rate(), score.mean_reward), (0, None, None));
@@ -306,7 +306,7 @@ fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
             settled_at: Timestamp::UNIX_EPOCH,
             task_git_commit_id: None,
         };
-        (0..count).for_each(|_| tally.add(&Scored::of(&settlement)));
+        (0..count).for_each(|_| tally.add(&TrialScore::from_settlement(&settlement)));
     };
     add(14, Verdict::completed(1.0));
     add(2, Verdict::failed(error(ErrorClass::Agent)));
@@ -316,8 +316,8 @@ fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
     let score = tally.score();
     assert_eq!((score.passed, score.trials), (14, 16));
     assert_eq!((score.pass_rate(), score.mean_reward), (Some(0.875), Some(0.875)));
-    let against = [0.7, 0.71, 0.9, 0.91].map(|least| score.against(least));
+    let against = [0.7, 0.71, 0.9, 0.91].map(|least| score.compare_with_threshold(least));
     let expected =
-        [Threshold::Reached, Threshold::Undecided, Threshold::Undecided, Threshold::Missed];
+        [ThresholdOutcome::Reached, ThresholdOutcome::Undecided, ThresholdOutcome::Undecided, ThresholdOutcome::Missed];
     assert_eq!(against, expected);
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use crate::plan::{About, JobPlan};
+use crate::plan::{TaskMetadata, JobPlan};
 use crate::results::escape;
 
 /// Unsupported tasks that the header names; the others are counted.
-const NAMED: usize = 3;
+const MAX_NAMED_TASKS: usize = 3;
 
 /// A dataset of a run, and how its tasks were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -38,16 +38,16 @@ pub struct TaskFacts {
     pub format: Option<TaskFormat>,
     /// Facts for people.
     #[serde(flatten)]
-    pub about: About,
+    pub about: TaskMetadata,
 }
 
 /// The tasks of a run, by dataset and name.
 #[derive(Debug, Clone, Default)]
-pub struct TasksFacts(HashMap<String, HashMap<String, TaskFacts>>);
+pub struct TaskFactsIndex(HashMap<String, HashMap<String, TaskFacts>>);
 
-impl TasksFacts {
+impl TaskFactsIndex {
     /// The tasks of a plan.
-    pub fn of(plan: &JobPlan) -> Self {
+    pub fn from_plan(plan: &JobPlan) -> Self {
         let mut datasets: HashMap<String, HashMap<String, TaskFacts>> = HashMap::new();
         for task in plan.tasks() {
             let facts = TaskFacts { format: task.format, about: task.about.clone() };
@@ -89,8 +89,8 @@ impl DatasetFacts {
             line += &format!(" ({} guessed; `--format` says it)", self.guessed);
         }
         if !self.unsupported.is_empty() {
-            let more = self.unsupported.len().saturating_sub(NAMED);
-            let mut names = self.unsupported.iter().take(NAMED).cloned().collect::<Vec<_>>();
+            let more = self.unsupported.len().saturating_sub(MAX_NAMED_TASKS);
+            let mut names = self.unsupported.iter().take(MAX_NAMED_TASKS).cloned().collect::<Vec<_>>();
             if more > 0 {
                 names.push(format!("{more} more"));
             }

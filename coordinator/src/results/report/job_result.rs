@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use super::facts::DatasetFacts;
 use super::ledger::Ledger;
 use crate::results::metrics::{
-    AgentTally, AgentTotal, Failure, Failures, KeyRewards, Rewards, Score, Stats, Tally,
+    AgentTally, AgentTotal, FailureParty, FailureCounts, KeyRewards, Rewards, Score, RunStats, Tally,
 };
 
 /// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
@@ -63,9 +63,9 @@ pub struct JobResult {
     /// Trials by the type of their error, completed ones included.
     pub errors: BTreeMap<ErrorType, u64>,
     /// The metrics the job asks for.
-    pub metrics: Metrics,
+    pub metrics: MetricValues,
     /// Per agent, in the plan's order.
-    pub agents: InOrder<AgentSummary>,
+    pub agents: OrderedMap<AgentSummary>,
     /// The datasets, and how their tasks were read.
     pub datasets: Vec<DatasetFacts>,
     /// Settled trials, in the plan's order.
@@ -74,14 +74,14 @@ pub struct JobResult {
 
 /// Values of the metrics that the job asks for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Metrics {
+pub struct MetricValues {
     /// Over all trials.
-    pub overall: InOrder<Option<f64>>,
+    pub overall: OrderedMap<Option<f64>>,
     /// Per agent.
-    pub agents: InOrder<InOrder<Option<f64>>>,
+    pub agents: OrderedMap<OrderedMap<Option<f64>>>,
     /// Per key of verifiers that give several numbers; nothing when none does.
-    #[serde(skip_serializing_if = "InOrder::is_empty")]
-    pub rewards: InOrder<KeyMetrics>,
+    #[serde(skip_serializing_if = "OrderedMap::is_empty")]
+    pub rewards: OrderedMap<KeyMetrics>,
     /// Numbers that are not in `rewards` because there are too many keys.
     #[serde(skip_serializing_if = "is_zero")]
     pub rewards_left_out: u64,
@@ -93,7 +93,7 @@ pub struct KeyMetrics {
     /// Over all trials.
     pub overall: KeyFigures,
     /// Per agent.
-    pub agents: InOrder<KeyFigures>,
+    pub agents: OrderedMap<KeyFigures>,
 }
 
 /// Figures over the completed trials that have a key. Those without it do not count: they are not
@@ -104,7 +104,7 @@ pub struct KeyFigures {
     pub trials: u64,
     /// The metrics the job asks for; the mean when it asks for none.
     #[serde(flatten)]
-    pub values: InOrder<Option<f64>>,
+    pub values: OrderedMap<Option<f64>>,
 }
 
 /// The totals of one agent.
@@ -143,16 +143,16 @@ pub struct Headline {
     /// Of the completed ones, those with a step that could not be verified: they did not pass.
     pub completed_with_unverified_step_trials: u64,
     /// The failed ones by whose failure it is.
-    pub failures: Failures,
+    pub failures: FailureCounts,
     /// Passed trials and mean reward over all trials that say something about the agent.
-    pub scored: Scored,
+    pub scored: ScoreFigures,
 }
 
 /// Figures over completed trials and the failures of agents, verifiers and tasks. A failure counts
 /// as not passed, with reward 0. Infrastructure failures, unsupported, unverified, cancelled and
 /// skipped trials do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Scored {
+pub struct ScoreFigures {
     /// Trials that count.
     pub trials: u64,
     /// Of these, passed ones.
@@ -179,39 +179,39 @@ pub struct TrialSummary {
     /// Reward; nothing without a verdict.
     pub reward: Option<f64>,
     /// The verifier's numbers by their keys, when it gave several.
-    #[serde(skip_serializing_if = "InOrder::is_empty")]
-    pub rewards: InOrder<f64>,
+    #[serde(skip_serializing_if = "OrderedMap::is_empty")]
+    pub rewards: OrderedMap<f64>,
     /// How it ended.
     pub outcome: ItemOutcome,
     /// Type of its error.
     pub error_type: Option<ErrorType>,
     /// Whose failure it is, when it failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<FailureParty>,
 }
 
 /// A mapping written in the order it was made in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InOrder<T>(pub Vec<(String, T)>);
+pub struct OrderedMap<T>(pub Vec<(String, T)>);
 
-impl<T> Default for InOrder<T> {
+impl<T> Default for OrderedMap<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T> InOrder<T> {
+impl<T> OrderedMap<T> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl<T> FromIterator<(String, T)> for InOrder<T> {
+impl<T> FromIterator<(String, T)> for OrderedMap<T> {
     fn from_iter<I: IntoIterator<Item = (String, T)>>(iter: I) -> Self {
         Self(iter.into_iter().collect())
     }
 }
 
-impl<T: Serialize> Serialize for InOrder<T> {
+impl<T: Serialize> Serialize for OrderedMap<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
@@ -219,7 +219,7 @@ impl<T: Serialize> Serialize for InOrder<T> {
 
 /// What events say about the run as a whole.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct RunOverview {
     pub(crate) run: RunId,
     pub(crate) job: String,
     pub(crate) started_at: Timestamp,
@@ -230,7 +230,7 @@ pub(crate) struct Frame {
 impl JobResult {
     /// The result of the trials in `ledger`, which is sorted.
     pub(crate) fn new(
-        frame: Frame,
+        frame: RunOverview,
         agents: &[AgentTotal],
         kinds: &[MetricKind],
         ledger: &Ledger,
@@ -248,7 +248,7 @@ impl JobResult {
             total_trials: stats.total(),
             completed_trials: overall.completed,
             failed_trials: overall.failed,
-            skipped_trials: stats.owed(),
+            skipped_trials: stats.pending(),
             cancelled_trials: overall.cancelled,
             unverified_trials: overall.unverified,
             completed_with_error_trials: overall.with_error,
@@ -262,7 +262,7 @@ impl JobResult {
             retries: overall.retries,
             lost_executions: overall.lost,
             errors,
-            metrics: Metrics::new(kinds, &stats),
+            metrics: MetricValues::new(kinds, &stats),
             agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
             datasets: Vec::new(),
             results: ledger.entries().map(TrialSummary::from).collect(),
@@ -270,8 +270,8 @@ impl JobResult {
     }
 }
 
-impl Metrics {
-    fn new(kinds: &[MetricKind], stats: &Stats) -> Self {
+impl MetricValues {
+    fn new(kinds: &[MetricKind], stats: &RunStats) -> Self {
         // One number without a key is what the other figures are about already.
         let several = stats.keys().iter().any(|(key, _)| key != REWARD_KEY);
         let keys = stats.keys().iter().filter(|_| several);
@@ -289,7 +289,7 @@ impl Metrics {
 }
 
 impl KeyMetrics {
-    fn new(kinds: &[MetricKind], key: &str, overall: &Rewards, stats: &Stats) -> Self {
+    fn new(kinds: &[MetricKind], key: &str, overall: &Rewards, stats: &RunStats) -> Self {
         let kinds = if kinds.is_empty() { &[MetricKind::Mean] } else { kinds };
         let figures = |rewards: &Rewards| KeyFigures {
             trials: rewards.count(),
@@ -312,7 +312,7 @@ impl AgentSummary {
             total_trials: agent.total,
             completed_trials: tally.completed,
             failed_trials: tally.failed,
-            skipped_trials: agent.owed(),
+            skipped_trials: agent.pending(),
             cancelled_trials: tally.cancelled,
             unverified_trials: tally.unverified,
             completed_with_error_trials: tally.with_error,
@@ -335,7 +335,7 @@ impl Headline {
     }
 }
 
-impl From<Score> for Scored {
+impl From<Score> for ScoreFigures {
     fn from(score: Score) -> Self {
         Self {
             trials: score.trials,
@@ -346,8 +346,8 @@ impl From<Score> for Scored {
     }
 }
 
-impl From<super::ledger::Entry<'_>> for TrialSummary {
-    fn from(entry: super::ledger::Entry<'_>) -> Self {
+impl From<super::ledger::LedgerEntry<'_>> for TrialSummary {
+    fn from(entry: super::ledger::LedgerEntry<'_>) -> Self {
         Self {
             task_name: Arc::clone(entry.task),
             dataset_name: Arc::clone(entry.dataset),
@@ -363,7 +363,7 @@ impl From<super::ledger::Entry<'_>> for TrialSummary {
     }
 }
 
-fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> InOrder<Option<f64>> {
+fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> OrderedMap<Option<f64>> {
     kinds.iter().map(|kind| (kind.as_str().to_owned(), rewards.metric(*kind))).collect()
 }
 

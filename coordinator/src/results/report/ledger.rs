@@ -7,24 +7,24 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, REWARD_KEY, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 
-use crate::results::metrics::{AgentTotal, Failure, Scored, Stats};
+use crate::results::metrics::{AgentTotal, FailureParty, TrialScore, RunStats};
 
 /// The settled trials of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    rows: Vec<Row>,
-    names: Names,
+    rows: Vec<LedgerRow>,
+    names: NameInterner,
 }
 
 /// One settled trial.
 #[derive(Debug, Clone)]
-struct Row {
+struct LedgerRow {
     ordinal: u64,
     agent: u32,
     dataset: u32,
     task: u32,
     attempt: u32,
-    scored: Scored,
+    scored: TrialScore,
     /// The numbers of a verifier that gave several: index of the key, number.
     numbers: Box<[(u32, f64)]>,
     error: Option<ErrorType>,
@@ -32,15 +32,15 @@ struct Row {
 
 /// A settled trial as readers see it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry<'a> {
+pub(super) struct LedgerEntry<'a> {
     pub(super) agent: &'a Arc<str>,
     pub(super) dataset: &'a Arc<str>,
     pub(super) task: &'a Arc<str>,
     pub(super) attempt: u32,
-    pub(super) scored: &'a Scored,
+    pub(super) scored: &'a TrialScore,
     pub(super) error: Option<ErrorType>,
     numbers: &'a [(u32, f64)],
-    names: &'a Names,
+    names: &'a NameInterner,
 }
 
 /// Failed trials with the same error type that are the failure of the same party.
@@ -49,7 +49,7 @@ pub struct FailureGroup {
     /// The type.
     pub kind: ErrorType,
     /// Whose failure it is.
-    pub failure: Failure,
+    pub failure: FailureParty,
     /// How many.
     pub count: u64,
     /// The first of them in the plan's order.
@@ -62,13 +62,13 @@ impl Ledger {
         let Some(trial) = settlement.trial() else { return };
         let rewards = settlement.verdict.rewards.iter();
         let numbers = rewards.map(|(key, number)| (self.names.intern(key), *number)).collect();
-        self.rows.push(Row {
+        self.rows.push(LedgerRow {
             ordinal,
             agent: self.names.intern(&trial.agent),
             dataset: self.names.intern(&trial.dataset),
             task: self.names.intern(&trial.task),
             attempt: trial.attempt,
-            scored: Scored::of(settlement),
+            scored: TrialScore::from_settlement(settlement),
             numbers,
             error: settlement.verdict.error.as_ref().map(|error| error.kind),
         });
@@ -80,8 +80,8 @@ impl Ledger {
     }
 
     /// The trials, in the plan's order once sorted.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.rows.iter().map(|row| Entry {
+    pub(super) fn entries(&self) -> impl Iterator<Item = LedgerEntry<'_>> {
+        self.rows.iter().map(|row| LedgerEntry {
             agent: self.names.get(row.agent),
             dataset: self.names.get(row.dataset),
             task: self.names.get(row.task),
@@ -94,8 +94,8 @@ impl Ledger {
     }
 
     /// Totals, folded in the order of the rows.
-    pub(crate) fn stats(&self, agents: &[AgentTotal]) -> Stats {
-        let mut stats = Stats::new(agents);
+    pub(crate) fn stats(&self, agents: &[AgentTotal]) -> RunStats {
+        let mut stats = RunStats::new(agents);
         for entry in self.entries() {
             stats.add(entry.agent, entry.scored, entry.numbers());
         }
@@ -120,7 +120,7 @@ impl Ledger {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LedgerEntry<'a> {
     /// The numbers of a verifier that gave several, by their keys.
     pub(super) fn rewards(&self) -> impl Iterator<Item = (&'a Arc<str>, f64)> + use<'a> {
         let names = self.names;
@@ -146,12 +146,12 @@ impl<'a> Entry<'a> {
 
 /// Names, each kept once: a plan has far fewer names than trials.
 #[derive(Debug, Default)]
-struct Names {
+struct NameInterner {
     list: Vec<Arc<str>>,
     index: HashMap<Arc<str>, u32>,
 }
 
-impl Names {
+impl NameInterner {
     fn intern(&mut self, name: &str) -> u32 {
         if let Some(at) = self.index.get(name) {
             return *at;

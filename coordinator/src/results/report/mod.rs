@@ -4,10 +4,10 @@ mod facts;
 mod job_result;
 mod ledger;
 
-pub use facts::{DatasetFacts, TaskFacts, TasksFacts};
-pub(crate) use job_result::Frame;
+pub use facts::{DatasetFacts, TaskFacts, TaskFactsIndex};
+pub(crate) use job_result::RunOverview;
 pub use job_result::{
-    AgentSummary, Headline, InOrder, JobResult, KeyFigures, KeyMetrics, Metrics, Scored,
+    AgentSummary, Headline, OrderedMap, JobResult, KeyFigures, KeyMetrics, MetricValues, ScoreFigures,
     TrialSummary,
 };
 pub use ledger::FailureGroup;

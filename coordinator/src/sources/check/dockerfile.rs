@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
 
 /// Frontends that read a Dockerfile as the engine's own does.
-const USUAL_FRONTEND: &str = "docker/dockerfile";
+const STANDARD_FRONTENDS: &str = "docker/dockerfile";
 
 /// The images that a Dockerfile is built from, each with its line; neither its stages nor images
 /// whose name is only known during the build.
-pub(super) fn bases(file: &Dockerfile) -> Vec<(usize, String)> {
+pub(super) fn base_images(file: &Dockerfile) -> Vec<(usize, String)> {
     let images = file.base_images(&BTreeMap::new());
     images.into_iter().map(|base| (base.line, base.image)).collect()
 }
@@ -17,7 +17,7 @@ pub(super) fn bases(file: &Dockerfile) -> Vec<(usize, String)> {
 /// What no builder accepts, each with its line. A frontend of another kind has rules of its own.
 pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
     let usual = |image: &str| {
-        image.trim_start_matches("docker.io/").split([':', '@']).next() == Some(USUAL_FRONTEND)
+        image.trim_start_matches("docker.io/").split([':', '@']).next() == Some(STANDARD_FRONTENDS)
     };
     if file.syntax.as_ref().is_some_and(|(_, image)| !usual(image)) {
         return Vec::new();
@@ -26,9 +26,9 @@ pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
 }
 
 /// What an instruction copies from the build context.
-pub(super) fn sources(instruction: &DockerfileInstruction) -> Vec<String> {
+pub(super) fn copy_sources(instruction: &DockerfileInstruction) -> Vec<String> {
     let elsewhere = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
-    if !copies(instruction) || elsewhere {
+    if !is_copy(instruction) || elsewhere {
         return Vec::new();
     }
     let mut words = instruction.words();
@@ -38,7 +38,7 @@ pub(super) fn sources(instruction: &DockerfileInstruction) -> Vec<String> {
 }
 
 /// Whether an instruction copies files.
-pub(super) fn copies(instruction: &DockerfileInstruction) -> bool {
+pub(super) fn is_copy(instruction: &DockerfileInstruction) -> bool {
     matches!(instruction.name.as_str(), "COPY" | "ADD")
 }
 
@@ -58,7 +58,7 @@ mod tests {
         let text = "FROM a AS b\nCOPY --chmod=755 [\"x y\", \"z\", \"/t\"]\nADD <<E one /t\nhi\nE\n\
                     COPY --from=b p /t\nRUN q r\n";
         let found = Dockerfile::read(text);
-        let found: Vec<_> = found.instructions.iter().flat_map(sources).collect();
+        let found: Vec<_> = found.instructions.iter().flat_map(copy_sources).collect();
         assert_eq!(found, ["x y", "z", "one"]);
     }
 

@@ -9,17 +9,17 @@ use rollout_worker::environment::dockerfile::Dockerfile;
 
 use super::{dockerfile, scripts};
 use crate::config::ConfigWarning;
-use crate::sources::datasets::{StepParts, TASK_FILE, Task, read_instruction, trajectory_files};
+use crate::sources::datasets::{StepParts, TASK_FILE, DatasetTask, read_instruction, trajectory_files};
 
 /// Largest file that is looked into.
 const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Files of the tests that are looked into for a word of the reward.
-const FILES: usize = 1000;
+const MAX_TEST_FILES: usize = 1000;
 
 /// The warnings of a task.
-pub(super) fn of(task: &Task) -> Vec<ConfigWarning> {
-    let mut lints = Lints { task, found: Vec::new(), seen: BTreeSet::new() };
+pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
+    let mut lints = TaskLinter { task, found: Vec::new(), seen: BTreeSet::new() };
     lints.environment();
     for (step, parts) in task.file.steps.iter().zip(&task.parts.steps) {
         lints.instruction(parts);
@@ -41,14 +41,14 @@ pub(super) fn of(task: &Task) -> Vec<ConfigWarning> {
     lints.found
 }
 
-struct Lints<'a> {
-    task: &'a Task,
+struct TaskLinter<'a> {
+    task: &'a DatasetTask,
     found: Vec<ConfigWarning>,
     /// Files that were looked at: steps share some.
     seen: BTreeSet<PathBuf>,
 }
 
-impl Lints<'_> {
+impl TaskLinter<'_> {
     fn warn(&mut self, file: &Path, line: Option<usize>, message: impl Into<String>) {
         self.found.push(ConfigWarning {
             file: self.task.dir.join(file),
@@ -94,7 +94,7 @@ impl Lints<'_> {
         for (line, problem) in dockerfile::problems(&read) {
             self.warn(file, Some(line), format!("does not build: {problem}"));
         }
-        for (line, image) in dockerfile::bases(&read) {
+        for (line, image) in dockerfile::base_images(&read) {
             if dockerfile::is_unpinned(&image) {
                 self.warn(file, Some(line), unpinned(&image));
             }
@@ -104,7 +104,7 @@ impl Lints<'_> {
     /// Tests or solutions in the image that the agent works in.
     fn leaks(&mut self, text: &str) {
         for copy in &Dockerfile::read(text).instructions {
-            for source in dockerfile::sources(copy) {
+            for source in dockerfile::copy_sources(copy) {
                 let mut parts = source.split('/').filter(|part| !part.is_empty() && *part != ".");
                 let leaks = match parts.next() {
                     Some("tests" | "solution" | "test.sh" | "solve.sh") => true,
@@ -156,7 +156,7 @@ impl Lints<'_> {
                     let file = context.join("Dockerfile");
                     if let Some(text) = self.text(&file) {
                         self.dockerfile(&file, &text);
-                        self.baked(&file, &text);
+                        self.verifier_image(&file, &text);
                     }
                 }
                 None => {
@@ -180,8 +180,8 @@ impl Lints<'_> {
     }
 
     /// The image of a verifier has its tests in it.
-    fn baked(&mut self, file: &Path, text: &str) {
-        if !Dockerfile::read(text).instructions.iter().any(dockerfile::copies) {
+    fn verifier_image(&mut self, file: &Path, text: &str) {
+        if !Dockerfile::read(text).instructions.iter().any(dockerfile::is_copy) {
             let message = "copies no tests: an image made of `tests/` has to have them in `/tests`";
             self.warn(file, None, message);
         }
@@ -190,7 +190,7 @@ impl Lints<'_> {
     fn tests(&mut self, script: &Path, dirs: &[PathBuf], network: &NetworkPolicy) {
         self.script(script);
         let Some(text) = text(&self.task.dir.join(script)) else { return };
-        if let Some((line, command)) = scripts::fetches(&text) {
+        if let Some((line, command)) = scripts::find_network_command(&text) {
             let message = if *network == NetworkPolicy::Public {
                 format!(
                     "`{command}` needs the network: a reward may be missing for reasons that are not the agent's"
@@ -237,7 +237,7 @@ fn texts_below(dir: &Path) -> Vec<String> {
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             seen += 1;
-            if seen > FILES {
+            if seen > MAX_TEST_FILES {
                 return texts;
             }
             match entry.file_type() {

@@ -18,12 +18,12 @@ use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, Options, Problems, read_job};
-use crate::sources::datasets::{self, FormatView, PlannedFormats, Task};
+use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, JobOptions, Diagnostics, read_job};
+use crate::sources::datasets::{self, FormatView, PlannedFormats, DatasetTask};
 
 /// What is looked at.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct CheckRequest {
     /// A task, or a directory of tasks.
     pub path: PathBuf,
     /// The format to read them in; told from each task's file when absent.
@@ -34,7 +34,7 @@ pub struct Asked {
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The tasks, by name.
     pub tasks: Vec<TaskReport>,
     /// What is wrong beside the tasks.
@@ -51,7 +51,7 @@ pub struct TaskReport {
     /// Its directory.
     pub dir: PathBuf,
     /// What it comes to; nothing when it cannot be read.
-    pub explained: Option<Explained>,
+    pub explained: Option<TaskExplanation>,
     /// What is wrong.
     pub errors: Vec<ConfigError>,
     /// What is odd.
@@ -60,7 +60,7 @@ pub struct TaskReport {
 
 /// What a task comes to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Explained {
+pub struct TaskExplanation {
     /// The format it is read in.
     pub format: FormatView,
     /// Where its image comes from, in words.
@@ -79,7 +79,7 @@ pub struct Explained {
     pub variables: BTreeSet<String>,
 }
 
-impl Report {
+impl CheckReport {
     /// How many faults there are.
     pub fn n_errors(&self) -> usize {
         self.errors.len() + self.tasks.iter().map(|task| task.errors.len()).sum::<usize>()
@@ -95,7 +95,7 @@ impl Report {
 ///
 /// # Errors
 /// When a temporary file cannot be written.
-pub fn check(asked: &Asked) -> std::io::Result<Report> {
+pub fn check(asked: &CheckRequest) -> std::io::Result<CheckReport> {
     let path = std::path::absolute(&asked.path)?;
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("job.json");
@@ -109,11 +109,11 @@ pub fn check(asked: &Asked) -> std::io::Result<Report> {
         }],
     });
     std::fs::write(&file, job.to_string())?;
-    let options = Options { strict: true, ..Options::new(&|_| true) };
-    let mut problems = Problems::default();
+    let options = JobOptions { strict: true, ..JobOptions::new(&|_| true) };
+    let mut problems = Diagnostics::default();
     let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
     let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);
-    let tasks: Vec<Task> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
+    let tasks: Vec<DatasetTask> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
     let (mut errors, warnings) = problems.into_parts();
     // A job lists the variables; here it is said which ones.
     errors.retain(|error| error.kind != ErrorKind::VariableNotListed);
@@ -121,33 +121,33 @@ pub fn check(asked: &Asked) -> std::io::Result<Report> {
         error.file.clone_from(&path);
         error.key = String::new();
     }
-    Ok(report(&job, tasks, errors, warnings))
+    Ok(build_report(&job, tasks, errors, warnings))
 }
 
-fn report(
+fn build_report(
     job: &Job,
-    tasks: Vec<Task>,
+    tasks: Vec<DatasetTask>,
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigWarning>,
-) -> Report {
-    let mut report = Report { tasks: Vec::new(), errors: Vec::new(), warnings: Vec::new() };
+) -> CheckReport {
+    let mut report = CheckReport { tasks: Vec::new(), errors: Vec::new(), warnings: Vec::new() };
     for task in tasks {
         report.tasks.push(TaskReport {
             explained: Some(explain(job, &task)),
-            warnings: lints::of(&task),
+            warnings: lints::lint_task(&task),
             errors: Vec::new(),
             task: task.name,
             dir: task.dir,
         });
     }
     for error in errors {
-        match owner(&mut report.tasks, &error.file) {
+        match find_task_report(&mut report.tasks, &error.file) {
             Some(task) => task.errors.push(error),
             None => report.errors.push(error),
         }
     }
     for warning in warnings {
-        match owner(&mut report.tasks, &warning.file) {
+        match find_task_report(&mut report.tasks, &warning.file) {
             Some(task) => task.warnings.push(warning),
             None => report.warnings.push(warning),
         }
@@ -157,7 +157,7 @@ fn report(
 }
 
 /// The task that a file is of. One that could not be read is told by its task file.
-fn owner<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut TaskReport> {
+fn find_task_report<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut TaskReport> {
     if let Some(at) = tasks.iter().position(|task| file.starts_with(&task.dir)) {
         return tasks.get_mut(at);
     }
@@ -172,7 +172,7 @@ fn owner<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut Task
     tasks.last_mut()
 }
 
-fn explain(job: &Job, task: &Task) -> Explained {
+fn explain(job: &Job, task: &DatasetTask) -> TaskExplanation {
     let spec = datasets::specification(job, "tasks".to_owned(), task);
     let kind = job.settings.environment.provider.kind();
     let images = descriptor::for_kind(kind).capabilities.images;
@@ -188,7 +188,7 @@ fn explain(job: &Job, task: &Task) -> Explained {
     };
     let used = task.file.variables.iter().chain(&task.file.solution_variables);
     let format = &task.file.format;
-    Explained {
+    TaskExplanation {
         format: FormatView { name: format.format, reason: format.reason.to_string() },
         image,
         resources: spec.environment.resources,

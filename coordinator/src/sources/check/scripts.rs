@@ -1,7 +1,7 @@
 //! What scripts do, as far as their words say it.
 
 /// Words of commands that reach for the network.
-const FETCHERS: &[&[&str]] = &[
+const NETWORK_COMMANDS: &[&[&str]] = &[
     &["apt-get"],
     &["apt", "install"],
     &["apt", "update"],
@@ -23,10 +23,10 @@ const FETCHERS: &[&[&str]] = &[
 ];
 
 /// The first command of a script that reaches for the network: its line, from 1, and its words.
-pub(super) fn fetches(text: &str) -> Option<(usize, String)> {
+pub(super) fn find_network_command(text: &str) -> Option<(usize, String)> {
     text.lines().enumerate().find_map(|(index, line)| {
         let words = words(line);
-        let fetcher = FETCHERS
+        let fetcher = NETWORK_COMMANDS
             .iter()
             .find(|fetcher| words.windows(fetcher.len()).any(|window| window == **fetcher))?;
         let here = ["localhost", "127.0.0.1"].iter().any(|host| line.contains(host));
@@ -62,7 +62,7 @@ mod tests {
             ("pip --version; install x", None),
             ("mycurl x", None),
         ] {
-            let found = fetches(text);
+            let found = find_network_command(text);
             let found = found.as_ref().map(|(line, words)| (*line, words.as_str()));
             assert_eq!(found, expected, "{text}");
         }

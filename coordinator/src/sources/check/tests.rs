@@ -4,9 +4,9 @@ use std::fs;
 
 use super::*;
 
-struct Project(tempfile::TempDir);
+struct CheckProject(tempfile::TempDir);
 
-impl Project {
+impl CheckProject {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory"))
     }
@@ -25,9 +25,9 @@ impl Project {
         self.write(&format!("{dir}/tests/test.sh"), "echo 1 > /logs/verifier/reward.txt\n");
     }
 
-    fn check(&self, provider: ProviderKind) -> Report {
+    fn check(&self, provider: ProviderKind) -> CheckReport {
         let path = self.0.path().to_owned();
-        check(&Asked { path, format: None, provider }).expect("checked")
+        check(&CheckRequest { path, format: None, provider }).expect("checked")
     }
 
     /// Warnings as file in the task and message.
@@ -47,7 +47,7 @@ impl Project {
 
 #[test]
 fn a_good_task_has_no_findings_and_is_explained() {
-    let project = Project::new();
+    let project = CheckProject::new();
     project.task("a");
     let report = project.check(ProviderKind::Docker);
     assert_eq!((report.n_errors(), report.n_warnings()), (0, 0), "{report:#?}");
@@ -95,14 +95,14 @@ fn common_faults_are_warned_of() {
         ("instruction.md", " \n", "instruction.md:", "is empty"),
     ];
     for (file, text, at, message) in faults {
-        let project = Project::new();
+        let project = CheckProject::new();
         project.task("a");
         project.write(&format!("a/{file}"), text);
         let warnings = project.warnings();
         let [(found_at, found)] = warnings.as_slice() else { panic!("{text}: {warnings:?}") };
         assert!(found_at == at && found.contains(message), "{text}: {warnings:?}");
     }
-    let project = Project::new();
+    let project = CheckProject::new();
     project.task("a");
     fs::remove_dir_all(project.0.path().join("a/solution")).expect("removed");
     assert_eq!(project.warnings()[0].0, "solution/solve.sh:");
@@ -110,7 +110,7 @@ fn common_faults_are_warned_of() {
 
 #[test]
 fn faults_of_tasks_in_harbors_format() {
-    let project = Project::new();
+    let project = CheckProject::new();
     project.task("a");
     let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"no-network\"\n";
     project.write("a/task.toml", text);
@@ -135,7 +135,7 @@ fn faults_of_tasks_in_harbors_format() {
 
 #[test]
 fn errors_are_told_beside_their_tasks() {
-    let project = Project::new();
+    let project = CheckProject::new();
     project.task("a");
     project.write("a/environment/Dockerfile", "FROM debian:12\nRUN true\n");
     project.task("b");
@@ -159,7 +159,7 @@ fn errors_are_told_beside_their_tasks() {
             ("c", true, vec![ErrorKind::MissingFile]),
         ]
     );
-    let nothing = Asked {
+    let nothing = CheckRequest {
         path: project.0.path().join("absent"),
         format: None,
         provider: ProviderKind::Docker,
@@ -171,7 +171,7 @@ fn errors_are_told_beside_their_tasks() {
 
 #[test]
 fn dockerfiles_are_read_by_the_grammar_of_builders() {
-    let project = Project::new();
+    let project = CheckProject::new();
     project.task("a");
     let text = "# escape=`\nARG BASE=debian\nFROM ${BASE}:12 AS one\nRUN --mount=type=cache,target=/c <<END\n\
                 COPY tests /tests\nFROM nowhere\nEND\nRUN echo `\n  # said\n  more\n";

@@ -12,35 +12,35 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::store::{BlobStore, BlobContent, StoreError};
 use rollout_worker::supervise;
 
-use super::known::KnownParts;
-use super::pack::{self, Files};
+use super::pack_cache::PackCache;
+use super::pack::{self, LoadedTaskFiles};
 use super::task::invalid;
-use super::{Dataset, Task, spec};
-use crate::config::{About, ConfigError, ConfigErrors, Job, Problems};
+use super::{Dataset, DatasetTask, spec};
+use crate::config::{TaskMetadata, ConfigError, ConfigErrors, Job, Diagnostics};
 
 /// Tasks packed at once: enough to keep a disk busy, few enough to leave the machine usable.
-const TASKS_AT_ONCE: usize = 8;
+const CONCURRENT_TASKS: usize = 8;
 
 /// Tasks whose files are stored together: what is made durable together costs little more than one.
 const TASKS_PER_BATCH: usize = 64;
 
 /// Blobs looked for at the same time.
-const LOOKS_AT_ONCE: usize = 16;
+const CONCURRENT_LOOKUPS: usize = 16;
 
 /// Where bundles go.
 #[derive(Debug, Clone)]
-pub struct Sink {
+pub struct BundleSink {
     /// The store; nothing when only digests are wanted.
     pub store: Option<Arc<dyn BlobStore>>,
     /// An empty directory for archives on their way, on the store's file system where that is local.
     pub scratch: PathBuf,
     /// Parts that were packed before; nothing when all are packed anew.
-    pub known: Option<Arc<KnownParts>>,
+    pub known: Option<Arc<PackCache>>,
 }
 
 /// A task ready to run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bundled {
+pub struct TaskBundle {
     /// The task.
     pub spec: TaskSpec,
     /// Digest of its document in the store.
@@ -50,7 +50,7 @@ pub struct Bundled {
     /// Digest of everything else that a trial depends on.
     pub rules: Digest,
     /// Facts of its file for people.
-    pub about: About,
+    pub about: TaskMetadata,
 }
 
 /// Why tasks could not be bundled.
@@ -67,7 +67,7 @@ pub enum BundleError {
     Json(#[from] serde_json::Error),
 }
 
-impl Sink {
+impl BundleSink {
     /// Stores bytes, unless they are stored.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Sink {
     }
 
     /// Whether a blob is where it should be.
-    async fn has(&self, blob: &BlobRef) -> Result<bool, StoreError> {
+    async fn contains(&self, blob: &BlobRef) -> Result<bool, StoreError> {
         match &self.store {
             Some(store) => store.contains(&blob.digest).await,
             None => Ok(true),
@@ -91,9 +91,9 @@ impl Sink {
         let Some(store) = &self.store else { return Ok(()) };
         let looked = stream::iter(contents)
             .map(|(blob, content)| async move {
-                Ok::<_, StoreError>((!self.has(&blob).await?).then_some(content))
+                Ok::<_, StoreError>((!self.contains(&blob).await?).then_some(content))
             })
-            .buffered(LOOKS_AT_ONCE);
+            .buffered(CONCURRENT_LOOKUPS);
         let new: Vec<BlobContent> =
             looked.try_filter_map(|new| async { Ok(new) }).try_collect().await?;
         if !new.is_empty() {
@@ -110,18 +110,18 @@ impl Sink {
 pub async fn bundle(
     job: &Job,
     datasets: Vec<Dataset>,
-    sink: &Sink,
-) -> Result<Vec<Bundled>, BundleError> {
+    sink: &BundleSink,
+) -> Result<Vec<TaskBundle>, BundleError> {
     let tasks = datasets.into_iter().flat_map(|dataset| {
         let name = dataset.name;
         dataset.tasks.into_iter().map(move |task| (name.clone(), task))
     });
     let mut batches = stream::iter(tasks.enumerate())
         .map(|(index, (dataset, task))| prepare(job, dataset, task, index, sink))
-        .buffered(TASKS_AT_ONCE)
+        .buffered(CONCURRENT_TASKS)
         .chunks(TASKS_PER_BATCH);
     let mut bundled = Vec::new();
-    let mut problems = Problems::default();
+    let mut problems = Diagnostics::default();
     while let Some(batch) = batches.next().await {
         let mut good = Vec::with_capacity(batch.len());
         for prepared in batch {
@@ -133,17 +133,17 @@ pub async fn bundle(
         }
         store(good, sink, &mut bundled).await?;
     }
-    remember(sink).await;
+    save_pack_cache(sink).await;
     Ok(problems.finish(bundled)?.0)
 }
 
 /// A task whose files are read.
-struct Prepared {
-    task: Arc<Task>,
+struct PreparedTask {
+    task: Arc<DatasetTask>,
     spec: TaskSpec,
     rules: Digest,
     /// Nothing for a task that cannot run.
-    files: Option<Files>,
+    files: Option<LoadedTaskFiles>,
 }
 
 enum PrepareError {
@@ -160,11 +160,11 @@ impl<E: Into<BundleError>> From<E> for PrepareError {
 async fn prepare(
     job: &Job,
     dataset: String,
-    task: Task,
+    task: DatasetTask,
     index: usize,
-    sink: &Sink,
-) -> Result<Prepared, PrepareError> {
-    let mut spec = spec::of(job, dataset, &task);
+    sink: &BundleSink,
+) -> Result<PreparedTask, PrepareError> {
+    let mut spec = spec::task_spec(job, dataset, &task);
     let rules = Digest::sha256_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
     let task = Arc::new(task);
     let mut files = None;
@@ -179,17 +179,17 @@ async fn prepare(
             Err(error) => return Err(error),
         }
     }
-    Ok(Prepared { task, spec, rules, files })
+    Ok(PreparedTask { task, spec, rules, files })
 }
 
 /// Reads the files of a task; parts that are known and stored are not packed.
-async fn read(task: &Arc<Task>, index: usize, sink: &Sink) -> Result<Files, PrepareError> {
+async fn read(task: &Arc<DatasetTask>, index: usize, sink: &BundleSink) -> Result<LoadedTaskFiles, PrepareError> {
     let scratch = sink.scratch.join(index.to_string());
     let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.known.clone());
     let work = move || pack::read(&owned, &at, known.as_deref());
     let mut files = supervise::blocking(work).await.map_err(PrepareError::File)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
-        let part = if part.archive.is_some() || sink.has(&part.blob).await? {
+        let part = if part.archive.is_some() || sink.contains(&part.blob).await? {
             part
         } else {
             let (task, archive) = (Arc::clone(task), scratch.with_extension(number.to_string()));
@@ -203,12 +203,12 @@ async fn read(task: &Arc<Task>, index: usize, sink: &Sink) -> Result<Files, Prep
 
 /// Stores the files of several tasks, then their documents, which so never name what is not there.
 async fn store(
-    tasks: Vec<Prepared>,
-    sink: &Sink,
-    bundled: &mut Vec<Bundled>,
+    tasks: Vec<PreparedTask>,
+    sink: &BundleSink,
+    bundled: &mut Vec<TaskBundle>,
 ) -> Result<(), BundleError> {
     let mut contents = Vec::new();
-    for Prepared { files, .. } in &tasks {
+    for PreparedTask { files, .. } in &tasks {
         let Some(files) = files else { continue };
         for text in &files.instructions {
             let content = BlobContent::Bytes(Bytes::from(text.clone()), MediaType::Text);
@@ -221,29 +221,29 @@ async fn store(
     }
     sink.put_all(contents).await?;
     let mut documents = Vec::with_capacity(tasks.len());
-    for Prepared { task, mut spec, rules, files } in tasks {
+    for PreparedTask { task, mut spec, rules, files } in tasks {
         if let Some(files) = files {
-            place(&task, &files, &mut spec, sink);
+            assign_blobs(&task, &files, &mut spec, sink);
         }
         let bytes = Bytes::from(serde_json::to_vec(&spec)?);
         let document = BlobRef::for_bytes(&bytes, MediaType::Json);
         let digest = document.digest;
         documents.push((document, BlobContent::Bytes(bytes, MediaType::Json)));
         let (files, about) = (digest_of_files(&spec)?, task.file.about.clone());
-        bundled.push(Bundled { digest, files, rules, spec, about });
+        bundled.push(TaskBundle { digest, files, rules, spec, about });
     }
     Ok(sink.put_all(documents).await?)
 }
 
 /// Puts the blobs of a task's files into its document, and notes those that are new.
-fn place(task: &Task, files: &Files, spec: &mut TaskSpec, sink: &Sink) {
+fn assign_blobs(task: &DatasetTask, files: &LoadedTaskFiles, spec: &mut TaskSpec, sink: &BundleSink) {
     for (step, text) in spec.steps.iter_mut().zip(&files.instructions) {
         step.files.instruction = Some(BlobRef::for_bytes(text, MediaType::Text));
     }
     for part in &files.parts {
-        part.place(spec);
+        part.assign_blob(spec);
         if let (Some(known), true) = (&sink.known, sink.store.is_some()) {
-            part.note(&task.dir, known);
+            part.add_to_cache(&task.dir, known);
         }
         // The store may have moved the file away; what is left goes with the scratch directory.
         let _removed = part.archive.as_ref().map(std::fs::remove_file);
@@ -262,7 +262,7 @@ fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
 }
 
 /// Writes down what was packed. Without it the next run takes longer, and nothing else.
-async fn remember(sink: &Sink) {
+async fn save_pack_cache(sink: &BundleSink) {
     let (Some(known), Some(_)) = (sink.known.clone(), &sink.store) else { return };
     if let Err(error) = supervise::blocking(move || known.save()).await {
         tracing::debug!(%error, "what was packed could not be written down");

@@ -15,24 +15,24 @@ use rollout_worker::environment::descriptor::{self, ProviderDescriptor, Capabili
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
-use super::{Parts, layout};
-use crate::config::{ConfigError, Demand, DemandKind, ErrorKind, Job, Problems, Spot, TaskFile};
+use super::{TaskParts, layout};
+use crate::config::{ConfigError, Demand, DemandKind, ErrorKind, Job, Diagnostics, SourceLocation, TaskFile};
 
 /// A conversation to begin with, which no agent is given.
 const TRAJECTORY: &str = "trajectory.json";
 
 /// Demands named in the error of a trial; the others are counted.
-const NAMED: usize = 5;
+const MAX_NAMED_DEMANDS: usize = 5;
 
 /// A task to judge.
-pub(super) struct Judged<'a> {
+pub(super) struct CapabilityCheck<'a> {
     pub(super) job: &'a Job,
     pub(super) dir: &'a Path,
     pub(super) file: &'a TaskFile,
-    pub(super) parts: &'a Parts,
+    pub(super) parts: &'a TaskParts,
 }
 
-impl Judged<'_> {
+impl CapabilityCheck<'_> {
     fn descriptor(&self) -> &'static ProviderDescriptor {
         descriptor::for_kind(self.job.settings.environment.provider.kind())
     }
@@ -40,16 +40,16 @@ impl Judged<'_> {
 
 /// Demands of a task that the job's environment cannot honour, and files that no environment can.
 #[derive(Debug, Default)]
-pub(super) struct Unsupported {
+pub(super) struct UnsupportedDemands {
     /// Whichever agent runs.
     pub(super) always: Vec<ConfigError>,
     /// Only where an agent with scripts runs.
     pub(super) for_scripts: Vec<ConfigError>,
 }
 
-impl Unsupported {
+impl UnsupportedDemands {
     /// The demands that matter to the agents of a job.
-    pub(super) fn of_job(self, job: &Job) -> impl Iterator<Item = ConfigError> {
+    pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
         let scripts = job.agents.iter().any(|agent| runs_scripts(&agent.spec.kind));
         self.always.into_iter().chain(self.for_scripts.into_iter().filter(move |_| scripts))
     }
@@ -84,8 +84,8 @@ pub(super) fn fault(
     if demands.is_empty() {
         return None;
     }
-    let more = demands.len().saturating_sub(NAMED);
-    demands.truncate(NAMED);
+    let more = demands.len().saturating_sub(MAX_NAMED_DEMANDS);
+    demands.truncate(MAX_NAMED_DEMANDS);
     if more > 0 {
         demands.push(format!("and {more} more"));
     }
@@ -96,11 +96,11 @@ pub(super) fn fault(
 
 /// Collects the demands that the job's environment cannot honour. Files that cannot be read are
 /// faults.
-pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) -> Unsupported {
+pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> UnsupportedDemands {
     let provider = &task.job.settings.environment.provider;
-    let mut found = Unsupported::default();
+    let mut found = UnsupportedDemands::default();
     for demand in &task.file.demands {
-        if let Some(why) = why_not(provider.kind(), demand, task.parts) {
+        if let Some(why) = unsupported_reason(provider.kind(), demand, task.parts) {
             let spot = &demand.spot;
             let at = task.dir.join(TASK_FILE);
             let error = spot.error(&at, ErrorKind::Unsupported, why, expected(provider.kind()));
@@ -122,7 +122,7 @@ pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) -> Unsupported {
 }
 
 /// The files that describe services, in their directories.
-fn services(task: &Judged<'_>) -> impl Iterator<Item = (PathBuf, String)> {
+fn services(task: &CapabilityCheck<'_>) -> impl Iterator<Item = (PathBuf, String)> {
     let own = task.parts.compose.as_ref().map(|file| (PathBuf::from("environment"), file));
     let of_verifiers =
         task.parts.steps.iter().filter_map(|step| {
@@ -142,7 +142,7 @@ fn check_services(
 ) {
     let Some(check) = descriptor.check_services else { return };
     let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) else { return };
-    let spot = Spot { key: String::new(), line: None };
+    let spot = SourceLocation { key: String::new(), line: None };
     let (kind, expected) = match failure.kind {
         FailureKind::Unsupported => {
             (ErrorKind::Unsupported, "services of the task's own environment directory")
@@ -156,7 +156,7 @@ fn check_services(
 }
 
 /// Why a provider does not have what is asked for.
-fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<String> {
+fn unsupported_reason(provider: ProviderKind, demand: &Demand, parts: &TaskParts) -> Option<String> {
     let capabilities = &descriptor::for_kind(provider).capabilities;
     let has_services = parts.compose.is_some();
     match &demand.kind {
@@ -191,9 +191,9 @@ fn expected(provider: ProviderKind) -> String {
 }
 
 /// Conversations to begin with: agents with scripts are not given one; others need none.
-fn trajectories(task: &Judged<'_>, found: &mut Vec<ConfigError>) {
+fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
-        let spot = Spot { key: String::new(), line: None };
+        let spot = SourceLocation { key: String::new(), line: None };
         let text = "a conversation to begin with, which agents are not given";
         found.push(spot.error(&file, ErrorKind::Unsupported, text, "no such file"));
     }
@@ -213,14 +213,14 @@ fn refuse_services(
     why: &str,
     found: &mut Vec<ConfigError>,
 ) {
-    let spot = Spot { key: String::new(), line: None };
+    let spot = SourceLocation { key: String::new(), line: None };
     let text = format!("services beside the environment; {why}");
     let expected = expected(descriptor.kind);
     found.push(spot.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
 }
 
 /// Every image that the task would have.
-fn check_images(task: &Judged<'_>, found: &mut Vec<ConfigError>, problems: &mut Problems) {
+fn check_images(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>, problems: &mut Diagnostics) {
     let main = &task.file.environment;
     let key = "environment.docker_image";
     let named = main.docker_image.is_some();
@@ -241,18 +241,18 @@ fn check_images(task: &Judged<'_>, found: &mut Vec<ConfigError>, problems: &mut 
 
 /// An image of the directory `dir`; whether the key `key` names one.
 fn check_image(
-    task: &Judged<'_>,
+    task: &CapabilityCheck<'_>,
     (dir, named, key): (&Path, bool, &str),
     found: &mut Vec<ConfigError>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) {
     let dockerfile = task.dir.join(dir).join("Dockerfile");
     if dockerfile.is_file() {
         check_instructions(&dockerfile, task.descriptor(), found, problems);
     } else if named {
-        let spot = Spot { key: key.to_owned(), line: None };
+        let spot = SourceLocation { key: key.to_owned(), line: None };
         let text = "an image without a Dockerfile that says what is in it";
-        found.push(refused(task.descriptor(), &spot, &task.dir.join(TASK_FILE), text));
+        found.push(rejection(task.descriptor(), &spot, &task.dir.join(TASK_FILE), text));
     }
 }
 
@@ -262,18 +262,18 @@ fn check_instructions(
     file: &Path,
     descriptor: &ProviderDescriptor,
     found: &mut Vec<ConfigError>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) {
     let Some(check) = descriptor.check_dockerfile else { return };
     let Some(text) = crate::config::read_text(file, problems) else { return };
     for unsupported in check(&text) {
         let text = format!("an instruction that it cannot honour: {}", unsupported.reason);
-        let spot = Spot { key: unsupported.instruction, line: Some(unsupported.line) };
-        found.push(refused(descriptor, &spot, file, &text));
+        let spot = SourceLocation { key: unsupported.instruction, line: Some(unsupported.line) };
+        found.push(rejection(descriptor, &spot, file, &text));
     }
 }
 
-fn refused(descriptor: &ProviderDescriptor, spot: &Spot, file: &Path, found: &str) -> ConfigError {
+fn rejection(descriptor: &ProviderDescriptor, spot: &SourceLocation, file: &Path, found: &str) -> ConfigError {
     let expected = format!("what the {} environment can honour", descriptor.name);
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";

@@ -8,7 +8,7 @@ pub(crate) const TASK_FILE: &str = "task.toml";
 
 /// What a dataset's path holds.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct Discovery {
     /// Name of the dataset, unless the directory has none that is text.
     pub(super) name: Option<String>,
     /// Directories of tasks, by name.
@@ -18,7 +18,7 @@ pub(super) struct Found {
 }
 
 /// Looks for tasks at `path`: the path itself, or its direct sub-directories.
-pub(super) fn discover(path: &Path) -> io::Result<Found> {
+pub(super) fn discover(path: &Path) -> io::Result<Discovery> {
     // The name of `.` or `..` is that of the directory behind it.
     let real = std::fs::canonicalize(path)?;
     let name_of = |dir: Option<&Path>| {
@@ -26,9 +26,9 @@ pub(super) fn discover(path: &Path) -> io::Result<Found> {
     };
     if is_task(&real) {
         let name = name_of(real.parent());
-        return Ok(Found { name, tasks: vec![real], skipped: Vec::new() });
+        return Ok(Discovery { name, tasks: vec![real], skipped: Vec::new() });
     }
-    let mut found = Found { name: name_of(Some(&real)), tasks: Vec::new(), skipped: Vec::new() };
+    let mut found = Discovery { name: name_of(Some(&real)), tasks: Vec::new(), skipped: Vec::new() };
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let dir = entry.path();

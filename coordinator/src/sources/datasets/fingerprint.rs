@@ -12,7 +12,7 @@ use rollout_protocol::limits::BUNDLE_ENTRIES;
 
 /// A file that changed this short a time before it was looked at may change again without looking
 /// changed: time stamps are no finer than that on some file systems.
-const SETTLING: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// Names, kinds, sizes, times and numbers of all files of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,30 +24,30 @@ pub(super) struct Fingerprint {
 
 /// The fingerprint of `entries` of `dir`, files or directories that may be absent; nothing when
 /// one cannot be read or has too many files. `recipe` is what else the packed part depends on.
-pub(super) fn of<'a>(
+pub(super) fn compute<'a>(
     dir: &Path,
     entries: impl IntoIterator<Item = &'a Path>,
     recipe: &str,
 ) -> Option<Fingerprint> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    let mut walk = Walk { hasher: DigestHasher::default(), newest: Duration::ZERO, left: BUNDLE_ENTRIES };
+    let mut walk = FingerprintWalker { hasher: DigestHasher::default(), newest: Duration::ZERO, left: BUNDLE_ENTRIES };
     walk.hasher.update_part(recipe.as_bytes());
     for entry in entries {
         walk.entry(&dir.join(entry), entry.as_os_str().as_bytes())?;
     }
     Some(Fingerprint {
         digest: walk.hasher.finish(),
-        settled: walk.newest.checked_add(SETTLING).is_some_and(|quiet| quiet < now),
+        settled: walk.newest.checked_add(SETTLE_TIME).is_some_and(|quiet| quiet < now),
     })
 }
 
-struct Walk {
+struct FingerprintWalker {
     hasher: DigestHasher,
     newest: Duration,
     left: u64,
 }
 
-impl Walk {
+impl FingerprintWalker {
     fn entry(&mut self, path: &Path, name: &[u8]) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
         self.hasher.update_part(name);
@@ -107,11 +107,11 @@ mod tests {
         fs::create_dir_all(path("sub")).expect("made");
         fs::write(path("a"), "1").expect("written");
         let look =
-            || of(root, [Path::new("part"), Path::new("absent")], "recipe").expect("readable");
+            || compute(root, [Path::new("part"), Path::new("absent")], "recipe").expect("readable");
         let first = look();
         assert!(!first.settled, "it has just been written");
         assert_eq!(look().digest, first.digest);
-        let other = of(root, [Path::new("part"), Path::new("absent")], "other").expect("readable");
+        let other = compute(root, [Path::new("part"), Path::new("absent")], "other").expect("readable");
         assert_ne!(other.digest, first.digest);
         let mut seen = vec![first.digest];
         let mut change = |what: &str, act: &dyn Fn()| {

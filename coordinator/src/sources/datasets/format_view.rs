@@ -3,7 +3,7 @@
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use super::{Dataset, Task};
+use super::{Dataset, DatasetTask};
 use crate::config::FormatChoice;
 
 /// The format that a task is read in.
@@ -18,7 +18,7 @@ pub struct FormatView {
 /// The formats of the tasks of all datasets, in their order, which is that of their plan.
 pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
     let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
-    let view = |task: &Task| {
+    let view = |task: &DatasetTask| {
         let FormatChoice { format, reason } = &task.file.format;
         FormatView { name: *format, reason: reason.to_string() }
     };

@@ -6,32 +6,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest chain of symbolic references followed.
-const REFERENCES: usize = 5;
+const MAX_REFERENCE_DEPTH: usize = 5;
 
 /// Largest file of a repository that is read: packed references of huge repositories fit.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Commits by directory, each repository read once.
 #[derive(Debug, Default)]
-pub(super) struct Commits {
+pub(super) struct CheckedOutCommits {
     by_dir: HashMap<PathBuf, Option<String>>,
 }
 
-impl Commits {
+impl CheckedOutCommits {
     /// The commit that is checked out in the repository around `dir`; nothing when there is no
     /// repository, no commit yet, or a repository that this cannot read.
-    pub(super) fn of(&mut self, dir: &Path) -> Option<String> {
+    pub(super) fn find(&mut self, dir: &Path) -> Option<String> {
         let real = fs::canonicalize(dir).ok()?;
-        self.around(&real)
+        self.find_enclosing(&real)
     }
 
-    fn around(&mut self, dir: &Path) -> Option<String> {
+    fn find_enclosing(&mut self, dir: &Path) -> Option<String> {
         if let Some(known) = self.by_dir.get(dir) {
             return known.clone();
         }
         let commit = match git_dir(dir) {
             Some(git_dir) => head(&git_dir),
-            None => dir.parent().and_then(|parent| self.around(parent)),
+            None => dir.parent().and_then(|parent| self.find_enclosing(parent)),
         };
         self.by_dir.insert(dir.to_owned(), commit.clone());
         commit
@@ -58,7 +58,7 @@ fn head(git_dir: &Path) -> Option<String> {
         None => git_dir.to_owned(),
     };
     let mut text = read(&git_dir.join("HEAD"))?;
-    for _ in 0..REFERENCES {
+    for _ in 0..MAX_REFERENCE_DEPTH {
         let Some(name) = text.trim_end().strip_prefix("ref: ") else {
             return commit(text.trim_end());
         };
@@ -131,7 +131,7 @@ mod tests {
         write(root, "loop/.git/HEAD", "ref: refs/heads/a\n");
         write(root, "loop/.git/refs/heads/a", "ref: refs/heads/a\n");
         write(root, "broken/.git", "nonsense");
-        let mut commits = Commits::default();
+        let mut commits = CheckedOutCommits::default();
         for (dir, expected) in [
             ("loose", Some(ONE)),
             ("loose/deep/below", Some(ONE)),
@@ -143,8 +143,8 @@ mod tests {
             ("loop", None),
         ] {
             fs::create_dir_all(root.join(dir)).expect("made");
-            assert_eq!(commits.of(&root.join(dir)).as_deref(), expected, "{dir}");
+            assert_eq!(commits.find(&root.join(dir)).as_deref(), expected, "{dir}");
         }
-        assert_eq!(commits.of(&root.join("absent")), None);
+        assert_eq!(commits.find(&root.join("absent")), None);
     }
 }

@@ -5,39 +5,39 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 use rollout_worker::environment::descriptor;
 
-use super::{INSTRUCTION, Parts, StepParts};
+use super::{INSTRUCTION_FILE, TaskParts, StepParts};
 use crate::config::{Job, TaskFile};
 
 /// The build context of a task.
-const ENVIRONMENT: &str = "environment";
+const ENVIRONMENT_DIR: &str = "environment";
 
 /// The directory of steps.
-pub(super) const STEPS: &str = "steps";
+pub(super) const STEPS_DIR: &str = "steps";
 
 /// Names of a file with services, the first of them wins. In Harbor's format only the first is one:
 /// a task whose subject is Docker Compose may have the other among its data.
-const COMPOSE: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
+const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
 /// A task's directory, for a job.
-pub(super) struct Layout<'a> {
+pub(super) struct TaskLayout<'a> {
     job: &'a Job,
     dir: &'a Path,
     file: &'a TaskFile,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> TaskLayout<'a> {
     pub(super) fn new(job: &'a Job, dir: &'a Path, file: &'a TaskFile) -> Self {
         Self { job, dir, file }
     }
 
     /// The parts that there are and that the job needs.
-    pub(super) fn parts(&self) -> Parts {
-        let compose = self.compose(Path::new(ENVIRONMENT));
+    pub(super) fn parts(&self) -> TaskParts {
+        let compose = self.compose(Path::new(ENVIRONMENT_DIR));
         let wanted = self.builds(self.file.environment.docker_image.as_ref())
             || !self.has_images()
             || compose.is_some();
-        let mut parts = Parts {
-            context: self.existing(ENVIRONMENT.into()).filter(|_| wanted),
+        let mut parts = TaskParts {
+            context: self.existing(ENVIRONMENT_DIR.into()).filter(|_| wanted),
             compose,
             steps: Vec::new(),
         };
@@ -45,7 +45,7 @@ impl<'a> Layout<'a> {
         parts
     }
 
-    fn step(&self, step: &StepSpec, task: &Parts) -> StepParts {
+    fn step(&self, step: &StepSpec, task: &TaskParts) -> StepParts {
         let own = step_dir(step);
         let dirs = |name: &str| {
             let shared = step.name.is_some().then(|| PathBuf::from(name));
@@ -53,9 +53,9 @@ impl<'a> Layout<'a> {
             dirs.filter_map(|dir| self.existing(dir)).collect::<Vec<_>>()
         };
         let tests = dirs("tests");
-        let has_script = |dir: &PathBuf| self.has(&dir.join("solve.sh"));
+        let has_script = |dir: &PathBuf| self.has_file(&dir.join("solve.sh"));
         let mut parts = StepParts {
-            instruction: own.join(INSTRUCTION),
+            instruction: own.join(INSTRUCTION_FILE),
             solution: dirs("solution").into_iter().rev().find(has_script),
             workdir: step.name.as_ref().and_then(|_| self.existing(own.join("workdir"))),
             tests: tests.clone(),
@@ -67,7 +67,7 @@ impl<'a> Layout<'a> {
             let image = &verifier.docker_image;
             let named = image.is_some() && *image != self.file.environment.docker_image;
             let compose = context.as_deref().and_then(|dir| self.compose(dir));
-            let built = context.as_deref().is_some_and(|dir| self.has(&dir.join("Dockerfile")))
+            let built = context.as_deref().is_some_and(|dir| self.has_file(&dir.join("Dockerfile")))
                 && (!named || self.builds(image.as_ref()) || !self.has_images());
             if built || compose.is_some() {
                 parts.verifier_context = context;
@@ -85,7 +85,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The files that the task needs under every agent and does not have.
-    pub(super) fn missing(&self, parts: &Parts) -> Vec<PathBuf> {
+    pub(super) fn missing(&self, parts: &TaskParts) -> Vec<PathBuf> {
         let mut needed = Vec::new();
         let verified = !self.job.settings.verifier.disable;
         for (step, parts) in self.file.steps.iter().zip(&parts.steps) {
@@ -93,7 +93,7 @@ impl<'a> Layout<'a> {
             if !verified {
                 continue;
             }
-            let scripts = parts.tests.iter().any(|dir| self.has(&dir.join("test.sh")));
+            let scripts = parts.tests.iter().any(|dir| self.has_file(&dir.join("test.sh")));
             // An image of the verifier's own may have its tests in it.
             let in_image = step.verifier.environment.is_some() && parts.tests.is_empty();
             if !scripts && !in_image {
@@ -101,15 +101,15 @@ impl<'a> Layout<'a> {
             }
         }
         if self.builds(self.file.environment.docker_image.as_ref()) && parts.compose.is_none() {
-            needed.push(Path::new(ENVIRONMENT).join("Dockerfile"));
+            needed.push(Path::new(ENVIRONMENT_DIR).join("Dockerfile"));
         }
-        needed.retain(|path| !self.has(path));
+        needed.retain(|path| !self.has_file(path));
         needed
     }
 
     /// The solutions that the oracle lacks: those of all steps, since it does nothing in a step
     /// without one as long as another step has one.
-    pub(super) fn unsolved(parts: &Parts) -> Vec<PathBuf> {
+    pub(super) fn missing_solutions(parts: &TaskParts) -> Vec<PathBuf> {
         if parts.steps.iter().any(|step| step.solution.is_some()) {
             return Vec::new();
         }
@@ -135,10 +135,10 @@ impl<'a> Layout<'a> {
     /// The file with services in a directory.
     fn compose(&self, dir: &Path) -> Option<String> {
         let names = match self.file.format.format {
-            TaskFormat::Harbor => &COMPOSE[..1],
-            TaskFormat::Rollout => &COMPOSE[..],
+            TaskFormat::Harbor => &COMPOSE_FILES[..1],
+            TaskFormat::Rollout => &COMPOSE_FILES[..],
         };
-        let name = names.iter().find(|name| self.has(&dir.join(name)));
+        let name = names.iter().find(|name| self.has_file(&dir.join(name)));
         name.map(|name| (*name).to_owned())
     }
 
@@ -146,12 +146,12 @@ impl<'a> Layout<'a> {
         self.dir.join(&dir).is_dir().then_some(dir)
     }
 
-    fn has(&self, file: &Path) -> bool {
+    fn has_file(&self, file: &Path) -> bool {
         self.dir.join(file).is_file()
     }
 }
 
 /// The directory of a step; that of the task when it has no steps of its own.
 pub(super) fn step_dir(step: &StepSpec) -> PathBuf {
-    step.name.as_ref().map_or_else(PathBuf::new, |name| Path::new(STEPS).join(name))
+    step.name.as_ref().map_or_else(PathBuf::new, |name| Path::new(STEPS_DIR).join(name))
 }

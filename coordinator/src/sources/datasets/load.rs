@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
-use super::git::Commits;
-use super::sources::{Candidate, Source, sources};
-use super::task::{self, Context};
-use super::{Dataset, PlannedFormats, Task, select};
+use super::git::CheckedOutCommits;
+use super::resolve::{TaskCandidate, ResolvedDataset, resolve_datasets};
+use super::task::{self, TaskLoadContext};
+use super::{Dataset, PlannedFormats, DatasetTask, select};
 use crate::config::{
-    ConfigError, ConfigWarning, ErrorKind, FormatHints, Job, Options, Problems, Spot, nearest,
+    ConfigError, ConfigWarning, ErrorKind, FormatHints, Job, JobOptions, Diagnostics, SourceLocation, nearest,
 };
 
 /// Loads the datasets of a job, faults of all of them recorded. Tasks that the run has a plan for
@@ -18,14 +18,14 @@ use crate::config::{
 /// tasks have to be fetched.
 pub fn load(
     job: &Job,
-    options: &Options<'_>,
+    options: &JobOptions<'_>,
     planned: &PlannedFormats,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> Vec<Dataset> {
-    let mut commits = Commits::default();
+    let mut commits = CheckedOutCommits::default();
     let mut names = HashMap::new();
     let mut datasets = Vec::new();
-    for source in sources(job, options, problems) {
+    for source in resolve_datasets(job, options, problems) {
         if !check_name(job, &source, &mut names, problems) {
             continue;
         }
@@ -33,15 +33,15 @@ pub fn load(
         let (name, version) = (source.name.clone(), source.version.clone());
         let description = source.description.clone();
         let mut taken = HashMap::new();
-        let mut tasks: Vec<Task> = Vec::new();
-        for candidate in selected(job, source, problems) {
+        let mut tasks: Vec<DatasetTask> = Vec::new();
+        for candidate in select_tasks(job, source, problems) {
             let place = (name.clone(), task_name(&candidate));
             let format = FormatHints {
                 asked: candidate.format,
                 planned: planned.get(&place).copied().unwrap_or_default(),
                 fetched: candidate.fetched,
             };
-            let context = Context { job, options, dataset: &name, format };
+            let context = TaskLoadContext { job, options, dataset: &name, format };
             tasks.extend(load_one(&context, candidate, &mut taken, &mut commits, problems));
         }
         datasets.push(Dataset { name, version, description, tasks });
@@ -52,9 +52,9 @@ pub fn load(
 /// Whether the dataset's name can be one in the results.
 fn check_name(
     job: &Job,
-    source: &Source,
+    source: &ResolvedDataset,
     names: &mut HashMap<String, String>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> bool {
     let (name, spot) = (&source.name, &source.spot);
     let hint = Some("give the dataset another `name`".to_owned());
@@ -73,7 +73,7 @@ fn check_name(
     true
 }
 
-fn warn_of_skipped(source: &Source, problems: &mut Problems) {
+fn warn_of_skipped(source: &ResolvedDataset, problems: &mut Diagnostics) {
     for dir in &source.skipped {
         problems.warning(ConfigWarning {
             file: dir.clone(),
@@ -85,8 +85,8 @@ fn warn_of_skipped(source: &Source, problems: &mut Problems) {
 }
 
 /// The tasks of a dataset that the job selects.
-fn selected(job: &Job, source: Source, problems: &mut Problems) -> Vec<Candidate> {
-    let Source { name: dataset, selection, spot, tasks, .. } = source;
+fn select_tasks(job: &Job, source: ResolvedDataset, problems: &mut Diagnostics) -> Vec<TaskCandidate> {
+    let ResolvedDataset { name: dataset, selection, spot, tasks, .. } = source;
     let named = tasks.into_iter().map(|task| (task_name(&task), task)).collect::<Vec<_>>();
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     let (chosen, unmatched) = select::select(&selection, named, |(name, _)| name);
@@ -111,36 +111,36 @@ fn selected(job: &Job, source: Source, problems: &mut Problems) -> Vec<Candidate
     chosen.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-fn task_name(candidate: &Candidate) -> String {
+fn task_name(candidate: &TaskCandidate) -> String {
     let own = || candidate.dir.file_name().map(|name| name.to_string_lossy().into_owned());
     candidate.name.clone().or_else(own).unwrap_or_default()
 }
 
 fn load_one(
-    context: &Context<'_>,
-    candidate: Candidate,
+    context: &TaskLoadContext<'_>,
+    candidate: TaskCandidate,
     taken: &mut HashMap<String, String>,
-    commits: &mut Commits,
-    problems: &mut Problems,
-) -> Option<Task> {
+    commits: &mut CheckedOutCommits,
+    problems: &mut Diagnostics,
+) -> Option<DatasetTask> {
     let name = checked_name(&candidate, taken, problems)?;
-    let Candidate { dir, commit, pointers, .. } = candidate;
+    let TaskCandidate { dir, commit, pointers, .. } = candidate;
     let task = task::load(context, name, dir, commits, problems)?;
     let fault = pointers_fault(context, &task, &pointers, problems);
     let (git_commit_id, fault) = (commit.or(task.git_commit_id), task.fault.or(fault));
-    Some(Task { git_commit_id, fault, ..task })
+    Some(DatasetTask { git_commit_id, fault, ..task })
 }
 
 /// The fault of a task some of whose files are only pointers; an error in a strict run.
 fn pointers_fault(
-    context: &Context<'_>,
-    task: &Task,
+    context: &TaskLoadContext<'_>,
+    task: &DatasetTask,
     pointers: &[String],
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> Option<TrialError> {
     let first = pointers.first()?;
     if context.options.strict {
-        let spot = Spot { key: String::new(), line: None };
+        let spot = SourceLocation { key: String::new(), line: None };
         let (found, expected) = ("a pointer to Git LFS", "the file; install `git-lfs`");
         let path = task.dir.join(first);
         problems.error(spot.error(&path, ErrorKind::MissingFile, found, expected));
@@ -158,11 +158,11 @@ fn pointers_fault(
 
 /// The task's name, if it can be one in the results.
 fn checked_name(
-    candidate: &Candidate,
+    candidate: &TaskCandidate,
     taken: &mut HashMap<String, String>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> Option<String> {
-    let spot = Spot { key: String::new(), line: None };
+    let spot = SourceLocation { key: String::new(), line: None };
     let dir = &candidate.dir;
     let expected = "a directory whose name can be a directory of the results";
     if candidate.name.is_none() && dir.file_name().is_some_and(|name| name.to_str().is_none()) {

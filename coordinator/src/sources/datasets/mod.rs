@@ -17,13 +17,13 @@ mod format_view;
 mod git;
 mod harborignore;
 mod instruction;
-mod known;
+mod pack_cache;
 mod layout;
 mod load;
 mod pack;
-mod planned;
+mod planned_formats;
 mod select;
-mod sources;
+mod resolve;
 mod spec;
 mod task;
 
@@ -37,16 +37,16 @@ use rollout_protocol::error::TrialError;
 
 use crate::config::{PlannedFormat, TaskFile};
 
-pub use bundle::{BundleError, Bundled, Sink, bundle};
+pub use bundle::{BundleError, TaskBundle, BundleSink, bundle};
 pub use format_view::{FormatView, formats};
-pub use known::KnownParts;
+pub use pack_cache::PackCache;
 pub use load::load;
-pub use planned::planned;
+pub use planned_formats::read_planned_formats;
 
 pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use instruction::read as read_instruction;
-pub(crate) use spec::of as specification;
+pub(crate) use spec::task_spec as specification;
 
 /// The formats that the plan of a run records, by dataset and task.
 pub type PlannedFormats = HashMap<(String, String), PlannedFormat>;
@@ -61,12 +61,12 @@ pub struct Dataset {
     /// Description in the registry.
     pub description: Option<String>,
     /// The tasks, by name.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<DatasetTask>,
 }
 
 /// A task as it lies on disk.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Task {
+pub struct DatasetTask {
     /// Name: that of its directory.
     pub name: String,
     /// Its directory.
@@ -76,7 +76,7 @@ pub struct Task {
     /// Commit of the repository around it.
     pub git_commit_id: Option<String>,
     /// What it has.
-    pub parts: Parts,
+    pub parts: TaskParts,
     /// Why it cannot run under any agent.
     pub fault: Option<TrialError>,
     /// Why it cannot run under agents with scripts.
@@ -84,11 +84,11 @@ pub struct Task {
 }
 
 /// The instruction of a task or step.
-const INSTRUCTION: &str = "instruction.md";
+const INSTRUCTION_FILE: &str = "instruction.md";
 
 /// Which parts of a task are there and needed, as paths in its directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct TaskParts {
     /// The build context.
     pub context: Option<PathBuf>,
     /// Name of the file in it that describes services beside the environment.

@@ -12,23 +12,23 @@ use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits}
 use rollout_worker::environment::dockerignore::Dockerignore;
 
 use super::harborignore::{self, Harborignore};
-use super::known::KnownParts;
-use super::{Task, fingerprint, instruction};
-use crate::config::{ConfigError, ErrorKind, Spot};
+use super::pack_cache::PackCache;
+use super::{DatasetTask, fingerprint, instruction};
+use crate::config::{ConfigError, ErrorKind, SourceLocation};
 
 /// The files of a task, read.
-pub(super) struct Files {
+pub(super) struct LoadedTaskFiles {
     /// The instruction of each step.
     pub(super) instructions: Vec<Vec<u8>>,
     /// The other parts, each once.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PackedPart>,
 }
 
 /// A part of a task.
-pub(super) struct Part {
-    source: Source,
+pub(super) struct PackedPart {
+    source: PartSource,
     /// Where its blob belongs.
-    slots: Vec<Slot>,
+    slots: Vec<PartSlot>,
     /// What it was when it was packed, if that is certain.
     fingerprint: Option<Digest>,
     /// Its blob.
@@ -39,15 +39,15 @@ pub(super) struct Part {
 
 /// What a part is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Source {
+struct PartSource {
     /// Directories of the task, later ones over earlier ones.
     dirs: Vec<PathBuf>,
-    ignore: Ignore,
+    ignore: IgnoreRules,
 }
 
 /// What decides which files are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Ignore {
+enum IgnoreRules {
     /// Nothing: all are packed.
     Nothing,
     /// `.dockerignore`.
@@ -58,7 +58,7 @@ enum Ignore {
 
 /// Where a part belongs in the document of its task.
 #[derive(Debug, Clone, Copy)]
-enum Slot {
+enum PartSlot {
     Context,
     VerifierContext(usize),
     Solution(usize),
@@ -72,10 +72,10 @@ enum Slot {
 /// # Errors
 /// The first fault of its files.
 pub(super) fn read(
-    task: &Task,
+    task: &DatasetTask,
     scratch: &Path,
-    known: Option<&KnownParts>,
-) -> Result<Files, Box<ConfigError>> {
+    known: Option<&PackCache>,
+) -> Result<LoadedTaskFiles, Box<ConfigError>> {
     let format = task.file.format.format;
     let instructions = task.parts.steps.iter().map(|step| {
         let file = task.dir.join(&step.instruction);
@@ -87,31 +87,31 @@ pub(super) fn read(
         let archive = scratch.with_extension(index.to_string());
         part(task, source, slots, archive, known)
     });
-    Ok(Files { instructions, parts: parts.collect::<Result<_, _>>()? })
+    Ok(LoadedTaskFiles { instructions, parts: parts.collect::<Result<_, _>>()? })
 }
 
 /// What the task's parts are made of, and where each belongs.
-fn sources(task: &Task) -> Vec<(Source, Vec<Slot>)> {
-    let ours = Ignore::Harbor;
+fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
+    let ours = IgnoreRules::Harbor;
     let one = |dir: &Option<PathBuf>| dir.iter().cloned().collect::<Vec<_>>();
     // What a build would not see may still be what services are made of.
     let context = |compose: &Option<String>| match compose {
-        Some(_) => Ignore::Nothing,
-        None => Ignore::Docker,
+        Some(_) => IgnoreRules::Nothing,
+        None => IgnoreRules::Docker,
     };
     let own = context(&task.parts.compose);
-    let mut wanted = vec![(one(&task.parts.context), own, Slot::Context)];
+    let mut wanted = vec![(one(&task.parts.context), own, PartSlot::Context)];
     for (at, step) in task.parts.steps.iter().enumerate() {
         let own = context(&step.verifier_compose);
-        wanted.push((one(&step.verifier_context), own, Slot::VerifierContext(at)));
-        wanted.push((one(&step.solution), ours, Slot::Solution(at)));
-        wanted.push((step.tests.clone(), ours, Slot::Tests(at)));
-        wanted.push((one(&step.workdir), Ignore::Nothing, Slot::Workdir(at)));
+        wanted.push((one(&step.verifier_context), own, PartSlot::VerifierContext(at)));
+        wanted.push((one(&step.solution), ours, PartSlot::Solution(at)));
+        wanted.push((step.tests.clone(), ours, PartSlot::Tests(at)));
+        wanted.push((one(&step.workdir), IgnoreRules::Nothing, PartSlot::Workdir(at)));
     }
-    let mut index: HashMap<Source, usize> = HashMap::new();
-    let mut sources: Vec<(Source, Vec<Slot>)> = Vec::new();
+    let mut index: HashMap<PartSource, usize> = HashMap::new();
+    let mut sources: Vec<(PartSource, Vec<PartSlot>)> = Vec::new();
     for (dirs, ignore, slot) in wanted.into_iter().filter(|(dirs, ..)| !dirs.is_empty()) {
-        let source = Source { dirs, ignore };
+        let source = PartSource { dirs, ignore };
         let at = *index.entry(source.clone()).or_insert_with(|| {
             sources.push((source, Vec::new()));
             sources.len() - 1
@@ -122,12 +122,12 @@ fn sources(task: &Task) -> Vec<(Source, Vec<Slot>)> {
 }
 
 fn part(
-    task: &Task,
-    source: Source,
-    slots: Vec<Slot>,
+    task: &DatasetTask,
+    source: PartSource,
+    slots: Vec<PartSlot>,
     archive: PathBuf,
-    known: Option<&KnownParts>,
-) -> Result<Part, Box<ConfigError>> {
+    known: Option<&PackCache>,
+) -> Result<PackedPart, Box<ConfigError>> {
     let found = source.fingerprint(task);
     let known = known
         .zip(found)
@@ -137,64 +137,64 @@ fn part(
         Some(blob) => (blob, None),
         None => (source.pack(task, &archive)?, Some(archive)),
     };
-    Ok(Part { source, slots, fingerprint, blob, archive })
+    Ok(PackedPart { source, slots, fingerprint, blob, archive })
 }
 
-impl Part {
+impl PackedPart {
     /// Packs the part, which was known but is not where it should be.
-    pub(super) fn pack(mut self, task: &Task, archive: PathBuf) -> Result<Self, Box<ConfigError>> {
+    pub(super) fn pack(mut self, task: &DatasetTask, archive: PathBuf) -> Result<Self, Box<ConfigError>> {
         self.blob = self.source.pack(task, &archive)?;
         self.archive = Some(archive);
         Ok(self)
     }
 
     /// Notes the part, which is stored, for those who come later.
-    pub(super) fn note(&self, task: &Path, known: &KnownParts) {
+    pub(super) fn add_to_cache(&self, task: &Path, known: &PackCache) {
         if let (Some(fingerprint), Some(_)) = (self.fingerprint, &self.archive) {
-            known.note(task, &self.source.name(), fingerprint, &self.blob);
+            known.insert(task, &self.source.name(), fingerprint, &self.blob);
         }
     }
 
     /// Puts its blob where it belongs.
-    pub(super) fn place(&self, spec: &mut TaskSpec) {
+    pub(super) fn assign_blob(&self, spec: &mut TaskSpec) {
         for slot in &self.slots {
             let blob = Some(self.blob.clone());
             match *slot {
-                Slot::Context => spec.environment.context = blob,
-                Slot::VerifierContext(at) => {
+                PartSlot::Context => spec.environment.context = blob,
+                PartSlot::VerifierContext(at) => {
                     let own = spec.steps[at].verifier.environment.as_mut();
                     own.expect("only such steps have the part").context = blob;
                 }
-                Slot::Solution(at) => spec.steps[at].files.solution = blob,
-                Slot::Tests(at) => spec.steps[at].files.tests = blob,
-                Slot::Workdir(at) => spec.steps[at].files.workdir = blob,
+                PartSlot::Solution(at) => spec.steps[at].files.solution = blob,
+                PartSlot::Tests(at) => spec.steps[at].files.tests = blob,
+                PartSlot::Workdir(at) => spec.steps[at].files.workdir = blob,
             }
         }
     }
 }
 
-impl Source {
+impl PartSource {
     /// A name for it within its task.
     fn name(&self) -> String {
         let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         format!("{:?} {}", self.ignore, dirs.join(" "))
     }
 
-    fn fingerprint(&self, task: &Task) -> Option<fingerprint::Fingerprint> {
+    fn fingerprint(&self, task: &DatasetTask) -> Option<fingerprint::Fingerprint> {
         let root = Path::new(harborignore::FILE_NAME);
-        let root = (self.ignore == Ignore::Harbor).then_some(root);
+        let root = (self.ignore == IgnoreRules::Harbor).then_some(root);
         let entries = self.dirs.iter().map(PathBuf::as_path).chain(root);
-        fingerprint::of(&task.dir, entries, &self.name())
+        fingerprint::compute(&task.dir, entries, &self.name())
     }
 
-    fn pack(&self, task: &Task, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
+    fn pack(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
         let [dir] = self.dirs.as_slice() else { return self.pack_merged(task, archive) };
         let filter = self.filter(&task.dir, dir)?;
         pack(&task.dir.join(dir), archive, &filter)
     }
 
     /// Packs what several directories come to when they are laid over one another.
-    fn pack_merged(&self, task: &Task, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
+    fn pack_merged(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
         let mut merged = archive.as_os_str().to_owned();
         merged.push(".merged");
         let merged = PathBuf::from(merged);
@@ -204,7 +204,7 @@ impl Source {
         };
         for dir in &self.dirs {
             let filter = self.filter(&task.dir, dir)?;
-            let overlay = Overlay { from: &task.dir.join(dir), to: &merged, filter: &filter };
+            let overlay = DirectoryMerge { from: &task.dir.join(dir), to: &merged, filter: &filter };
             overlay.directory(Path::new("")).map_err(failed(dir))?;
         }
         let packed = pack(&merged, archive, &|_, _| FilterDecision::Yes);
@@ -213,20 +213,20 @@ impl Source {
         packed
     }
 
-    fn filter(&self, task: &Path, dir: &Path) -> Result<Box<Filter>, Box<ConfigError>> {
+    fn filter(&self, task: &Path, dir: &Path) -> Result<Box<PackFilter>, Box<ConfigError>> {
         let bad = |dir: &Path, name: &str| {
             let file = dir.join(name);
             move |error: std::io::Error| fault(&file, ErrorKind::BadFile, error.to_string())
         };
         Ok(match self.ignore {
-            Ignore::Nothing => Box::new(|_, _| FilterDecision::Yes),
-            Ignore::Docker => {
+            IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Yes),
+            IgnoreRules::Docker => {
                 let context = task.join(dir);
                 let ignore = Dockerignore::read(&context);
                 let ignore = ignore.map_err(bad(&context, ".dockerignore"))?;
-                Box::new(move |path, is_dir| keep(&ignore, path, is_dir))
+                Box::new(move |path, is_dir| filter_ignored(&ignore, path, is_dir))
             }
-            Ignore::Harbor => {
+            IgnoreRules::Harbor => {
                 let ignore = Harborignore::read(task, dir);
                 let ignore = ignore.map_err(bad(task, harborignore::FILE_NAME))?;
                 Box::new(move |path, is_dir| match path.to_str() {
@@ -239,16 +239,16 @@ impl Source {
 }
 
 /// Says of a path whether it is packed.
-type Filter = dyn Fn(&Path, bool) -> FilterDecision;
+type PackFilter = dyn Fn(&Path, bool) -> FilterDecision;
 
 /// One directory laid over another.
-struct Overlay<'a> {
+struct DirectoryMerge<'a> {
     from: &'a Path,
     to: &'a Path,
-    filter: &'a Filter,
+    filter: &'a PackFilter,
 }
 
-impl Overlay<'_> {
+impl DirectoryMerge<'_> {
     fn directory(&self, path: &Path) -> std::io::Result<()> {
         let target = self.to.join(path);
         if fs::symlink_metadata(&target).is_ok_and(|there| !there.is_dir()) {
@@ -289,7 +289,7 @@ impl Overlay<'_> {
     }
 }
 
-fn pack(dir: &Path, archive: &Path, filter: &Filter) -> Result<BlobRef, Box<ConfigError>> {
+fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, Box<ConfigError>> {
     let packed = archive::pack(dir, archive, ArchiveLimits::BUNDLE, filter);
     let packed = packed.map_err(|error| pack_fault(dir, &error))?;
     let (digest, size_bytes) = (packed.digest, packed.size_bytes);
@@ -297,7 +297,7 @@ fn pack(dir: &Path, archive: &Path, filter: &Filter) -> Result<BlobRef, Box<Conf
 }
 
 /// What a build would not see is no part of a build context, whichever environment runs it.
-fn keep(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDecision {
+fn filter_ignored(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDecision {
     let Some(text) = path.to_str() else { return FilterDecision::Yes };
     if matches!(text, "Dockerfile" | ".dockerignore") || !ignore.excludes(text) {
         FilterDecision::Yes
@@ -334,7 +334,7 @@ fn pack_fault(dir: &Path, error: &ArchiveError) -> Box<ConfigError> {
 }
 
 fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {
-    let spot = Spot { key: String::new(), line: None };
+    let spot = SourceLocation { key: String::new(), line: None };
     let expected = "readable files, directories, and links inside the task";
     Box::new(spot.error(file, kind, found, expected))
 }

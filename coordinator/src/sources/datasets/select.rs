@@ -3,16 +3,16 @@
 use regex::Regex;
 use rollout_worker::glob::{self, Dialect};
 
-use crate::config::Selection;
+use crate::config::TaskSelection;
 
 /// The tasks that a selection names, by name, and patterns that no task matched.
 pub(super) fn select<T>(
-    selection: &Selection,
+    selection: &TaskSelection,
     mut tasks: Vec<T>,
     name: impl Fn(&T) -> &str,
 ) -> (Vec<T>, Vec<&str>) {
     let (names, exclude) = (compile(&selection.names), compile(&selection.exclude));
-    let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|p| p.matches(name));
+    let any = |patterns: &[NamePattern], name: &str| patterns.iter().any(|p| p.matches(name));
     let unmatched: Vec<&str> = names
         .iter()
         .chain(&exclude)
@@ -28,21 +28,21 @@ pub(super) fn select<T>(
     (tasks, unmatched)
 }
 
-struct Pattern<'a> {
+struct NamePattern<'a> {
     text: &'a str,
     /// Nothing when the pattern is too large: it matches no name.
     regex: Option<Regex>,
 }
 
-impl Pattern<'_> {
+impl NamePattern<'_> {
     fn matches(&self, name: &str) -> bool {
         self.regex.as_ref().is_some_and(|regex| regex.is_match(name))
     }
 }
 
-fn compile(patterns: &[String]) -> Vec<Pattern<'_>> {
+fn compile(patterns: &[String]) -> Vec<NamePattern<'_>> {
     let compile = |text: &str| glob::compile(text, Dialect::Shell);
-    patterns.iter().map(|text| Pattern { text, regex: compile(text) }).collect()
+    patterns.iter().map(|text| NamePattern { text, regex: compile(text) }).collect()
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn what_is_selected_is_in_order_and_what_matched_nothing_is_told() {
-        let selection = Selection {
+        let selection = TaskSelection {
             names: vec!["a*".to_owned(), "c".to_owned(), "zz".to_owned()],
             exclude: vec!["ab".to_owned(), "q?".to_owned()],
             most: Some(2),

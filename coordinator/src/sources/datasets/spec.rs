@@ -3,11 +3,11 @@
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskSpec};
 
-use super::Task;
+use super::DatasetTask;
 use crate::config::{Job, TaskTimeouts};
 
 /// The task under the rules of a job: time limits and resources are the effective ones.
-pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
+pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskSpec {
     let file = &task.file;
     let mut spec = TaskSpec {
         git_commit_id: task.git_commit_id.clone(),
@@ -32,7 +32,7 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
         spec.install_sec = limits.install_sec;
         step.agent.timeout_sec = limits.agent_sec;
         step.verifier.timeout_sec = limits.verifier_sec;
-        step.healthcheck = step.healthcheck.as_ref().map(|check| job.timeouts.health(check));
+        step.healthcheck = step.healthcheck.as_ref().map(|check| job.timeouts.healthcheck(check));
         for hook in &mut step.verifier.collect {
             hook.timeout_sec = job.timeouts.hook(hook.timeout_sec);
         }
@@ -49,6 +49,6 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
 fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) -> TaskEnvironment {
     let resources: Resources = job.resources.apply(&written.resources);
     let build_sec = job.timeouts.build(written.build_sec);
-    let healthcheck = written.healthcheck.as_ref().map(|check| job.timeouts.health(check));
+    let healthcheck = written.healthcheck.as_ref().map(|check| job.timeouts.healthcheck(check));
     TaskEnvironment { resources, build_sec, compose, healthcheck, ..written.clone() }
 }

@@ -7,27 +7,27 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
 
-use super::capability::{self, Judged};
+use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
-use super::git::Commits;
-use super::layout::{self, Layout};
-use super::{INSTRUCTION, Task, harborignore};
+use super::git::CheckedOutCommits;
+use super::layout::{self, TaskLayout};
+use super::{INSTRUCTION_FILE, DatasetTask, harborignore};
 use crate::config::{
-    ConfigError, ErrorKind, FormatHints, Job, Options, Problems, Spot, TaskFile, Variable,
+    ConfigError, ErrorKind, FormatHints, Job, JobOptions, Diagnostics, SourceLocation, TaskFile, Variable,
     read_task,
 };
 
 /// What a task is loaded for.
-pub(super) struct Context<'a> {
+pub(super) struct TaskLoadContext<'a> {
     pub(super) job: &'a Job,
-    pub(super) options: &'a Options<'a>,
+    pub(super) options: &'a JobOptions<'a>,
     /// Name of the dataset.
     pub(super) dataset: &'a str,
     /// Hints at the task's format.
     pub(super) format: FormatHints,
 }
 
-impl Context<'_> {
+impl TaskLoadContext<'_> {
     fn is_set(&self, name: &str) -> bool {
         self.job.given.names().any(|known| known == name) || (self.options.is_set)(name)
     }
@@ -35,19 +35,19 @@ impl Context<'_> {
 
 /// Loads the task in `dir`; nothing when a fault was recorded that leaves nothing to work with.
 pub(super) fn load(
-    context: &Context<'_>,
+    context: &TaskLoadContext<'_>,
     name: String,
     dir: PathBuf,
-    commits: &mut Commits,
-    problems: &mut Problems,
-) -> Option<Task> {
+    commits: &mut CheckedOutCommits,
+    problems: &mut Diagnostics,
+) -> Option<DatasetTask> {
     let top_level = [
         TASK_FILE,
-        INSTRUCTION,
+        INSTRUCTION_FILE,
         "environment",
         "solution",
         "tests",
-        layout::STEPS,
+        layout::STEPS_DIR,
         harborignore::FILE_NAME,
     ];
     if !all_inside(&dir, top_level.iter().map(Path::new), problems) {
@@ -56,17 +56,17 @@ pub(super) fn load(
     let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
     let steps: Vec<PathBuf> = file.steps.iter().map(layout::step_dir).collect();
     let below = |entry: &'static str| steps.iter().map(move |step| step.join(entry));
-    let entries = [INSTRUCTION, "solution", "tests", "workdir"].into_iter().flat_map(below);
+    let entries = [INSTRUCTION_FILE, "solution", "tests", "workdir"].into_iter().flat_map(below);
     let entries = steps.iter().cloned().chain(entries);
     if file.steps[0].name.is_some() && !all_inside(&dir, entries, problems) {
         return None;
     }
     check_variables(context, &dir, &file, problems);
-    let layout = Layout::new(context.job, &dir, &file);
+    let layout = TaskLayout::new(context.job, &dir, &file);
     let parts = layout.parts();
     parts.steps.iter().for_each(|step| check_size(&dir.join(&step.instruction), problems));
     let missing = layout.missing(&parts);
-    let judged = Judged { job: context.job, dir: &dir, file: &file, parts: &parts };
+    let judged = CapabilityCheck { job: context.job, dir: &dir, file: &file, parts: &parts };
     let unsupported = capability::check(&judged, problems);
     let provider = context.job.settings.environment.provider.kind();
     let shown = format!("{}/{name}", context.dataset);
@@ -74,17 +74,17 @@ pub(super) fn load(
     let script_fault = capability::fault(&shown, &dir, provider, &unsupported.for_scripts);
     if context.options.strict {
         let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
-        let unsolved = if oracle { Layout::unsolved(&parts) } else { Vec::new() };
+        let unsolved = if oracle { TaskLayout::missing_solutions(&parts) } else { Vec::new() };
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
-        unsupported.of_job(context.job).for_each(|error| problems.error(error));
+        unsupported.into_job_errors(context.job).for_each(|error| problems.error(error));
     }
     if fault.is_none() && !missing.is_empty() {
         let missing: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
         let message = format!("the task {shown} lacks {}", missing.join(", "));
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
-    let git_commit_id = commits.of(&dir);
-    Some(Task { name, git_commit_id, dir, file, parts, fault, script_fault })
+    let git_commit_id = commits.find(&dir);
+    Some(DatasetTask { name, git_commit_id, dir, file, parts, fault, script_fault })
 }
 
 /// An error of a task's definition.
@@ -95,19 +95,19 @@ pub(super) fn invalid(kind: ErrorType, code: ErrorCode, message: String) -> Tria
 fn refuse_missing<'a>(
     dir: &Path,
     missing: impl Iterator<Item = &'a PathBuf>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) {
     for path in missing {
-        let spot = Spot { key: String::new(), line: None };
+        let spot = SourceLocation { key: String::new(), line: None };
         let expected = "a file that the task needs";
         problems.error(spot.error(&dir.join(path), ErrorKind::MissingFile, "nothing", expected));
     }
 }
 
-fn check_size(file: &Path, problems: &mut Problems) {
+fn check_size(file: &Path, problems: &mut Diagnostics) {
     let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
     if size > INSTRUCTION_BYTES {
-        let spot = Spot { key: String::new(), line: None };
+        let spot = SourceLocation { key: String::new(), line: None };
         let expected = format!("at most {INSTRUCTION_BYTES} bytes");
         problems.error(spot.error(file, ErrorKind::TooLarge, format!("{size} bytes"), expected));
     }
@@ -116,14 +116,14 @@ fn check_size(file: &Path, problems: &mut Problems) {
 fn all_inside(
     dir: &Path,
     entries: impl Iterator<Item = impl AsRef<Path>>,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) -> bool {
     entries.filter(|entry| !stays_inside(dir, entry.as_ref(), problems)).count() == 0
 }
 
 /// Whether an entry of the task's directory is in that directory, not a link to somewhere else.
 /// Links below the parts are judged when the parts are packed.
-fn stays_inside(dir: &Path, entry: &Path, problems: &mut Problems) -> bool {
+fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
     let path = dir.join(entry);
     if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
         return true;
@@ -134,7 +134,7 @@ fn stays_inside(dir: &Path, entry: &Path, problems: &mut Problems) -> bool {
         _ => return true,
     };
     if !inside {
-        let spot = Spot { key: String::new(), line: None };
+        let spot = SourceLocation { key: String::new(), line: None };
         let found = "a link that leads out of the task's directory";
         let expected = "files and directories inside it";
         problems.error(spot.error(&path, ErrorKind::BadFile, found, expected));
@@ -143,7 +143,7 @@ fn stays_inside(dir: &Path, entry: &Path, problems: &mut Problems) -> bool {
 }
 
 /// A task file is not the job's author's: it may use only the variables that the job lists.
-fn check_variables(context: &Context<'_>, dir: &Path, file: &TaskFile, problems: &mut Problems) {
+fn check_variables(context: &TaskLoadContext<'_>, dir: &Path, file: &TaskFile, problems: &mut Diagnostics) {
     let path = dir.join(TASK_FILE);
     let solved = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let solution = file.solution_variables.iter().filter(|_| solved);
@@ -153,10 +153,10 @@ fn check_variables(context: &Context<'_>, dir: &Path, file: &TaskFile, problems:
 }
 
 fn check_variable(
-    context: &Context<'_>,
+    context: &TaskLoadContext<'_>,
     file: &Path,
     variable: &Variable,
-    problems: &mut Problems,
+    problems: &mut Diagnostics,
 ) {
     let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
         hint: Some(hint),

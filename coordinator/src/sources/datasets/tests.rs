@@ -14,14 +14,14 @@ use rollout_worker::store::fs::FsStore;
 use rollout_worker::testing::{Call, FaultyStore};
 
 use super::*;
-use crate::config::{ConfigErrors, ErrorKind, Job, Options, Problems, read_job};
+use crate::config::{ConfigErrors, ErrorKind, Job, JobOptions, Diagnostics, read_job};
 
 mod demands;
 
 /// A directory with a job file and datasets.
-struct Project(tempfile::TempDir);
+struct DatasetProject(tempfile::TempDir);
 
-impl Project {
+impl DatasetProject {
     fn new(job: &str) -> Self {
         let project = Self(tempfile::tempdir().expect("a directory"));
         project.write("job.yaml", job);
@@ -57,8 +57,8 @@ impl Project {
         planned: &PlannedFormats,
     ) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
         let is_set = |name: &str| name == "SET";
-        let options = Options { strict, ..Options::new(&is_set) };
-        let mut problems = Problems::default();
+        let options = JobOptions { strict, ..JobOptions::new(&is_set) };
+        let mut problems = Diagnostics::default();
         let job = read_job(&self.path("job.yaml"), &options, &mut problems).expect("a job");
         let datasets = load(&job, &options, planned, &mut problems);
         problems.finish(datasets).map(|(datasets, warnings)| (job, datasets, warnings.len()))
@@ -82,10 +82,10 @@ impl Project {
         fault.message
     }
 
-    fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> Sink {
+    fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> BundleSink {
         let scratch = self.path(name);
         fs::create_dir(&scratch).expect("made");
-        Sink { store, scratch, known: None }
+        BundleSink { store, scratch, known: None }
     }
 }
 
@@ -99,7 +99,7 @@ fn expected(faults: &[(&str, &str, ErrorKind)]) -> Vec<(String, String, ErrorKin
 
 #[test]
 fn a_directory_of_tasks_and_one_task_alone() {
-    let project = Project::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
+    let project = DatasetProject::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
     project.task("many/b");
     project.task("many/a");
     project.task("many/.hidden");
@@ -119,7 +119,7 @@ fn a_directory_of_tasks_and_one_task_alone() {
 
 #[test]
 fn every_fault_of_datasets() {
-    let project = Project::new(&job(
+    let project = DatasetProject::new(&job(
         "{path: ./good}, {path: ./absent}, {path: ./empty}, {path: ./job.yaml}, {path: ./GOOD}",
     ));
     project.task("good/a");
@@ -142,7 +142,7 @@ fn every_fault_of_datasets() {
 
 #[test]
 fn faults_of_all_task_files_come_at_once() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c", "d"] {
         project.task(&format!("set/{task}"));
     }
@@ -167,7 +167,7 @@ fn faults_of_all_task_files_come_at_once() {
 
 #[test]
 fn missing_files_are_faults_of_the_task_or_of_a_strict_run() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     for file in ["instruction.md", "tests/test.sh", "environment/Dockerfile", "solution/solve.sh"] {
         fs::remove_file(project.path("set/a").join(file)).expect("removed");
@@ -204,7 +204,7 @@ fn what_is_needed_depends_on_the_job() {
         ("environment: {force_build: true}\n", true, false, true),
         ("environment: {type: process}\n", false, false, false),
     ] {
-        let project = Project::new(&format!("{settings}verifier: {{disable: true}}\n{rest}"));
+        let project = DatasetProject::new(&format!("{settings}verifier: {{disable: true}}\n{rest}"));
         project.task("set/a");
         fs::remove_dir_all(project.path("set/a/tests")).expect("removed");
         fs::remove_dir_all(project.path("set/a/environment")).expect("removed");
@@ -222,7 +222,7 @@ fn what_is_needed_depends_on_the_job() {
 fn what_a_process_sandbox_cannot_stand_in_for() {
     let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
     let process = "environment: {type: process}\n";
-    let project = Project::new(&format!("{process}{rest}"));
+    let project = DatasetProject::new(&format!("{process}{rest}"));
     project.task("set/a");
     fs::remove_dir_all(project.path("set/a/environment")).expect("removed");
     project.write("set/a/task.toml", "[environment]\ndocker_image = \"some/image\"\n");
@@ -244,7 +244,7 @@ fn what_a_process_sandbox_cannot_stand_in_for() {
 #[tokio::test]
 async fn bundles_are_stored_and_depend_on_content_alone() {
     let text = "timeout_multiplier: 2\nenvironment: {override_cpus: 3}\n";
-    let project = Project::new(&format!("{text}{}", job("{path: ./set}")));
+    let project = DatasetProject::new(&format!("{text}{}", job("{path: ./set}")));
     project.task("set/a");
     project.write("set/a/environment/.dockerignore", "*.log\n");
     project.write("set/a/environment/noise.log", "one");
@@ -282,7 +282,7 @@ async fn bundles_are_stored_and_depend_on_content_alone() {
 
 #[tokio::test]
 async fn what_cannot_be_packed_is_refused_for_all_tasks_at_once() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c"] {
         project.task(&format!("set/{task}"));
     }
@@ -304,7 +304,7 @@ async fn what_cannot_be_packed_is_refused_for_all_tasks_at_once() {
 
 #[tokio::test]
 async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.task("set/b");
     let (job, datasets, _) = project.load(true).expect("no faults");
@@ -315,9 +315,9 @@ async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
 }
 
 /// The tasks of both formats that tests of all providers share.
-fn formats(provider: &str, format: &str, strict: bool) -> Result<Vec<Task>, ConfigErrors> {
+fn formats(provider: &str, format: &str, strict: bool) -> Result<Vec<DatasetTask>, ConfigErrors> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/formats");
-    let project = Project::new(&format!(
+    let project = DatasetProject::new(&format!(
         "agents: [{{name: oracle}}]\nenvironment: {{type: {provider}}}\n\
          task_env: [ROLLOUT_FIXTURE_ABSENT]\n\
          datasets: [{{path: '{}', format: {format}}}]\n",
@@ -341,7 +341,7 @@ fn hand_made_tasks_of_both_formats_are_read() {
     }
 }
 
-impl Project {
+impl DatasetProject {
     /// A task in Harbor's format with two steps, shared tests and a verifier of its own.
     fn steps(&self, dir: &str) {
         let text = "schema_version = \"1.4\"\n[environment]\ndocker_image = \"some/image:1\"\n\
@@ -365,7 +365,7 @@ impl Project {
 
 #[tokio::test]
 async fn every_part_of_a_task_with_steps_is_bundled() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     let (job, datasets, _) = project.load(true).expect("no faults");
     let store: Arc<dyn BlobStore> =
@@ -397,7 +397,7 @@ async fn every_part_of_a_task_with_steps_is_bundled() {
 
 #[test]
 fn what_steps_lack() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     for file in [
         "steps/one/instruction.md",
@@ -415,7 +415,7 @@ fn what_steps_lack() {
 
 #[test]
 fn steps_do_not_lead_out_of_their_task() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     fs::rename(project.path("set/a/steps/one"), project.path("elsewhere")).expect("moved");
     symlink(project.path("elsewhere"), project.path("set/a/steps/one")).expect("linked");
@@ -425,7 +425,7 @@ fn steps_do_not_lead_out_of_their_task() {
 
 #[tokio::test]
 async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.steps("set/b");
     // Older than what is taken for fresh: the change time cannot be set, so it is waited for.
@@ -433,7 +433,7 @@ async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
     let settled = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !["set/a", "set/b"].iter().all(|dir| {
         let parts = ["environment", "tests", "solution"].map(Path::new);
-        let look = fingerprint::of(&project.path(dir), parts, "");
+        let look = fingerprint::compute(&project.path(dir), parts, "");
         look.is_some_and(|look| look.settled)
     }) {
         assert!(std::time::Instant::now() < settled, "the files never settle");
@@ -450,8 +450,8 @@ async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
             fs::remove_dir_all(project.path("blobs/blobs")).expect("removed");
             fs::create_dir(project.path("blobs/blobs")).expect("made");
         }
-        let known = Some(Arc::new(KnownParts::new(project.path("known"))));
-        let sink = Sink { known, ..project.sink(round, Some(Arc::clone(&store) as _)) };
+        let known = Some(Arc::new(PackCache::new(project.path("known"))));
+        let sink = BundleSink { known, ..project.sink(round, Some(Arc::clone(&store) as _)) };
         let before = stored();
         let bundled = bundle(&job, datasets.clone(), &sink).await.expect("bundled");
         digests.push(bundled.iter().map(|task| task.digest).collect::<Vec<_>>());

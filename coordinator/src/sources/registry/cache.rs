@@ -17,23 +17,23 @@ use super::origin::{Origin, Revision};
 
 /// The cache of one repository.
 #[derive(Debug, Clone)]
-pub(super) struct Cache {
+pub(super) struct RepositoryCache {
     dir: PathBuf,
     origin: Origin,
 }
 
 /// The right to add to a commit; given back when it is dropped, or when the process dies.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "open files hold locks")] File);
+pub(super) struct CommitLock(#[expect(dead_code, reason = "open files hold locks")] File);
 
-impl Cache {
+impl RepositoryCache {
     /// The cache of a repository below `root`.
-    pub(super) fn of(root: &Path, origin: &Origin) -> Self {
+    pub(super) fn new(root: &Path, origin: &Origin) -> Self {
         let dir = root.join("git").join(Digest::sha256(origin.url().as_bytes()).hex());
         Self { dir, origin: origin.clone() }
     }
 
-    fn commit(&self, commit: &str) -> PathBuf {
+    fn commit_dir(&self, commit: &str) -> PathBuf {
         self.dir.join(commit)
     }
 
@@ -45,7 +45,7 @@ impl Cache {
     /// The files of a directory in the cache that are only pointers to Git LFS, by their paths in it.
     pub(super) fn pointers(&self, commit: &str, path: &str) -> Vec<String> {
         let Some((place, _, rest)) = self.locate(commit, path) else { return Vec::new() };
-        let text = fs::read_to_string(pointers_of(&place)).unwrap_or_default();
+        let text = fs::read_to_string(pointer_list_path(&place)).unwrap_or_default();
         let inside = text.split_terminator('\0').filter_map(|pointer| {
             let inside = Path::new(pointer).strip_prefix(&rest).ok()?;
             Some(inside.to_string_lossy().into_owned())
@@ -58,9 +58,9 @@ impl Cache {
         let mut rest = String::new();
         let mut at = path;
         loop {
-            let place = self.place(commit, at);
+            let place = self.directory_path(commit, at);
             if place.exists() {
-                let found = place.join(self.name(at)).join(&rest);
+                let found = place.join(self.directory_name(at)).join(&rest);
                 return is_inside(&place, &found).then_some((place, found, rest));
             }
             if at.is_empty() {
@@ -73,51 +73,51 @@ impl Cache {
     }
 
     /// What a directory of a commit is below in the cache.
-    fn place(&self, commit: &str, path: &str) -> PathBuf {
-        self.commit(commit).join(&Digest::sha256(path.as_bytes()).hex()[..32])
+    fn directory_path(&self, commit: &str, path: &str) -> PathBuf {
+        self.commit_dir(commit).join(&Digest::sha256(path.as_bytes()).hex()[..32])
     }
 
     /// The name of a directory of the repository.
-    pub(super) fn name<'a>(&'a self, path: &'a str) -> &'a str {
+    pub(super) fn directory_name<'a>(&'a self, path: &'a str) -> &'a str {
         if path.is_empty() { self.origin.name() } else { path.rsplit('/').next().unwrap_or(path) }
     }
 
-    fn list(&self, commit: &str, below: &str) -> PathBuf {
+    fn list_path(&self, commit: &str, below: &str) -> PathBuf {
         let name = format!("tasks-{}", &Digest::sha256(below.as_bytes()).hex()[..32]);
-        self.commit(commit).join(name)
+        self.commit_dir(commit).join(name)
     }
 
     /// The directories of all tasks below one of a commit, if they were listed.
-    pub(super) fn listed(&self, commit: &str, below: &str) -> Option<Vec<String>> {
-        let text = fs::read_to_string(self.list(commit, below)).ok()?;
+    pub(super) fn task_list(&self, commit: &str, below: &str) -> Option<Vec<String>> {
+        let text = fs::read_to_string(self.list_path(commit, below)).ok()?;
         Some(text.split_terminator('\0').map(str::to_owned).collect())
     }
 
     /// Keeps such a list.
-    pub(super) fn keep_list(
+    pub(super) fn store_list(
         &self,
         commit: &str,
         below: &str,
         tasks: &[String],
     ) -> Result<(), FetchError> {
         let text: String = tasks.iter().map(|task| format!("{task}\0")).collect();
-        let file = self.list(commit, below);
-        replace(&file, text.as_bytes()).map_err(|error| self.failed(&file, &error))
+        let file = self.list_path(commit, below);
+        replace(&file, text.as_bytes()).map_err(|error| self.io_error(&file, &error))
     }
 
     /// Moves a finished directory to its place, also instead of one with pointers. `made` holds it
     /// under its own name; `pointers` are its files that are pointers only.
-    pub(super) fn keep(
+    pub(super) fn store(
         &self,
         commit: &str,
         path: &str,
         made: &Path,
         pointers: &[String],
     ) -> Result<(), FetchError> {
-        let place = self.place(commit, path);
-        let list = pointers_of(&place);
+        let place = self.directory_path(commit, path);
+        let list = pointer_list_path(&place);
         let keep = || {
-            fs::create_dir_all(self.commit(commit))?;
+            fs::create_dir_all(self.commit_dir(commit))?;
             if !pointers.is_empty() {
                 let text: String = pointers.iter().map(|pointer| format!("{pointer}\0")).collect();
                 replace(&list, text.as_bytes())?;
@@ -131,11 +131,11 @@ impl Cache {
             }
             Ok(())
         };
-        keep().map_err(|error| self.failed(&place, &error))
+        keep().map_err(|error| self.io_error(&place, &error))
     }
 
     /// Waits for the right to add to a commit, and removes what those left who died with it.
-    pub(super) fn lock(&self, commit: &str) -> Result<Lock, FetchError> {
+    pub(super) fn lock(&self, commit: &str) -> Result<CommitLock, FetchError> {
         let path = self.dir.join(format!("{commit}.lock"));
         let open = || {
             fs::create_dir_all(&self.dir)?;
@@ -143,16 +143,16 @@ impl Cache {
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
-        let lock = open().map_err(|error: io::Error| self.failed(&path, &error))?;
+        let lock = open().map_err(|error: io::Error| self.io_error(&path, &error))?;
         for path in self.unfinished(commit) {
             // A git that outlived its parent may still write there; the next one removes it.
             let _in_use = fs::remove_dir_all(path);
         }
-        Ok(Lock(lock))
+        Ok(CommitLock(lock))
     }
 
     /// Removes what was left unfinished of a commit that is there, unless somebody is at it.
-    pub(super) fn tidy(&self, commit: &str) {
+    pub(super) fn remove_unfinished(&self, commit: &str) {
         let left = self.unfinished(commit);
         let lock = File::open(self.dir.join(format!("{commit}.lock")));
         if let (false, Ok(lock)) = (left.is_empty(), lock)
@@ -168,30 +168,30 @@ impl Cache {
     fn unfinished(&self, commit: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let is_one = |entry: &fs::DirEntry| {
-            entry.file_name().to_string_lossy().starts_with(&temporary(commit))
+            entry.file_name().to_string_lossy().starts_with(&temporary_name(commit))
         };
         entries.filter(is_one).map(|entry| entry.path()).collect()
     }
 
     /// A directory to make something in, on the same file system; only for who has the lock.
-    pub(super) fn workshop(
+    pub(super) fn staging_dir(
         &self,
         commit: &str,
-        _lock: &Lock,
+        _lock: &CommitLock,
     ) -> Result<tempfile::TempDir, FetchError> {
         tempfile::Builder::new()
-            .prefix(&temporary(commit))
+            .prefix(&temporary_name(commit))
             .tempdir_in(&self.dir)
-            .map_err(|error| self.failed(&self.dir, &error))
+            .map_err(|error| self.io_error(&self.dir, &error))
     }
 
     /// Writes what was made to the disk, before it gets its final name.
     pub(super) fn sync(&self, made: &Path) -> Result<(), FetchError> {
         let synced = File::open(made).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
-        synced.map_err(|error| self.failed(made, &error))
+        synced.map_err(|error| self.io_error(made, &error))
     }
 
-    fn head(&self, revision: &Revision) -> PathBuf {
+    fn head_path(&self, revision: &Revision) -> PathBuf {
         let name = match revision {
             Revision::Head => "HEAD".to_owned(),
             Revision::Named(name) | Revision::Commit(name) => {
@@ -202,29 +202,29 @@ impl Cache {
     }
 
     /// The commit that a head, branch or tag was when the repository last answered.
-    pub(super) fn known(&self, revision: &Revision) -> Option<String> {
-        let text = fs::read_to_string(self.head(revision)).ok()?;
+    pub(super) fn cached_commit(&self, revision: &Revision) -> Option<String> {
+        let text = fs::read_to_string(self.head_path(revision)).ok()?;
         Some(text.trim_end().to_owned()).filter(|commit| super::origin::is_commit(commit))
     }
 
     /// Remembers it.
-    pub(super) fn remember(&self, revision: &Revision, commit: &str) -> Result<(), FetchError> {
-        let file = self.head(revision);
-        replace(&file, commit.as_bytes()).map_err(|error| self.failed(&file, &error))
+    pub(super) fn store_commit(&self, revision: &Revision, commit: &str) -> Result<(), FetchError> {
+        let file = self.head_path(revision);
+        replace(&file, commit.as_bytes()).map_err(|error| self.io_error(&file, &error))
     }
 
     /// A failure of the file system at `path`.
-    pub(super) fn failed(&self, path: &Path, error: &io::Error) -> FetchError {
+    pub(super) fn io_error(&self, path: &Path, error: &io::Error) -> FetchError {
         FetchError::Cache { path: path.to_owned(), reason: error.to_string() }
     }
 }
 
 /// The list of the pointers in what a place holds.
-fn pointers_of(place: &Path) -> PathBuf {
+fn pointer_list_path(place: &Path) -> PathBuf {
     place.with_extension("pointers")
 }
 
-fn temporary(commit: &str) -> String {
+fn temporary_name(commit: &str) -> String {
     format!("{commit}.tmp-")
 }
 
@@ -254,12 +254,12 @@ mod tests {
     #[test]
     fn a_directory_is_found_by_itself_or_inside_another() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = Cache::of(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
         let keep = |path: &str, below: &str| {
             let lock = cache.lock("c").expect("locked");
-            let made = cache.workshop("c", &lock).expect("made").keep();
-            fs::create_dir_all(made.join(cache.name(path)).join(below)).expect("made");
-            cache.keep("c", path, &made, &[]).expect("kept");
+            let made = cache.staging_dir("c", &lock).expect("made").keep();
+            fs::create_dir_all(made.join(cache.directory_name(path)).join(below)).expect("made");
+            cache.store("c", path, &made, &[]).expect("kept");
         };
         assert_eq!(cache.find("c", "a/b"), None);
         keep("a/b", "");
@@ -277,14 +277,14 @@ mod tests {
     #[test]
     fn pointers_are_listed_until_the_files_are_there() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = Cache::of(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
         let keep = |pointers: &[&str]| {
             let lock = cache.lock("c").expect("locked");
-            let workshop = cache.workshop("c", &lock).expect("made");
+            let workshop = cache.staging_dir("c", &lock).expect("made");
             let made = workshop.path().join("0");
             fs::create_dir_all(made.join("repo/t/data")).expect("made");
             let pointers: Vec<String> = pointers.iter().map(|p| (*p).to_owned()).collect();
-            cache.keep("c", "", &made, &pointers).expect("kept");
+            cache.store("c", "", &made, &pointers).expect("kept");
         };
         keep(&["t/data/large", "other"]);
         assert_eq!(cache.pointers("c", "t"), ["data/large"]);
@@ -297,9 +297,9 @@ mod tests {
     #[test]
     fn what_a_dead_process_left_is_removed_by_the_next() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = Cache::of(root.path(), &Origin::new("https://h/r", Path::new("/")));
+        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/r", Path::new("/")));
         let lock = cache.lock("c").expect("locked");
-        let left = cache.workshop("c", &lock).expect("made").keep();
+        let left = cache.staging_dir("c", &lock).expect("made").keep();
         let other = cache.lock("d").expect("another commit is not locked");
         assert!(left.exists());
         drop((lock, other));

@@ -4,26 +4,26 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cache::Cache;
+use super::cache::RepositoryCache;
 use super::git::{self, GitError};
 use super::origin::Origin;
 use super::{FetchError, lfs};
 use crate::config::nearest;
 
 /// Directories asked for in one call: their names must fit into a command line.
-const PATHS_AT_ONCE: usize = 500;
+const PATHS_PER_CALL: usize = 500;
 
 /// The file that makes a directory a task.
 const TASK_FILE: &str = "task.toml";
 
 /// A repository with one commit fetched and nothing checked out.
-pub(super) struct Repository<'a> {
+pub(super) struct RepositoryClone<'a> {
     origin: &'a Origin,
     commit: &'a str,
     dir: PathBuf,
 }
 
-impl<'a> Repository<'a> {
+impl<'a> RepositoryClone<'a> {
     /// Fetches a commit into a new repository inside `workshop`.
     pub(super) fn fetch(
         origin: &'a Origin,
@@ -39,29 +39,29 @@ impl<'a> Repository<'a> {
             format!("--object-format={format}"),
             clone.dir.to_string_lossy().into_owned(),
         ];
-        git::run(workshop, init).map_err(|error| error.at(origin, commit))?;
+        git::run(workshop, init).map_err(|error| error.into_fetch_error(origin, commit))?;
         clone.git(&["remote", "add", "origin", origin.url()])?;
-        clone.get()?;
+        clone.fetch_commit()?;
         if clone.has_commit() {
             return Ok(clone);
         }
-        let (url, commit) = (origin.shown(), commit.to_owned());
+        let (url, commit) = (origin.redacted_url(), commit.to_owned());
         Err(FetchError::MissingCommit { url, commit })
     }
 
     fn git(&self, args: &[&str]) -> Result<Vec<u8>, FetchError> {
-        git::run(&self.dir, args).map_err(|error| error.at(self.origin, self.commit))
+        git::run(&self.dir, args).map_err(|error| error.into_fetch_error(self.origin, self.commit))
     }
 
     /// Asks for the commit alone without its files, then for all commits without their files, then
     /// for everything: not every server knows how to give less.
-    fn get(&self) -> Result<(), FetchError> {
+    fn fetch_commit(&self) -> Result<(), FetchError> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
         const EVERYTHING: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
         let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
         let fetch = |args: &[&str]| git::run(&self.dir, QUIET.iter().chain(args));
         let Err(error) = fetch(&alone) else { return Ok(()) };
-        let unreachable = |error: GitError| Err(error.unreachable(self.origin));
+        let unreachable = |error: GitError| Err(error.into_unreachable(self.origin));
         if !error.may_be_the_request() {
             return unreachable(error);
         }
@@ -114,7 +114,7 @@ impl<'a> Repository<'a> {
     pub(super) fn missing(&self, paths: &[String]) -> Result<Vec<String>, FetchError> {
         let mut there = BTreeSet::new();
         there.insert(String::new());
-        for some in paths.chunks(PATHS_AT_ONCE) {
+        for some in paths.chunks(PATHS_PER_CALL) {
             let mut args = vec!["ls-tree", "-d", "-z", self.commit, "--"];
             args.extend(some.iter().map(String::as_str).filter(|path| !path.is_empty()));
             let listing = self.git(&args)?;
@@ -132,7 +132,7 @@ impl<'a> Repository<'a> {
         let all = String::from_utf8_lossy(&all);
         let near = nearest(path, all.split_terminator('\0')).map(str::to_owned);
         FetchError::MissingPath {
-            url: self.origin.shown(),
+            url: self.origin.redacted_url(),
             commit: self.commit.to_owned(),
             path: path.to_owned(),
             near,
@@ -141,27 +141,27 @@ impl<'a> Repository<'a> {
 
     /// Checks directories out, none of which is inside another one, and moves each to its place in
     /// the cache, together with the paths of its files that are pointers only.
-    pub(super) fn keep(
+    pub(super) fn store(
         &self,
         paths: &[String],
-        cache: &Cache,
+        cache: &RepositoryCache,
         workshop: &Path,
     ) -> Result<(), FetchError> {
-        let failed = |path: &Path, error: &std::io::Error| cache.failed(path, error);
+        let failed = |path: &Path, error: &std::io::Error| cache.io_error(path, error);
         let patterns = self.dir.join(".git/info");
         fs::create_dir_all(&patterns)
-            .and_then(|()| fs::write(patterns.join("sparse-checkout"), sparse(paths)))
+            .and_then(|()| fs::write(patterns.join("sparse-checkout"), sparse_patterns(paths)))
             .map_err(|error| failed(&patterns, &error))?;
         let settings = ["-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false"];
         let checkout = ["checkout", "-q", "--detach", self.commit];
         git::run(&self.dir, settings.iter().chain(&checkout))
-            .map_err(|error| error.at(self.origin, self.commit))?;
-        let pointers = lfs::fill(self.origin, self.commit, &self.dir)?;
+            .map_err(|error| error.into_fetch_error(self.origin, self.commit))?;
+        let pointers = lfs::replace_pointers(self.origin, self.commit, &self.dir)?;
         cache.sync(&self.dir)?;
         let made = workshop.join("made");
         for (n, path) in paths.iter().enumerate() {
             let holder = made.join(n.to_string());
-            let target = holder.join(cache.name(path));
+            let target = holder.join(cache.directory_name(path));
             fs::create_dir_all(&holder).map_err(|error| failed(&holder, &error))?;
             let moved = if path.is_empty() {
                 fs::remove_dir_all(self.dir.join(".git"))
@@ -173,7 +173,7 @@ impl<'a> Repository<'a> {
             let inside = pointers.iter().filter_map(|pointer| pointer.strip_prefix(path).ok());
             let inside: Vec<_> =
                 inside.map(|pointer| pointer.to_string_lossy().into_owned()).collect();
-            cache.keep(self.commit, path, &holder, &inside)?;
+            cache.store(self.commit, path, &holder, &inside)?;
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The patterns of a sparse checkout, in which the names' own characters mean themselves.
-fn sparse(paths: &[String]) -> String {
+fn sparse_patterns(paths: &[String]) -> String {
     let mut text = String::new();
     for path in paths {
         text.push('/');

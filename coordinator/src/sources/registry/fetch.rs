@@ -8,29 +8,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rollout_worker::supervise;
 
 use super::FetchError;
-use super::cache::Cache;
-use super::clone::{Repository, ancestors};
+use super::cache::RepositoryCache;
+use super::clone::{RepositoryClone, ancestors};
 use super::origin::{Origin, Revision};
 use super::{heads, lfs};
 
 /// Repositories that are asked at the same time: enough to hide their latency, few enough for one
 /// server that has all of them.
-const AT_ONCE: usize = 8;
+const CONCURRENT_REPOSITORIES: usize = 8;
 
 /// What is wanted of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Request {
+pub struct FetchRequest {
     /// Which repository.
     pub origin: Origin,
     /// Which commit of it.
     pub revision: Revision,
     /// What of that.
-    pub what: What,
+    pub what: FetchTarget,
 }
 
 /// What is wanted of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum What {
+pub enum FetchTarget {
     /// A directory; empty for the root.
     Directory(String),
     /// The directories of all tasks below one; empty for the root.
@@ -39,7 +39,7 @@ pub enum What {
 
 /// A checkout at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchedCheckout {
     /// The whole id of the commit.
     pub commit: String,
     /// The directories in the cache.
@@ -58,16 +58,16 @@ pub struct FetchedDirectory {
 }
 
 /// Answers to requests.
-pub type Answers = BTreeMap<Request, Result<Fetched, FetchError>>;
+pub type FetchResults = BTreeMap<FetchRequest, Result<FetchedCheckout, FetchError>>;
 
 /// Brings everything into the cache at `root` that is not there yet. Also answers what is odd. This
 /// blocks on the network.
-pub fn fetch(root: &Path, requests: Vec<Request>) -> (Answers, Vec<String>) {
-    let requests: BTreeSet<Request> = requests.into_iter().collect();
+pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<String>) {
+    let requests: BTreeSet<FetchRequest> = requests.into_iter().collect();
     let mut warnings = Vec::new();
-    let commits = resolve(root, &requests, &mut warnings);
-    let mut answers = Answers::new();
-    let mut groups: BTreeMap<(Origin, String), Vec<Request>> = BTreeMap::new();
+    let commits = resolve_commits(root, &requests, &mut warnings);
+    let mut answers = FetchResults::new();
+    let mut groups: BTreeMap<(Origin, String), Vec<FetchRequest>> = BTreeMap::new();
     for request in requests {
         match &commits[&(request.origin.clone(), request.revision.clone())] {
             Ok(commit) => {
@@ -81,7 +81,7 @@ pub fn fetch(root: &Path, requests: Vec<Request>) -> (Answers, Vec<String>) {
     }
     let cache = root.to_owned();
     let done = in_parallel(groups, move |((origin, commit), requests)| {
-        let (answers, warnings) = obtain(&Cache::of(&cache, &origin), &origin, &commit, &requests);
+        let (answers, warnings) = fetch_checkout(&RepositoryCache::new(&cache, &origin), &origin, &commit, &requests);
         (requests.into_iter().zip(answers).collect::<Vec<_>>(), warnings)
     });
     for (some, odd) in done {
@@ -91,13 +91,13 @@ pub fn fetch(root: &Path, requests: Vec<Request>) -> (Answers, Vec<String>) {
     (answers, warnings)
 }
 
-type Commits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
+type ResolvedCommits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
 
 /// The commits of all revisions. A repository that does not answer has the heads that it had.
-fn resolve(root: &Path, requests: &BTreeSet<Request>, warnings: &mut Vec<String>) -> Commits {
-    let mut commits = Commits::new();
+fn resolve_commits(root: &Path, requests: &BTreeSet<FetchRequest>, warnings: &mut Vec<String>) -> ResolvedCommits {
+    let mut commits = ResolvedCommits::new();
     let mut moving: BTreeMap<Origin, BTreeSet<Revision>> = BTreeMap::new();
-    for Request { origin, revision, .. } in requests {
+    for FetchRequest { origin, revision, .. } in requests {
         match revision {
             Revision::Commit(id) => {
                 commits.insert((origin.clone(), revision.clone()), Ok(id.clone()));
@@ -109,8 +109,8 @@ fn resolve(root: &Path, requests: &BTreeSet<Request>, warnings: &mut Vec<String>
     }
     let cache = root.to_owned();
     let asked = in_parallel(moving, move |(origin, revisions)| {
-        let cache = Cache::of(&cache, &origin);
-        let (found, warnings) = ask(&cache, &origin, &revisions);
+        let cache = RepositoryCache::new(&cache, &origin);
+        let (found, warnings) = resolve_revisions(&cache, &origin, &revisions);
         (origin, revisions, found, warnings)
     });
     for (origin, revisions, found, odd) in asked {
@@ -121,28 +121,28 @@ fn resolve(root: &Path, requests: &BTreeSet<Request>, warnings: &mut Vec<String>
     commits
 }
 
-fn ask(
-    cache: &Cache,
+fn resolve_revisions(
+    cache: &RepositoryCache,
     origin: &Origin,
     revisions: &BTreeSet<Revision>,
 ) -> (Vec<Result<String, FetchError>>, Vec<String>) {
     let wanted: Vec<&Revision> = revisions.iter().collect();
-    match heads::ask(origin, &wanted) {
+    match heads::query_commits(origin, &wanted) {
         Ok(found) => {
             for (revision, commit) in wanted.iter().zip(&found) {
                 if let Ok(commit) = commit {
                     // It is asked for again next time; only a run without network misses it.
-                    let _unkept = cache.remember(revision, commit);
+                    let _unkept = cache.store_commit(revision, commit);
                 }
             }
             (found, Vec::new())
         }
         Err(error) => {
-            let known = |revision: &&Revision| cache.known(revision).ok_or_else(|| error.clone());
+            let known = |revision: &&Revision| cache.cached_commit(revision).ok_or_else(|| error.clone());
             let found: Vec<_> = wanted.iter().map(known).collect();
             let any = found.iter().any(Result::is_ok);
             let warning = any.then(|| {
-                format!("{} does not answer; its last known head is used", origin.shown())
+                format!("{} does not answer; its last known head is used", origin.redacted_url())
             });
             (found, warning.into_iter().collect())
         }
@@ -150,26 +150,26 @@ fn ask(
 }
 
 /// What is asked of one commit, from the cache or by one clone.
-fn obtain(
-    cache: &Cache,
+fn fetch_checkout(
+    cache: &RepositoryCache,
     origin: &Origin,
     commit: &str,
-    requests: &[Request],
-) -> (Vec<Result<Fetched, FetchError>>, Vec<String>) {
+    requests: &[FetchRequest],
+) -> (Vec<Result<FetchedCheckout, FetchError>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut failures = BTreeMap::new();
-    if requests.iter().any(|request| is_lacking(cache, commit, &request.what)) {
-        match complete(cache, origin, commit, requests) {
+    if requests.iter().any(|request| is_incomplete(cache, commit, &request.what)) {
+        match fetch_missing(cache, origin, commit, requests) {
             Ok(missing) => failures = missing,
             Err(error) => {
                 failures = requests.iter().map(|r| (r.what.clone(), error.clone())).collect();
             }
         }
     }
-    let answer = |request: &Request| match look(cache, commit, &request.what) {
-        Some(directories) => Ok(Fetched { commit: commit.to_owned(), directories }),
+    let answer = |request: &FetchRequest| match find_cached(cache, commit, &request.what) {
+        Some(directories) => Ok(FetchedCheckout { commit: commit.to_owned(), directories }),
         None => Err(failures.get(&request.what).cloned().unwrap_or_else(|| FetchError::Git {
-            url: origin.shown(),
+            url: origin.redacted_url(),
             commit: commit.to_owned(),
             said: "what was asked for is no plain directory".to_owned(),
         })),
@@ -181,26 +181,26 @@ fn obtain(
         warnings.push(format!(
             "{}: {pointers} files are kept in Git LFS, and the program `git-lfs` is not there: \
              their tasks fail; install it and start again",
-            origin.shown()
+            origin.redacted_url()
         ));
     }
     (answers, warnings)
 }
 
 /// Whether the cache lacks some of it, or has pointers of which the files can be had.
-fn is_lacking(cache: &Cache, commit: &str, what: &What) -> bool {
-    let Some(found) = look(cache, commit, what) else { return true };
+fn is_incomplete(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> bool {
+    let Some(found) = find_cached(cache, commit, what) else { return true };
     let pointers = found.iter().find(|directory| !directory.pointers.is_empty());
     pointers.is_some_and(|directory| lfs::is_available(&directory.dir))
 }
 
 /// What the cache has of it, if all.
-fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<FetchedDirectory>> {
+fn find_cached(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> Option<Vec<FetchedDirectory>> {
     let paths = match what {
-        What::Directory(path) => vec![path.clone()],
-        What::Tasks(below) => cache.listed(commit, below)?,
+        FetchTarget::Directory(path) => vec![path.clone()],
+        FetchTarget::Tasks(below) => cache.task_list(commit, below)?,
     };
-    cache.tidy(commit);
+    cache.remove_unfinished(commit);
     let found = paths.into_iter().map(|path| {
         let (dir, pointers) = (cache.find(commit, &path)?, cache.pointers(commit, &path));
         Some(FetchedDirectory { path, dir, pointers })
@@ -209,29 +209,29 @@ fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<FetchedDirectory
 }
 
 /// Adds to the cache what it lacks. Answers what the commit does not have.
-fn complete(
-    cache: &Cache,
+fn fetch_missing(
+    cache: &RepositoryCache,
     origin: &Origin,
     commit: &str,
-    requests: &[Request],
-) -> Result<BTreeMap<What, FetchError>, FetchError> {
+    requests: &[FetchRequest],
+) -> Result<BTreeMap<FetchTarget, FetchError>, FetchError> {
     let lock = cache.lock(commit)?;
-    let lacking = |request: &&Request| is_lacking(cache, commit, &request.what);
-    let lacking: Vec<&What> = requests.iter().filter(lacking).map(|r| &r.what).collect();
+    let lacking = |request: &&FetchRequest| is_incomplete(cache, commit, &request.what);
+    let lacking: Vec<&FetchTarget> = requests.iter().filter(lacking).map(|r| &r.what).collect();
     if lacking.is_empty() {
         // Another process was faster.
         return Ok(BTreeMap::new());
     }
-    let workshop = cache.workshop(commit, &lock)?;
-    let clone = Repository::fetch(origin, commit, workshop.path())?;
+    let workshop = cache.staging_dir(commit, &lock)?;
+    let clone = RepositoryClone::fetch(origin, commit, workshop.path())?;
     let mut wanted = BTreeSet::new();
     let mut lists = Vec::new();
     for what in &lacking {
         match what {
-            What::Directory(path) => {
+            FetchTarget::Directory(path) => {
                 wanted.insert(path.clone());
             }
-            What::Tasks(below) => {
+            FetchTarget::Tasks(below) => {
                 let tasks = clone.tasks(below)?;
                 wanted.extend(tasks.iter().cloned());
                 lists.push((below, tasks));
@@ -241,17 +241,17 @@ fn complete(
     let wanted: Vec<String> = wanted.into_iter().collect();
     let missing = clone.missing(&wanted)?;
     let failures =
-        missing.iter().map(|path| (What::Directory(path.clone()), clone.missing_path(path)));
+        missing.iter().map(|path| (FetchTarget::Directory(path.clone()), clone.missing_path(path)));
     let failures = failures.collect();
     let lacks = |path: &&String| {
-        !missing.contains(path) && is_lacking(cache, commit, &What::Directory((*path).clone()))
+        !missing.contains(path) && is_incomplete(cache, commit, &FetchTarget::Directory((*path).clone()))
     };
     let outermost = outermost(wanted.iter().filter(lacks));
     if !outermost.is_empty() {
-        clone.keep(&outermost, cache, workshop.path())?;
+        clone.store(&outermost, cache, workshop.path())?;
     }
     for (below, tasks) in lists {
-        cache.keep_list(commit, below, &tasks)?;
+        cache.store_list(commit, below, &tasks)?;
     }
     Ok(failures)
 }
@@ -273,9 +273,9 @@ where
     R: Send + 'static,
 {
     let work: VecDeque<T> = work.into_iter().collect();
-    let threads = work.len().min(AT_ONCE);
+    let threads = work.len().min(CONCURRENT_REPOSITORIES);
     let queue = Arc::new(Mutex::new(work));
-    let each: Arc<Each<T, R>> = Arc::new(each);
+    let each: Arc<ParallelFn<T, R>> = Arc::new(each);
     let others: Vec<_> = (1..threads)
         .map_while(|_| {
             let (queue, each) = (Arc::clone(&queue), Arc::clone(&each));
@@ -292,9 +292,9 @@ where
     results
 }
 
-type Each<T, R> = dyn Fn(T) -> R + Send + Sync;
+type ParallelFn<T, R> = dyn Fn(T) -> R + Send + Sync;
 
-fn drain<T, R>(queue: &Mutex<VecDeque<T>>, each: &Each<T, R>) -> Vec<R> {
+fn drain<T, R>(queue: &Mutex<VecDeque<T>>, each: &ParallelFn<T, R>) -> Vec<R> {
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     std::iter::from_fn(next).map(each).collect()
 }

@@ -19,23 +19,23 @@ pub(super) enum GitError {
 
 impl GitError {
     /// The failure to reach a repository.
-    pub(super) fn unreachable(self, origin: &Origin) -> FetchError {
+    pub(super) fn into_unreachable(self, origin: &Origin) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
             Self::Failed(said) => {
-                FetchError::Unreachable { url: origin.shown(), said: origin.shown_in(&said) }
+                FetchError::Unreachable { url: origin.redacted_url(), said: origin.redact(&said) }
             }
         }
     }
 
     /// The failure of something else.
-    pub(super) fn at(self, origin: &Origin, commit: &str) -> FetchError {
+    pub(super) fn into_fetch_error(self, origin: &Origin, commit: &str) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
             Self::Failed(said) => FetchError::Git {
-                url: origin.shown(),
+                url: origin.redacted_url(),
                 commit: commit.to_owned(),
-                said: origin.shown_in(&said),
+                said: origin.redact(&said),
             },
         }
     }

@@ -9,7 +9,7 @@ use super::origin::{Origin, Revision, is_commit};
 use crate::config::nearest;
 
 /// Asks a repository for the commits of revisions; one call for all of them.
-pub(super) fn ask(
+pub(super) fn query_commits(
     origin: &Origin,
     wanted: &[&Revision],
 ) -> Result<Vec<Result<String, FetchError>>, FetchError> {
@@ -35,7 +35,7 @@ pub(super) fn ask(
 }
 
 fn list(origin: &Origin, args: &[String]) -> Result<BTreeMap<String, String>, FetchError> {
-    let text = git::run(Path::new("/"), args).map_err(|error| error.unreachable(origin))?;
+    let text = git::run(Path::new("/"), args).map_err(|error| error.into_unreachable(origin))?;
     let text = String::from_utf8_lossy(&text);
     let pairs = text.lines().filter_map(|line| line.split_once('\t'));
     let commits = pairs.filter(|(id, _)| is_commit(id));
@@ -68,5 +68,5 @@ fn unknown(origin: &Origin, revision: &Revision, all: &BTreeMap<String, String>)
     });
     let near = nearest(&reference, names.filter(|name| !name.ends_with("^{}")));
     let near = near.map(str::to_owned);
-    FetchError::UnknownReference { url: origin.shown(), reference, near }
+    FetchError::UnknownReference { url: origin.redacted_url(), reference, near }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// How long a server may take for a registry.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The body at an `http` or `https` address, of at most `limit` bytes.
 pub(super) fn get(url: &str, limit: u64) -> Result<Vec<u8>, String> {
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(REQUEST_TIMEOUT))
         .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
         .tls_config(TlsConfig::builder().root_certs(roots()).build())
         .build();

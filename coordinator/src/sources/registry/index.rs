@@ -17,11 +17,11 @@ use crate::config::{RegistryRef, nearest, without_secrets};
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Names shown of those that there are.
-const SHOWN: usize = 8;
+const MAX_NAMES_SHOWN: usize = 8;
 
 /// A registry.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Index {
+pub struct RegistryIndex {
     datasets: Vec<DatasetEntry>,
     /// Directory that the paths of tasks without a repository count from.
     base: Option<PathBuf>,
@@ -64,9 +64,9 @@ pub struct TaskEntry {
 
 /// A registry as text, and what is odd about it.
 #[derive(Debug)]
-pub struct Text {
+pub struct RegistryText {
     /// The registry.
-    pub index: Index,
+    pub index: RegistryIndex,
     /// Why it is not the newest.
     pub warning: Option<String>,
 }
@@ -128,7 +128,7 @@ pub enum IndexError {
 ///
 /// # Errors
 /// [`IndexError`].
-pub fn read(place: &RegistryRef, base: &Path, cache: &Path) -> Result<Text, IndexError> {
+pub fn read(place: &RegistryRef, base: &Path, cache: &Path) -> Result<RegistryText, IndexError> {
     match place {
         RegistryRef::Path(path) => read_file(&base.join(path)),
         RegistryRef::Url(url) => match url.strip_prefix("file://") {
@@ -138,7 +138,7 @@ pub fn read(place: &RegistryRef, base: &Path, cache: &Path) -> Result<Text, Inde
     }
 }
 
-fn read_file(path: &Path) -> Result<Text, IndexError> {
+fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     let place = path.display().to_string();
     let bytes = std::fs::metadata(path).and_then(|metadata| {
         if metadata.len() > REGISTRY_BYTES {
@@ -152,10 +152,10 @@ fn read_file(path: &Path) -> Result<Text, IndexError> {
     })?;
     let mut index = parse(&bytes, &place)?;
     index.base = path.parent().map(Path::to_owned);
-    Ok(Text { index, warning: None })
+    Ok(RegistryText { index, warning: None })
 }
 
-fn fetch(url: &str, kept: &Path) -> Result<Text, IndexError> {
+fn fetch(url: &str, kept: &Path) -> Result<RegistryText, IndexError> {
     let place = without_secrets(url);
     let known = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !known {
@@ -167,8 +167,8 @@ fn fetch(url: &str, kept: &Path) -> Result<Text, IndexError> {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;
             // What cannot be kept is fetched again next time.
-            let _kept = keep(kept, &file, &bytes);
-            Ok(Text { index, warning: None })
+            let _kept = store(kept, &file, &bytes);
+            Ok(RegistryText { index, warning: None })
         }
         Err(reason) => {
             let Ok(bytes) = std::fs::read(&file) else {
@@ -178,12 +178,12 @@ fn fetch(url: &str, kept: &Path) -> Result<Text, IndexError> {
                 "the registry {place} does not answer ({reason}); \
                  what it said the last time is used"
             );
-            Ok(Text { index: parse(&bytes, &place)?, warning: Some(warning) })
+            Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
         }
     }
 }
 
-fn keep(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn store(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(directory)?;
     std::io::Write::write_all(&mut temporary, bytes)?;
@@ -191,14 +191,14 @@ fn keep(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     temporary.persist(file).map(|_| ()).map_err(|error| error.error)
 }
 
-fn parse(bytes: &[u8], place: &str) -> Result<Index, IndexError> {
+fn parse(bytes: &[u8], place: &str) -> Result<RegistryIndex, IndexError> {
     #[derive(Deserialize)]
-    struct Object {
+    struct RegistryObject {
         datasets: Vec<DatasetEntry>,
     }
     let is_object = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     let datasets = if is_object {
-        serde_json::from_slice::<Object>(bytes).map(|object| object.datasets)
+        serde_json::from_slice::<RegistryObject>(bytes).map(|object| object.datasets)
     } else {
         serde_json::from_slice(bytes)
     };
@@ -206,10 +206,10 @@ fn parse(bytes: &[u8], place: &str) -> Result<Index, IndexError> {
         place: place.to_owned(),
         reason: error.to_string(),
     };
-    Ok(Index { datasets: datasets.map_err(malformed)?, base: None })
+    Ok(RegistryIndex { datasets: datasets.map_err(malformed)?, base: None })
 }
 
-impl Index {
+impl RegistryIndex {
     /// The entry of a dataset.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl Index {
         names.sort_unstable();
         names.dedup();
         let near = nearest(name, names.iter().copied()).map(str::to_owned);
-        let known = names.into_iter().take(SHOWN).map(str::to_owned).collect();
+        let known = names.into_iter().take(MAX_NAMES_SHOWN).map(str::to_owned).collect();
         IndexError::UnknownDataset { name: name.to_owned(), known, near }
     }
 }
@@ -275,15 +275,15 @@ impl IndexError {
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Word {
+    enum TextOrNumber {
         Text(String),
         Number(serde_json::Number),
         Nothing(()),
     }
-    Ok(match Word::deserialize(deserializer)? {
-        Word::Text(text) => Some(text),
-        Word::Number(number) => Some(number.to_string()),
-        Word::Nothing(()) => None,
+    Ok(match TextOrNumber::deserialize(deserializer)? {
+        TextOrNumber::Text(text) => Some(text),
+        TextOrNumber::Number(number) => Some(number.to_string()),
+        TextOrNumber::Nothing(()) => None,
     })
 }
 

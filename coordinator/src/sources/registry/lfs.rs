@@ -24,13 +24,13 @@ pub(super) fn is_available(directory: &Path) -> bool {
 
 /// Puts the files in the place of their pointers in a checked out repository. Returns the paths of
 /// the pointers that stay because the program is not there.
-pub(super) fn fill(
+pub(super) fn replace_pointers(
     origin: &Origin,
     commit: &str,
     repository: &Path,
 ) -> Result<Vec<PathBuf>, FetchError> {
     let mut pointers = Vec::new();
-    find(repository, &mut pointers)
+    find_pointers(repository, &mut pointers)
         .map_err(|(path, error)| FetchError::Cache { path, reason: error.to_string() })?;
     if pointers.is_empty() {
         return Ok(Vec::new());
@@ -43,7 +43,7 @@ pub(super) fn fill(
         let relative = relative(&path);
         let args = ["lfs".into(), "smudge".into(), relative.into_os_string()];
         let content = git::with_input(repository, args, &pointer)
-            .map_err(|error| error.at(origin, commit))?;
+            .map_err(|error| error.into_fetch_error(origin, commit))?;
         replace(&path, &content)
             .map_err(|error| FetchError::Cache { path: path.clone(), reason: error.to_string() })?;
     }
@@ -52,7 +52,7 @@ pub(super) fn fill(
 
 /// Adds every pointer below a directory. Links are not followed. An entry that cannot be read is an
 /// error: a pointer that is overlooked would be handed out as a file.
-fn find(
+fn find_pointers(
     dir: &Path,
     pointers: &mut Vec<(PathBuf, Vec<u8>)>,
 ) -> Result<(), (PathBuf, std::io::Error)> {
@@ -62,7 +62,7 @@ fn find(
         let path = entry.path();
         let metadata = entry.metadata().map_err(|error| (path.clone(), error))?;
         if metadata.is_dir() && entry.file_name() != ".git" {
-            find(&path, pointers)?;
+            find_pointers(&path, pointers)?;
         } else if metadata.is_file() && metadata.len() <= POINTER_BYTES {
             let mut text = Vec::new();
             fs::File::open(&path)

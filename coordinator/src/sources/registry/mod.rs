@@ -25,8 +25,8 @@ mod version;
 
 use std::path::PathBuf;
 
-pub use fetch::{Answers, Fetched, FetchedDirectory, Request, What, fetch};
-pub use index::{DatasetEntry, Index, IndexError, TaskEntry, Text, read};
+pub use fetch::{FetchResults, FetchedCheckout, FetchedDirectory, FetchRequest, FetchTarget, fetch};
+pub use index::{DatasetEntry, RegistryIndex, IndexError, TaskEntry, RegistryText, read};
 pub use origin::{Origin, Revision};
 
 /// Why something could not be taken from a repository.

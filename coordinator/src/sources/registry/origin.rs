@@ -28,13 +28,13 @@ impl Origin {
     }
 
     /// The address for people: without user and password.
-    pub fn shown(&self) -> String {
+    pub fn redacted_url(&self) -> String {
         without_secrets(&self.url)
     }
 
     /// `text` of a program, without the address's user and password.
-    pub(super) fn shown_in(&self, text: &str) -> String {
-        text.replace(&self.url, &self.shown())
+    pub(super) fn redact(&self, text: &str) -> String {
+        text.replace(&self.url, &self.redacted_url())
     }
 
     /// The repository's own name.
@@ -114,7 +114,7 @@ mod tests {
             ("file:///srv/r", "file:///srv/r", "file:///srv/r", "r"),
         ] {
             let origin = Origin::new(written, Path::new("/srv/jobs"));
-            assert_eq!((origin.url(), &*origin.shown(), origin.name()), (url, shown, name));
+            assert_eq!((origin.url(), &*origin.redacted_url(), origin.name()), (url, shown, name));
         }
     }
 

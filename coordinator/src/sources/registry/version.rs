@@ -15,11 +15,11 @@ fn compare(a: Option<&str>, b: Option<&str>) -> Ordering {
     let rank = |version: Option<&str>| match version {
         None => 0,
         Some(text) if text.eq_ignore_ascii_case("head") => 3,
-        Some(text) if Number::parse(text).is_some() => 2,
+        Some(text) if VersionNumber::parse(text).is_some() => 2,
         Some(_) => 1,
     };
     rank(a).cmp(&rank(b)).then_with(|| {
-        match (a.and_then(Number::parse), b.and_then(Number::parse)) {
+        match (a.and_then(VersionNumber::parse), b.and_then(VersionNumber::parse)) {
             (Some(one), Some(other)) => one.cmp(&other).then_with(|| a.cmp(&b)),
             _ => a.cmp(&b),
         }
@@ -28,13 +28,13 @@ fn compare(a: Option<&str>, b: Option<&str>) -> Ordering {
 
 /// A version such as `2.0`, `v1.10.3` or `1.0rc1`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Number {
+struct VersionNumber {
     release: Vec<u64>,
     /// What comes behind the numbers: nothing is higher than any word, `post` excepted.
     suffix: (u8, String, u64),
 }
 
-impl Number {
+impl VersionNumber {
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let text = text.strip_prefix(['v', 'V']).unwrap_or(text);

@@ -14,7 +14,7 @@ use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
 use crate::engine::core::NewItem;
 use crate::engine::journal::Layout;
 use crate::engine::{Needs, Planner, RunError};
-use crate::plan::{JobPlan, PlanDocument, PlanError, PlannedTrial};
+use crate::plan::{JobPlan, PlanDocument, JobPlanError, PlannedTrial};
 
 pub use lanes::Lanes;
 
@@ -67,7 +67,7 @@ impl Planner for JobPlanner {
         let begin = self.handed_out;
         let end = self.plan.len().min(begin + max as u64);
         self.handed_out = end;
-        let ordinals = (begin..end).filter_map(|k| self.plan.dispatched(k));
+        let ordinals = (begin..end).filter_map(|k| self.plan.dispatch_ordinal(k));
         ordinals.map(|ordinal| self.new_item(&self.trial(ordinal))).collect()
     }
 
@@ -129,7 +129,7 @@ pub(crate) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> 
     let document: PlanDocument =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     JobPlan::try_from(document).map(Some).map_err(|error| match error {
-        PlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
+        JobPlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
         error => damaged(error.to_string()),
     })
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::config::Limits;
+use crate::config::SearchLimits;
 use crate::engine::concurrency::Caps;
 
 impl Caps {
     /// The limits of a search's file.
-    pub fn of_search(limits: &Limits) -> Self {
+    pub fn of_search(limits: &SearchLimits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {
             llm: limits.inflight,

@@ -11,31 +11,31 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked};
 
 use self::trials::TrialFiles;
-pub use self::trials::Unwritten;
-use crate::events::problem::Problems;
-use crate::events::sink::{Batch, EventSink, RunResult, Told};
-use crate::events::{Materialize, ReportError, RunFacts};
+pub use self::trials::UnwrittenTrials;
+use crate::events::sink_warnings::SinkWarnings;
+use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
+use crate::events::{MaterializeMode, ReportError, JobFacts};
 use crate::results::files::{self, FileError, layout};
 
 /// Writes the files. It holds the run back when it cannot follow.
 pub(in crate::events) struct RunFiles {
-    facts: RunFacts,
+    facts: JobFacts,
     store: Arc<dyn BlobStore>,
-    problems: Problems,
+    problems: SinkWarnings,
     /// The run, once it started.
     run: Option<RunId>,
     /// Whether `config.json` and `store.json` were written, and how that went.
     config: Option<Result<(), FileError>>,
     trials: Option<TrialFiles>,
     /// How the directories of trials went, once they are complete.
-    written: Option<Result<Result<Unwritten, FileError>, Panicked>>,
+    written: Option<Result<Result<UnwrittenTrials, FileError>, Panicked>>,
 }
 
 impl RunFiles {
     pub(in crate::events) fn new(
-        facts: RunFacts,
+        facts: JobFacts,
         store: Arc<dyn BlobStore>,
-        problems: Problems,
+        problems: SinkWarnings,
     ) -> Self {
         Self { facts, store, problems, run: None, config: None, trials: None, written: None }
     }
@@ -43,7 +43,7 @@ impl RunFiles {
     /// The run directory is ours from the first event on, not before.
     fn open_trials(&mut self, run: RunId) {
         self.run = Some(run);
-        if self.facts.materialize == Materialize::Full {
+        if self.facts.materialize == MaterializeMode::Full {
             self.trials = Some(TrialFiles::start(
                 run,
                 &self.facts.run_dir,
@@ -65,7 +65,7 @@ impl RunFiles {
         });
         let mut written = written.await;
         if let (Some(blobs), Some(run), Ok(())) = (&self.facts.blobs, self.run, &written) {
-            written = files::store::note(&self.facts.run_dir, run, &*self.store, blobs).await;
+            written = files::store::write_reference(&self.facts.run_dir, run, &*self.store, blobs).await;
         }
         self.config = Some(written);
     }
@@ -73,7 +73,7 @@ impl RunFiles {
 
 #[async_trait]
 impl EventSink for RunFiles {
-    async fn take(&mut self, batch: &Batch) {
+    async fn accept(&mut self, batch: &EventBatch) {
         for event in batch.iter() {
             if let EventKind::RunStarted { run, .. } = event.kind {
                 self.open_trials(run);
@@ -87,7 +87,7 @@ impl EventSink for RunFiles {
         }
     }
 
-    async fn warn(&mut self, _warnings: &Batch) {}
+    async fn warn(&mut self, _warnings: &EventBatch) {}
 
     async fn drain(&mut self) {
         if let Some(trials) = self.trials.take() {
@@ -95,7 +95,7 @@ impl EventSink for RunFiles {
         }
     }
 
-    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError> {
         let Self { facts, config, written: trials, .. } = *self;
         let run_dir = facts.run_dir;
         let written = match result {
@@ -113,7 +113,7 @@ impl EventSink for RunFiles {
             None => None,
         };
         written?;
-        Ok(Told { trial_files })
+        Ok(SinkReport { trial_files })
     }
 }
 

@@ -14,35 +14,35 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
 use tokio::sync::mpsc;
 
-use crate::events::problem::Problems;
-use crate::results::files::{FileError, TreeError, Trees};
-use crate::results::report::TasksFacts;
+use crate::events::sink_warnings::SinkWarnings;
+use crate::results::files::{FileError, TrialFilesError, TrialDirWriter};
+use crate::results::report::TaskFactsIndex;
 
 /// Trial directories made at once: enough for their syncs to overlap, few enough that reading
 /// their blobs does not disturb the run.
-const AT_ONCE: usize = 16;
+const CONCURRENT_TRIAL_DIRS: usize = 16;
 
 /// How long the files of a trial wait for a store that gives no answer. Later starts of the run
 /// write what is missing then.
-const STORE_PATIENCE: Duration = Duration::from_secs(300);
+const STORE_RETRY_PERIOD: Duration = Duration::from_secs(300);
 
 /// Batches of events that wait for the files; more hold the run back.
 const WAITING_BATCHES: usize = 16;
 
 /// What the files of a run's trials came to.
 #[derive(Debug, Default)]
-pub struct Unwritten {
+pub struct UnwrittenTrials {
     /// Trials whose files could not be written.
     pub count: u64,
     /// The first of them.
-    pub first: Option<(ItemName, TreeError)>,
+    pub first: Option<(ItemName, TrialFilesError)>,
 }
 
 /// Writes trial directories as trials settle.
 #[derive(Debug)]
 pub(super) struct TrialFiles {
     batches: mpsc::Sender<Arc<Vec<RunEvent>>>,
-    task: Task<Result<Unwritten, FileError>>,
+    task: Task<Result<UnwrittenTrials, FileError>>,
 }
 
 impl TrialFiles {
@@ -51,14 +51,14 @@ impl TrialFiles {
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
-        tasks: Arc<TasksFacts>,
-        problems: Problems,
+        tasks: Arc<TaskFactsIndex>,
+        problems: SinkWarnings,
     ) -> Self {
         let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
         let run_dir = run_dir.to_owned();
         let task = supervise::spawn("trial files", async move {
             let trees =
-                supervise::blocking(move || Trees::open(run, &run_dir, store, tasks).map(Arc::new))
+                supervise::blocking(move || TrialDirWriter::open(run, &run_dir, store, tasks).map(Arc::new))
                     .await?;
             let unwritten = write_all(&trees, receiver, &problems).await;
             supervise::blocking(move || trees.close()).await?;
@@ -74,18 +74,18 @@ impl TrialFiles {
     }
 
     /// Waits until everything handed over is written and durable.
-    pub(super) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
+    pub(super) async fn finish(self) -> Result<Result<UnwrittenTrials, FileError>, Panicked> {
         drop(self.batches);
         self.task.await
     }
 }
 
 async fn write_all(
-    trees: &Arc<Trees>,
+    trees: &Arc<TrialDirWriter>,
     receiver: mpsc::Receiver<Arc<Vec<RunEvent>>>,
-    problems: &Problems,
-) -> Unwritten {
-    let mut unwritten = Unwritten::default();
+    problems: &SinkWarnings,
+) -> UnwrittenTrials {
+    let mut unwritten = UnwrittenTrials::default();
     let outage = Outage::new("reading results from the blob store");
     let outage = &outage;
     let batches = stream::unfold(receiver, |mut receiver| async {
@@ -94,26 +94,26 @@ async fn write_all(
     let written = batches
         .then(|batch| {
             let trees = Arc::clone(trees);
-            async move { stream::iter(missing(trees, batch).await) }
+            async move { stream::iter(unwritten_settlements(trees, batch).await) }
         })
         .flatten()
         .map(|settlement| async move {
             let name = settlement.name.clone();
-            (name, written(trees, settlement, outage).await)
+            (name, write_trial(trees, settlement, outage).await)
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(CONCURRENT_TRIAL_DIRS);
     let mut written = std::pin::pin!(written);
     while let Some((name, result)) = written.next().await {
         let error = match result {
             Ok(lost) => {
                 if let Some(first) = lost.first() {
-                    problems.files_left_out(&name, first);
+                    problems.add_damaged_files(&name, first);
                 }
                 continue;
             }
             Err(error) => error,
         };
-        problems.files_of_trial(unwritten.count, &name, &error);
+        problems.add_unwritten_files(unwritten.count, &name, &error);
         unwritten.count += 1;
         unwritten.first.get_or_insert((name, error));
     }
@@ -121,16 +121,16 @@ async fn write_all(
 }
 
 /// Writes the files of a settled trial, while the store is away once it is back.
-async fn written(
-    trees: &Arc<Trees>,
+async fn write_trial(
+    trees: &Arc<TrialDirWriter>,
     settlement: Arc<Settlement>,
     outage: &Outage,
-) -> Result<Vec<TreeError>, TreeError> {
+) -> Result<Vec<TrialFilesError>, TrialFilesError> {
     let (began, mut patience) = (Instant::now(), outage.patience());
     loop {
         match trees.write(Arc::clone(&settlement)).await {
-            Err(TreeError::Store { source, .. })
-                if source.is_unanswered() && began.elapsed() < STORE_PATIENCE =>
+            Err(TrialFilesError::Store { source, .. })
+                if source.is_unanswered() && began.elapsed() < STORE_RETRY_PERIOD =>
             {
                 patience.failed(&source).await;
             }
@@ -146,7 +146,7 @@ async fn written(
 
 /// The settlements of a batch whose files are to be written: all new ones, and those of former
 /// sittings whose result file is missing or damaged.
-async fn missing(trees: Arc<Trees>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settlement>> {
+async fn unwritten_settlements(trees: Arc<TrialDirWriter>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settlement>> {
     let mut settled: Vec<(bool, Arc<Settlement>)> = (batch.iter())
         .filter_map(|event| match &event.kind {
             EventKind::TrialSettled { replayed, settlement, .. } => {

@@ -6,23 +6,23 @@ use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::format::{bar, duration, fit, number, plural, rate};
-use super::run_view::{RunView, Running};
+use super::run_view::{RunView, ExecutionView};
 use super::score;
-use super::view::View;
+use super::job_view::JobView;
 use crate::results::escape;
 
 /// Running trials shown at most.
-const RUNNING_LINES: usize = 12;
+const MAX_RUNNING_LINES: usize = 12;
 
 /// Columns of the bar.
-pub(super) const BAR: usize = 24;
+pub(super) const BAR_WIDTH: usize = 24;
 
 /// The live region: a bar with counts, the totals so far, and a line per running trial. No line is
 /// wider than `width`; no more lines than `height` allows.
-pub(super) fn live(view: &View, now: Instant, width: usize, height: usize) -> Vec<String> {
+pub(super) fn live(view: &JobView, now: Instant, width: usize, height: usize) -> Vec<String> {
     let (done, total) = (view.stats.overall().settled(), view.stats.total());
     let mut lines = vec![
-        format!("{} {} {done}/{total}  {}", view.job, bar(done, total, BAR), counts(view)),
+        format!("{} {} {done}/{total}  {}", view.job, bar(done, total, BAR_WIDTH), counts(view)),
         format!("  {}", totals(view, now).join(" · ")),
     ];
     lines.extend(running(&view.run, now, height.saturating_sub(lines.len() + 2)));
@@ -32,10 +32,10 @@ pub(super) fn live(view: &View, now: Instant, width: usize, height: usize) -> Ve
 /// A line per running execution, the oldest first, in at most `room` lines and one that counts the
 /// others.
 pub(super) fn running(run: &RunView, now: Instant, room: usize) -> Vec<String> {
-    let mut running: Vec<(&Running, String)> =
+    let mut running: Vec<(&ExecutionView, String)> =
         run.running.values().map(|running| (running, label(&running.name))).collect();
     running.sort_by(|a, b| a.0.since.cmp(&b.0.since).then_with(|| a.1.cmp(&b.1)));
-    let room = RUNNING_LINES.min(room);
+    let room = MAX_RUNNING_LINES.min(room);
     let hidden = running.len().saturating_sub(room);
     let shown = running.iter().take(room);
     let mut lines: Vec<String> = shown.map(|(running, name)| line_of(running, name, now)).collect();
@@ -46,7 +46,7 @@ pub(super) fn running(run: &RunView, now: Instant, room: usize) -> Vec<String> {
 }
 
 /// The progress in one line, for outputs that are not terminals.
-pub(super) fn plain(view: &View, now: Instant) -> String {
+pub(super) fn plain(view: &JobView, now: Instant) -> String {
     let (done, total) = (view.stats.overall().settled(), view.stats.total());
     let mut line = format!("{done}/{}: {}", plural(total, "trial"), counts(view));
     for part in totals(view, now) {
@@ -57,7 +57,7 @@ pub(super) fn plain(view: &View, now: Instant) -> String {
 }
 
 /// Counts by outcome; those that are 0 are left out, except the completed ones.
-fn counts(view: &View) -> String {
+fn counts(view: &JobView) -> String {
     let tally = view.stats.overall();
     let counts = [
         (tally.completed, "completed"),
@@ -77,7 +77,7 @@ fn counts(view: &View) -> String {
     shown.join(", ")
 }
 
-fn totals(view: &View, now: Instant) -> Vec<String> {
+fn totals(view: &JobView, now: Instant) -> Vec<String> {
     let tally = view.stats.overall();
     let mut parts = Vec::new();
     let headline = tally.score();
@@ -110,14 +110,14 @@ fn totals(view: &View, now: Instant) -> Vec<String> {
     if view.run.stopping.is_some() {
         parts.push("stopping".to_owned());
     } else {
-        parts.extend(left(view, elapsed).map(|left| format!("about {} left", duration(left))));
+        parts.extend(time_left(view, elapsed).map(|left| format!("about {} left", duration(left))));
     }
     parts
 }
 
 /// Time left if it goes on as in this sitting so far.
-fn left(view: &View, elapsed: Duration) -> Option<Duration> {
-    let owed = view.stats.owed();
+fn time_left(view: &JobView, elapsed: Duration) -> Option<Duration> {
+    let owed = view.stats.pending();
     if owed == 0 || view.settled_now == 0 {
         return None;
     }
@@ -142,7 +142,7 @@ pub(super) fn label(name: &ItemName) -> String {
     }
 }
 
-fn line_of(running: &Running, name: &str, now: Instant) -> String {
+fn line_of(running: &ExecutionView, name: &str, now: Instant) -> String {
     let time = duration(now.saturating_duration_since(running.since));
     let again = match running.try_number {
         0 | 1 => String::new(),

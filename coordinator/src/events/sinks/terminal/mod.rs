@@ -14,7 +14,7 @@ pub mod summary;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod view;
+mod job_view;
 
 use std::fmt;
 use std::io;
@@ -30,19 +30,19 @@ use rollout_worker::supervise;
 pub use screen::Screen;
 use search_view::SearchView;
 pub use style::Style;
-use view::View;
+use job_view::JobView;
 
-use crate::events::sink::{Batch, EventSink, RunResult, Told};
-use crate::events::{ReportError, RunFacts};
+use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
+use crate::events::{ReportError, JobFacts};
 
 /// Time between two looks at the state.
-const TICK: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Size of a terminal that does not tell.
 const DEFAULT_SIZE: (u16, u16) = (24, 80);
 
 /// Progress as it is shown, folded from events.
-trait Picture: Send + fmt::Debug {
+trait ProgressView: Send + fmt::Debug {
     /// Takes in an event.
     fn apply(&mut self, event: &RunEvent, now: Instant);
 
@@ -64,30 +64,30 @@ trait Picture: Send + fmt::Debug {
 
 /// Shows the progress of a run.
 #[derive(Debug)]
-pub(super) struct Terminal {
-    picture: Arc<Mutex<Box<dyn Picture>>>,
+pub(super) struct TerminalSink {
+    picture: Arc<Mutex<Box<dyn ProgressView>>>,
     /// Dropped to end the thread.
     ended: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Terminal {
+impl TerminalSink {
     /// Starts drawing a job. The lines of `header` follow the one that says that the run started.
-    pub(super) fn of_job(
+    pub(super) fn for_job(
         screen: Screen,
         style: Style,
-        facts: &RunFacts,
+        facts: &JobFacts,
         header: Vec<String>,
     ) -> io::Result<Self> {
-        Self::start(screen, Box::new(View::new(&facts.agents, &facts.metrics, style, header)))
+        Self::start(screen, Box::new(JobView::new(&facts.agents, &facts.metrics, style, header)))
     }
 
     /// Starts drawing a search.
-    pub(super) fn of_search(screen: Screen, style: Style) -> io::Result<Self> {
+    pub(super) fn for_search(screen: Screen, style: Style) -> io::Result<Self> {
         Self::start(screen, Box::new(SearchView::new(style)))
     }
 
-    fn start(screen: Screen, picture: Box<dyn Picture>) -> io::Result<Self> {
+    fn start(screen: Screen, picture: Box<dyn ProgressView>) -> io::Result<Self> {
         let picture = Arc::new(Mutex::new(picture));
         let (ended, end) = mpsc::channel();
         let shown = Arc::clone(&picture);
@@ -97,8 +97,8 @@ impl Terminal {
 }
 
 #[async_trait]
-impl EventSink for Terminal {
-    async fn take(&mut self, batch: &Batch) {
+impl EventSink for TerminalSink {
+    async fn accept(&mut self, batch: &EventBatch) {
         let now = Instant::now();
         let mut picture = self.picture.lock().unwrap_or_else(PoisonError::into_inner);
         for event in batch.iter() {
@@ -107,7 +107,7 @@ impl EventSink for Terminal {
     }
 
     /// Shows what is left to show and clears the live region.
-    async fn finish(self: Box<Self>, _result: Option<RunResult>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, _result: Option<RunResult>) -> Result<SinkReport, ReportError> {
         let Self { ended, thread, .. } = *self;
         drop(ended);
         let joined = supervise::blocking(move || thread.join()).await;
@@ -115,15 +115,15 @@ impl EventSink for Terminal {
             let message = supervise::panic_message(panic.as_ref());
             tracing::error!(message, "drawing the progress panicked");
         }
-        Ok(Told::default())
+        Ok(SinkReport::default())
     }
 }
 
-fn draw(screen: &Screen, picture: &Mutex<Box<dyn Picture>>, end: &mpsc::Receiver<()>) {
+fn draw(screen: &Screen, picture: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiver<()>) {
     let region = screen.region();
     let mut told = Instant::now();
     loop {
-        let ended = end.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected);
+        let ended = end.recv_timeout(REDRAW_INTERVAL) == Err(RecvTimeoutError::Disconnected);
         let now = Instant::now();
         let (lines, live, progress) = {
             let mut picture = picture.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,13 +15,13 @@ use super::style::Style;
 use crate::results::escape;
 
 /// Lines that wait to be shown; more are counted only.
-const WAITING_LINES: usize = 500;
+const MAX_WAITING_LINES: usize = 500;
 
 /// The shared part of the state.
 #[derive(Debug)]
 pub(super) struct RunView {
     /// Executions that run.
-    pub(super) running: BTreeMap<(ItemId, ExecId), Running>,
+    pub(super) running: BTreeMap<(ItemId, ExecId), ExecutionView>,
     pub(super) stopping: Option<StopLevel>,
     /// Executions tried again in this session.
     pub(super) retries: u64,
@@ -35,7 +35,7 @@ pub(super) struct RunView {
 
 /// A running execution.
 #[derive(Debug, Clone)]
-pub(super) struct Running {
+pub(super) struct ExecutionView {
     pub(super) name: ItemName,
     pub(super) try_number: u32,
     pub(super) phase: Phase,
@@ -97,7 +97,7 @@ impl RunView {
                 self.line(format!("took the run over from {}, {why}", escape::line(former)));
             }
             EventKind::TrialPhase { item, name, try_id, exec, phase } => {
-                let running = self.running.entry((*item, *exec)).or_insert_with(|| Running {
+                let running = self.running.entry((*item, *exec)).or_insert_with(|| ExecutionView {
                     name: name.clone(),
                     try_number: try_id.n,
                     phase: *phase,
@@ -122,7 +122,7 @@ impl RunView {
             EventKind::RunStopping { level } => self.stop(*level),
             EventKind::Warning { message } => {
                 let message = escape::line(message);
-                self.line(format!("{} {message}", self.style.odd("warning:")));
+                self.line(format!("{} {message}", self.style.warning("warning:")));
             }
             EventKind::RunEnded { .. } => self.running.clear(),
             EventKind::RunStarted { .. } | EventKind::Search(_) => {}
@@ -130,7 +130,7 @@ impl RunView {
     }
 
     /// The words of a lost execution, and of one whose next try comes later.
-    pub(super) fn word_of(&self, event: &EventKind) -> Option<(&'static str, String)> {
+    pub(super) fn event_text(&self, event: &EventKind) -> Option<(&'static str, String)> {
         match event {
             EventKind::TrialRetry { error, wait_ms, .. } => {
                 let wait = format::duration(Duration::from_millis(*wait_ms));
@@ -154,12 +154,12 @@ impl RunView {
         now: Instant,
     ) {
         if !self.waits_for(dependency) {
-            let word = self.style.odd("parked");
+            let word = self.style.warning("parked");
             self.line(format!(
                 "{word} {dependency} gives no answer; what needs it waits, its clocks stand still"
             ));
         }
-        let running = self.running.entry(key).or_insert_with(|| Running {
+        let running = self.running.entry(key).or_insert_with(|| ExecutionView {
             name: name.clone(),
             try_number,
             phase: Phase::EnvironmentSetup,
@@ -179,7 +179,7 @@ impl RunView {
         if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
             self.line(format!(
                 "{} nothing waits for {dependency} any more",
-                self.style.odd("parked")
+                self.style.warning("parked")
             ));
         }
     }
@@ -210,16 +210,16 @@ impl RunView {
     pub(super) fn item_line(&mut self, word: &str, item: &str, text: &str) {
         let padded = format!("{word:<10}");
         let word = match word {
-            "completed" => self.style.good(&padded),
-            "failed" => self.style.bad(&padded),
-            _ => self.style.odd(&padded),
+            "completed" => self.style.success(&padded),
+            "failed" => self.style.failure(&padded),
+            _ => self.style.warning(&padded),
         };
         self.line(format!("{word} {}  {}", escape::line(item), escape::line(text)));
     }
 
     /// A line of its own.
     pub(super) fn line(&mut self, line: String) {
-        if self.lines.len() < WAITING_LINES {
+        if self.lines.len() < MAX_WAITING_LINES {
             self.lines.push_back(line);
         } else {
             self.lines_left_out += 1;

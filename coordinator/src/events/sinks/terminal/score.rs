@@ -3,11 +3,11 @@
 use rollout_protocol::record::Verdict;
 
 use super::format::{number, number_or_dash, percent, plural};
-use crate::results::metrics::Failures;
-use crate::results::report::{JobResult, Scored};
+use crate::results::metrics::FailureCounts;
+use crate::results::report::{JobResult, ScoreFigures};
 
 /// Rewards of one trial shown at most.
-const REWARDS: usize = 8;
+const MAX_REWARDS_SHOWN: usize = 8;
 
 /// The reward or rewards of a trial, and why it has none or is no pass.
 pub(super) fn verdict(verdict: &Verdict) -> String {
@@ -27,7 +27,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
 }
 
 fn rewards(verdict: &Verdict) -> String {
-    let shown = verdict.rewards.iter().take(REWARDS);
+    let shown = verdict.rewards.iter().take(MAX_REWARDS_SHOWN);
     let mut shown: Vec<String> =
         shown.map(|(key, reward)| format!("{key} {}", number(*reward))).collect();
     let hidden = verdict.rewards.len() - shown.len();
@@ -38,7 +38,7 @@ fn rewards(verdict: &Verdict) -> String {
 }
 
 /// `3 failed`, with those that do not count.
-pub(super) fn failed(count: u64, failures: &Failures) -> String {
+pub(super) fn failed(count: u64, failures: &FailureCounts) -> String {
     let kinds =
         [(failures.infrastructure, "infrastructure"), (failures.unsupported, "unsupported")];
     let kinds: Vec<String> = (kinds.iter().filter(|(count, _)| *count > 0))
@@ -61,7 +61,7 @@ pub(super) fn passed(passed: u64, trials: u64, rate: Option<f64>) -> String {
 /// The headline of a run: the score, the same over completed trials where that differs, and the
 /// trials that do not count.
 pub(super) fn headline(result: &JobResult) -> Vec<String> {
-    let Scored { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
+    let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
     let mean = |mean| format!("mean reward {}", number_or_dash(mean));
     let mut lines = vec![format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))];
     if trials != result.completed_trials {

@@ -8,7 +8,7 @@ use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 /// Most redraws per second.
-const HZ: u8 = 10;
+const REDRAW_HZ: u8 = 10;
 
 /// Where progress, lines and log messages are shown. Clones show in the same place.
 #[derive(Clone)]
@@ -21,8 +21,8 @@ pub struct Screen {
 impl Screen {
     /// Shows on standard error, which is a terminal; `out` writes to it too.
     pub fn terminal(out: Box<dyn Write + Send>) -> Self {
-        let terminal = Box::new(Terminal(Term::buffered_stderr()));
-        let target = ProgressDrawTarget::term_like_with_hz(terminal, HZ);
+        let terminal = Box::new(ClosableTerminal(Term::buffered_stderr()));
+        let target = ProgressDrawTarget::term_like_with_hz(terminal, REDRAW_HZ);
         let live = MultiProgress::with_draw_target(target);
         Self { live: Some(live), out: Arc::new(Mutex::new(out)) }
     }
@@ -45,11 +45,11 @@ impl Screen {
     }
 
     /// A live region, where there can be one.
-    pub(super) fn region(&self) -> Option<Region> {
+    pub(super) fn region(&self) -> Option<LiveRegion> {
         let live = self.live.as_ref()?;
         let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
         let bar = live.add(ProgressBar::new_spinner().with_style(style));
-        Some(Region { bar })
+        Some(LiveRegion { bar })
     }
 }
 
@@ -62,17 +62,17 @@ impl fmt::Debug for Screen {
 /// A terminal that may be closed while a run goes on: a failed write is no error, since progress that
 /// cannot be drawn would end the process in a panic and leave environments behind.
 #[derive(Debug)]
-struct Terminal(Term);
+struct ClosableTerminal(Term);
 
-impl Terminal {
+impl ClosableTerminal {
     #[expect(clippy::unnecessary_wraps, reason = "the trait's methods give results")]
-    fn draw(drawn: io::Result<()>) -> io::Result<()> {
+    fn ignore_closed(drawn: io::Result<()>) -> io::Result<()> {
         let _closed = drawn;
         Ok(())
     }
 }
 
-impl TermLike for Terminal {
+impl TermLike for ClosableTerminal {
     fn width(&self) -> u16 {
         self.0.size().1
     }
@@ -82,45 +82,45 @@ impl TermLike for Terminal {
     }
 
     fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
-        Self::draw(self.0.move_cursor_up(lines))
+        Self::ignore_closed(self.0.move_cursor_up(lines))
     }
 
     fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
-        Self::draw(self.0.move_cursor_down(lines))
+        Self::ignore_closed(self.0.move_cursor_down(lines))
     }
 
     fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
-        Self::draw(self.0.move_cursor_right(columns))
+        Self::ignore_closed(self.0.move_cursor_right(columns))
     }
 
     fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
-        Self::draw(self.0.move_cursor_left(columns))
+        Self::ignore_closed(self.0.move_cursor_left(columns))
     }
 
     fn write_line(&self, text: &str) -> io::Result<()> {
-        Self::draw(self.0.write_line(text))
+        Self::ignore_closed(self.0.write_line(text))
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        Self::draw(self.0.write_str(text))
+        Self::ignore_closed(self.0.write_str(text))
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        Self::draw(self.0.clear_line())
+        Self::ignore_closed(self.0.clear_line())
     }
 
     fn flush(&self) -> io::Result<()> {
-        Self::draw(self.0.flush())
+        Self::ignore_closed(self.0.flush())
     }
 }
 
 /// Lines at the bottom that are replaced in place.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct LiveRegion {
     bar: ProgressBar,
 }
 
-impl Region {
+impl LiveRegion {
     /// Shows these lines instead of the former ones.
     pub(super) fn show(&self, lines: &[String]) {
         self.bar.set_message(lines.join("\n"));
@@ -128,7 +128,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for LiveRegion {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::search::{EvalStatus, PromotedEval, SearchEvent};
 
-use super::Picture;
+use super::ProgressView;
 use super::format::{bar, duration, fit, number, plural};
-use super::frame::{self, BAR};
+use super::frame::{self, BAR_WIDTH};
 use super::run_view::RunView;
 use super::style::Style;
 use crate::results::escape;
@@ -75,9 +75,9 @@ impl SearchView {
                 self.settled += 1;
                 self.failed += u64::from(*status == EvalStatus::Failed);
                 let word = match status {
-                    EvalStatus::Completed => self.run.style.good(status.as_str()),
-                    EvalStatus::Failed => self.run.style.bad(status.as_str()),
-                    _ => self.run.style.odd(status.as_str()),
+                    EvalStatus::Completed => self.run.style.success(status.as_str()),
+                    EvalStatus::Failed => self.run.style.failure(status.as_str()),
+                    _ => self.run.style.warning(status.as_str()),
                 };
                 let why = error.as_deref().map(|why| format!(": {}", escape::line(why)));
                 self.run.line(format!("eval {eval}: {word}{}", why.unwrap_or_default()));
@@ -92,7 +92,7 @@ impl SearchView {
                         self.best = Some(*new);
                     }
                 }
-                self.run.line(decided(*depth, promoted, stop.is_some()));
+                self.run.line(decision_line(*depth, promoted, stop.is_some()));
             }
         }
     }
@@ -132,7 +132,7 @@ impl SearchView {
     }
 }
 
-fn decided(depth: u32, promoted: &[PromotedEval], is_end: bool) -> String {
+fn decision_line(depth: u32, promoted: &[PromotedEval], is_end: bool) -> String {
     let mut text = format!("depth {depth}: {} promoted", promoted.len());
     for PromotedEval { node, eval, score } in promoted {
         let score = score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"));
@@ -144,13 +144,13 @@ fn decided(depth: u32, promoted: &[PromotedEval], is_end: bool) -> String {
     text
 }
 
-impl Picture for SearchView {
+impl ProgressView for SearchView {
     fn apply(&mut self, event: &RunEvent, now: Instant) {
         self.run.apply(event, now);
         match &event.kind {
             EventKind::Search(event) => self.on_search(event, now),
             EventKind::TrialRetry { name, .. } | EventKind::TrialLost { name, .. } => {
-                if let Some((word, text)) = self.run.word_of(&event.kind) {
+                if let Some((word, text)) = self.run.event_text(&event.kind) {
                     self.run.item_line(word, &frame::label(name), &text);
                 }
             }
@@ -176,7 +176,7 @@ impl Picture for SearchView {
             format!(
                 "{} {} {done}/{total}  {}",
                 self.search,
-                bar(done, total.max(1), BAR),
+                bar(done, total.max(1), BAR_WIDTH),
                 self.counts()
             ),
             format!("  {}", self.parts(now).join(" · ")),
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    fn told(view: &mut SearchView, event: SearchEvent, now: Instant) {
+    fn apply_search_event(view: &mut SearchView, event: SearchEvent, now: Instant) {
         let (at, kind) = (Timestamp::UNIX_EPOCH, EventKind::Search(event));
         view.apply(&RunEvent { at, kind }, now);
     }
@@ -219,7 +219,7 @@ mod tests {
             planned: 0,
             best: None,
         };
-        told(&mut view, started, now);
+        apply_search_event(&mut view, started, now);
         assert_eq!(
             view.live(now, 80, 24),
             [
@@ -227,12 +227,12 @@ mod tests {
                 "  nothing better than the root yet · 0.0s"
             ]
         );
-        told(&mut view, SearchEvent::DepthPlanned { depth: 0, evals: 4, nodes: 1 }, now);
+        apply_search_event(&mut view, SearchEvent::DepthPlanned { depth: 0, evals: 4, nodes: 1 }, now);
         let (eval, node) = (EvalId(0), NodeId(0));
         let ended = SearchEvent::EvalEnded { eval, node, status: EvalStatus::Failed, error: None };
-        told(&mut view, ended, now);
+        apply_search_event(&mut view, ended, now);
         let promoted = vec![PromotedEval { node: NodeId(1), eval: EvalId(1), score: Some(0.25) }];
-        told(&mut view, SearchEvent::DepthDecided { depth: 0, promoted, stop: None }, now);
+        apply_search_event(&mut view, SearchEvent::DepthDecided { depth: 0, promoted, stop: None }, now);
         assert_eq!(
             view.take_lines(),
             [

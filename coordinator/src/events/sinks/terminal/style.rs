@@ -12,22 +12,22 @@ impl Style {
     pub const PLAIN: Self = Self { colours: false };
 
     /// Something that went well.
-    pub fn good(self, text: &str) -> String {
+    pub fn success(self, text: &str) -> String {
         self.paint("32", text)
     }
 
     /// Something that failed.
-    pub fn bad(self, text: &str) -> String {
+    pub fn failure(self, text: &str) -> String {
         self.paint("31", text)
     }
 
     /// Something to look at.
-    pub fn odd(self, text: &str) -> String {
+    pub fn warning(self, text: &str) -> String {
         self.paint("33", text)
     }
 
     /// A heading.
-    pub fn strong(self, text: &str) -> String {
+    pub fn heading(self, text: &str) -> String {
         self.paint("1", text)
     }
 

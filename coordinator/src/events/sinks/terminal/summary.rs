@@ -7,19 +7,19 @@ use super::format::{duration, number, number_or_dash, percent, plural};
 use super::score;
 use super::style::Style;
 use super::table;
-use crate::events::Report;
+use crate::events::RunReport;
 use crate::results::escape;
 use crate::results::files::layout;
-use crate::results::report::{AgentSummary, InOrder, JobResult, KeyFigures};
+use crate::results::report::{AgentSummary, OrderedMap, JobResult, KeyFigures};
 
 /// Renders the result. `run_dir` is where its files are.
-pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style) -> String {
+pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Style) -> String {
     let mut text = String::new();
     let mut line = |content: String| {
         text.push_str(content.trim_end());
         text.push('\n');
     };
-    line(style.strong(&counts(result)));
+    line(style.heading(&counts(result)));
     for score in score::headline(result) {
         line(score);
     }
@@ -80,12 +80,12 @@ fn counts(result: &JobResult) -> String {
 
 /// A column of the table of agents: title, whether it is shown, and its value. Of the failed trials
 /// those that do not count have columns of their own.
-type Column = (&'static str, bool, fn(&AgentSummary) -> String);
+type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 
 fn agents(result: &JobResult) -> String {
     let failures = &result.headline.failures;
     let differs = result.headline.scored.trials != result.completed_trials;
-    let columns: [Column; 14] = [
+    let columns: [AgentColumn; 14] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),
         ("failed", true, |a| a.failed_trials.to_string()),
@@ -103,7 +103,7 @@ fn agents(result: &JobResult) -> String {
         ("mean", differs, |a| number_or_dash(a.mean_reward)),
         ("cost", result.total_cost > 0.0, |a| number(a.total_cost)),
     ];
-    let shown: Vec<&Column> = columns.iter().filter(|(_, shown, _)| *shown).collect();
+    let shown: Vec<&AgentColumn> = columns.iter().filter(|(_, shown, _)| *shown).collect();
     let header: Vec<&str> =
         std::iter::once("agent").chain(shown.iter().map(|(title, ..)| *title)).collect();
     let rows = result.agents.0.iter().map(|(name, agent)| {
@@ -115,7 +115,7 @@ fn agents(result: &JobResult) -> String {
 }
 
 fn metrics(result: &JobResult) -> String {
-    let values = |metrics: &InOrder<Option<f64>>| -> Vec<String> {
+    let values = |metrics: &OrderedMap<Option<f64>>| -> Vec<String> {
         metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
     };
     let kinds = result.metrics.overall.0.iter().map(|(kind, _)| kind.as_str());
@@ -154,7 +154,7 @@ fn keys(result: &JobResult) -> String {
     table::aligned(&header, rows, 2)
 }
 
-fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {
+fn failures(report: &RunReport, run_dir: &Path, has_files: bool) -> String {
     let rows = report.failures.iter().map(|group| {
         let example = if has_files {
             let path = layout::trial_dir(run_dir, &group.example).join(layout::ERROR);

@@ -8,11 +8,11 @@ use rollout_protocol::record::Verdict;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::view::View;
-use super::{Picture as _, Style, frame, summary};
-use crate::events::{Report, Unwritten};
+use super::job_view::JobView;
+use super::{ProgressView as _, Style, frame, summary};
+use crate::events::{RunReport, UnwrittenTrials};
 use crate::results::metrics::{AgentTotal, Tally};
-use crate::results::report::{Frame, JobResult, Ledger};
+use crate::results::report::{RunOverview, JobResult, Ledger};
 use crate::results::testing::{
     at, ended, error, event, failed, passed, phase, run, settled, settlement, started, trial,
 };
@@ -26,8 +26,8 @@ fn timeout() -> Verdict {
 }
 
 /// A view of ten trials: two settled, one running, after 30 seconds.
-fn view(now: Instant) -> View {
-    let mut view = View::new(&agents(10), &[MetricKind::Mean], Style::PLAIN, Vec::new());
+fn view(now: Instant) -> JobView {
+    let mut view = JobView::new(&agents(10), &[MetricKind::Mean], Style::PLAIN, Vec::new());
     view.apply(&started(10), now);
     view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, passed(1.0))), now);
     view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, timeout())), now);
@@ -59,7 +59,7 @@ fn the_live_region_shows_counts_totals_and_running_trials() {
 #[test]
 fn many_running_trials_are_summed_up() {
     let now = Instant::now();
-    let mut view = View::new(&agents(100), &[], Style::PLAIN, Vec::new());
+    let mut view = JobView::new(&agents(100), &[], Style::PLAIN, Vec::new());
     view.apply(&started(100), now);
     for n in 1..=30 {
         view.apply(&phase(trial("cpe", "t", n), Phase::Verification), now);
@@ -93,7 +93,7 @@ fn lines_tell_what_happened_and_are_escaped() {
 #[test]
 fn large_jobs_tell_failures_only_and_not_all_of_them() {
     let now = Instant::now();
-    let mut view = View::new(&agents(10_000), &[], Style::PLAIN, Vec::new());
+    let mut view = JobView::new(&agents(10_000), &[], Style::PLAIN, Vec::new());
     view.apply(&started(10_000), now);
     for n in 1..=300 {
         let verdict = if n % 2 == 0 { passed(1.0) } else { timeout() };
@@ -111,7 +111,7 @@ fn the_live_region_forgets_trials_that_end() {
     view.apply(&settled(2, settlement(trial("cpe", "th\x1bree", 1), 1, passed(0.0))), now);
     assert!(view.run.running.is_empty());
     view.apply(&ended(60, 7), now);
-    assert_eq!(view.stats.owed(), 7);
+    assert_eq!(view.stats.pending(), 7);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn the_summary_has_agents_metrics_and_failures() {
     }
     let agents =
         [("oracle", 2), ("cpe", 4)].map(|(name, total)| AgentTotal { name: name.into(), total });
-    let frame = Frame {
+    let frame = RunOverview {
         run: run(),
         job: "a\x1bjob".into(),
         started_at: at(0),
@@ -138,12 +138,12 @@ fn the_summary_has_agents_metrics_and_failures() {
         cancelled: true,
     };
     let result = JobResult::new(frame, &agents, &[MetricKind::Mean, MetricKind::Max], &ledger);
-    let report = Report {
+    let report = RunReport {
         result: None,
         tally: Tally::default(),
         failures: ledger.failures(),
         has_trial_files: true,
-        unwritten: Unwritten::default(),
+        unwritten: UnwrittenTrials::default(),
     };
     let text = summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN);
     let expected = "\
@@ -179,14 +179,14 @@ fn summary_of(verdicts: Vec<Verdict>) -> String {
         ledger.add(ordinal as u64, &settlement(name, 1, verdict));
     }
     let frame =
-        Frame { run: run(), job: "j".into(), started_at: at(0), ended_at: at(3), cancelled: false };
+        RunOverview { run: run(), job: "j".into(), started_at: at(0), ended_at: at(3), cancelled: false };
     let result = JobResult::new(frame, &agents(total), &[], &ledger);
-    let report = Report {
+    let report = RunReport {
         result: None,
         tally: Tally::default(),
         failures: ledger.failures(),
         has_trial_files: false,
-        unwritten: Unwritten::default(),
+        unwritten: UnwrittenTrials::default(),
     };
     summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN)
 }
@@ -225,7 +225,7 @@ fn summary_without_failures_has_one_pass_rate() {
 #[test]
 fn trial_with_several_rewards_or_an_unverified_step_says_so() {
     let now = Instant::now();
-    let mut view = View::new(&agents(10), &[], Style::PLAIN, Vec::new());
+    let mut view = JobView::new(&agents(10), &[], Style::PLAIN, Vec::new());
     let rewards = [("speed", 0.5), ("\x1bsize", 1.0)];
     let rewards = rewards.map(|(key, reward)| (key.to_owned(), reward)).into();
     let several = Verdict { reward: None, rewards, ..passed(0.0) };

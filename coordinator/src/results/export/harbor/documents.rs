@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 
 use super::errors::{exception, exception_type};
 use super::names;
-use super::stats::Stats;
-use crate::results::export::source::{Source, Trial};
+use super::stats::HarborStats;
+use crate::results::export::source::{ExportSource, SettledTrial};
 
 /// What all documents of a job share.
-pub(super) struct Job {
+pub(super) struct HarborJob {
     run: RunId,
     id: String,
     name: String,
@@ -31,9 +31,9 @@ pub(super) struct Job {
     created_at: Timestamp,
 }
 
-impl Job {
+impl HarborJob {
     /// The job of a run, in the directory of jobs `jobs`.
-    pub(super) fn new(source: &Source, jobs: &Path) -> Self {
+    pub(super) fn new(source: &ExportSource, jobs: &Path) -> Self {
         let (header, plan) = (&source.header, &source.plan);
         let settings = plan.settings();
         Self {
@@ -79,7 +79,7 @@ impl Job {
     }
 
     /// `config.json` of a trial.
-    pub(super) fn trial_config(&self, trial: &Trial, name: &str) -> Value {
+    pub(super) fn trial_config(&self, trial: &SettledTrial, name: &str) -> Value {
         let of = &trial.name;
         json!({
             "task": {"path": self.task_path(trial), "source": of.dataset},
@@ -95,7 +95,7 @@ impl Job {
     }
 
     /// `lock.json` of a trial.
-    pub(super) fn lock(&self, trial: &Trial) -> Value {
+    pub(super) fn lock(&self, trial: &SettledTrial) -> Value {
         let of = &trial.name;
         let mut verifier = self.verifier();
         verifier["environment_mode"] = json!(environment_mode(trial.record.as_ref()));
@@ -117,7 +117,7 @@ impl Job {
     }
 
     /// `lock.json` of the job but for its trials.
-    pub(super) fn lock_head(&self) -> Value {
+    pub(super) fn lock_header(&self) -> Value {
         json!({
             "schema_version": 3,
             "created_at": time(self.created_at),
@@ -128,7 +128,7 @@ impl Job {
     }
 
     /// `result.json` of a trial; `details` is what went wrong, for people.
-    pub(super) fn trial_result(&self, trial: &Trial, name: &str, details: Option<&str>) -> Value {
+    pub(super) fn trial_result(&self, trial: &SettledTrial, name: &str, details: Option<&str>) -> Value {
         let (settlement, record) = (&trial.settlement, trial.record.as_ref());
         let (of, verdict) = (&trial.name, &settlement.verdict);
         let by = settlement.by.as_ref();
@@ -171,7 +171,7 @@ impl Job {
     }
 
     /// `result.json` of the job.
-    pub(super) fn result(&self, source: &Source, stats: &Stats) -> Value {
+    pub(super) fn result(&self, source: &ExportSource, stats: &HarborStats) -> Value {
         let header = &source.header;
         let finished = header.is_completed.then(|| time(header.updated_at));
         json!({
@@ -185,7 +185,7 @@ impl Job {
     }
 
     /// `job.log`.
-    pub(super) fn log(&self, source: &Source) -> String {
+    pub(super) fn log(&self, source: &ExportSource) -> String {
         format!(
             "Exported by rollout {} from run {}: {} of {} trials\n",
             env!("CARGO_PKG_VERSION"),
@@ -196,7 +196,7 @@ impl Job {
     }
 
     /// What Harbor's documents have no place for.
-    fn metadata(&self, trial: &Trial) -> Value {
+    fn metadata(&self, trial: &SettledTrial) -> Value {
         let (settlement, by) = (&trial.settlement, trial.settlement.by.as_ref());
         json!({
             "run": self.run,
@@ -264,7 +264,7 @@ impl Job {
     }
 
     /// The task's directory, as far as the configuration tells.
-    fn task_path(&self, trial: &Trial) -> PathBuf {
+    fn task_path(&self, trial: &SettledTrial) -> PathBuf {
         let of = &trial.name;
         let mut datasets = self.config["datasets"].as_array().into_iter().flatten();
         let path = datasets.find_map(|dataset| {
@@ -290,7 +290,7 @@ fn dataset(dataset: &Value) -> Option<Value> {
 }
 
 /// The task's name as Harbor has it: that of its file, else that of its directory.
-fn task_name(trial: &Trial) -> &str {
+fn task_name(trial: &SettledTrial) -> &str {
     trial.task.about.name.as_deref().unwrap_or(&trial.name.task)
 }
 
@@ -358,7 +358,7 @@ fn checksum(digest: Digest) -> String {
 }
 
 /// `trial.log`.
-pub(super) fn trial_log(trial: &Trial) -> String {
+pub(super) fn trial_log(trial: &SettledTrial) -> String {
     let settlement = &trial.settlement;
     let outcome = settlement.verdict.outcome.as_str();
     let mut log = format!("{} {} {outcome}\n", time(settlement.settled_at), settlement.name);

@@ -10,7 +10,7 @@ use crate::results::files::FileError;
 use crate::results::files::durable::write_json;
 
 /// Where things of a trial, or of one of its steps, go.
-const MOVES: [(&str, &str); 6] = [
+const MOVED_PATHS: [(&str, &str); 6] = [
     ("logs/agent", "agent"),
     ("logs/user-agent", "user-agent"),
     ("logs/verifier", "verifier"),
@@ -20,7 +20,7 @@ const MOVES: [(&str, &str); 6] = [
 ];
 
 /// Where single files go.
-const FILES: [(&str, &str); 2] = [
+const MOVED_FILES: [(&str, &str); 2] = [
     ("verifier/stdout.txt", "verifier/test-stdout.txt"),
     ("verifier/stderr.txt", "verifier/test-stderr.txt"),
 ];
@@ -29,18 +29,18 @@ const FILES: [(&str, &str); 2] = [
 pub(super) fn arrange(trial: &Path, record: &TrialRecord) -> Result<(), FileError> {
     let steps = record.steps.iter().map(|step| trial.join("steps").join(&step.name));
     for base in std::iter::once(trial.to_owned()).chain(steps) {
-        for (from, to) in MOVES.iter().chain(&FILES) {
-            shift(&base.join(from), &base.join(to))?;
+        for (from, to) in MOVED_PATHS.iter().chain(&MOVED_FILES) {
+            move_path(&base.join(from), &base.join(to))?;
         }
         // Fails while something is left in it, which is fine.
         let _not_empty = fs::remove_dir(base.join("logs"));
-        describe(&base)?;
+        write_default_manifest(&base)?;
     }
     Ok(())
 }
 
 /// Moves something, if it is there, and makes room for it.
-fn shift(from: &Path, to: &Path) -> Result<(), FileError> {
+fn move_path(from: &Path, to: &Path) -> Result<(), FileError> {
     if from.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -51,12 +51,12 @@ fn shift(from: &Path, to: &Path) -> Result<(), FileError> {
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).map_err(FileError::at("create", parent))?;
     }
-    make_room(to)?;
+    move_aside(to)?;
     fs::rename(from, to).map_err(FileError::at("move a file to", to))
 }
 
 /// Gives what stands at `path` another name: it is somebody's, too.
-pub(super) fn make_room(path: &Path) -> Result<(), FileError> {
+pub(super) fn move_aside(path: &Path) -> Result<(), FileError> {
     if path.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub(super) fn make_room(path: &Path) -> Result<(), FileError> {
 }
 
 /// Artifacts that no manifest tells of were left where agents leave them.
-fn describe(base: &Path) -> Result<(), FileError> {
+fn write_default_manifest(base: &Path) -> Result<(), FileError> {
     let artifacts = base.join("artifacts");
     let manifest = artifacts.join("manifest.json");
     if !artifacts.join("logs/artifacts").is_dir() || manifest.exists() {

@@ -34,17 +34,17 @@ use tempfile::TempDir;
 
 use super::ExportError;
 use super::output::parent;
-use super::source::{Source, Trial};
+use super::source::{ExportSource, SettledTrial};
 use crate::results::files::durable::{sync_dir, sync_tree, write_json};
-use crate::results::files::{FileError, TreeError, content, error_text};
-use documents::Job;
-use stats::Stats;
+use crate::results::files::{FileError, TrialFilesError, content, error_text};
+use documents::HarborJob;
+use stats::HarborStats;
 
 /// Writes the job's directory into `jobs`; its path.
-pub(super) async fn write(source: &mut Source, jobs: &Path) -> Result<PathBuf, ExportError> {
+pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
     fs::create_dir_all(jobs).map_err(FileError::at("create", jobs))?;
     let jobs = jobs.canonicalize().map_err(FileError::at("open", jobs))?;
-    let job = Job::new(source, &jobs);
+    let job = HarborJob::new(source, &jobs);
     let place = job.directory();
     if place.symlink_metadata().is_ok() {
         return Err(ExportError::Exists(place));
@@ -56,8 +56,8 @@ pub(super) async fn write(source: &mut Source, jobs: &Path) -> Result<PathBuf, E
         .map_err(FileError::at("create a directory in", &jobs))?;
     let at = staging.path().to_owned();
     document(&at.join("config.json"), &job.config())?;
-    let mut stats = Stats::default();
-    let mut locks = Locks::create(at.join("lock.json"), &job)?;
+    let mut stats = HarborStats::default();
+    let mut locks = JobLockWriter::create(at.join("lock.json"), &job)?;
     for index in 0..source.len() {
         let trial = source.trial(index).await?;
         let name = names::free_trial_name(&trial.name, &at);
@@ -73,14 +73,14 @@ pub(super) async fn write(source: &mut Source, jobs: &Path) -> Result<PathBuf, E
 }
 
 async fn write_trial(
-    source: &Source,
-    job: &Job,
-    trial: &Trial,
+    source: &ExportSource,
+    job: &HarborJob,
+    trial: &SettledTrial,
     name: &str,
     at: &Path,
 ) -> Result<(), ExportError> {
     fs::create_dir(at).map_err(FileError::at("create", at))?;
-    let failed = |error: TreeError| ExportError::Trial {
+    let failed = |error: TrialFilesError| ExportError::Trial {
         trial: trial.name.to_string(),
         source: Box::new(error),
     };
@@ -114,29 +114,29 @@ fn move_to(staging: TempDir, place: &Path) -> Result<(), ExportError> {
 
 /// Writes a document where none is that is worth more: an agent may have left a file of that name.
 fn document(path: &Path, value: &Value) -> Result<(), FileError> {
-    files::make_room(path)?;
+    files::move_aside(path)?;
     File::create_new(path)
         .and_then(|file| write_json(file, value))
         .map_err(FileError::at("write", path))
 }
 
 fn text(path: &Path, text: &str) -> Result<(), FileError> {
-    files::make_room(path)?;
+    files::move_aside(path)?;
     fs::write(path, text).map_err(FileError::at("write", path))
 }
 
 /// `lock.json` of the job, written trial by trial.
-struct Locks {
+struct JobLockWriter {
     path: PathBuf,
     file: BufWriter<File>,
     begun: bool,
 }
 
-impl Locks {
-    fn create(path: PathBuf, job: &Job) -> Result<Self, FileError> {
+impl JobLockWriter {
+    fn create(path: PathBuf, job: &HarborJob) -> Result<Self, FileError> {
         let file = File::create_new(&path).map_err(FileError::at("create", &path))?;
         let mut locks = Self { file: BufWriter::new(file), path, begun: false };
-        let head = job.lock_head().to_string();
+        let head = job.lock_header().to_string();
         // The list of trials is the last member of the object.
         let open = head.strip_suffix('}').expect("an object");
         locks.put(&format!("{open},\"trials\":["))?;

@@ -10,10 +10,10 @@ use rollout_protocol::spec::trial::TrialName;
 const ALPHABET: &[u8] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 /// Length of that suffix.
-const SUFFIX: usize = 7;
+const SUFFIX_LEN: usize = 7;
 
 /// Characters of a task's name that are part of its trials' names.
-const TASK: usize = 32;
+const TASK_NAME_LEN: usize = 32;
 
 /// Identity of a job.
 pub(super) fn job_id(run: RunId) -> String {
@@ -49,13 +49,13 @@ pub(super) fn free_trial_name(trial: &TrialName, job: &Path) -> String {
 }
 
 fn trial_name(trial: &TrialName, round: u32) -> String {
-    let task: String = trial.task.chars().take(TASK).collect();
+    let task: String = trial.task.chars().take(TASK_NAME_LEN).collect();
     let task = task.trim_end_matches(['_', '-']);
     let mut hasher = DigestHasher::default();
     hasher.update_part(trial.item().as_bytes());
     hasher.update_part(&round.to_be_bytes());
     let digest: Digest = hasher.finish();
-    let suffix: String = (digest.as_bytes()[..SUFFIX].iter())
+    let suffix: String = (digest.as_bytes()[..SUFFIX_LEN].iter())
         .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
         .collect();
     format!("{task}__{suffix}")
@@ -90,7 +90,7 @@ mod tests {
         let long = trial("a-task-with-a-name-of-thirty-one_-and-more", 1);
         let name = free_trial_name(&long, dir.path());
         assert!(name.starts_with("a-task-with-a-name-of-thirty-one__"), "{name}");
-        assert_eq!(name.len(), "a-task-with-a-name-of-thirty-one__".len() + SUFFIX);
+        assert_eq!(name.len(), "a-task-with-a-name-of-thirty-one__".len() + SUFFIX_LEN);
         assert_eq!(name, free_trial_name(&long, dir.path()));
         std::fs::create_dir(dir.path().join(&name)).expect("a directory");
         assert_ne!(name, free_trial_name(&long, dir.path()));

@@ -8,22 +8,22 @@ use rollout_protocol::spec::metric::MetricKind;
 use serde_json::{Map, Value, json};
 
 use super::errors::exception;
-use crate::results::export::source::Trial;
-use crate::results::metrics::{KeyRewards, Scored};
+use crate::results::export::source::SettledTrial;
+use crate::results::metrics::{KeyRewards, TrialScore};
 
 /// The figures of a job.
 #[derive(Default)]
-pub(super) struct Stats {
+pub(super) struct HarborStats {
     trials: u64,
     errored: u64,
     cancelled: u64,
     retries: u64,
-    evals: BTreeMap<String, Eval>,
+    evals: BTreeMap<String, HarborEval>,
 }
 
 /// The figures of an agent on a dataset.
 #[derive(Default)]
-struct Eval {
+struct HarborEval {
     trials: u64,
     verified: u64,
     errored: u64,
@@ -37,12 +37,12 @@ struct Eval {
     graded: bool,
 }
 
-impl Stats {
+impl HarborStats {
     /// Takes in a trial.
-    pub(super) fn add(&mut self, trial: &Trial, name: &str) {
+    pub(super) fn add(&mut self, trial: &SettledTrial, name: &str) {
         let settlement = &trial.settlement;
         self.trials += 1;
-        self.retries += u64::from(Scored::of(settlement).retries);
+        self.retries += u64::from(TrialScore::from_settlement(settlement).retries);
         self.cancelled += u64::from(settlement.verdict.outcome == ItemOutcome::Cancelled);
         let key = format!("{}__{}", trial.name.agent, trial.name.dataset);
         let eval = self.evals.entry(key).or_default();
@@ -84,7 +84,7 @@ impl Stats {
     }
 }
 
-impl Eval {
+impl HarborEval {
     /// Counts a trial of `task` for pass@k, unless it says nothing about its agent.
     fn count(&mut self, task: &str, settlement: &Settlement) {
         let verdict = &settlement.verdict;
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     /// Harbor's computation, trial by trial.
-    fn harbors(
+    fn harbor_pass_at_k(
         kind: MetricKind,
         trials: &[Option<BTreeMap<String, f64>>],
     ) -> BTreeMap<String, f64> {
@@ -205,7 +205,7 @@ mod tests {
                 .into_iter()
                 .map(|trial| trial.map(|rewards| rewards.into_iter().map(number).collect()))
                 .collect();
-            let mut eval = Eval::default();
+            let mut eval = HarborEval::default();
             for trial in &trials {
                 eval.trials += 1;
                 for (key, number) in trial.iter().flatten() {
@@ -213,7 +213,7 @@ mod tests {
                 }
             }
             for kind in MetricKind::ALL {
-                let expected = harbors(*kind, &trials);
+                let expected = harbor_pass_at_k(*kind, &trials);
                 let found = eval.metrics(&[*kind]);
                 let found: BTreeMap<String, f64> =
                     serde_json::from_value(found[0].clone()).expect("numbers");
@@ -232,10 +232,10 @@ mod tests {
         assert!((pass_at_k(4, 1, 2) - 0.5).abs() < 1e-12);
         assert!((pass_at_k(5, 2, 2) - 0.7).abs() < 1e-12);
         let tasks = BTreeMap::from([("a".to_owned(), (10, 10)), ("b".to_owned(), (12, 0))]);
-        let eval = Eval { tasks, ..Eval::default() };
+        let eval = HarborEval { tasks, ..HarborEval::default() };
         let keys: Vec<u64> = eval.pass_at_k().into_keys().collect();
         assert_eq!(keys, [2, 4, 5, 8, 10]);
         assert_eq!(eval.pass_at_k()[&10], 0.5);
-        assert!(Eval { graded: true, ..eval }.pass_at_k().is_empty());
+        assert!(HarborEval { graded: true, ..eval }.pass_at_k().is_empty());
     }
 }

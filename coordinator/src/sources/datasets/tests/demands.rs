@@ -6,7 +6,7 @@ use super::*;
 use crate::config::{FormatReason, PlannedFormat};
 
 /// Demands of the tasks in Harbor's format that a process sandbox lacks, by task and key.
-const LACKING: [(&str, &str); 5] = [
+const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
     ("agent-without-network", "agent.network_mode"),
     ("compose", ""),
     ("prebuilt-image", "environment.docker_image"),
@@ -29,11 +29,11 @@ fn strict_run_in_a_sandbox_is_refused_with_task_key_and_reason() {
             (parts[task - 1].clone(), error.key.clone())
         })
         .collect();
-    for (task, key) in LACKING {
+    for (task, key) in UNSUPPORTED_DEMANDS {
         assert!(found.contains(&(task.to_owned(), key.to_owned())), "{task} {key}: {found:#?}");
     }
     let refused: BTreeSet<&str> = found.iter().map(|(task, _)| task.as_str()).collect();
-    assert_eq!(refused, LACKING.iter().map(|(task, _)| *task).collect());
+    assert_eq!(refused, UNSUPPORTED_DEMANDS.iter().map(|(task, _)| *task).collect());
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn tasks_that_a_sandbox_cannot_run_settle_one_by_one() {
         .filter(|task| task.fault.as_ref().is_some_and(TrialError::is_unsupported))
         .map(|task| task.name.as_str())
         .collect();
-    assert_eq!(found, LACKING.iter().map(|(task, _)| *task).collect());
+    assert_eq!(found, UNSUPPORTED_DEMANDS.iter().map(|(task, _)| *task).collect());
 }
 
 #[test]
 fn demands_that_no_environment_meets_are_told_with_key_and_reason() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\ngpus = 1\n\
                 gpu_types = [\"H100\"]\nos = \"windows\"\n\
@@ -77,7 +77,7 @@ fn demands_that_no_environment_meets_are_told_with_key_and_reason() {
 #[test]
 fn conversation_to_begin_with_matters_only_to_agents_with_scripts() {
     let scripts = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
-    let project = Project::new(&format!("{scripts}datasets: [{{path: ./set}}]\n"));
+    let project = DatasetProject::new(&format!("{scripts}datasets: [{{path: ./set}}]\n"));
     project.task("set/a");
     project.write("set/a/trajectory.json", "{}");
     let (_, datasets, _) = project.load(false).expect("no faults of the run");
@@ -94,7 +94,7 @@ fn conversation_to_begin_with_matters_only_to_agents_with_scripts() {
 #[test]
 fn services_are_honoured_in_either_format() {
     for format in ["rollout", "harbor"] {
-        let project = Project::new(&job(&format!("{{path: ./set, format: {format}}}")));
+        let project = DatasetProject::new(&job(&format!("{{path: ./set, format: {format}}}")));
         project.task("set/a");
         project.write("set/a/environment/docker-compose.yaml", "services: {}\n");
         let (_, datasets, _) = project.load(true).expect("no faults");
@@ -105,7 +105,7 @@ fn services_are_honoured_in_either_format() {
 
 #[test]
 fn compose_file_that_is_no_yaml_is_the_tasks_fault() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.write("set/a/environment/docker-compose.yaml", "services: {main: {image: [");
     let (_, datasets, _) = project.load(false).expect("no faults of the job");
@@ -118,7 +118,7 @@ fn compose_file_that_is_no_yaml_is_the_tasks_fault() {
 
 #[test]
 fn formats_of_a_plan_are_used_and_not_guessed_again() {
-    let project = Project::new(&job("{path: ./set}"));
+    let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["set/a", "set/b", "set/c"] {
         project.task(task);
         project.write(&format!("{task}/tests/test.sh"), "cat /solution/x\n");

@@ -211,7 +211,7 @@ impl Workshop for Shop {
         let (tree, store) = (&self.tree, Arc::clone(&self.store));
         let except = [tree.runs_root.clone()];
         let made = self.handle.block_on(async {
-            let user = UsersRepository::open(&tree.beside(&tree.repository)).await?;
+            let user = UsersRepository::open(&tree.resolve_path(&tree.repository)).await?;
             user.check_clean(&except).await?;
             let root = user.resolve(name).await?;
             Repository::create(&tree.run_dir(), &tree.name, &user, &root, store).await

@@ -17,7 +17,7 @@ use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits}
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
-use crate::config::{Command as TreeCommand, Place as TreePlace, TreeFile};
+use crate::config::{SearchCommand as TreeCommand, CommandEnvironment as TreePlace, TreeFile};
 use crate::engine::Needs;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
@@ -213,7 +213,7 @@ async fn environment(
     store: Arc<dyn BlobStore>,
 ) -> Result<TaskEnvironment, PlanError> {
     let context = match &place.context {
-        Some(dir) => Some(pack(&tree.beside(dir), store).await?),
+        Some(dir) => Some(pack(&tree.resolve_path(dir), store).await?),
         None => None,
     };
     let (docker_image, resources) = (place.docker_image.clone(), place.resources);

@@ -8,7 +8,7 @@ use rollout_worker::backoff::chain;
 
 use super::scoring::named;
 use super::{Directory, TreeError};
-use crate::config::{Profile, TreeFile};
+use crate::config::{ScoringProfile, TreeFile};
 use crate::workloads::search::score::{Gaps, SweepSummary, summarize};
 
 /// Checks the baseline of a search that has not begun, before anything is made. Gives what is odd
@@ -21,7 +21,7 @@ pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, TreeError> {
     if Directory::new(tree.run_dir()).read()?.is_some() {
         return Ok(Vec::new());
     }
-    check(tree, &tree.beside(&tree.root_baseline_csv))
+    check(tree, &tree.resolve_path(&tree.root_baseline_csv))
 }
 
 /// Checks a file with the results of the root.
@@ -42,7 +42,7 @@ pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, TreeErr
     Ok(odd(&summary, tree))
 }
 
-fn without_primary(summary: &SweepSummary, profile: &Profile) -> Option<String> {
+fn without_primary(summary: &SweepSummary, profile: &ScoringProfile) -> Option<String> {
     let (primary, name) = (&profile.primary.column, &profile.name);
     if summary.means.contains_key(primary) {
         return None;

@@ -115,7 +115,7 @@ pub fn open<W: Workshop>(
     }
     let tree = &opening.tree;
     Ok(Sitting {
-        context: tree.context_ideas_dirs.iter().map(|path| tree.beside(path)).collect(),
+        context: tree.context_ideas_dirs.iter().map(|path| tree.resolve_path(path)).collect(),
         directory,
         manifest,
         workshop,
@@ -151,7 +151,7 @@ fn first(
 ) -> Result<Manifest, TreeError> {
     let tree = &opening.tree;
     let (now, name) = (opening.clock.start(), &tree.name);
-    let mut kept = directory.copy(&tree.beside(&tree.root_baseline_csv), BASELINE)?;
+    let mut kept = directory.copy(&tree.resolve_path(&tree.root_baseline_csv), BASELINE)?;
     if !opening.dry_run {
         baseline::check(tree, &directory.root().join(BASELINE))?;
     }

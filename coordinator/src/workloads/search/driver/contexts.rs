@@ -23,7 +23,7 @@ pub(super) fn note(tree: &TreeFile, settings: &mut Value) -> Result<(), TreeErro
     for path in named {
         let name = path.to_string_lossy().into_owned();
         if !digests.contains_key(&name) {
-            digests.insert(name, digest(&tree.beside(path))?.into());
+            digests.insert(name, digest(&tree.resolve_path(path))?.into());
         }
     }
     if let (Value::Object(settings), false) = (settings, digests.is_empty()) {
@@ -42,7 +42,7 @@ fn digest(dir: &Path) -> Result<String, PlanError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Problems, TreeOptions, differences, read_tree};
+    use crate::config::{Diagnostics, TreeOptions, differences, read_tree};
     use crate::workloads::search::driver::begin::run_config;
 
     #[test]
@@ -61,7 +61,7 @@ mod tests {
              commands: {ideas: {run: a}, implement: {run: b}, sweep: {run: c}}\n",
         );
         let is_set = |_: &str| true;
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         let file = dir.path().join("tree.yaml");
         let tree = read_tree(&file, &TreeOptions::new(&is_set), &mut problems);
         let tree = problems.finish(tree).expect("no faults").0.expect("a search");

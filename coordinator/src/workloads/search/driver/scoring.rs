@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::Sweep;
-use crate::config::Profile;
+use crate::config::ScoringProfile;
 use crate::workloads::search::manifest::View;
 use crate::workloads::search::score::{
     Comparison, Completeness, SweepError, SweepSummary, compare, summarize,
@@ -78,7 +78,7 @@ pub fn score(sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
 
 /// The fault of results that have no metric of the profile, or not the primary one. Where no row
 /// succeeded, that is the fault, and the gate says so.
-fn metrics_fault(results: &SweepSummary, profile: &Profile) -> Option<(&'static str, String)> {
+fn metrics_fault(results: &SweepSummary, profile: &ScoringProfile) -> Option<(&'static str, String)> {
     if results.completeness.is_some_and(|rows| rows.ok_count == 0) {
         return None;
     }

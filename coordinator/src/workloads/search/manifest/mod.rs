@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Profile;
+use crate::config::ScoringProfile;
 use rollout_protocol::search::{EvalId, NodeId};
 
 pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
@@ -101,7 +101,7 @@ pub struct RunConfig {
     /// The whole configuration in the form of its file, values of variables unexpanded.
     pub settings: serde_json::Value,
     /// What counts how much.
-    pub scoring_profile: Profile,
+    pub scoring_profile: ScoringProfile,
     /// Digest of it.
     pub scoring_profile_digest: rollout_protocol::digest::Digest,
 }

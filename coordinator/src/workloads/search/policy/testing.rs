@@ -8,7 +8,7 @@ use super::super::manifest::{
     NodeStatus, Provenance, Root, RunConfig, State, VERSION, View,
 };
 use super::super::score::{Completeness, Grade, Recommendation};
-use crate::config::Profile;
+use crate::config::ScoringProfile;
 use rollout_protocol::search::{EvalId, NodeId};
 
 fn provenance(path: &str) -> Provenance {
@@ -22,7 +22,7 @@ fn provenance(path: &str) -> Provenance {
 /// A search that has only its root.
 pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
     let (at, baseline) = (Timestamp::UNIX_EPOCH, "artifacts/root_baseline.csv".to_owned());
-    let profile = Profile::built_in("returns").expect("built in");
+    let profile = ScoringProfile::built_in("returns").expect("built in");
     let mut run_config = RunConfig {
         ideas_per_node: 4,
         max_depth: 3,

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::summary::SweepSummary;
-use crate::config::{Guarded, Profile};
+use crate::config::{GuardedMetric, ScoringProfile};
 
 /// The reason that stands for a fall of the primary metric beyond its bound.
 const PRIMARY_REGRESSED: &str = "primary_metric_regressed";
@@ -88,7 +88,7 @@ pub struct Delta {
 }
 
 /// Compares two sweeps.
-pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Profile) -> Comparison {
+pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &ScoringProfile) -> Comparison {
     let shared = baseline.means.iter().filter_map(|(name, &baseline_mean)| {
         let candidate_mean = *candidate.means.get(name)?;
         let delta = candidate_mean - baseline_mean;
@@ -96,14 +96,14 @@ pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Prof
     });
     let columns: BTreeMap<_, _> = shared.collect();
     let Signals { score, positive, negative } = signals(&columns, profile);
-    let falls = |guarded: &Guarded| fall(&columns, guarded, profile.eps);
+    let falls = |guarded: &GuardedMetric| fall(&columns, guarded, profile.eps);
     let primary_ok = match falls(&profile.primary) {
         Fall::None => true,
         Fall::By(share) => share <= profile.primary.max_rel_drop,
         // Nothing to compare it with.
         Fall::FromNothing => false,
     };
-    let too_far = |risk: &&Guarded| matches!(falls(risk), Fall::By(by) if by > risk.max_rel_drop);
+    let too_far = |risk: &&GuardedMetric| matches!(falls(risk), Fall::By(by) if by > risk.max_rel_drop);
     let risks: Vec<_> =
         profile.risk.iter().filter(too_far).map(|risk| risk.column.as_str()).collect();
     let explore = &profile.explore;
@@ -144,7 +144,7 @@ struct Signals {
     negative: u32,
 }
 
-fn signals(columns: &BTreeMap<String, Delta>, profile: &Profile) -> Signals {
+fn signals(columns: &BTreeMap<String, Delta>, profile: &ScoringProfile) -> Signals {
     let (mut sum, mut weights, mut positive, mut negative) = (0.0, 0.0, 0, 0);
     for metric in &profile.metrics {
         let Some(delta) = columns.get(&metric.column) else { continue };
@@ -170,7 +170,7 @@ enum Fall {
     FromNothing,
 }
 
-fn fall(columns: &BTreeMap<String, Delta>, guarded: &Guarded, eps: f64) -> Fall {
+fn fall(columns: &BTreeMap<String, Delta>, guarded: &GuardedMetric, eps: f64) -> Fall {
     let Some(delta) = columns.get(&guarded.column) else { return Fall::None };
     let improvement = guarded.direction.improvement(delta.baseline_mean, delta.candidate_mean);
     let base = delta.baseline_mean.abs();
@@ -183,7 +183,7 @@ fn fall(columns: &BTreeMap<String, Delta>, guarded: &Guarded, eps: f64) -> Fall 
     }
 }
 
-fn grade(score: f64, profile: &Profile) -> Grade {
+fn grade(score: f64, profile: &ScoringProfile) -> Grade {
     let grades = &profile.grades;
     if score >= grades.strong {
         Grade::Strong

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
 use super::completeness::{Completeness, Counter, Gaps};
-use crate::config::Profile;
+use crate::config::ScoringProfile;
 
 /// Columns of a sweep: far above any, so that a file of one endless line is an error.
 const COLUMNS: usize = 4096;
@@ -44,7 +44,7 @@ pub struct SweepSummary {
 
 impl SweepSummary {
     /// The metrics of a profile that have no mean here, the primary one first.
-    pub fn absent_metrics(&self, profile: &Profile) -> Vec<String> {
+    pub fn absent_metrics(&self, profile: &ScoringProfile) -> Vec<String> {
         let metrics = profile.columns().into_iter();
         metrics.filter(|name| !self.means.contains_key(*name)).map(str::to_owned).collect()
     }
@@ -82,7 +82,7 @@ pub enum SweepError {
 /// [`SweepError`].
 pub fn summarize(
     file: impl Read,
-    profile: &Profile,
+    profile: &ScoringProfile,
     limit: Option<u64>,
 ) -> Result<SweepSummary, SweepError> {
     let mut bounded = file.take(BYTES + 1);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Direction, Profile};
+use crate::config::{MetricDirection, ScoringProfile};
 
 const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,core_topN_cagr,\
                       core_topN_sharpe,core_topN_max_drawdown,core_topN_cvar_05";
@@ -11,15 +11,15 @@ fn sweep(rows: &str) -> String {
     format!("{HEADER}\n{rows}\n")
 }
 
-fn profile(name: &str) -> Profile {
-    Profile::built_in(name).expect("built in")
+fn profile(name: &str) -> ScoringProfile {
+    ScoringProfile::built_in(name).expect("built in")
 }
 
 fn read(text: &str, limit: Option<u64>) -> SweepSummary {
     summarize(text.as_bytes(), &profile("returns"), limit).expect("a sweep")
 }
 
-fn scored(profile: &Profile, baseline: &str, candidate: &str) -> Comparison {
+fn scored(profile: &ScoringProfile, baseline: &str, candidate: &str) -> Comparison {
     let read = |text: &str| summarize(text.as_bytes(), profile, None).expect("a sweep");
     compare(&read(baseline), &read(candidate), profile)
 }
@@ -176,10 +176,10 @@ fn completeness_is_strict() {
 fn lower_is_better_where_the_profile_says_so() {
     let mut lower = profile("returns");
     lower.primary.column = "loss".to_owned();
-    lower.primary.direction = Direction::Lower;
+    lower.primary.direction = MetricDirection::Lower;
     lower.metrics.truncate(1);
     lower.metrics[0].column = "loss".to_owned();
-    lower.metrics[0].direction = Direction::Lower;
+    lower.metrics[0].direction = MetricDirection::Lower;
     let got = scored(&lower, "loss\n2\n", "loss\n1\n");
     assert_eq!(got.primary_delta, Some(1.0));
     assert!(near(got.recommendation.score, 0.5) && got.recommendation.should_explore);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::config::{Direction, Profile};
+use crate::config::{MetricDirection, ScoringProfile};
 use crate::workloads::search::score::{Comparison, Delta};
 
 /// Metrics of one kind.
@@ -23,7 +23,7 @@ struct Document {
 
 /// The largest changes that a file with both comparisons tells of; nothing when it does not, as that
 /// of a played eval.
-pub(super) fn of(file: &PathBuf, profile: &Profile) -> Value {
+pub(super) fn of(file: &PathBuf, profile: &ScoringProfile) -> Value {
     let content = super::bounded(file).ok().flatten().unwrap_or_default();
     let document: Option<Document> = serde_json::from_slice(&content).ok();
     let largest = |view: &Comparison| largest(view, profile);
@@ -35,7 +35,7 @@ pub(super) fn of(file: &PathBuf, profile: &Profile) -> Value {
 
 /// Of the profile's metrics what became better and worse; of the other columns, of which nobody
 /// knows which way is better, what changed.
-fn largest(view: &Comparison, profile: &Profile) -> Value {
+fn largest(view: &Comparison, profile: &ScoringProfile) -> Value {
     let (mut better, mut worse, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for (name, delta) in &view.columns {
         let relative = relative(delta, profile.eps);
@@ -59,7 +59,7 @@ fn largest(view: &Comparison, profile: &Profile) -> Value {
     })
 }
 
-fn direction(profile: &Profile, column: &str) -> Option<Direction> {
+fn direction(profile: &ScoringProfile, column: &str) -> Option<MetricDirection> {
     let guarded = std::iter::once(&profile.primary).chain(&profile.risk);
     let guarded = guarded.map(|metric| (&metric.column, metric.direction));
     let metrics = profile.metrics.iter().map(|metric| (&metric.column, metric.direction));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_largest_changes_come_first_and_better_is_what_the_profile_says() {
-        let profile: Profile = serde_json::from_value(json!({
+        let profile: ScoringProfile = serde_json::from_value(json!({
             "name": "test",
             "primary": {"column": "speed"},
             "metrics": [
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_file_that_tells_nothing_is_no_error() {
-        let profile = Profile::built_in("returns").expect("a profile");
+        let profile = ScoringProfile::built_in("returns").expect("a profile");
         let nothing = json!({"parent_relative": null, "root_relative": null});
         assert_eq!(of(&"/nonexistent".into(), &profile), nothing);
     }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::simulated::Player;
 use super::*;
-use crate::config::{Problems, TreeFile, TreeOptions, TreeOverrides, read_tree};
+use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
 use crate::engine::{Patience, RunLock, Taking};
 use crate::workloads::search::manifest::{Manifest, StopReason};
 use crate::workloads::search::report::REPORTS;
@@ -66,7 +66,7 @@ impl Lab {
         };
         let is_set = |_: &str| true;
         let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         let tree = read_tree(&file, &options, &mut problems);
         problems.finish(tree).expect("no faults").0.expect("a search")
     }

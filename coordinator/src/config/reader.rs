@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::keys::Key;
-use super::overlay::Setting;
-use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
-use super::spot::Spot;
-use super::tree::{Node, Value, flag_index, quoted};
+use super::cli_overrides::CliSetting;
+use super::diagnostics::{ConfigError, ConfigWarning, ErrorKind, Diagnostics, nearest};
+use super::location::SourceLocation;
+use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
 
 /// What keys without a meaning are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +22,17 @@ pub(crate) enum UnknownKeys {
 }
 
 /// One file that is being read.
-pub(crate) struct Reader<'a> {
+pub(crate) struct ConfigReader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
-    settings: &'a [Setting],
-    problems: RefCell<Problems>,
+    settings: &'a [CliSetting],
+    problems: RefCell<Diagnostics>,
     /// Every key that was asked for, whether it was there or not.
     #[cfg(test)]
     taken: RefCell<std::collections::BTreeSet<String>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     /// A reader of `file`.
     pub(crate) fn new(file: &'a Path, unknown: UnknownKeys) -> Self {
         Self {
@@ -46,32 +46,32 @@ impl<'a> Reader<'a> {
     }
 
     /// The same for a tree over which settings were laid.
-    pub(crate) fn with_settings(self, settings: &'a [Setting]) -> Self {
+    pub(crate) fn with_settings(self, settings: &'a [CliSetting]) -> Self {
         Self { settings, ..self }
     }
 
     /// The place of a key, in the file or on the command line.
-    fn spot(&self, key: &str, line: usize) -> Spot {
+    fn location(&self, key: &str, line: usize) -> SourceLocation {
         let Some(index) = flag_index(line) else {
-            return Spot { key: key.to_owned(), line: Some(line) };
+            return SourceLocation { key: key.to_owned(), line: Some(line) };
         };
-        let key = match self.settings.get(index).map(Setting::flag) {
+        let key = match self.settings.get(index).map(CliSetting::flag) {
             None => key.to_owned(),
             Some(flag) if flag.ends_with(key) => flag.to_owned(),
             Some(flag) => format!("{flag} ({key})"),
         };
-        Spot { key, line: None }
+        SourceLocation { key, line: None }
     }
 
     /// What was found wrong.
-    pub(crate) fn into_problems(self) -> Problems {
+    pub(crate) fn into_problems(self) -> Diagnostics {
         #[cfg(test)]
         self.problems.borrow_mut().taken.append(&mut self.taken.borrow_mut());
         self.problems.into_inner()
     }
 
     /// The fields of the whole document.
-    pub(crate) fn root<'b>(&'b self, node: &'b Node) -> Option<Fields<'b>> {
+    pub(crate) fn root<'b>(&'b self, node: &'b ConfigNode) -> Option<Fields<'b>> {
         let field = Field { reader: self, node: Some(node), key: String::new(), line: node.line };
         field.mapping()
     }
@@ -93,8 +93,8 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 /// [`Fields::finish`].
 #[must_use = "finish() reports unknown keys"]
 pub(crate) struct Fields<'a> {
-    reader: &'a Reader<'a>,
-    node: &'a Node,
+    reader: &'a ConfigReader<'a>,
+    node: &'a ConfigNode,
     path: String,
     known: Vec<&'static str>,
 }
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
 
     fn unknown(&self, key: &str, line: usize) {
         let near = nearest(key, self.known.iter().copied());
-        let spot = self.reader.spot(&join(&self.path, key), line);
+        let spot = self.reader.location(&join(&self.path, key), line);
         let mut problems = self.reader.problems.borrow_mut();
         if self.reader.unknown == UnknownKeys::Warnings {
             let near = near.map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default();
@@ -145,9 +145,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&'a str, usize, &'a Node)> + use<'a> {
+    fn entries(&self) -> impl Iterator<Item = (&'a str, usize, &'a ConfigNode)> + use<'a> {
         let entries = match &self.node.value {
-            Value::Mapping(entries) => entries.as_slice(),
+            ConfigValue::Mapping(entries) => entries.as_slice(),
             _ => &[],
         };
         entries.iter().map(|e| (e.key.as_str(), e.line, &e.node))
@@ -157,16 +157,16 @@ impl<'a> Fields<'a> {
 /// One field: a key path and the value there, if any.
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
-    reader: &'a Reader<'a>,
-    node: Option<&'a Node>,
+    reader: &'a ConfigReader<'a>,
+    node: Option<&'a ConfigNode>,
     key: String,
     line: usize,
 }
 
 impl<'a> Field<'a> {
     /// The value, unless it is absent or null.
-    fn value(&self) -> Option<&'a Node> {
-        self.node.filter(|node| node.value != Value::Null)
+    fn value(&self) -> Option<&'a ConfigNode> {
+        self.node.filter(|node| node.value != ConfigValue::Null)
     }
 
     /// Whether there is a value. Null counts as none.
@@ -176,17 +176,17 @@ impl<'a> Field<'a> {
 
     /// Whether there is text.
     pub(crate) fn is_text(&self) -> bool {
-        self.value().is_some_and(|node| matches!(node.value, Value::String(_)))
+        self.value().is_some_and(|node| matches!(node.value, ConfigValue::String(_)))
     }
 
     /// Whether there is a mapping.
     pub(crate) fn is_mapping(&self) -> bool {
-        self.value().is_some_and(|node| matches!(node.value, Value::Mapping(_)))
+        self.value().is_some_and(|node| matches!(node.value, ConfigValue::Mapping(_)))
     }
 
     /// Where the field is.
-    pub(crate) fn spot(&self) -> Spot {
-        self.reader.spot(&self.key, self.line)
+    pub(crate) fn location(&self) -> SourceLocation {
+        self.reader.location(&self.key, self.line)
     }
 
     /// Records a fault of this field.
@@ -196,7 +196,7 @@ impl<'a> Field<'a> {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        self.reader.error(self.spot().error(self.reader.file, kind, found, expected));
+        self.reader.error(self.location().error(self.reader.file, kind, found, expected));
     }
 
     /// Records a fault of this field with advice.
@@ -207,7 +207,7 @@ impl<'a> Field<'a> {
         expected: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let error = self.spot().error(self.reader.file, kind, found, expected);
+        let error = self.location().error(self.reader.file, kind, found, expected);
         self.reader.error(ConfigError { hint: Some(hint.into()), ..error });
     }
 
@@ -218,7 +218,7 @@ impl<'a> Field<'a> {
 
     /// Records a warning about this field.
     pub(crate) fn warn(&self, message: impl Into<String>) {
-        let Spot { key, line } = self.spot();
+        let SourceLocation { key, line } = self.location();
         self.reader.problems.borrow_mut().warning(ConfigWarning {
             file: self.reader.file.to_owned(),
             line,
@@ -229,7 +229,7 @@ impl<'a> Field<'a> {
 
     /// What stands there, for messages.
     pub(crate) fn describe(&self) -> String {
-        self.node.map_or_else(|| "nothing".to_owned(), Node::describe)
+        self.node.map_or_else(|| "nothing".to_owned(), ConfigNode::describe)
     }
 
     /// Records the absence of a required field; whether it is present.
@@ -249,7 +249,7 @@ impl<'a> Field<'a> {
     /// `true` or `false`.
     pub(crate) fn bool(&self) -> Option<bool> {
         match self.value()?.value {
-            Value::Bool { value, .. } => Some(value),
+            ConfigValue::Bool { value, .. } => Some(value),
             _ => self.wrong_type("true or false"),
         }
     }
@@ -257,13 +257,13 @@ impl<'a> Field<'a> {
     /// Text.
     pub(crate) fn string(&self) -> Option<String> {
         match &self.value()?.value {
-            Value::String(text) => self.without_nul(text),
+            ConfigValue::String(text) => self.without_nul(text),
             _ => self.wrong_type("text"),
         }
     }
 
     /// Text that is not empty.
-    pub(crate) fn name(&self) -> Option<String> {
+    pub(crate) fn non_empty_string(&self) -> Option<String> {
         let text = self.string()?;
         if text.trim().is_empty() {
             self.bad_value("text that is not empty");
@@ -274,7 +274,7 @@ impl<'a> Field<'a> {
 
     /// A path of a file or directory.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        let path = PathBuf::from(self.name()?);
+        let path = PathBuf::from(self.non_empty_string()?);
         // What the command line names counts from where it was typed, not from a file's directory.
         let typed = flag_index(self.line).and_then(|_| std::path::absolute(&path).ok());
         Some(typed.unwrap_or(path))
@@ -293,10 +293,10 @@ impl<'a> Field<'a> {
     /// Text, or a number or boolean as the text it was written as.
     pub(crate) fn text(&self) -> Option<String> {
         match &self.value()?.value {
-            Value::String(text)
-            | Value::Bool { text, .. }
-            | Value::Integer { text, .. }
-            | Value::Float { text, .. } => self.without_nul(text),
+            ConfigValue::String(text)
+            | ConfigValue::Bool { text, .. }
+            | ConfigValue::Integer { text, .. }
+            | ConfigValue::Float { text, .. } => self.without_nul(text),
             _ => self.wrong_type("text"),
         }
     }
@@ -312,7 +312,7 @@ impl<'a> Field<'a> {
     /// A whole number within `range`.
     pub(crate) fn integer(&self, range: &RangeInclusive<u64>) -> Option<u64> {
         let expected = || format!("a whole number from {} to {}", range.start(), range.end());
-        let Value::Integer { value, .. } = self.value()?.value else {
+        let ConfigValue::Integer { value, .. } = self.value()?.value else {
             return self.wrong_type(&expected());
         };
         let value = u64::try_from(value).ok().filter(|v| range.contains(v));
@@ -325,8 +325,8 @@ impl<'a> Field<'a> {
     /// A number that is neither infinite nor NaN and that `accept` takes.
     pub(crate) fn number(&self, expected: &str, accept: impl Fn(f64) -> bool) -> Option<f64> {
         let value = match self.value()?.value {
-            Value::Integer { value, .. } => value as f64,
-            Value::Float { value, .. } => value,
+            ConfigValue::Integer { value, .. } => value as f64,
+            ConfigValue::Float { value, .. } => value,
             _ => return self.wrong_type(expected),
         };
         if value.is_finite() && accept(value) {
@@ -337,18 +337,18 @@ impl<'a> Field<'a> {
     }
 
     /// One of `words`.
-    pub(crate) fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
-        let text = self.name()?;
+    pub(crate) fn keyword<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.non_empty_string()?;
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.not_one_of(&text, &known);
+            self.reject_unknown(&text, &known);
         }
         found.map(|(_, value)| *value)
     }
 
     /// Records that `text` is none of `known`.
-    pub(crate) fn not_one_of(&self, text: &str, known: &[&str]) {
+    pub(crate) fn reject_unknown(&self, text: &str, known: &[&str]) {
         let expected = format!("one of {}", known.join(", "));
         match nearest(text, known.iter().copied()) {
             Some(near) => {
@@ -362,10 +362,10 @@ impl<'a> Field<'a> {
     /// The kind of scalar there, for values with several spellings.
     pub(crate) fn scalar(&self) -> Option<Scalar<'a>> {
         match &self.value()?.value {
-            Value::Bool { value, .. } => Some(Scalar::Bool(*value)),
-            Value::Integer { value, text } => Some(Scalar::Integer(*value, text)),
-            Value::Float { value, text } => Some(Scalar::Float(*value, text)),
-            Value::String(text) => Some(Scalar::Text(text)),
+            ConfigValue::Bool { value, .. } => Some(Scalar::Bool(*value)),
+            ConfigValue::Integer { value, text } => Some(Scalar::Integer(*value, text)),
+            ConfigValue::Float { value, text } => Some(Scalar::Float(*value, text)),
+            ConfigValue::String(text) => Some(Scalar::Text(text)),
             _ => self.wrong_type("a single value"),
         }
     }
@@ -373,7 +373,7 @@ impl<'a> Field<'a> {
     /// The fields of a mapping.
     pub(crate) fn mapping(&self) -> Option<Fields<'a>> {
         let node = self.value().or(self.node.filter(|_| self.key.is_empty()))?;
-        if !matches!(node.value, Value::Mapping(_)) {
+        if !matches!(node.value, ConfigValue::Mapping(_)) {
             return self.wrong_type("a mapping of keys to values");
         }
         let (reader, path) = (self.reader, self.key.clone());
@@ -382,10 +382,10 @@ impl<'a> Field<'a> {
 
     /// The items of a list; items without a value are faults and left out.
     pub(crate) fn items(&self) -> Option<Vec<Self>> {
-        let Value::Sequence(nodes) = &self.value()?.value else {
+        let ConfigValue::Sequence(nodes) = &self.value()?.value else {
             return self.wrong_type("a list");
         };
-        let item = |(index, node): (usize, &'a Node)| Self {
+        let item = |(index, node): (usize, &'a ConfigNode)| Self {
             reader: self.reader,
             node: Some(node),
             key: format!("{}[{index}]", self.key),
@@ -405,10 +405,10 @@ impl<'a> Field<'a> {
 
     /// The entries of a mapping whose keys are the user's.
     pub(crate) fn entries(&self) -> Option<Vec<(&'a str, Self)>> {
-        let Value::Mapping(entries) = &self.value()?.value else {
+        let ConfigValue::Mapping(entries) = &self.value()?.value else {
             return self.wrong_type("a mapping of names to values");
         };
-        let field = |entry: &'a super::tree::Entry| {
+        let field = |entry: &'a super::value::ConfigEntry| {
             let key = join(&self.key, &entry.key);
             let line = entry.line;
             (entry.key.as_str(), Self { reader: self.reader, node: Some(&entry.node), key, line })

@@ -8,9 +8,9 @@ use rollout_worker::queue::nats::{Credentials, Name, Nats, NatsOptions, Secret, 
 
 use super::POOL;
 use crate::cli::error::CliError;
-use crate::cli::values::duration;
+use crate::cli::value_parsers::duration;
 use crate::config::env_vars;
-use crate::launch::nats::Remote;
+use crate::launch::nats::RemoteOptions;
 
 /// Longest file with a secret.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -24,19 +24,19 @@ pub(in crate::cli) struct NatsArgs {
     pub(in crate::cli) url: Option<String>,
 
     #[command(flatten)]
-    pub(in crate::cli) access: Access,
+    pub(in crate::cli) access: NatsAccessArgs,
 }
 
 /// The server of a command that needs one.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "NATS")]
-pub(in crate::cli) struct NeededNats {
+pub(in crate::cli) struct RequiredNatsArgs {
     /// The server, for instance nats://host:4222 or tls://host; several with commas
     #[arg(long = "nats", value_name = "URL", env = "ROLLOUT_NATS_URL", hide_env_values = true)]
     pub(in crate::cli) url: String,
 
     #[command(flatten)]
-    pub(in crate::cli) access: Access,
+    pub(in crate::cli) access: NatsAccessArgs,
 }
 
 impl NatsArgs {
@@ -48,21 +48,21 @@ impl NatsArgs {
         &self,
         pool: Option<&str>,
         unplaceable_timeout: Duration,
-    ) -> Result<Option<Remote>, CliError> {
+    ) -> Result<Option<RemoteOptions>, CliError> {
         let Some(url) = &self.url else { return Ok(None) };
         let pool = pool.unwrap_or(POOL);
         let pool: Name = pool
             .parse()
             .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
         let options = self.access.options(url)?;
-        Ok(Some(Remote { options, pool, unplaceable_timeout }))
+        Ok(Some(RemoteOptions { options, pool, unplaceable_timeout }))
     }
 }
 
 /// Who one is there, and what is used of it.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "NATS")]
-pub(in crate::cli) struct Access {
+pub(in crate::cli) struct NatsAccessArgs {
     /// Stands in front of everything on the server, so that deployments can share it
     #[arg(long, value_name = "NAME", env = "ROLLOUT_NAMESPACE", default_value = "rollout")]
     pub(in crate::cli) namespace: Name,
@@ -110,7 +110,7 @@ pub(in crate::cli) struct Access {
     nats_key: Option<PathBuf>,
 }
 
-impl NeededNats {
+impl RequiredNatsArgs {
     /// Connects.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl NeededNats {
     }
 }
 
-impl Access {
+impl NatsAccessArgs {
     /// Connects.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Program {
         #[command(flatten)]
-        nats: NeededNats,
+        nats: RequiredNatsArgs,
     }
 
     fn options(arguments: &[&str], variables: &[(&str, &str)]) -> Result<NatsOptions, CliError> {

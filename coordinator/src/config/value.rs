@@ -3,73 +3,73 @@
 use serde_json::Value as Json;
 
 /// Lines from here on stand for options of the command line: no file that is read has so many.
-const FLAG_LINES: usize = usize::MAX / 2;
+const FIRST_FLAG_LINE: usize = usize::MAX / 2;
 
 /// The line that stands for an option of the command line.
 pub(crate) const fn flag_line(index: usize) -> usize {
-    FLAG_LINES + index
+    FIRST_FLAG_LINE + index
 }
 
 /// The option of the command line that a line stands for, if it does.
 pub(crate) const fn flag_index(line: usize) -> Option<usize> {
-    line.checked_sub(FLAG_LINES)
+    line.checked_sub(FIRST_FLAG_LINE)
 }
 
 /// A value with its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Node {
+pub(crate) struct ConfigNode {
     /// Line, from 1, or [`flag_line`].
     pub(crate) line: usize,
     /// The value.
-    pub(crate) value: Value,
+    pub(crate) value: ConfigValue,
 }
 
 /// A value. Numbers and booleans keep the text they were written as, so that `1.10` can still
 /// become the string `1.10`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum ConfigValue {
     Null,
     Bool { value: bool, text: String },
     Integer { value: i64, text: String },
     Float { value: f64, text: String },
     String(String),
-    Sequence(Vec<Node>),
-    Mapping(Vec<Entry>),
+    Sequence(Vec<ConfigNode>),
+    Mapping(Vec<ConfigEntry>),
 }
 
 /// A key of a mapping with its value. Keys of one mapping are distinct.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ConfigEntry {
     pub(crate) key: String,
     pub(crate) line: usize,
-    pub(crate) node: Node,
+    pub(crate) node: ConfigNode,
 }
 
-impl Node {
+impl ConfigNode {
     /// What the value is, for messages: the kind, and the value where it is short.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
-            Value::Null => "nothing".to_owned(),
-            Value::Bool { text, .. } | Value::Integer { text, .. } | Value::Float { text, .. } => {
+            ConfigValue::Null => "nothing".to_owned(),
+            ConfigValue::Bool { text, .. } | ConfigValue::Integer { text, .. } | ConfigValue::Float { text, .. } => {
                 text.clone()
             }
-            Value::String(text) => format!("the text {}", quoted(text)),
-            Value::Sequence(_) => "a list".to_owned(),
-            Value::Mapping(_) => "a mapping".to_owned(),
+            ConfigValue::String(text) => format!("the text {}", quoted(text)),
+            ConfigValue::Sequence(_) => "a list".to_owned(),
+            ConfigValue::Mapping(_) => "a mapping".to_owned(),
         }
     }
 
     /// The value in JSON. A number that JSON does not have becomes text.
     pub(crate) fn to_json(&self) -> Json {
         match &self.value {
-            Value::Null => Json::Null,
-            Value::Bool { value, .. } => Json::Bool(*value),
-            Value::Integer { value, .. } => Json::from(*value),
-            Value::Float { value, text } => serde_json::Number::from_f64(*value)
+            ConfigValue::Null => Json::Null,
+            ConfigValue::Bool { value, .. } => Json::Bool(*value),
+            ConfigValue::Integer { value, .. } => Json::from(*value),
+            ConfigValue::Float { value, text } => serde_json::Number::from_f64(*value)
                 .map_or_else(|| Json::String(text.clone()), Json::Number),
-            Value::String(text) => Json::String(text.clone()),
-            Value::Sequence(nodes) => nodes.iter().map(Self::to_json).collect(),
-            Value::Mapping(entries) => {
+            ConfigValue::String(text) => Json::String(text.clone()),
+            ConfigValue::Sequence(nodes) => nodes.iter().map(Self::to_json).collect(),
+            ConfigValue::Mapping(entries) => {
                 let pairs = entries.iter().map(|e| (e.key.clone(), e.node.to_json()));
                 Json::Object(pairs.collect())
             }
@@ -77,16 +77,16 @@ impl Node {
     }
 
     /// An estimate of the memory the value takes, bytes.
-    pub(crate) fn weight(&self) -> usize {
-        const NODE: usize = std::mem::size_of::<Entry>();
+    pub(crate) fn estimated_size(&self) -> usize {
+        const NODE: usize = std::mem::size_of::<ConfigEntry>();
         NODE + match &self.value {
-            Value::Null => 0,
-            Value::Bool { text, .. }
-            | Value::Integer { text, .. }
-            | Value::Float { text, .. }
-            | Value::String(text) => text.len(),
-            Value::Sequence(nodes) => nodes.iter().map(Self::weight).sum(),
-            Value::Mapping(entries) => entries.iter().map(|e| e.key.len() + e.node.weight()).sum(),
+            ConfigValue::Null => 0,
+            ConfigValue::Bool { text, .. }
+            | ConfigValue::Integer { text, .. }
+            | ConfigValue::Float { text, .. }
+            | ConfigValue::String(text) => text.len(),
+            ConfigValue::Sequence(nodes) => nodes.iter().map(Self::estimated_size).sum(),
+            ConfigValue::Mapping(entries) => entries.iter().map(|e| e.key.len() + e.node.estimated_size()).sum(),
         }
     }
 }
@@ -102,19 +102,19 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// The value of a number or word as the core schema of YAML 1.2 reads plain text.
-pub(crate) fn plain(text: &str) -> Value {
+pub(crate) fn parse_plain(text: &str) -> ConfigValue {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
-        "true" | "True" | "TRUE" => return Value::Bool { value: true, text: text.to_owned() },
-        "false" | "False" | "FALSE" => return Value::Bool { value: false, text: text.to_owned() },
+        "" | "~" | "null" | "Null" | "NULL" => return ConfigValue::Null,
+        "true" | "True" | "TRUE" => return ConfigValue::Bool { value: true, text: text.to_owned() },
+        "false" | "False" | "FALSE" => return ConfigValue::Bool { value: false, text: text.to_owned() },
         _ => {}
     }
     if let Some(value) = integer(text) {
-        return Value::Integer { value, text: text.to_owned() };
+        return ConfigValue::Integer { value, text: text.to_owned() };
     }
     match float(text) {
-        Some(value) => Value::Float { value, text: text.to_owned() },
-        None => Value::String(text.to_owned()),
+        Some(value) => ConfigValue::Float { value, text: text.to_owned() },
+        None => ConfigValue::String(text.to_owned()),
     }
 }
 
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn plain_text_is_read_by_the_core_schema() {
-        let kind = |text: &str| match plain(text) {
-            Value::Null => "null".to_owned(),
-            Value::Bool { value, .. } => format!("bool {value}"),
-            Value::Integer { value, .. } => format!("int {value}"),
-            Value::Float { value, .. } => format!("float {value}"),
-            Value::String(_) => "text".to_owned(),
+        let kind = |text: &str| match parse_plain(text) {
+            ConfigValue::Null => "null".to_owned(),
+            ConfigValue::Bool { value, .. } => format!("bool {value}"),
+            ConfigValue::Integer { value, .. } => format!("int {value}"),
+            ConfigValue::Float { value, .. } => format!("float {value}"),
+            ConfigValue::String(_) => "text".to_owned(),
             _ => unreachable!("scalars only"),
         };
         for (text, expected) in [

@@ -22,31 +22,31 @@ const FILE_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What is known of parts, in a directory that runs share.
 #[derive(Debug)]
-pub struct KnownParts {
+pub struct PackCache {
     dir: PathBuf,
-    books: Mutex<HashMap<PathBuf, Book>>,
+    books: Mutex<HashMap<PathBuf, PackCacheGroup>>,
 }
 
 /// What is known of the parts of the tasks in one directory.
 #[derive(Debug, Default)]
-struct Book {
-    parts: HashMap<String, Known>,
+struct PackCacheGroup {
+    parts: HashMap<String, PackCacheEntry>,
     changed: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Known {
+struct PackCacheEntry {
     fingerprint: Digest,
     blob: BlobRef,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct PackCacheDocument {
     version: u32,
-    parts: HashMap<String, Known>,
+    parts: HashMap<String, PackCacheEntry>,
 }
 
-impl KnownParts {
+impl PackCache {
     /// What is kept in `dir`, which need not exist.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, books: Mutex::default() }
@@ -54,19 +54,19 @@ impl KnownParts {
 
     /// The blob of a part of a task, if it had this fingerprint when it was packed.
     pub(super) fn find(&self, task: &Path, part: &str, fingerprint: &Digest) -> Option<BlobRef> {
-        let (group, key) = place(task, part)?;
-        let mut books = self.books();
+        let (group, key) = cache_key(task, part)?;
+        let mut books = self.groups();
         let book = books.entry(group).or_insert_with_key(|group| self.read(group));
         let known = book.parts.get(&key).filter(|known| known.fingerprint == *fingerprint)?;
         Some(known.blob.clone())
     }
 
     /// Notes a part that was packed and is stored.
-    pub(super) fn note(&self, task: &Path, part: &str, fingerprint: Digest, blob: &BlobRef) {
-        let Some((group, key)) = place(task, part) else { return };
-        let mut books = self.books();
+    pub(super) fn insert(&self, task: &Path, part: &str, fingerprint: Digest, blob: &BlobRef) {
+        let Some((group, key)) = cache_key(task, part) else { return };
+        let mut books = self.groups();
         let book = books.entry(group).or_insert_with_key(|group| self.read(group));
-        book.parts.insert(key, Known { fingerprint, blob: blob.clone() });
+        book.parts.insert(key, PackCacheEntry { fingerprint, blob: blob.clone() });
         book.changed = true;
     }
 
@@ -75,14 +75,14 @@ impl KnownParts {
     /// # Errors
     /// When the disk fails; what was known before is still known then.
     pub(super) fn save(&self) -> std::io::Result<()> {
-        for (group, book) in &mut *self.books() {
+        for (group, book) in &mut *self.groups() {
             if !std::mem::take(&mut book.changed) {
                 continue;
             }
             // What others noted meanwhile stays, where it is about other parts.
             let mut parts = self.read(group).parts;
             parts.extend(book.parts.clone());
-            let document = serde_json::to_vec(&Document { version: VERSION, parts })?;
+            let document = serde_json::to_vec(&PackCacheDocument { version: VERSION, parts })?;
             let document = digest_line::append(document);
             fs::create_dir_all(&self.dir)?;
             let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
@@ -93,7 +93,7 @@ impl KnownParts {
         Ok(())
     }
 
-    fn books(&self) -> MutexGuard<'_, HashMap<PathBuf, Book>> {
+    fn groups(&self) -> MutexGuard<'_, HashMap<PathBuf, PackCacheGroup>> {
         // What is in it is right after every statement.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,22 +103,22 @@ impl KnownParts {
         self.dir.join(format!("{}.json", &name[..32]))
     }
 
-    fn read(&self, group: &Path) -> Book {
+    fn read(&self, group: &Path) -> PackCacheGroup {
         let file = self.file(group);
         let small = fs::metadata(&file).is_ok_and(|metadata| metadata.len() <= FILE_BYTES);
         let bytes = if small { fs::read(&file).unwrap_or_default() } else { Vec::new() };
         let text = digest_line::check(&bytes).unwrap_or_default();
-        match serde_json::from_slice::<Document>(text) {
+        match serde_json::from_slice::<PackCacheDocument>(text) {
             Ok(document) if document.version == VERSION => {
-                Book { parts: document.parts, changed: false }
+                PackCacheGroup { parts: document.parts, changed: false }
             }
-            _ => Book::default(),
+            _ => PackCacheGroup::default(),
         }
     }
 }
 
 /// Which file a part of the task in a directory is noted in, and under which name.
-fn place(task: &Path, part: &str) -> Option<(PathBuf, String)> {
+fn cache_key(task: &Path, part: &str) -> Option<(PathBuf, String)> {
     let name = task.file_name()?.to_str()?;
     Some((std::path::absolute(task.parent()?).ok()?, format!("{name}/{part}")))
 }
@@ -133,14 +133,14 @@ mod tests {
     fn what_is_noted_is_found_by_others_unless_the_file_is_damaged() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = dir.path().join("known");
-        let open = || KnownParts::new(at.clone());
+        let open = || PackCache::new(at.clone());
         let (task, old, new) = (Path::new("/set/task"), Digest::sha256(b"1"), Digest::sha256(b"2"));
         let blob = BlobRef::for_bytes(b"blob", MediaType::Tar);
         let (one, other) = (open(), open());
         assert_eq!(one.find(task, "tests", &old), None);
-        other.note(task, "solution", old, &blob);
+        other.insert(task, "solution", old, &blob);
         other.save().expect("saved");
-        one.note(task, "tests", old, &blob);
+        one.insert(task, "tests", old, &blob);
         one.save().expect("saved");
         for part in ["tests", "solution"] {
             assert_eq!(open().find(task, part, &old).as_ref(), Some(&blob), "{part}");

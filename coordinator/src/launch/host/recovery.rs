@@ -18,15 +18,15 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
 /// How often it is looked for what died.
-const EVERY: Duration = Duration::from_secs(30);
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Directories that are recovered at the same time.
-const AT_ONCE: usize = 4;
+const CONCURRENT_RECOVERIES: usize = 4;
 
 /// Who takes over what dead workers leave: workers of the same deployment, whose directories are
 /// below one base, and environments of any process of this host.
 #[derive(Debug)]
-pub struct Estate {
+pub struct HostRecovery {
     /// Where worker directories are.
     pub base: PathBuf,
     /// Who is dead.
@@ -39,33 +39,33 @@ pub struct Estate {
     pub shown: Arc<Adopted>,
 }
 
-impl Estate {
+impl HostRecovery {
     /// Takes over what is left now and whatever comes, for ever. `providers` gives those that work
     /// at present.
-    pub async fn keep(self, providers: impl Fn() -> Vec<Arc<dyn Provider>>) -> Infallible {
+    pub async fn run(self, providers: impl Fn() -> Vec<Arc<dyn Provider>>) -> Infallible {
         // What cannot be read stays locked, so that it is complained of once.
         let mut unreadable = Vec::new();
         loop {
-            unreadable.extend(self.take(&providers()).await);
-            tokio::time::sleep(EVERY).await;
+            unreadable.extend(self.recover_dead(&providers()).await);
+            tokio::time::sleep(RECOVERY_INTERVAL).await;
         }
     }
 
     /// Takes over what is left now: says what was lost, publishes what was finished, removes
     /// environments, and then the directories. Returns those that could not be understood.
-    pub async fn take(&self, providers: &[Arc<dyn Provider>]) -> Vec<WorkerDir> {
-        let dirs = self.adoptable().await;
+    pub async fn recover_dead(&self, providers: &[Arc<dyn Provider>]) -> Vec<WorkerDir> {
+        let dirs = self.recoverable_dirs().await;
         for dir in &dirs {
             self.owners.adopt(dir);
             tracing::info!("adopting what worker {} left", dir.id());
         }
         let recovering: Vec<_> = dirs.iter().map(|dir| self.recover(dir.path())).collect();
-        let recovering = stream::iter(recovering).buffered(AT_ONCE).collect::<Vec<bool>>();
+        let recovering = stream::iter(recovering).buffered(CONCURRENT_RECOVERIES).collect::<Vec<bool>>();
         let (clean, ()) = tokio::join!(recovering, reap(providers, &self.owners));
         let mut left = Vec::new();
         for (dir, clean) in dirs.into_iter().zip(clean) {
             if clean {
-                self.say_goodbye(&dir).await;
+                self.send_final_heartbeat(&dir).await;
                 supervise::blocking(move || remove(dir)).await;
             } else {
                 left.push(dir);
@@ -75,14 +75,14 @@ impl Estate {
     }
 
     /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
-    async fn say_goodbye(&self, dir: &WorkerDir) {
+    async fn send_final_heartbeat(&self, dir: &WorkerDir) {
         let hello = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
         if let Err(error) = self.source.hello(hello).await {
             tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
         }
     }
 
-    async fn adoptable(&self) -> Vec<WorkerDir> {
+    async fn recoverable_dirs(&self) -> Vec<WorkerDir> {
         let base = self.base.clone();
         let look = move || {
             let found = WorkerDir::adoptable(&base);
@@ -121,15 +121,15 @@ impl Estate {
 }
 
 /// Takes over, once, what dead workers of a deployment left on this host.
-pub async fn adopt_dead(
+pub async fn recover_dead_workers(
     base: PathBuf,
     owners: Arc<HostOwners>,
     providers: &[Arc<dyn Provider>],
     store: Arc<dyn BlobStore>,
     source: Arc<dyn WorkSource>,
 ) {
-    let estate = Estate { base, owners, store, source, shown: Arc::default() };
-    let _unreadable = estate.take(providers).await;
+    let estate = HostRecovery { base, owners, store, source, shown: Arc::default() };
+    let _unreadable = estate.recover_dead(providers).await;
 }
 
 /// Removes environments that dead owners left.

@@ -10,20 +10,20 @@ use rollout_worker::secrets::TrialVariables;
 
 use super::elements::variables::Variable;
 use super::job_file::JobFile;
-use super::problem::{ErrorKind, Problems};
+use super::diagnostics::{ErrorKind, Diagnostics};
 
 /// Words that make the name of a variable that of a secret, wherever they stand in it.
-const ANYWHERE: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
+const SECRET_WORDS: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
 
 /// Words that do so at its end.
-const LAST: &[&str] = &["KEY", "TOKEN", "AUTH"];
+const SECRET_SUFFIXES: &[&str] = &["KEY", "TOKEN", "AUTH"];
 
 /// Takes the values of secrets that come from the command line out of a job.
-pub(super) fn take(job: &mut JobFile, file: &Path, problems: &mut Problems) -> TrialVariables {
+pub(super) fn extract(job: &mut JobFile, file: &Path, problems: &mut Diagnostics) -> TrialVariables {
     let mut given = BTreeMap::new();
     let agents = job.agents.iter_mut().flat_map(|agent| agent.env.iter_mut());
     for (name, variable) in agents.chain(job.verifier.env.iter_mut()) {
-        let Some(value) = secret(name, variable) else { continue };
+        let Some(value) = inline_secret(name, variable) else { continue };
         if given.get(name).is_some_and(|other| *other != value) {
             let found = format!("a second value of {name}");
             let expected = "one value of a secret: it is a variable of the whole run";
@@ -36,10 +36,10 @@ pub(super) fn take(job: &mut JobFile, file: &Path, problems: &mut Problems) -> T
 }
 
 /// The value of a secret that was typed as it is.
-fn secret(name: &str, variable: &Variable) -> Option<String> {
+fn inline_secret(name: &str, variable: &Variable) -> Option<String> {
     let template = &variable.template;
     let literal = template.check().is_ok() && template.variables().is_empty();
-    let typed = variable.spot.is_typed() && literal && is_secret(name);
+    let typed = variable.spot.is_from_command_line() && literal && is_secret(name);
     // Nothing is missing where there are no variables.
     let value = typed.then(|| template.expand(|_| None).ok()).flatten();
     value.filter(|value| !value.is_empty())
@@ -49,38 +49,38 @@ fn secret(name: &str, variable: &Variable) -> Option<String> {
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let last = name.rsplit('_').next().unwrap_or_default();
-    ANYWHERE.iter().any(|word| name.contains(word)) || LAST.contains(&last)
+    SECRET_WORDS.iter().any(|word| name.contains(word)) || SECRET_SUFFIXES.contains(&last)
         // `AWS_ACCESS_KEY_ID`.
         || name.contains("ACCESS_KEY")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{GivenDataset, Job, Options, Setting, document, job_of_settings};
+    use super::super::{CliDataset, Job, JobOptions, CliSetting, job_document, job_from_settings};
     use super::*;
 
     /// The job of a command line.
-    fn job(settings: Vec<Setting>, problems: &mut Problems) -> Option<Job> {
-        let path = GivenDataset::Path("tasks".into());
-        let mut all = vec![Setting::dataset("-p", path), Setting::agent("-a", "oracle")];
+    fn job(settings: Vec<CliSetting>, problems: &mut Diagnostics) -> Option<Job> {
+        let path = CliDataset::Path("tasks".into());
+        let mut all = vec![CliSetting::dataset("-p", path), CliSetting::agent("-a", "oracle")];
         all.extend(settings);
-        let options = Options { settings: all, ..Options::new(&|_| false) };
-        job_of_settings(&options, problems)
+        let options = JobOptions { settings: all, ..JobOptions::new(&|_| false) };
+        job_from_settings(&options, problems)
     }
 
     #[test]
     fn a_secret_of_the_command_line_is_in_no_document() {
         let settings = vec![
-            Setting::each_agent("--agent-env API_KEY", "API_KEY", "hid$$den"),
-            Setting::each_agent("--agent-env MODEL", "MODEL", "large"),
-            Setting::each_agent("--agent-env EMPTY_TOKEN", "EMPTY_TOKEN", ""),
-            Setting::text("--verifier-env API_KEY", "verifier.env.API_KEY", "hid$$den"),
-            Setting::yaml("--set verifier.env", "verifier.env.A_TOKEN", "12345"),
+            CliSetting::each_agent("--agent-env API_KEY", "API_KEY", "hid$$den"),
+            CliSetting::each_agent("--agent-env MODEL", "MODEL", "large"),
+            CliSetting::each_agent("--agent-env EMPTY_TOKEN", "EMPTY_TOKEN", ""),
+            CliSetting::text("--verifier-env API_KEY", "verifier.env.API_KEY", "hid$$den"),
+            CliSetting::yaml("--set verifier.env", "verifier.env.A_TOKEN", "12345"),
         ];
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         let job = job(settings, &mut problems);
         let (job, _) = problems.finish(job.expect("a job")).expect("no faults");
-        let shown = format!("{} {job:?}", document(&job));
+        let shown = format!("{} {job:?}", job_document(&job));
         assert!(!shown.contains("hid") && !shown.contains("12345"), "{shown}");
         let env = &job.agents[0].spec.env;
         let value = |name: &str| job.given.value(&env[name]).expect("given");
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn a_secret_has_one_value() {
         let settings = vec![
-            Setting::each_agent("--agent-env TOKEN", "TOKEN", "one"),
-            Setting::text("--verifier-env TOKEN", "verifier.env.TOKEN", "another"),
+            CliSetting::each_agent("--agent-env TOKEN", "TOKEN", "one"),
+            CliSetting::text("--verifier-env TOKEN", "verifier.env.TOKEN", "another"),
         ];
-        let mut problems = Problems::default();
+        let mut problems = Diagnostics::default();
         let job = job(settings, &mut problems);
         let refused = format!("{:?}", problems.finish(job.expect("a job")).err());
         assert!(refused.contains("a second value of TOKEN"), "{refused}");

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Files and directories that only tasks in Harbor's format have.
-const ENTRIES: [&str; 6] = [
+const HARBOR_ENTRIES: [&str; 6] = [
     "environment/docker-compose.yaml",
     "steps",
     "tests/Dockerfile",
@@ -15,20 +15,20 @@ const ENTRIES: [&str; 6] = [
 ];
 
 /// Directories of scripts that may name what only Harbor has.
-const SCRIPTS: [&str; 2] = ["tests", "solution"];
+const SCRIPT_DIRS: [&str; 2] = ["tests", "solution"];
 
 /// Words of scripts in Harbor's format. A path counts only where it begins.
-const WORDS: [&str; 4] = ["/solution", "/logs/artifacts", "reward.json", "ctrf.json"];
+const HARBOR_WORDS: [&str; 4] = ["/solution", "/logs/artifacts", "reward.json", "ctrf.json"];
 
 /// Largest file that is searched; scripts are smaller.
 const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Files and directories that are looked at below a directory of scripts.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 /// A file or directory of the task that cannot be read.
 #[derive(Debug)]
-pub(super) struct FileError {
+pub(super) struct TaskFileError {
     pub(super) path: PathBuf,
     pub(super) source: io::Error,
 }
@@ -36,15 +36,15 @@ pub(super) struct FileError {
 /// The first sign, in words.
 ///
 /// # Errors
-/// [`FileError`].
-pub(super) fn of_harbor(dir: &Path) -> Result<Option<String>, FileError> {
-    for entry in ENTRIES {
+/// [`TaskFileError`].
+pub(super) fn find_harbor_evidence(dir: &Path) -> Result<Option<String>, TaskFileError> {
+    for entry in HARBOR_ENTRIES {
         if exists(&dir.join(entry))? {
             return Ok(Some(format!("the task has `{entry}`")));
         }
     }
-    for scripts in SCRIPTS {
-        if let Some((file, word)) = named_below(&dir.join(scripts))? {
+    for scripts in SCRIPT_DIRS {
+        if let Some((file, word)) = find_word_below(&dir.join(scripts))? {
             let file = file.strip_prefix(dir).unwrap_or(&file);
             return Ok(Some(format!("`{}` names `{word}`", file.display())));
         }
@@ -52,25 +52,25 @@ pub(super) fn of_harbor(dir: &Path) -> Result<Option<String>, FileError> {
     Ok(None)
 }
 
-fn exists(path: &Path) -> Result<bool, FileError> {
+fn exists(path: &Path) -> Result<bool, TaskFileError> {
     match path.try_exists() {
         Err(error) if is_absent(&error) => Ok(false),
-        found => found.map_err(at(path)),
+        found => found.map_err(with_path(path)),
     }
 }
 
 /// The first file below a directory, by name, that names one of the words. Links are not followed.
-fn named_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, FileError> {
+fn find_word_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, TaskFileError> {
     let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
     while let Some(dir) = dirs.pop() {
         let (mut files, mut below) = (Vec::new(), Vec::new());
         let entries = match fs::read_dir(&dir) {
             Err(error) if is_absent(&error) => continue,
-            entries => entries.map_err(at(&dir))?,
+            entries => entries.map_err(with_path(&dir))?,
         };
         for entry in entries {
-            let entry = entry.map_err(at(&dir))?;
-            let kind = entry.file_type().map_err(at(&entry.path()))?;
+            let entry = entry.map_err(with_path(&dir))?;
+            let kind = entry.file_type().map_err(with_path(&entry.path()))?;
             seen += 1;
             match kind {
                 kind if kind.is_dir() => below.push(entry.path()),
@@ -80,11 +80,11 @@ fn named_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, FileError>
         }
         files.sort_unstable();
         for file in files {
-            if let Some(word) = named_in(&file)? {
+            if let Some(word) = find_word_in(&file)? {
                 return Ok(Some((file, word)));
             }
         }
-        if seen > MOST_ENTRIES {
+        if seen > MAX_ENTRIES {
             return Ok(None);
         }
         below.sort_unstable_by(|a, b| b.cmp(a));
@@ -97,19 +97,19 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn named_in(file: &Path) -> Result<Option<&'static str>, FileError> {
+fn find_word_in(file: &Path) -> Result<Option<&'static str>, TaskFileError> {
     let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(at(file))?;
-    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(at(file))?;
+    let opened = File::open(file).map_err(with_path(file))?;
+    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(with_path(file))?;
     if bytes.len() as u64 > FILE_BYTES || bytes.contains(&0) {
         return Ok(None);
     }
     let text = String::from_utf8_lossy(&bytes);
-    Ok(WORDS.into_iter().find(|word| names(&text, word)))
+    Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&text, word)))
 }
 
 /// Whether a text has a word that is no part of a longer one.
-fn names(text: &str, word: &str) -> bool {
+fn contains_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     text.match_indices(word).any(|(at, _)| {
         let before = text[..at].chars().next_back();
@@ -123,9 +123,9 @@ fn names(text: &str, word: &str) -> bool {
     })
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + use<> {
+fn with_path(path: &Path) -> impl FnOnce(io::Error) -> TaskFileError + use<> {
     let path = path.to_owned();
-    move |source| FileError { path, source }
+    move |source| TaskFileError { path, source }
 }
 
 #[cfg(test)]
@@ -139,12 +139,12 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs::write(path, text).expect("written");
         }
-        of_harbor(dir.path()).expect("readable")
+        find_harbor_evidence(dir.path()).expect("readable")
     }
 
     #[test]
     fn sign_files_of_harbor_are_found() {
-        for entry in ENTRIES {
+        for entry in HARBOR_ENTRIES {
             let file = if entry == "steps" { "steps/one/instruction.md" } else { entry };
             assert_eq!(sign(&[(file, "x")]), Some(format!("the task has `{entry}`")));
         }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn sign_search_that_cannot_read_fails() {
         let dir = Path::new("no\0path");
-        let error = of_harbor(dir).expect_err("no path at all");
+        let error = find_harbor_evidence(dir).expect_err("no path at all");
         assert!(error.path.starts_with(dir), "{error:?}");
     }
 }

@@ -4,28 +4,28 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::cluster::NatsArgs;
+use crate::cli::nats::NatsArgs;
 use crate::cli::error::CliError;
-use crate::launch::nats::Remote;
+use crate::launch::nats::RemoteOptions;
 
 /// Where workers are.
 #[derive(Debug, Args)]
-pub(super) struct ElsewhereArgs {
+pub(super) struct RemoteArgs {
     /// Pool of the workers
     #[arg(long, value_name = "NAME", requires = "url")]
     pool: Option<String>,
 
     /// How long evals that no worker could run wait for one that can before they fail
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::value_parsers::duration)]
     unplaceable_timeout: Duration,
 
     #[command(flatten)]
     nats: NatsArgs,
 }
 
-impl ElsewhereArgs {
+impl RemoteArgs {
     /// Whether evals run on workers elsewhere.
-    pub(super) fn is_given(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         self.nats.url.is_some()
     }
 
@@ -33,7 +33,7 @@ impl ElsewhereArgs {
     ///
     /// # Errors
     /// The options are faulty.
-    pub(super) fn remote(&self) -> Result<Option<Remote>, CliError> {
+    pub(super) fn remote(&self) -> Result<Option<RemoteOptions>, CliError> {
         self.nats.remote(self.pool.as_deref(), self.unplaceable_timeout)
     }
 }

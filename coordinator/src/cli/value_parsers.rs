@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 #[cfg(feature = "docker")]
-use crate::config::quantity;
+use crate::config::units;
 
 /// Longest duration: beyond it "for ever" is meant.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A duration with units, `90s`, `10m`, `1h30m`; a bare number is seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -20,7 +20,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         }
     };
     match parsed {
-        Some(duration) if duration <= LONGEST => Ok(duration),
+        Some(duration) if duration <= MAX_DURATION => Ok(duration),
         _ => Err("expected a duration of at most a year, such as `90s`, `10m` or `1h30m`".into()),
     }
 }
@@ -37,8 +37,8 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
 /// A size, in MiB.
 #[cfg(feature = "docker")]
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    let size = quantity::mebibytes(text).map(|size| size.mib);
-    size.ok_or_else(|| format!("expected {}", quantity::EXPECTED_MEBIBYTES))
+    let size = units::mebibytes(text).map(|size| size.mib);
+    size.ok_or_else(|| format!("expected {}", units::EXPECTED_MEBIBYTES))
 }
 
 #[cfg(test)]

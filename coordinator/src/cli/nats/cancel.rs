@@ -8,7 +8,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
 use rollout_worker::queue::traits::QueueError;
 
-use super::NeededNats;
+use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::engine::Manifest;
@@ -45,7 +45,7 @@ pub(in crate::cli) struct CancelArgs {
     json: bool,
 
     #[command(flatten)]
-    nats: NeededNats,
+    nats: RequiredNatsArgs,
 }
 
 /// Runs the command.
@@ -69,10 +69,10 @@ pub(in crate::cli) async fn cancel(
         }
         Err(error) => return Err(error.into()),
     };
-    tell(&receipt, args.json, printer)
+    print_receipt(&receipt, args.json, printer)
 }
 
-fn tell(receipt: &CommandReceipt, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_receipt(receipt: &CommandReceipt, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
     let CommandReceipt { named, settled, ended, refused } = receipt;
     if json {
         let text = serde_json::to_string(receipt).expect("text keys only");

@@ -20,16 +20,16 @@ const STORE_DIGITS: usize = 16;
 
 /// The directory of the workers of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home(PathBuf);
+pub struct StateDir(PathBuf);
 
-impl Home {
+impl StateDir {
     /// A directory that the operator chose.
-    pub fn at(root: PathBuf) -> Self {
+    pub fn new(root: PathBuf) -> Self {
         Self(root)
     }
 
     /// The directory in the user's state, by the user's environment; `None` without a home.
-    pub fn of_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
+    pub fn for_user(variable: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
         let absolute =
             |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = absolute(env_vars::STATE_HOME.name)
@@ -66,12 +66,12 @@ mod tests {
     #[test]
     fn the_users_state_is_where_the_environment_says() {
         let home = |state: Option<&str>, home: Option<&str>| {
-            Home::of_user(|name| {
+            StateDir::for_user(|name| {
                 let value = if name == "HOME" { home } else { state };
                 value.map(OsString::from)
             })
         };
-        let at = |path: &str| Some(Home::at(PathBuf::from(path)));
+        let at = |path: &str| Some(StateDir::new(PathBuf::from(path)));
         assert_eq!(home(Some("/state"), Some("/me")), at("/state/rollout"));
         assert_eq!(home(Some("relative"), Some("/me")), at("/me/.local/state/rollout"));
         assert_eq!(home(None, None), None);
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn deployments_are_apart() {
-        let home = Home::at(PathBuf::from("/h"));
+        let home = StateDir::new(PathBuf::from("/h"));
         let all = [("a", "s"), ("b", "s"), ("a", "t")].map(|(n, s)| home.workers(n, s));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");
         assert!(all.iter().all(|path| path.starts_with("/h/workers")));

@@ -21,13 +21,13 @@ use super::content;
 use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
-use super::trial_result::{Owner, TrialResult};
-use super::whole;
-use crate::results::report::TasksFacts;
+use super::trial_result::{ResultOwner, TrialResult};
+use super::json_digest;
+use crate::results::report::TaskFactsIndex;
 
 /// Why the files of a trial could not be written.
 #[derive(Debug, thiserror::Error)]
-pub enum TreeError {
+pub enum TrialFilesError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -82,7 +82,7 @@ pub enum TreeError {
     OutputPath(String),
 }
 
-impl TreeError {
+impl TrialFilesError {
     /// Whether the store does not have a blob.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Store { source: StoreError::Missing { .. }, .. })
@@ -106,24 +106,24 @@ impl TreeError {
 
 /// Writes the directories of a run's trials.
 #[derive(Debug)]
-pub(crate) struct Trees {
+pub(crate) struct TrialDirWriter {
     run: RunId,
     run_dir: PathBuf,
     store: Arc<dyn BlobStore>,
-    tasks: Arc<TasksFacts>,
+    tasks: Arc<TaskFactsIndex>,
     /// Where directories are made: a sitting's own, for a former one may not know that it is over.
     staging: PathBuf,
     /// Directories with new entries that are not durable yet.
     touched: Mutex<BTreeSet<PathBuf>>,
 }
 
-impl Trees {
+impl TrialDirWriter {
     /// Prepares a run directory: removes what an interrupted sitting left.
     pub(crate) fn open(
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
-        tasks: Arc<TasksFacts>,
+        tasks: Arc<TaskFactsIndex>,
     ) -> Result<Self, FileError> {
         let base = run_dir.join(STAGING);
         durable::remove(&base)?;
@@ -153,7 +153,7 @@ impl Trees {
     pub(crate) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
-    ) -> Result<Vec<TreeError>, TreeError> {
+    ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
         let Some(trial) = settlement.trial() else { return Ok(Vec::new()) };
         check_names(trial)?;
         let trial = trial.clone();
@@ -175,7 +175,7 @@ impl Trees {
             if trees.is_written(&settled) { Ok(None) } else { trees.stage(&staged).map(Some) }
         });
         let Some(staging) = staging.await? else { return Ok(Vec::new()) };
-        let (record, lost) = match content::record(&*self.store, blob, &settlement).await {
+        let (record, lost) = match content::read_record(&*self.store, blob, &settlement).await {
             Ok(record) => {
                 let lost = content::write(&*self.store, &record, staging.path()).await?;
                 (Some(record), lost)
@@ -193,8 +193,8 @@ impl Trees {
 
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, TreeError> + Send + 'static,
-    ) -> Result<T, TreeError> {
+        work: impl FnOnce(&Self) -> Result<T, TrialFilesError> + Send + 'static,
+    ) -> Result<T, TrialFilesError> {
         let trees = Arc::clone(self);
         supervise::blocking(move || work(&trees)).await
     }
@@ -204,11 +204,11 @@ impl Trees {
         let Some(trial) = settlement.trial() else { return false };
         let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
-        let owner = serde_json::from_slice::<Owner>(&bytes);
-        owner.is_ok_and(|owner| owner.has(self.run, settlement)) && whole::is_unchanged(&bytes)
+        let owner = serde_json::from_slice::<ResultOwner>(&bytes);
+        owner.is_ok_and(|owner| owner.is_of(self.run, settlement)) && json_digest::is_unchanged(&bytes)
     }
 
-    fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
+    fn stage(&self, trial: &TrialName) -> Result<TempDir, TrialFilesError> {
         let within = &self.staging;
         let dir = tempfile::Builder::new()
             .prefix(&format!("{}-", trial.item().short()))
@@ -225,13 +225,13 @@ impl Trees {
         trial: &TrialName,
         settlement: &Settlement,
         record: Option<&TrialRecord>,
-        lost: &[TreeError],
-    ) -> Result<(), TreeError> {
+        lost: &[TrialFilesError],
+    ) -> Result<(), TrialFilesError> {
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
         let task = self.tasks.find(&trial.dataset, &trial.task);
         let content = TrialResult::new(self.run, trial, settlement, record, task);
-        whole::to_vec(&content)
+        json_digest::to_vec(&content)
             .map_err(io::Error::from)
             .and_then(|text| File::create_new(&result)?.write_all(&text))
             .map_err(FileError::at("write", &result))?;
@@ -278,16 +278,16 @@ impl Trees {
     }
 }
 
-fn check_names(trial: &TrialName) -> Result<(), TreeError> {
+fn check_names(trial: &TrialName) -> Result<(), TrialFilesError> {
     for name in [&trial.agent, &trial.dataset, &trial.task] {
-        name::check(name).map_err(|bad| TreeError::Name { name: name.clone(), bad })?;
+        name::check(name).map_err(|bad| TrialFilesError::Name { name: name.clone(), bad })?;
     }
     Ok(())
 }
 
 /// Makes the directories that lead to `relative` below `root`, and removes what stands there
 /// instead of them or in place of `target` itself.
-pub(super) fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
+pub(super) fn prepare_target(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
     make_directories(root, relative.parent().unwrap_or(Path::new("")))?;
     durable::remove(target)
 }

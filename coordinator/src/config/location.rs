@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
-use super::problem::{ConfigError, ErrorKind};
+use super::diagnostics::{ConfigError, ErrorKind};
 
 /// The file that faults of options are found in.
 pub(crate) const COMMAND_LINE: &str = "command line";
 
 /// A place in a file, kept with a value that later passes may find fault with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
+pub struct SourceLocation {
     /// Key path.
     pub key: String,
     /// Line, from 1, where it is known.
     pub line: Option<usize>,
 }
 
-impl Spot {
+impl SourceLocation {
     /// Whether it is an option of the command line.
-    pub(super) fn is_typed(&self) -> bool {
+    pub(super) fn is_from_command_line(&self) -> bool {
         self.line.is_none() && self.key.starts_with('-')
     }
 
@@ -31,7 +31,7 @@ impl Spot {
         expected: impl Into<String>,
     ) -> ConfigError {
         ConfigError {
-            file: if self.is_typed() { COMMAND_LINE.into() } else { file.to_owned() },
+            file: if self.is_from_command_line() { COMMAND_LINE.into() } else { file.to_owned() },
             line: self.line,
             key: self.key.clone(),
             kind,

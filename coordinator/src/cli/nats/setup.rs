@@ -6,7 +6,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::queue::nats::Name;
 use rollout_worker::store;
 
-use super::{NeededNats, POOL};
+use super::{RequiredNatsArgs, POOL};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
@@ -18,7 +18,7 @@ use crate::cli::store_url;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SetupArgs {
     #[command(flatten)]
-    nats: NeededNats,
+    nats: RequiredNatsArgs,
 
     /// A pool of workers
     #[arg(long, value_name = "NAME", default_value = POOL)]

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use rollout_protocol::limits::LOCK_STALE;
 
-use super::run::RunArgs;
+use super::run::TreeRunArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::config::TreeFile;
 use crate::engine::Patience;
 use crate::events::sinks::terminal::Screen;
-use crate::events::{StartSink, sinks};
+use crate::events::{SinkStarter, sinks};
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
 use crate::workloads::search::driver::{Clock, Opening};
 use crate::workloads::search::manifest::Manifest;
 
 /// Time after which a silent owner of a search is taken over.
-const STALE: Duration = Duration::from_secs(600);
+const LOCAL_LOCK_STALE: Duration = Duration::from_secs(600);
 
 /// Goes on with a search until it has ended; a signal stops it.
-pub(super) async fn sit(
+pub(super) async fn run_search(
     tree: TreeFile,
-    args: &RunArgs,
+    args: &TreeRunArgs,
     screen: Screen,
     printer: &Printer,
 ) -> Result<Manifest, CliError> {
@@ -44,7 +44,7 @@ pub(super) async fn sit(
             true => None,
             false => store_url::parse_optional(args.store.as_deref())?,
         },
-        patience: patience(args),
+        patience: lock_wait_policy(args),
         fail_unable: args.fail_unable_evals,
         #[cfg(feature = "nats")]
         remote: if args.dry_run { None } else { args.elsewhere.remote()? },
@@ -55,16 +55,16 @@ pub(super) async fn sit(
 }
 
 /// The outputs that the command line asks for.
-fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<StartSink> {
+fn sinks(args: &TreeRunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
     let shown = !printer.is_quiet() && !args.dry_run;
     let terminal = shown.then(|| sinks::terminal(screen, printer.err));
     let json = args.json.then(|| sinks::json(printer.json()));
     terminal.into_iter().chain(json).collect()
 }
 
-fn patience(args: &RunArgs) -> Patience {
+fn lock_wait_policy(args: &TreeRunArgs) -> Patience {
     let stale = args.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    let default = if args.is_remote() && !args.dry_run { LOCK_STALE } else { STALE };
+    let default = if args.is_remote() && !args.dry_run { LOCK_STALE } else { LOCAL_LOCK_STALE };
     Patience {
         stale: stale.unwrap_or(default),
         force: args.force,

@@ -2,13 +2,13 @@
 
 mod cancel;
 mod doctor;
-mod nats;
+mod options;
 mod setup;
 mod workers;
 
 pub(super) use self::cancel::{CancelArgs, cancel};
 pub(super) use self::doctor::{DoctorArgs, doctor};
-pub(super) use self::nats::{NatsArgs, NeededNats};
+pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 

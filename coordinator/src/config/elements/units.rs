@@ -1,14 +1,14 @@
 //! Amounts of memory, storage and processors, as text with a unit or as bare numbers.
 
 /// Largest amount of memory or storage, MiB: a pebibyte, beyond any host.
-pub(crate) const LARGEST_MIB: u64 = 1 << 30;
+pub(crate) const MAX_MIB: u64 = 1 << 30;
 
 /// Largest number of processors.
-pub(crate) const LARGEST_CPUS: u32 = 65_536;
+pub(crate) const MAX_CPUS: u32 = 65_536;
 
 /// Bare numbers from here on are bytes, below they are MiB: nobody means a million MiB or a few
 /// hundred bytes.
-const BYTES_FROM: f64 = 1_048_576.0;
+const MIN_BARE_BYTES: f64 = 1_048_576.0;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -34,7 +34,7 @@ pub(crate) const EXPECTED_CPUS: &str =
 pub(crate) fn mebibytes(text: &str) -> Option<Mebibytes> {
     let (number, unit) = split(text)?;
     let (bytes, guessed) = match unit.to_ascii_lowercase().as_str() {
-        "" if number >= BYTES_FROM => (number, false),
+        "" if number >= MIN_BARE_BYTES => (number, false),
         "" => (number * MIB, true),
         "b" => (number, false),
         unit => {
@@ -46,7 +46,7 @@ pub(crate) fn mebibytes(text: &str) -> Option<Mebibytes> {
         }
     };
     let mib = (bytes / MIB).ceil();
-    (number > 0.0 && mib <= LARGEST_MIB as f64)
+    (number > 0.0 && mib <= MAX_MIB as f64)
         .then(|| Mebibytes { mib: (mib as u64).max(1), guessed })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn cpus(text: &str) -> Option<u32> {
 /// A number of processors, rounded up to whole ones.
 pub(crate) fn whole_cpus(cpus: f64) -> Option<u32> {
     let whole = cpus.ceil();
-    (cpus > 0.0 && whole <= f64::from(LARGEST_CPUS)).then_some(whole as u32)
+    (cpus > 0.0 && whole <= f64::from(MAX_CPUS)).then_some(whole as u32)
 }
 
 /// Splits digits with an optional fraction from the unit behind them.
@@ -104,7 +104,7 @@ mod tests {
             ("1K", Some((1, false))),
             ("1B", Some((1, false))),
             ("1T", Some((1_048_576, false))),
-            ("1024T", Some((LARGEST_MIB, false))),
+            ("1024T", Some((MAX_MIB, false))),
             ("1025T", None),
             ("0", None),
             ("0G", None),
@@ -166,8 +166,8 @@ mod tests {
 
         #[test]
         fn no_text_panics_or_gives_zero(text in "\\PC*") {
-            prop_assert!(mebibytes(&text).is_none_or(|m| (1..=LARGEST_MIB).contains(&m.mib)));
-            prop_assert!(cpus(&text).is_none_or(|n| (1..=LARGEST_CPUS).contains(&n)));
+            prop_assert!(mebibytes(&text).is_none_or(|m| (1..=MAX_MIB).contains(&m.mib)));
+            prop_assert!(cpus(&text).is_none_or(|n| (1..=MAX_CPUS).contains(&n)));
         }
     }
 }

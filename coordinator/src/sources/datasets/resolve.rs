@@ -9,18 +9,18 @@ use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover;
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, Options, Problems,
-    RegistryRef, Selection, Spot, TaskRef, TaskSource, is_address, is_inside,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, JobOptions, Diagnostics,
+    RegistryRef, TaskSelection, SourceLocation, TaskRef, TaskSource, is_address, is_inside,
 };
 use crate::sources::registry::{
-    self, Answers, FetchedDirectory, IndexError, Origin, Request, Revision, TaskEntry, What,
+    self, FetchResults, FetchedDirectory, IndexError, Origin, FetchRequest, Revision, TaskEntry, FetchTarget,
 };
 
 /// Name of the dataset that a job's single tasks make.
-const SINGLE: &str = "tasks";
+const SINGLE_TASKS_DATASET: &str = "tasks";
 
 /// A dataset whose tasks are on this disk.
-pub(super) struct Source {
+pub(super) struct ResolvedDataset {
     /// Name.
     pub(super) name: String,
     /// Version, for people.
@@ -30,17 +30,17 @@ pub(super) struct Source {
     /// Whether it is one of a registry, so that several versions of it can be told apart.
     pub(super) registered: bool,
     /// Which of its tasks are run.
-    pub(super) selection: Selection,
+    pub(super) selection: TaskSelection,
     /// Where the job names it.
-    pub(super) spot: Spot,
+    pub(super) spot: SourceLocation,
     /// All of its tasks.
-    pub(super) tasks: Vec<Candidate>,
+    pub(super) tasks: Vec<TaskCandidate>,
     /// Directories beside them that are none.
     pub(super) skipped: Vec<PathBuf>,
 }
 
 /// A task that may be run.
-pub(super) struct Candidate {
+pub(super) struct TaskCandidate {
     /// Name that a registry gives it.
     pub(super) name: Option<String>,
     /// Its directory.
@@ -58,45 +58,45 @@ pub(super) struct Candidate {
 }
 
 /// A dataset some of whose tasks may have to be fetched.
-struct Pending {
-    source: Source,
-    wanted: Vec<Wanted>,
+struct PendingDataset {
+    source: ResolvedDataset,
+    wanted: Vec<PendingTask>,
 }
 
-struct Wanted {
+struct PendingTask {
     name: Option<String>,
-    request: Request,
-    spot: Spot,
+    request: FetchRequest,
+    spot: SourceLocation,
     format: Option<TaskFormat>,
 }
 
 /// The datasets of a job. What has to be fetched is fetched.
-pub(super) fn sources(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Source> {
+pub(super) fn resolve_datasets(job: &Job, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Vec<ResolvedDataset> {
     let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
-    let mut finder = Finder { job, cache, problems };
-    let mut pending: Vec<Pending> =
+    let mut finder = DatasetResolver { job, cache, problems };
+    let mut pending: Vec<PendingDataset> =
         job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
-    pending.extend(finder.single());
-    let requests: Vec<Request> =
+    pending.extend(finder.single_tasks());
+    let requests: Vec<FetchRequest> =
         pending.iter().flat_map(|p| &p.wanted).map(|wanted| wanted.request.clone()).collect();
     let answers = if requests.is_empty() {
-        Answers::new()
+        FetchResults::new()
     } else {
         let (answers, warnings) = registry::fetch(&finder.cache, requests);
         warnings.into_iter().for_each(|message| finder.warn(message));
         answers
     };
     let finished = pending.into_iter().filter_map(|pending| finder.finish(pending, &answers));
-    let mut sources: Vec<Source> = finished.collect();
-    tell_versions_apart(&mut sources);
+    let mut sources: Vec<ResolvedDataset> = finished.collect();
+    disambiguate_versions(&mut sources);
     sources
 }
 
 /// Adds the version to the names of a registry's datasets that a job has in several versions.
-fn tell_versions_apart(sources: &mut [Source]) {
+fn disambiguate_versions(sources: &mut [ResolvedDataset]) {
     let several: Vec<bool> = (sources.iter())
         .map(|source| {
-            let same = |other: &&Source| {
+            let same = |other: &&ResolvedDataset| {
                 other.registered && name::fold_case(&other.name) == name::fold_case(&source.name)
             };
             let versions: BTreeSet<_> = sources.iter().filter(same).map(|s| &s.version).collect();
@@ -110,13 +110,13 @@ fn tell_versions_apart(sources: &mut [Source]) {
     }
 }
 
-struct Finder<'a> {
+struct DatasetResolver<'a> {
     job: &'a Job,
     cache: PathBuf,
-    problems: &'a mut Problems,
+    problems: &'a mut Diagnostics,
 }
 
-impl Finder<'_> {
+impl DatasetResolver<'_> {
     fn warn(&mut self, message: String) {
         let file = self.job.file.clone();
         self.problems.warning(ConfigWarning { file, line: None, key: String::new(), message });
@@ -124,7 +124,7 @@ impl Finder<'_> {
 
     fn fault(
         &mut self,
-        spot: &Spot,
+        spot: &SourceLocation,
         kind: ErrorKind,
         found: String,
         expected: &str,
@@ -134,8 +134,8 @@ impl Finder<'_> {
         self.problems.error(ConfigError { hint, ..error });
     }
 
-    fn dataset(&mut self, reference: &DatasetRef) -> Option<Pending> {
-        let mut source = Source {
+    fn dataset(&mut self, reference: &DatasetRef) -> Option<PendingDataset> {
+        let mut source = ResolvedDataset {
             name: reference.name.clone().unwrap_or_default(),
             version: reference.version.clone(),
             description: None,
@@ -147,16 +147,16 @@ impl Finder<'_> {
         };
         match &reference.source {
             DatasetSource::Path(path) => {
-                let found = self.look(path, &reference.spot)?;
+                let found = self.discover_tasks(path, &reference.spot)?;
                 if reference.name.is_none() {
                     source.name = found.name.unwrap_or_default();
                 }
                 source.skipped = found.skipped;
                 source.tasks =
-                    found.tasks.into_iter().map(|dir| here(dir, reference.format)).collect();
-                Some(Pending { source, wanted: Vec::new() })
+                    found.tasks.into_iter().map(|dir| local_task(dir, reference.format)).collect();
+                Some(PendingDataset { source, wanted: Vec::new() })
             }
-            DatasetSource::Registry(place) => self.registered(reference, place, source),
+            DatasetSource::Registry(place) => self.registry_dataset(reference, place, source),
             DatasetSource::Repository { url, reference: revision, path } => {
                 let origin = Origin::new(url, self.job.base_dir());
                 let path = path.as_deref().map(|p| p.trim_end_matches('/')).unwrap_or_default();
@@ -165,16 +165,16 @@ impl Finder<'_> {
                     source.name = last.unwrap_or(origin.name()).to_owned();
                 }
                 let revision = Revision::new(revision.as_deref());
-                let request = Request { origin, revision, what: What::Tasks(path.to_owned()) };
+                let request = FetchRequest { origin, revision, what: FetchTarget::Tasks(path.to_owned()) };
                 let (spot, format) = (reference.spot.clone(), reference.format);
-                let wanted = vec![Wanted { name: None, request, spot, format }];
-                Some(Pending { source, wanted })
+                let wanted = vec![PendingTask { name: None, request, spot, format }];
+                Some(PendingDataset { source, wanted })
             }
         }
     }
 
     /// Looks for tasks in a local directory.
-    fn look(&mut self, written: &Path, spot: &Spot) -> Option<discover::Found> {
+    fn discover_tasks(&mut self, written: &Path, spot: &SourceLocation) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
         let shown = format!("`{}`", path.display());
         match discover::discover(&path) {
@@ -199,12 +199,12 @@ impl Finder<'_> {
     }
 
     /// A dataset of a registry.
-    fn registered(
+    fn registry_dataset(
         &mut self,
         reference: &DatasetRef,
         place: &RegistryRef,
-        mut source: Source,
-    ) -> Option<Pending> {
+        mut source: ResolvedDataset,
+    ) -> Option<PendingDataset> {
         let name = reference.name.as_deref()?;
         let read = registry::read(place, self.job.base_dir(), &self.cache).and_then(|text| {
             let entry = text.index.find(name, reference.version.as_deref())?;
@@ -232,38 +232,38 @@ impl Finder<'_> {
         let format = reference.format.or(entry.format);
         let mut wanted = Vec::new();
         for task in entry.tasks {
-            let path = task.path.as_deref().map(plain).unwrap_or_default();
+            let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
             let name = task.name.clone();
-            if let Some(found) = unusable(&task, &path, base.is_some()) {
+            if let Some(found) = unavailable_reason(&task, &path, base.is_some()) {
                 let expected = "tasks inside of repositories";
                 self.fault(&reference.spot, ErrorKind::BadValue, found, expected, None);
                 continue;
             }
             let base = base.as_deref().unwrap_or(Path::new("/"));
             let Some(url) = &task.git_url else {
-                let task = here(base.join(path), format);
-                source.tasks.push(Candidate { name, fetched: true, ..task });
+                let task = local_task(base.join(path), format);
+                source.tasks.push(TaskCandidate { name, fetched: true, ..task });
                 continue;
             };
-            let request = Request {
+            let request = FetchRequest {
                 origin: Origin::new(url, base),
                 revision: Revision::new(task.git_commit_id.as_deref()),
-                what: What::Directory(path),
+                what: FetchTarget::Directory(path),
             };
-            wanted.push(Wanted { name, request, spot: reference.spot.clone(), format });
+            wanted.push(PendingTask { name, request, spot: reference.spot.clone(), format });
         }
-        Some(Pending { source, wanted })
+        Some(PendingDataset { source, wanted })
     }
 
     /// The single tasks, as one dataset.
-    fn single(&mut self) -> Option<Pending> {
+    fn single_tasks(&mut self) -> Option<PendingDataset> {
         let first = self.job.tasks.first()?;
-        let mut source = Source {
-            name: SINGLE.to_owned(),
+        let mut source = ResolvedDataset {
+            name: SINGLE_TASKS_DATASET.to_owned(),
             version: None,
             description: None,
             registered: false,
-            selection: Selection::default(),
+            selection: TaskSelection::default(),
             spot: first.spot.clone(),
             tasks: Vec::new(),
             skipped: Vec::new(),
@@ -272,35 +272,35 @@ impl Finder<'_> {
         for TaskRef { source: place, format, spot } in &self.job.tasks {
             match place {
                 TaskSource::Path(path) => {
-                    let Some(found) = self.look(path, spot) else { continue };
-                    source.tasks.extend(found.tasks.into_iter().map(|dir| here(dir, *format)));
+                    let Some(found) = self.discover_tasks(path, spot) else { continue };
+                    source.tasks.extend(found.tasks.into_iter().map(|dir| local_task(dir, *format)));
                 }
                 TaskSource::Git { url, commit, path } => {
-                    let request = Request {
+                    let request = FetchRequest {
                         origin: Origin::new(url, self.job.base_dir()),
                         revision: Revision::new(commit.as_deref()),
-                        what: What::Directory(path.as_deref().map(plain).unwrap_or_default()),
+                        what: FetchTarget::Directory(path.as_deref().map(normalize_path).unwrap_or_default()),
                     };
                     let spot = spot.clone();
-                    wanted.push(Wanted { name: None, request, spot, format: *format });
+                    wanted.push(PendingTask { name: None, request, spot, format: *format });
                 }
             }
         }
-        Some(Pending { source, wanted })
+        Some(PendingDataset { source, wanted })
     }
 
     /// Adds what was fetched; nothing when there are no tasks because of faults.
-    fn finish(&mut self, pending: Pending, answers: &Answers) -> Option<Source> {
-        let Pending { mut source, wanted } = pending;
+    fn finish(&mut self, pending: PendingDataset, answers: &FetchResults) -> Option<ResolvedDataset> {
+        let PendingDataset { mut source, wanted } = pending;
         let mut told = BTreeSet::new();
-        for Wanted { name, request, spot, format } in wanted {
+        for PendingTask { name, request, spot, format } in wanted {
             match &answers[&request] {
                 Ok(fetched) => {
                     for FetchedDirectory { path, dir, pointers } in &fetched.directories {
                         let name = name.clone().or_else(|| Some(file_name(dir)));
-                        let place = format!("{} `{path}`", request.origin.shown());
+                        let place = format!("{} `{path}`", request.origin.redacted_url());
                         let commit = Some(fetched.commit.clone());
-                        source.tasks.push(Candidate {
+                        source.tasks.push(TaskCandidate {
                             name,
                             dir: dir.clone(),
                             place,
@@ -330,7 +330,7 @@ impl Finder<'_> {
 }
 
 /// Why a task of a registry cannot be had.
-fn unusable(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
+fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
     if !path.is_empty() && !is_inside(path) {
         return Some(format!("the task path `{path}` in the registry"));
     }
@@ -343,10 +343,10 @@ fn unusable(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
     }
 }
 
-fn here(dir: PathBuf, format: Option<TaskFormat>) -> Candidate {
+fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {
     let place = dir.display().to_string();
     let (pointers, commit) = (Vec::new(), None);
-    Candidate { name: None, dir, place, pointers, commit, format, fetched: false }
+    TaskCandidate { name: None, dir, place, pointers, commit, format, fetched: false }
 }
 
 fn file_name(dir: &Path) -> String {
@@ -354,7 +354,7 @@ fn file_name(dir: &Path) -> String {
 }
 
 /// A path inside a repository without what says nothing; empty for its root.
-fn plain(path: &str) -> String {
+fn normalize_path(path: &str) -> String {
     let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
     parts.collect::<Vec<_>>().join("/")
 }

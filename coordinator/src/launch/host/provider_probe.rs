@@ -15,18 +15,18 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How often it is looked.
-const EVERY: Duration = Duration::from_secs(30);
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long a provider may take to say what it has.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Providers by kind.
-pub(super) type Providers = BTreeMap<ProviderKind, Arc<dyn Provider>>;
+pub(super) type ProviderMap = BTreeMap<ProviderKind, Arc<dyn Provider>>;
 
 /// Looks again and again, and says what changed.
 #[derive(Debug)]
-pub(super) struct Prospect {
-    providers: Providers,
+pub(super) struct ProviderProbe {
+    providers: ProviderMap,
     profile: watch::Sender<Profile>,
     /// What providers had, and when they last said so.
     answers: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
@@ -34,17 +34,17 @@ pub(super) struct Prospect {
 
 /// What a look at the providers found.
 #[derive(Debug, Default)]
-struct Found {
+struct ProbeResult {
     usable: BTreeMap<ProviderKind, EnvironmentCapacity>,
     missing: Vec<(ProviderKind, String)>,
 }
 
-impl Prospect {
+impl ProviderProbe {
     /// Looks for the first time.
-    pub(super) async fn look(providers: Providers, variables: BTreeSet<String>) -> Self {
+    pub(super) async fn start(providers: ProviderMap, variables: BTreeSet<String>) -> Self {
         let profile = watch::Sender::new(Profile { providers: BTreeMap::new(), variables });
         let mut prospect = Self { providers, profile, answers: BTreeMap::new() };
-        let Found { usable, missing } = prospect.found().await;
+        let ProbeResult { usable, missing } = prospect.probe().await;
         for (kind, reason) in missing {
             tracing::warn!("no trials in `{kind}` for now: {reason}");
         }
@@ -57,10 +57,10 @@ impl Prospect {
     }
 
     /// Looks again for ever.
-    pub(super) async fn keep(mut self) -> Infallible {
+    pub(super) async fn run(mut self) -> Infallible {
         loop {
-            tokio::time::sleep(EVERY).await;
-            let Found { usable: found, missing } = self.found().await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
+            let ProbeResult { usable: found, missing } = self.probe().await;
             let known = self.profile.borrow().providers.clone();
             for kind in found.keys().filter(|kind| !known.contains_key(kind)) {
                 tracing::info!("trials in `{kind}` are possible now");
@@ -78,11 +78,11 @@ impl Prospect {
 
     /// A provider that gives no answer counts as it was, for as long as trials wait for it: what is
     /// offered meanwhile waits here rather than counting as impossible.
-    async fn found(&mut self) -> Found {
+    async fn probe(&mut self) -> ProbeResult {
         let looks = self.providers.iter().map(async |(kind, provider)| {
-            (*kind, tokio::time::timeout(PATIENCE, provider.capacity()).await)
+            (*kind, tokio::time::timeout(PROBE_TIMEOUT, provider.capacity()).await)
         });
-        let mut found = Found::default();
+        let mut found = ProbeResult::default();
         for (kind, look) in join_all(looks).await {
             let (no_answer, reason) = match look {
                 Ok(Ok(capacity)) => {
@@ -91,7 +91,7 @@ impl Prospect {
                     continue;
                 }
                 Ok(Err(failure)) => (failure.kind == FailureKind::Unreachable, failure.chain()),
-                Err(_) => (true, format!("no answer within {PATIENCE:?}")),
+                Err(_) => (true, format!("no answer within {PROBE_TIMEOUT:?}")),
             };
             match self.answers.get(&kind) {
                 Some((at, capacity)) if no_answer && at.elapsed() < limits::MAX_PARK => {

@@ -4,10 +4,10 @@ use rollout_protocol::digest::Digest;
 use serde::Serialize;
 
 /// The key of the digest, the same as in `plan.json`.
-const KEY: &str = "content";
+const DIGEST_KEY: &str = "content";
 
 /// The end of a pretty-printed object.
-const END: &[u8] = b"\n}\n";
+const OBJECT_END: &[u8] = b"\n}\n";
 
 /// An object as text, with its digest as the last key.
 ///
@@ -17,7 +17,7 @@ pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(object)?;
     text.push(b'\n');
     let digest = Digest::sha256(&text);
-    if let Some(open) = text.len().checked_sub(END.len()).filter(|at| text[*at..] == *END) {
+    if let Some(open) = text.len().checked_sub(OBJECT_END.len()).filter(|at| text[*at..] == *OBJECT_END) {
         text.truncate(open);
         text.extend_from_slice(last_key(digest).as_bytes());
     }
@@ -32,11 +32,11 @@ pub(super) fn is_unchanged(text: &[u8]) -> bool {
     }
     let start = text.len().saturating_sub(last_key(Digest::sha256(b"")).len());
     let (rest, end) = text.split_at(start);
-    end == last_key(Digest::sha256(&[rest, END].concat())).as_bytes()
+    end == last_key(Digest::sha256(&[rest, OBJECT_END].concat())).as_bytes()
 }
 
 fn last_key(digest: Digest) -> String {
-    format!(",\n  \"{KEY}\": \"{digest}\"\n}}\n")
+    format!(",\n  \"{DIGEST_KEY}\": \"{digest}\"\n}}\n")
 }
 
 #[cfg(test)]

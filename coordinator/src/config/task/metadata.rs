@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::super::fields::{Field, Fields};
+use super::super::reader::{Field, Fields};
 
 keys! {
     /// Facts for people and registries.
@@ -33,7 +33,7 @@ keys! {
 
 /// Facts of a task file for people and registries.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct About {
+pub struct TaskMetadata {
     /// `[task].name`, with the organization before a slash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -55,8 +55,8 @@ pub struct About {
 }
 
 /// `source`, `[metadata]` and `[task]`.
-pub(super) fn read(fields: &mut Fields<'_>) -> About {
-    let mut about = About { source: fields.take(AboutKeys::source).string(), ..About::default() };
+pub(super) fn read(fields: &mut Fields<'_>) -> TaskMetadata {
+    let mut about = TaskMetadata { source: fields.take(AboutKeys::source).string(), ..TaskMetadata::default() };
     let metadata = fields.take(AboutKeys::metadata);
     if metadata.is_present() {
         about.metadata = metadata.json().unwrap_or_default();
@@ -66,7 +66,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> About {
     if !name.is_present() {
         name.warn("absent: `[task]` should say `name = \"organization/name\"`");
     }
-    about.name = name.name();
+    about.name = name.non_empty_string();
     about.version = fields.take(TaskTableKeys::version).text();
     about.description =
         fields.take(TaskTableKeys::description).string().filter(|text| !text.is_empty());

@@ -8,7 +8,7 @@ use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_worker::queue::nats::Name;
 use serde_json::{Value, json};
 
-use super::NeededNats;
+use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
@@ -18,7 +18,7 @@ use crate::results::escape;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WorkersArgs {
     #[command(flatten)]
-    nats: NeededNats,
+    nats: RequiredNatsArgs,
 
     /// Only those of this pool
     #[arg(long, value_name = "NAME")]
@@ -45,12 +45,12 @@ pub(in crate::cli) async fn workers(
         key(a).cmp(&key(b))
     });
     let silence = args.nats.access.lease / 4;
-    let text = if args.json { lines(&seen) } else { shown(&seen, silence) };
+    let text = if args.json { render_json(&seen) } else { render_table(&seen, silence) };
     printer.data(&text)?;
     Ok(ExitCode::Success)
 }
 
-fn lines(seen: &[ReceivedHeartbeat]) -> String {
+fn render_json(seen: &[ReceivedHeartbeat]) -> String {
     let line = |seen: &ReceivedHeartbeat| {
         let mut value = json!(seen.hello);
         if let Value::Object(fields) = &mut value {
@@ -61,7 +61,7 @@ fn lines(seen: &[ReceivedHeartbeat]) -> String {
     seen.iter().map(line).collect()
 }
 
-fn shown(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
+fn render_table(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
     if seen.is_empty() {
         return "no workers\n".to_owned();
     }

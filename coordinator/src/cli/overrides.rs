@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::config::{GivenDataset, Setting};
+use crate::config::{CliDataset, CliSetting};
 
 /// Keys of the job on the command line: over those of the job file, or in its place.
 #[derive(Debug, Default, Args)]
@@ -164,28 +164,28 @@ impl JobArgs {
     ///
     /// # Errors
     /// The option that is not `KEY=VALUE`, or a dataset without its registry.
-    pub(super) fn settings(&self) -> Result<Vec<Setting>, String> {
+    pub(super) fn settings(&self) -> Result<Vec<CliSetting>, String> {
         if let (Some(name), None) = (self.dataset.first(), &self.registry) {
             return Err(no_registry(name));
         }
         let mut settings = self.datasets();
-        settings.extend(self.agent.iter().map(|name| Setting::agent(&format!("-a {name}"), name)));
+        settings.extend(self.agent.iter().map(|name| CliSetting::agent(&format!("-a {name}"), name)));
         self.single(&mut settings);
         self.lists(&mut settings)?;
         for text in &self.set {
             let (key, value) = pair("--set", text)?;
             // The value may be a secret.
-            settings.push(Setting::yaml(&format!("--set {key}"), key, value));
+            settings.push(CliSetting::yaml(&format!("--set {key}"), key, value));
         }
         Ok(settings)
     }
 
-    fn datasets(&self) -> Vec<Setting> {
+    fn datasets(&self) -> Vec<CliSetting> {
         let path =
-            |dir: &String| Setting::dataset(&format!("-p {dir}"), GivenDataset::Path(dir.clone()));
+            |dir: &String| CliSetting::dataset(&format!("-p {dir}"), CliDataset::Path(dir.clone()));
         let repository = |url: &String| {
             let shown = crate::config::without_secrets(url);
-            Setting::dataset(&format!("--repo {shown}"), GivenDataset::Repository(url.clone()))
+            CliSetting::dataset(&format!("--repo {shown}"), CliDataset::Repository(url.clone()))
         };
         let registered = |text: &String| {
             let (name, version) = match text.rsplit_once('@') {
@@ -193,10 +193,10 @@ impl JobArgs {
                 _ => (text.as_str(), None),
             };
             let registry = self.registry.clone().unwrap_or_default();
-            let dataset = GivenDataset::Registered { registry, name: name.to_owned(), version };
-            Setting::dataset(&format!("-d {text}"), dataset)
+            let dataset = CliDataset::Registered { registry, name: name.to_owned(), version };
+            CliSetting::dataset(&format!("-d {text}"), dataset)
         };
-        let mut settings: Vec<Setting> = self.path.iter().map(path).collect();
+        let mut settings: Vec<CliSetting> = self.path.iter().map(path).collect();
         settings.extend(self.dataset.iter().map(registered));
         settings.extend(self.repo.iter().map(repository));
         for (flag, key, patterns) in [
@@ -205,21 +205,21 @@ impl JobArgs {
         ] {
             if !patterns.is_empty() {
                 let flag = format!("{flag} {}", patterns.join(" "));
-                settings.push(Setting::each_dataset_list(&flag, key, patterns));
+                settings.push(CliSetting::each_dataset_list(&flag, key, patterns));
             }
         }
         for (flag, key, value) in
             [("-l", "n_tasks", &self.n_tasks), ("--format", "format", &self.format)]
         {
             if let Some(value) = value {
-                settings.push(Setting::each_dataset(&format!("{flag} {value}"), key, value));
+                settings.push(CliSetting::each_dataset(&format!("{flag} {value}"), key, value));
             }
         }
         settings
     }
 
     /// Keys with one value.
-    fn single(&self, settings: &mut Vec<Setting>) {
+    fn single(&self, settings: &mut Vec<CliSetting>) {
         for (flag, key, value) in [
             ("-k", "n_attempts", &self.n_attempts),
             ("-n", "n_concurrent_trials", &self.n_concurrent_trials),
@@ -253,7 +253,7 @@ impl JobArgs {
             ),
         ] {
             if let Some(value) = value {
-                settings.push(Setting::plain(&format!("{flag} {value}"), key, value));
+                settings.push(CliSetting::plain(&format!("{flag} {value}"), key, value));
             }
         }
         for (flag, key, value) in [
@@ -262,7 +262,7 @@ impl JobArgs {
             ("--jobs-dir", "jobs_dir", &self.jobs_dir),
         ] {
             if let Some(value) = value {
-                settings.push(Setting::text(&format!("{flag} {value}"), key, value));
+                settings.push(CliSetting::text(&format!("{flag} {value}"), key, value));
             }
         }
         for (flag, key, on) in [
@@ -271,35 +271,35 @@ impl JobArgs {
             ("--no-delete", "environment.preserve_env", self.no_delete),
         ] {
             if on {
-                settings.push(Setting::plain(flag, key, "true"));
+                settings.push(CliSetting::plain(flag, key, "true"));
             }
         }
         if let Some(retries) = self.max_retries {
             let tries = retries.saturating_add(1).to_string();
-            settings.push(Setting::plain(&format!("-r {retries}"), "retry.max_attempts", &tries));
+            settings.push(CliSetting::plain(&format!("-r {retries}"), "retry.max_attempts", &tries));
         }
     }
 
     /// Keys with several values. Values of variables may be secrets and are not shown.
-    fn lists(&self, settings: &mut Vec<Setting>) -> Result<(), String> {
+    fn lists(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
         for path in &self.artifact {
-            settings.push(Setting::item(&format!("--artifact {path}"), "artifacts", path));
+            settings.push(CliSetting::item(&format!("--artifact {path}"), "artifacts", path));
         }
         for name in &self.task_env {
-            settings.push(Setting::item(&format!("--task-env {name}"), "task_env", name));
+            settings.push(CliSetting::item(&format!("--task-env {name}"), "task_env", name));
         }
         for text in &self.agent_key {
             let (key, value) = pair("--ak", text)?;
-            settings.push(Setting::each_agent_key(&format!("--ak {key}"), key, value));
+            settings.push(CliSetting::each_agent_key(&format!("--ak {key}"), key, value));
         }
         for text in &self.agent_env {
             let (name, value) = pair("--agent-env", text)?;
-            settings.push(Setting::each_agent(&format!("--agent-env {name}"), name, value));
+            settings.push(CliSetting::each_agent(&format!("--agent-env {name}"), name, value));
         }
         for text in &self.verifier_env {
             let (name, value) = pair("--verifier-env", text)?;
             let flag = format!("--verifier-env {name}");
-            settings.push(Setting::text(&flag, &format!("verifier.env.{name}"), value));
+            settings.push(CliSetting::text(&flag, &format!("verifier.env.{name}"), value));
         }
         Ok(())
     }

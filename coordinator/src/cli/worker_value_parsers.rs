@@ -3,17 +3,17 @@
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::descriptor;
 
-use crate::config::quantity;
+use crate::config::units;
 
 /// A size class holds what needs at most 2 GiB per share, so that less holds nothing.
-const LEAST_MEMORY_MB: u64 = 2048;
+const MIN_MEMORY_MB: u64 = 2048;
 
 /// Memory for trials, in MiB.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
-    match quantity::mebibytes(text) {
-        Some(memory) if memory.mib >= LEAST_MEMORY_MB => Ok(memory.mib),
+    match units::mebibytes(text) {
+        Some(memory) if memory.mib >= MIN_MEMORY_MB => Ok(memory.mib),
         Some(_) => Err("expected at least 2G: less holds no trial of the smallest size".into()),
-        None => Err(format!("expected {}", quantity::EXPECTED_MEBIBYTES)),
+        None => Err(format!("expected {}", units::EXPECTED_MEBIBYTES)),
     }
 }
 
@@ -28,14 +28,14 @@ pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
 
 /// How many trials at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slots {
+pub(super) enum SlotCount {
     /// As many as there are processors.
     Auto,
     /// So many.
     Count(u32),
 }
 
-impl Slots {
+impl SlotCount {
     /// The number.
     pub(super) fn count(self) -> u32 {
         match self {
@@ -48,14 +48,14 @@ impl Slots {
 
 /// Most trials at a time on one worker: far beyond what a host carries, and below every bound of
 /// what is behind it.
-const MOST_SLOTS: u32 = 4096;
+const MAX_SLOTS: u32 = 4096;
 
 /// `auto`, or a number.
-pub(super) fn slots(text: &str) -> Result<Slots, String> {
+pub(super) fn slots(text: &str) -> Result<SlotCount, String> {
     match (text, text.parse::<u32>()) {
-        ("auto", _) => Ok(Slots::Auto),
-        (_, Ok(count)) if (1..=MOST_SLOTS).contains(&count) => Ok(Slots::Count(count)),
-        _ => Err(format!("expected `auto` or a number from 1 to {MOST_SLOTS}")),
+        ("auto", _) => Ok(SlotCount::Auto),
+        (_, Ok(count)) if (1..=MAX_SLOTS).contains(&count) => Ok(SlotCount::Count(count)),
+        _ => Err(format!("expected `auto` or a number from 1 to {MAX_SLOTS}")),
     }
 }
 
@@ -67,9 +67,9 @@ mod tests {
     fn memory_and_slots_have_bounds() {
         assert_eq!(memory("8g"), Ok(8192));
         assert!(memory("1g").is_err() && memory("x").is_err());
-        assert_eq!(slots("auto"), Ok(Slots::Auto));
-        assert_eq!(slots("4"), Ok(Slots::Count(4)));
+        assert_eq!(slots("auto"), Ok(SlotCount::Auto));
+        assert_eq!(slots("4"), Ok(SlotCount::Count(4)));
         assert!(["0", "-1", "many", "4097"].iter().all(|text| slots(text).is_err()));
-        assert!(Slots::Auto.count() >= 1);
+        assert!(SlotCount::Auto.count() >= 1);
     }
 }

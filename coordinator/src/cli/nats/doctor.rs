@@ -4,7 +4,7 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::queue::nats::{Limits, Survey};
 
-use super::NeededNats;
+use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::results::escape;
@@ -15,7 +15,7 @@ use crate::results::escape;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DoctorArgs {
     #[command(flatten)]
-    nats: NeededNats,
+    nats: RequiredNatsArgs,
 }
 
 /// Versions with known losses of acknowledged messages fixed.

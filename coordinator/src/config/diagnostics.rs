@@ -105,7 +105,7 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        place(f, &self.file, self.line, &self.key)?;
+        write_location(f, &self.file, self.line, &self.key)?;
         write!(f, "found {}, expected {}", self.found, self.expected)?;
         match &self.hint {
             Some(hint) => write!(f, "\n    hint: {hint}"),
@@ -116,12 +116,12 @@ impl fmt::Display for ConfigError {
 
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        place(f, &self.file, self.line, &self.key)?;
+        write_location(f, &self.file, self.line, &self.key)?;
         f.write_str(&self.message)
     }
 }
 
-fn place(f: &mut fmt::Formatter<'_>, file: &Path, line: Option<usize>, key: &str) -> fmt::Result {
+fn write_location(f: &mut fmt::Formatter<'_>, file: &Path, line: Option<usize>, key: &str) -> fmt::Result {
     write!(f, "{}:", file.display())?;
     if let Some(line) = line {
         write!(f, "{line}:")?;
@@ -154,7 +154,7 @@ impl ConfigWarning {
 
 /// Collects faults and warnings over all passes and files.
 #[derive(Debug, Default)]
-pub struct Problems {
+pub struct Diagnostics {
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigWarning>,
     /// Every key that a reader asked for, to hold the reference against.
@@ -162,7 +162,7 @@ pub struct Problems {
     pub(crate) taken: std::collections::BTreeSet<String>,
 }
 
-impl Problems {
+impl Diagnostics {
     /// Records a fault.
     pub fn error(&mut self, error: ConfigError) {
         self.errors.push(error);

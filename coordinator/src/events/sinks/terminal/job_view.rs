@@ -9,15 +9,15 @@ use rollout_protocol::spec::metric::MetricKind;
 
 use super::run_view::RunView;
 use super::style::Style;
-use super::{Picture, format, frame, score};
+use super::{ProgressView, format, frame, score};
 use crate::results::escape;
-use crate::results::metrics::{AgentTotal, Stats};
+use crate::results::metrics::{AgentTotal, RunStats};
 
 /// Jobs of at most this many trials get a line for every settled trial.
-const SMALL_JOB: u64 = 200;
+const SMALL_JOB_TRIALS: u64 = 200;
 
 /// Lines about single trials of a larger job.
-const TRIAL_LINES: u64 = 50;
+const MAX_TRIAL_LINES: u64 = 50;
 
 /// Time between two progress lines where there is no live region.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -27,8 +27,8 @@ const LINE_EVERY_IF_SMALL: Duration = Duration::from_secs(60);
 
 /// The state of the run as far as it is shown.
 #[derive(Debug)]
-pub(super) struct View {
-    pub(super) stats: Stats,
+pub(super) struct JobView {
+    pub(super) stats: RunStats,
     pub(super) kinds: Vec<MetricKind>,
     pub(super) job: String,
     pub(super) run: RunView,
@@ -39,7 +39,7 @@ pub(super) struct View {
     header: Vec<String>,
 }
 
-impl View {
+impl JobView {
     pub(super) fn new(
         agents: &[AgentTotal],
         kinds: &[MetricKind],
@@ -47,7 +47,7 @@ impl View {
         header: Vec<String>,
     ) -> Self {
         Self {
-            stats: Stats::new(agents),
+            stats: RunStats::new(agents),
             kinds: kinds.to_vec(),
             job: String::new(),
             run: RunView::new(style, "trials"),
@@ -59,7 +59,7 @@ impl View {
 
     /// Whether every settled trial gets its line.
     pub(super) fn is_small(&self) -> bool {
-        self.stats.total() <= SMALL_JOB
+        self.stats.total() <= SMALL_JOB_TRIALS
     }
 
     fn settled_line(&mut self, settlement: &Settlement) {
@@ -81,8 +81,8 @@ impl View {
     /// A line about one trial, unless there were too many.
     fn trial_line(&mut self, word: &str, name: &ItemName, text: &str) {
         self.trial_lines += 1;
-        if !self.is_small() && self.trial_lines > TRIAL_LINES {
-            if self.trial_lines == TRIAL_LINES + 1 {
+        if !self.is_small() && self.trial_lines > MAX_TRIAL_LINES {
+            if self.trial_lines == MAX_TRIAL_LINES + 1 {
                 self.run.line("further trials are not told one by one".to_owned());
             }
             return;
@@ -91,7 +91,7 @@ impl View {
     }
 }
 
-impl Picture for View {
+impl ProgressView for JobView {
     fn apply(&mut self, event: &RunEvent, now: Instant) {
         self.stats.apply(event);
         self.run.apply(event, now);
@@ -105,7 +105,7 @@ impl Picture for View {
                 std::mem::take(&mut self.header).into_iter().for_each(|line| self.run.line(line));
             }
             EventKind::TrialRetry { name, .. } | EventKind::TrialLost { name, .. } => {
-                if let Some((word, text)) = self.run.word_of(&event.kind) {
+                if let Some((word, text)) = self.run.event_text(&event.kind) {
                     self.trial_line(word, name, &text);
                 }
             }

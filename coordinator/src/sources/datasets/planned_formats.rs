@@ -10,12 +10,12 @@ use crate::config::PlannedFormat;
 
 /// The part of a plan that says formats.
 #[derive(Deserialize)]
-struct Plan {
-    tasks: Vec<Task>,
+struct PlannedFormatsDocument {
+    tasks: Vec<PlannedTaskFormat>,
 }
 
 #[derive(Deserialize)]
-struct Task {
+struct PlannedTaskFormat {
     dataset: String,
     name: String,
     #[serde(default)]
@@ -24,10 +24,10 @@ struct Task {
 
 /// The formats that a plan document records; none when the file is missing. A plan that cannot be
 /// read is found again by those who resume the run, and refused there.
-pub fn planned(plan: &Path) -> PlannedFormats {
+pub fn read_planned_formats(plan: &Path) -> PlannedFormats {
     let bytes = std::fs::read(plan).unwrap_or_default();
-    let Ok(plan) = serde_json::from_slice::<Plan>(&bytes) else { return PlannedFormats::new() };
-    let format = |task: Task| {
+    let Ok(plan) = serde_json::from_slice::<PlannedFormatsDocument>(&bytes) else { return PlannedFormats::new() };
+    let format = |task: PlannedTaskFormat| {
         let format = task.format.map_or(PlannedFormat::ByKeys, PlannedFormat::Recorded);
         ((task.dataset, task.name), format)
     };

@@ -8,15 +8,15 @@ use rollout_worker::backoff;
 use crate::results::escape;
 
 /// Trials whose trouble is told one by one; a full disk would fill the screen otherwise.
-const TOLD: u64 = 3;
+const MAX_REPORTED: u64 = 3;
 
 /// Warnings that wait to be told. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(in crate::events) struct Problems(Arc<Mutex<Vec<String>>>);
+pub(in crate::events) struct SinkWarnings(Arc<Mutex<Vec<String>>>);
 
-impl Problems {
+impl SinkWarnings {
     /// The files of a trial could not be written; `before` counts those before it.
-    pub(in crate::events) fn files_of_trial(
+    pub(in crate::events) fn add_unwritten_files(
         &self,
         before: u64,
         trial: &ItemName,
@@ -27,17 +27,17 @@ impl Problems {
         let chain = backoff::chain(error);
         let chain = escape::line(&chain);
         tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
-        if before < TOLD {
+        if before < MAX_REPORTED {
             self.add(format!(
                 "the files of {trial} could not be written: {chain}; its result is kept"
             ));
-        } else if before == TOLD {
+        } else if before == MAX_REPORTED {
             self.add("the files of further trials could not be written".to_owned());
         }
     }
 
     /// Files of a trial are damaged where they are kept, and were left out.
-    pub(in crate::events) fn files_left_out(
+    pub(in crate::events) fn add_damaged_files(
         &self,
         trial: &ItemName,
         error: &(dyn std::error::Error + 'static),
