@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use rollout_coordinator::engine::core::{
-    Bounds, Closed, Core, Effect, Opened, Record, Settings, Settled,
+    RemoteTimeouts, SessionEnd, Core, CoreEffect, SessionStart, JournalRecord, CoreSettings, ItemSettlement,
 };
-use rollout_coordinator::engine::journal::{self, Layout};
+use rollout_coordinator::engine::journal::{self, RunLayout};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
@@ -29,25 +29,25 @@ impl JournalReplay {
     /// # Panics
     /// When it is damaged, or was not closed.
     pub fn from_run_dir(run_dir: &Path) -> Self {
-        let settings = Settings {
+        let settings = CoreSettings {
             run: RunId::from_bytes([0; 16]),
             epoch: 1,
             permits: 1,
             retry: RetryPolicy::default(),
-            bounds: Bounds::default(),
+            bounds: RemoteTimeouts::default(),
         };
         let mut core = Core::new(settings);
         let (mut records, mut effects) = (Vec::new(), Vec::new());
-        let (mut last, mut closed): (Option<Opened>, Option<Closed>) = (None, None);
-        let replay = journal::replay(&Layout::new(run_dir), &[], |at, record| {
+        let (mut last, mut closed): (Option<SessionStart>, Option<SessionEnd>) = (None, None);
+        let replay = journal::replay(&RunLayout::new(run_dir), &[], |at, record| {
             match &record {
-                Record::Opened(opened) => (last, closed) = (Some(*opened.clone()), None),
-                Record::Closed(end) => closed = Some(*end),
+                JournalRecord::Opened(opened) => (last, closed) = (Some(*opened.clone()), None),
+                JournalRecord::Closed(end) => closed = Some(*end),
                 _ => assert_eq!(closed, None, "nothing follows the end of a sitting"),
             }
             core.apply(at, record, &mut effects);
             for effect in effects.drain(..) {
-                if let Effect::Settled(settled) = effect {
+                if let CoreEffect::Settled(settled) = effect {
                     records.push(settlement_without_name(*settled));
                 }
             }
@@ -72,8 +72,8 @@ impl JournalReplay {
 }
 
 /// The line of a settlement, without what the plan says of its trial.
-fn settlement_without_name(settled: Settled) -> Value {
-    let Settled { item, by, verdict, superseded, at, .. } = settled;
+fn settlement_without_name(settled: ItemSettlement) -> Value {
+    let ItemSettlement { item, by, verdict, superseded, at, .. } = settled;
     let nobody = String::new();
     let trial =
         TrialName { agent: nobody.clone(), dataset: nobody.clone(), task: nobody, attempt: 1 };

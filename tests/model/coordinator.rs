@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rollout_coordinator::engine::core::{
-    Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled,
+    RemoteTimeouts, Core, CoreEffect, CoreInput, NewItem, InputTime, SessionStart, CoreOutput, JournalRecord, CoreSettings, ItemSettlement,
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
@@ -45,11 +45,11 @@ pub(crate) struct ModelCoordinator {
     /// The core has not heard of the connection.
     pub(crate) untold: bool,
     /// Effects whose records are not durable.
-    pub(crate) gathered: Vec<Effect>,
+    pub(crate) gathered: Vec<CoreEffect>,
     /// Effects to be carried out.
-    pub(crate) ready: VecDeque<Effect>,
+    pub(crate) ready: VecDeque<CoreEffect>,
     /// What waits for the server.
-    pub(crate) outlet: VecDeque<Effect>,
+    pub(crate) outlet: VecDeque<CoreEffect>,
     /// Claims that came, and claims that the core was asked.
     pub(crate) asked: Vec<ReceivedClaim>,
     pub(crate) pending: Vec<(u64, usize, Claim)>,
@@ -78,16 +78,16 @@ pub(crate) struct ReceivedClaim {
 /// Records and effects, in their common order.
 #[derive(Debug, Default)]
 struct Recorder {
-    records: Vec<(usize, Record)>,
-    effects: Vec<Effect>,
+    records: Vec<(usize, JournalRecord)>,
+    effects: Vec<CoreEffect>,
 }
 
-impl Output for Recorder {
-    fn record(&mut self, _: Timestamp, record: &Record) {
+impl CoreOutput for Recorder {
+    fn record(&mut self, _: Timestamp, record: &JournalRecord) {
         self.records.push((self.effects.len(), record.clone()));
     }
 
-    fn effects(&mut self) -> &mut Vec<Effect> {
+    fn effects(&mut self) -> &mut Vec<CoreEffect> {
         &mut self.effects
     }
 }
@@ -97,9 +97,9 @@ pub(crate) fn policy() -> RetryPolicy {
 }
 
 impl Simulation {
-    fn settings(&self, epoch: u32) -> Settings {
-        let bounds = Bounds::default();
-        Settings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
+    fn settings(&self, epoch: u32) -> CoreSettings {
+        let bounds = RemoteTimeouts::default();
+        CoreSettings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
     }
 
     pub(crate) fn new_item(&self, n: usize) -> NewItem {
@@ -113,14 +113,14 @@ impl Simulation {
         let owner = self.owners;
         let mut core = Core::new(self.settings(epoch));
         let mut reference = ReferenceModel::default();
-        let mut settled: Vec<Settled> = Vec::new();
+        let mut settled: Vec<ItemSettlement> = Vec::new();
         let mut effects = Vec::new();
         let same = self.judge.directory == directory;
         for record in self.directories[directory].replay() {
             reference.apply_record(record);
             core.apply(WALL, record.clone(), &mut effects);
             for effect in effects.drain(..) {
-                if let Effect::Settled(by) = effect {
+                if let CoreEffect::Settled(by) = effect {
                     if let Err(broken) = reference.settle(&by) {
                         self.judge.fail(format!("replay: {broken}"));
                     }
@@ -131,7 +131,7 @@ impl Simulation {
         self.judge.check_replay(&settled, same);
         self.check_purged(directory);
         let position = core.position();
-        core.begin(RUN, policy());
+        core.begin_session(RUN, policy());
         self.open_segment(directory, epoch);
         let connections = self.broker.connections;
         self.coordinators.push(ModelCoordinator {
@@ -178,17 +178,17 @@ impl Simulation {
             .map(|n| self.new_item(n))
             .collect();
         if !items.is_empty() {
-            self.handle(c, Input::Items(items));
+            self.handle(c, CoreInput::Items(items));
         }
         if !self.setup.embedded {
-            self.handle(c, Input::Begin);
+            self.handle(c, CoreInput::Begin);
         }
         self.feed_plan(c);
     }
 
     fn open_segment(&mut self, directory: usize, epoch: u32) {
         let directory = &mut self.directories[directory];
-        let opened = Record::Opened(Box::new(Opened {
+        let opened = JournalRecord::Opened(Box::new(SessionStart {
             format: rollout_protocol::version::RUN_FORMAT,
             run: RUN,
             epoch,
@@ -216,7 +216,7 @@ impl Simulation {
         let records: Vec<_> = self.directories[directory]
             .replay()
             .filter_map(|record| match record {
-                Record::Reported { report, .. } => Some(kind(report)),
+                JournalRecord::Reported { report, .. } => Some(kind(report)),
                 _ => None,
             })
             .collect();
@@ -231,7 +231,7 @@ impl Simulation {
     fn feed_plan(&mut self, c: usize) {
         loop {
             let coordinator = &mut self.coordinators[c];
-            let wanted = coordinator.core.wants();
+            let wanted = coordinator.core.wanted_items();
             if wanted == 0 {
                 return;
             }
@@ -239,28 +239,28 @@ impl Simulation {
             let to = (from + wanted).min(self.setup.items);
             coordinator.fed = to;
             if from == to {
-                self.handle_input(c, Input::Exhausted);
+                self.handle_input(c, CoreInput::Exhausted);
             } else {
                 let items = (from..to).map(|n| self.new_item(n)).collect();
-                self.handle_input(c, Input::Items(items));
+                self.handle_input(c, CoreInput::Items(items));
             }
         }
     }
 
     /// Gives the core one input, and then what it wants of the plan.
-    pub(crate) fn handle(&mut self, c: usize, input: Input) {
+    pub(crate) fn handle(&mut self, c: usize, input: CoreInput) {
         self.handle_input(c, input);
         self.feed_plan(c);
     }
 
-    fn handle_input(&mut self, c: usize, input: Input) {
+    fn handle_input(&mut self, c: usize, input: CoreInput) {
         self.inputs += 1;
         let coordinator = &mut self.coordinators[c];
         let monotonic_ms = self.now - coordinator.started;
         let mut out = Recorder::default();
-        let now = Now { monotonic_ms, wall: WALL };
+        let now = InputTime { monotonic_ms, wall: WALL };
         coordinator.core.handle(now, input, &mut out);
-        if let Err(broken) = coordinator.core.check() {
+        if let Err(broken) = coordinator.core.check_invariants() {
             self.judge.fail(broken.to_string());
         }
         let mut records = out.records.into_iter().peekable();
@@ -270,7 +270,7 @@ impl Simulation {
                 coordinator.reference.apply_record(&record);
                 segment.records.push(record);
             }
-            if let Effect::Offer { item, .. } = effect
+            if let CoreEffect::Offer { item, .. } = effect
                 && coordinator.looked.contains(item)
             {
                 coordinator.looked.retain(|looked| looked != item);
@@ -278,7 +278,7 @@ impl Simulation {
                     self.judge.fail(broken);
                 }
             }
-            if let Effect::Settled(settled) = effect {
+            if let CoreEffect::Settled(settled) = effect {
                 let judged = coordinator.reference.settle(settled);
                 let present = spec(self.specs[crate::names::item_number(&settled.item)]);
                 let owner = self.judge.owner == coordinator.owner;

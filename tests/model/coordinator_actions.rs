@@ -1,6 +1,6 @@
 //! What coordinators do around their core.
 
-use rollout_coordinator::engine::core::{Effect, Input, Record};
+use rollout_coordinator::engine::core::{CoreEffect, CoreInput, JournalRecord};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -48,7 +48,7 @@ impl Simulation {
     fn report_reconnect(&mut self, c: usize) {
         let untold = std::mem::replace(&mut self.coordinators[c].untold, false);
         if untold && self.rules.tells_reconnects {
-            self.handle(c, Input::Reconnected);
+            self.handle(c, CoreInput::Reconnected);
         }
     }
 
@@ -82,7 +82,7 @@ impl Simulation {
         self.log(|| format!("c{owner} reads: {}", names::summarize_report(&report)));
         let position = ReportPosition::for_report(self.broker.incarnation(), sequence, &report);
         self.coordinators[c].cursor = Some(position);
-        self.handle(c, Input::Reported(Box::new(PositionedReport { position, report })));
+        self.handle(c, CoreInput::Reported(Box::new(PositionedReport { position, report })));
         true
     }
 
@@ -103,7 +103,7 @@ impl Simulation {
         });
         let seen = seen.collect();
         self.coordinators[c].hellos_due = now + 10_000;
-        self.handle(c, Input::Hellos(seen));
+        self.handle(c, CoreInput::Hellos(seen));
         true
     }
 
@@ -130,7 +130,7 @@ impl Simulation {
             check_unread_claim(self, c, id, &claim);
             return true;
         }
-        self.handle(c, Input::Claim { id, claim });
+        self.handle(c, CoreInput::Claim { id, claim });
         true
     }
 
@@ -164,7 +164,7 @@ impl Simulation {
         coordinator.journalled = coordinator.core.position();
         let gathered = std::mem::take(&mut coordinator.gathered);
         for effect in &gathered {
-            if let Effect::Settled(settled) = effect
+            if let CoreEffect::Settled(settled) = effect
                 && owns
             {
                 self.judge.record_settlement(settled);
@@ -200,14 +200,14 @@ impl Simulation {
         }
         if !self.rules.durable_before_effect {
             let gathered = self.coordinators[c].gathered.clone();
-            let settled = |effect: &Effect| matches!(effect, Effect::Settled(_));
+            let settled = |effect: &CoreEffect| matches!(effect, CoreEffect::Settled(_));
             self.coordinators[c].gathered.retain(settled);
             let others = gathered.into_iter().filter(|effect| !settled(effect));
             self.coordinators[c].ready.extend(others);
         }
         let Some(effect) = self.coordinators[c].ready.pop_front() else { return false };
         match effect {
-            Effect::Answer { id, answer } => {
+            CoreEffect::Answer { id, answer } => {
                 let pending = &mut self.coordinators[c].pending;
                 if let Some(at) = pending.iter().position(|(of, ..)| *of == id) {
                     let (_, w, claim) = pending.remove(at);
@@ -216,9 +216,9 @@ impl Simulation {
                     }
                 }
             }
-            Effect::LookForResults { item } => self.coordinators[c].lookups.push(item),
-            Effect::Receipt { id, .. } => self.handle_receipt(c, id),
-            Effect::Settled(_) | Effect::Retry(_) | Effect::Lost { .. } => {}
+            CoreEffect::LookForResults { item } => self.coordinators[c].lookups.push(item),
+            CoreEffect::Receipt { id, .. } => self.handle_receipt(c, id),
+            CoreEffect::Settled(_) | CoreEffect::Retry(_) | CoreEffect::Lost { .. } => {}
             effect => self.coordinators[c].outlet.push_back(effect),
         }
         true
@@ -232,25 +232,25 @@ impl Simulation {
         let Some(effect) = self.coordinators[c].outlet.pop_front() else { return false };
         let owner = self.coordinators[c].owner;
         match effect {
-            Effect::Offer { item, try_id, class, .. } => {
+            CoreEffect::Offer { item, try_id, class, .. } => {
                 let n = item_number(&item);
                 self.log(|| format!("c{owner} offers item {n} try {try_id}"));
                 let present = spec(self.specs[n]);
                 self.broker.publish(names::offer(item, try_id, present, class));
             }
-            Effect::Withdraw { item, try_id } => {
+            CoreEffect::Withdraw { item, try_id } => {
                 let n = item_number(&item);
                 self.log(|| format!("c{owner} withdraws item {n} try {try_id}"));
                 self.broker.withdraw(item, try_id);
             }
-            Effect::StopExecution { exec, .. } => {
+            CoreEffect::StopExecution { exec, .. } => {
                 for w in 0..self.workers.len() {
                     if self.ensure_worker_connected(w) {
                         self.stop_execution(w, &exec);
                     }
                 }
             }
-            Effect::Stop(_) => {
+            CoreEffect::Stop(_) => {
                 for w in 0..self.workers.len() {
                     if self.ensure_worker_connected(w) {
                         self.stop_all_executions(w);
@@ -287,7 +287,7 @@ impl Simulation {
         self.judge.cancel_asked.insert(item.item);
         self.coordinators[c].commands.push((id, vec![item.item]));
         self.log(|| format!("somebody cancels item {n}"));
-        self.handle(c, Input::Cancel { id, items: vec![item] });
+        self.handle(c, CoreInput::Cancel { id, items: vec![item] });
         true
     }
 
@@ -297,7 +297,7 @@ impl Simulation {
             return false;
         }
         self.log(|| "somebody stops the sitting".to_owned());
-        self.handle(c, Input::Stop(StopLevel::Drain));
+        self.handle(c, CoreInput::Stop(StopLevel::Drain));
         true
     }
 
@@ -323,7 +323,7 @@ impl Simulation {
         if self.rules.round_reads_again {
             while self.read_report(c) {}
         }
-        self.handle(c, Input::Observed(listed));
+        self.handle(c, CoreInput::Observed(listed));
         true
     }
 
@@ -343,7 +343,7 @@ impl Simulation {
         self.coordinators[c].looked.push(item);
         let (n, found) = (item_number(&item), reports.len());
         self.log(|| format!("the store has {found} results of item {n}"));
-        self.handle(c, Input::Found { item, reports });
+        self.handle(c, CoreInput::Found { item, reports });
         true
     }
 
@@ -420,7 +420,7 @@ impl Simulation {
         }
         let due = self.coordinators[c].core.next_due_ms();
         if due.is_some_and(|ms| ms + self.coordinators[c].started <= self.now) {
-            self.handle(c, Input::Tick);
+            self.handle(c, CoreInput::Tick);
         }
         let watches = self.rules.watches_hellos && !self.setup.embedded;
         if watches && self.now >= self.coordinators[c].hellos_due {
@@ -449,10 +449,10 @@ impl Simulation {
     /// A sitting ends in order: nothing of it is in the queue as far as it could withdraw it.
     pub(crate) fn close_run_session(&mut self, c: usize) {
         let owed = u64::from(!self.coordinators[c].core.is_complete());
-        let closed = rollout_coordinator::engine::core::Closed { cancelled: owed > 0, owed };
+        let closed = rollout_coordinator::engine::core::SessionEnd { cancelled: owed > 0, owed };
         let coordinator = &self.coordinators[c];
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
-        segment.records.push(Record::Closed(closed));
+        segment.records.push(JournalRecord::Closed(closed));
         self.sync_journal(c);
         while self.perform_effect(c) {}
         while self.send_effect(c) {}
@@ -466,8 +466,8 @@ fn check_unread_claim(
     id: u64,
     claim: &rollout_protocol::wire::claim::Claim,
 ) {
-    world.handle(c, Input::Claim { id, claim: claim.clone() });
-    let run = Effect::Answer { id, answer: rollout_protocol::wire::claim::ClaimAnswer::Run };
+    world.handle(c, CoreInput::Claim { id, claim: claim.clone() });
+    let run = CoreEffect::Answer { id, answer: rollout_protocol::wire::claim::ClaimAnswer::Run };
     if world.coordinators[c].gathered.contains(&run) {
         let e = exec_number(&claim.exec);
         world.judge.fail(format!("e{e} may run although a result of its item waits unread"));

@@ -269,7 +269,7 @@ impl Simulation {
             while self.report_loss(w) {}
         }
         while self.read_report(c) {}
-        self.handle(c, rollout_coordinator::engine::core::Input::FormerExecutorsDead);
+        self.handle(c, rollout_coordinator::engine::core::CoreInput::FormerExecutorsDead);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_coordinator::engine::core::Settled;
+use rollout_coordinator::engine::core::ItemSettlement;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::ErrorCode;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
@@ -45,8 +45,8 @@ impl Settlement {
     }
 }
 
-impl From<&Settled> for Settlement {
-    fn from(settled: &Settled) -> Self {
+impl From<&ItemSettlement> for Settlement {
+    fn from(settled: &ItemSettlement) -> Self {
         let by = settled.by.as_ref().map(|by| by.exec);
         Self { by, verdict: settled.verdict.clone() }
     }
@@ -108,7 +108,7 @@ impl InvariantChecker {
     }
 
     /// Whether a settlement tells of things as they were.
-    pub(crate) fn check_settlement(&self, settled: &Settled, present: Digest) -> Result<(), String> {
+    pub(crate) fn check_settlement(&self, settled: &ItemSettlement, present: Digest) -> Result<(), String> {
         let n = item_number(&settled.item);
         if settled.verdict.outcome == ItemOutcome::Cancelled {
             let asked = self.cancel_asked.contains(&settled.item);
@@ -141,7 +141,7 @@ impl InvariantChecker {
         Ok(())
     }
 
-    fn check_settled_without_execution(&self, settled: &Settled) -> Result<(), String> {
+    fn check_settled_without_execution(&self, settled: &ItemSettlement) -> Result<(), String> {
         let n = item_number(&settled.item);
         let code = settled.verdict.error.as_ref().map(|error| &error.code);
         if settled.verdict.outcome != ItemOutcome::Failed || settled.verdict.reward.is_some() {
@@ -156,7 +156,7 @@ impl InvariantChecker {
     }
 
     /// A settlement became durable in the journal of the owner.
-    pub(crate) fn record_settlement(&mut self, settled: &Settled) {
+    pub(crate) fn record_settlement(&mut self, settled: &ItemSettlement) {
         let new = Settlement::from(settled);
         let n = item_number(&settled.item);
         match self.settled.insert(settled.item, new.clone()) {
@@ -171,7 +171,7 @@ impl InvariantChecker {
     }
 
     /// Somebody read a journal and goes on with it. `same`: in the place where it was written.
-    pub(crate) fn check_replay(&mut self, replayed: &[Settled], same: bool) {
+    pub(crate) fn check_replay(&mut self, replayed: &[ItemSettlement], same: bool) {
         let mut found = BTreeMap::new();
         for settled in replayed {
             if found.insert(settled.item, Settlement::from(settled)).is_some() {

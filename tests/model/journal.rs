@@ -1,7 +1,7 @@
 //! Run directories: segments of records, of which a crash leaves what was synced and any number of
 //! bytes of the rest.
 
-use rollout_coordinator::engine::core::{Former, Record};
+use rollout_coordinator::engine::core::{PredecessorSegment, JournalRecord};
 use rollout_protocol::digest::Digest;
 use serde_json::Deserializer;
 
@@ -17,7 +17,7 @@ pub(crate) struct ModelRunDirectory {
 #[derive(Debug, Clone)]
 pub(crate) struct ModelJournalSegment {
     pub(crate) epoch: u32,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<JournalRecord>,
     /// So many of them are synced.
     pub(crate) durable: usize,
 }
@@ -36,10 +36,10 @@ impl ModelRunDirectory {
     /// How much of each segment counts: all of it, unless a later one says how much it built on.
     fn valid_records(&self, segment: &ModelJournalSegment) -> usize {
         let named = self.segments.iter().find_map(|later| match later.records.first() {
-            Some(Record::Opened(opened)) => opened.former.filter(|f| f.epoch == segment.epoch),
+            Some(JournalRecord::Opened(opened)) => opened.former.filter(|f| f.epoch == segment.epoch),
             _ => None,
         });
-        named.map_or(segment.records.len(), |former: Former| {
+        named.map_or(segment.records.len(), |former: PredecessorSegment| {
             usize::try_from(former.bytes).expect("a number of records")
         })
     }
@@ -51,16 +51,16 @@ impl ModelRunDirectory {
     }
 
     /// Every record that counts, in order.
-    pub(crate) fn replay(&self) -> impl Iterator<Item = &Record> {
+    pub(crate) fn replay(&self) -> impl Iterator<Item = &JournalRecord> {
         self.segments.iter().flat_map(|segment| &segment.records[..self.valid_records(segment)])
     }
 
     /// What the next segment names as its former one: whatever is read is made durable first.
-    pub(crate) fn seal_last_segment(&mut self) -> Option<Former> {
+    pub(crate) fn seal_last_segment(&mut self) -> Option<PredecessorSegment> {
         let last = self.segments.last_mut()?;
         last.durable = last.records.len();
         let bytes = last.records.len() as u64;
-        Some(Former { epoch: last.epoch, bytes, digest: Digest::from_bytes([0; 32]) })
+        Some(PredecessorSegment { epoch: last.epoch, bytes, digest: Digest::from_bytes([0; 32]) })
     }
 
     /// Whether it has everything up to a place.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_coordinator::engine::core::{OfferedTry, Record, Settled};
+use rollout_coordinator::engine::core::{OfferedTry, JournalRecord, ItemSettlement};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{ItemOutcome, Verdict};
@@ -56,23 +56,23 @@ impl ReferenceItem {
 }
 
 impl ReferenceModel {
-    pub(crate) fn apply_record(&mut self, record: &Record) {
+    pub(crate) fn apply_record(&mut self, record: &JournalRecord) {
         match record {
-            Record::Offered { tries } => tries.iter().for_each(|offered| self.apply_offer(offered)),
-            Record::Reported { report, .. } | Record::Recovered { report } => self.apply_report(report),
-            Record::Heard { executions, .. } => {
+            JournalRecord::Offered { tries } => tries.iter().for_each(|offered| self.apply_offer(offered)),
+            JournalRecord::Reported { report, .. } | JournalRecord::Recovered { report } => self.apply_report(report),
+            JournalRecord::Heard { executions, .. } => {
                 for heard in executions {
                     self.add_execution(heard.item, heard.exec, heard.try_id, false);
                 }
             }
-            Record::Cancelled { items } => self.cancelled.extend(items.iter().map(|i| i.item)),
-            Record::Claimed { claim } => self.add_execution(claim.item, claim.exec, claim.try_id, false),
-            Record::Lost { item, exec, .. } => {
+            JournalRecord::Cancelled { items } => self.cancelled.extend(items.iter().map(|i| i.item)),
+            JournalRecord::Claimed { claim } => self.add_execution(claim.item, claim.exec, claim.try_id, false),
+            JournalRecord::Lost { item, exec, .. } => {
                 if let Some(execution) = self.find_execution(item, exec) {
                     execution.lost |= execution.result.is_none();
                 }
             }
-            Record::Respecified { item, spec } => {
+            JournalRecord::Respecified { item, spec } => {
                 if let Some(item) = self.items.get_mut(item) {
                     item.spec = *spec;
                     item.floor = item.current.next(item.current.epoch);
@@ -119,7 +119,7 @@ impl ReferenceModel {
     }
 
     /// Whether the item may be settled like this now; settles it.
-    pub(crate) fn settle(&mut self, settled: &Settled) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, settled: &ItemSettlement) -> Result<(), String> {
         let n = item_number(&settled.item);
         let Some(item) = self.items.get_mut(&settled.item) else {
             // Nothing of it was ever offered: only a user can have ended it.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{BenchError, floor, noop, usage};
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 use crate::events::{MaterializeMode, Reporter};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::plan::JobPlan;
@@ -18,7 +18,7 @@ use crate::workloads::job::JobPlanner;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
-pub struct Dispatch {
+pub struct DispatchBench {
     /// Trials.
     pub items: u32,
     /// Trials at a time.
@@ -29,7 +29,7 @@ pub struct Dispatch {
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
-pub struct Measured {
+pub struct DispatchMeasurement {
     /// Trials.
     pub items: u32,
     /// Trials at a time.
@@ -59,12 +59,12 @@ pub struct Measured {
 /// # Errors
 /// [`BenchError`].
 pub async fn dispatch(
-    what: Dispatch,
+    what: DispatchBench,
     store: Arc<dyn BlobStore>,
     directory: &Path,
-) -> Result<Measured, BenchError> {
+) -> Result<DispatchMeasurement, BenchError> {
     let plan = Arc::new(noop::plan(what.items, &*store).await?);
-    let layout = Layout::new(directory.join("run"));
+    let layout = RunLayout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
     let facts = noop::facts(layout.root().to_owned(), what.items, what.materialize);
     let (events, reporter) = Reporter::start(facts, Arc::clone(&store), Vec::new())?;
@@ -81,7 +81,7 @@ pub async fn dispatch(
     let journal = std::fs::metadata(layout.segment(1))?.len();
     let (floor, floor_took) = measure_floor(what, &layout, journal).await?;
     let per_second = |took: Duration| f64::from(what.items) / took.as_secs_f64();
-    Ok(Measured {
+    Ok(DispatchMeasurement {
         items: what.items,
         window: what.window,
         materialize: what.materialize,
@@ -97,16 +97,16 @@ pub async fn dispatch(
 }
 
 fn run(
-    what: Dispatch,
+    what: DispatchBench,
     plan: &Arc<JobPlan>,
     store: Arc<dyn BlobStore>,
-    layout: Layout,
+    layout: RunLayout,
     events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
 ) -> EmbeddedRun<JobPlanner> {
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     EmbeddedRun {
-        opening: noop::opening(layout, plan, what.window),
+        opening: noop::run_open_options(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
         slots: what.window,
@@ -120,8 +120,8 @@ fn run(
 }
 
 async fn measure_floor(
-    what: Dispatch,
-    layout: &Layout,
+    what: DispatchBench,
+    layout: &RunLayout,
     journal: u64,
 ) -> Result<(&'static str, Duration), BenchError> {
     let root = layout.root().to_owned();
@@ -150,10 +150,10 @@ mod tests {
 
     use super::*;
 
-    async fn run(materialize: MaterializeMode) -> Measured {
+    async fn run(materialize: MaterializeMode) -> DispatchMeasurement {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = FsStore::open(&directory.path().join("blobs")).await.expect("a store");
-        let what = Dispatch { items: 300, window: 16, materialize };
+        let what = DispatchBench { items: 300, window: 16, materialize };
         dispatch(what, Arc::new(store), directory.path()).await.expect("measured")
     }
 

@@ -17,15 +17,15 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};
 
 use super::BenchError;
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::{Opening, RunError, Taking};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{RunOpenOptions, RunError, LockOptions};
 use crate::events::{MaterializeMode, JobFacts};
 use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;
 
 /// The provider that the trials ask for.
-pub(super) const KIND: ProviderKind = ProviderKind::Process;
+pub(super) const PROVIDER: ProviderKind = ProviderKind::Process;
 
 /// The plan of trials that do nothing, its documents stored.
 pub(super) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
@@ -37,15 +37,15 @@ pub(super) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, B
 }
 
 /// A run of the plan in a directory.
-pub(super) fn opening(layout: Layout, plan: &JobPlan, window: u32) -> Opening {
-    Opening {
+pub(super) fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -> RunOpenOptions {
+    RunOpenOptions {
         layout,
         job: "bench".to_owned(),
         plan: plan.digest(),
         permits: window as usize,
         retry: RetryPolicy::default(),
-        taking: Taking::default(),
-        bounds: Bounds::default(),
+        taking: LockOptions::default(),
+        bounds: RemoteTimeouts::default(),
         reopen: None,
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Ru
         source,
     })?;
     Ok(Arc::new(NullRunner(TrialServices {
-        providers: BTreeMap::from([(KIND, Arc::new(NullProvider(KIND)) as _)]),
+        providers: BTreeMap::from([(PROVIDER, Arc::new(NullProvider(PROVIDER)) as _)]),
         files,
         variables: TrialVariables::default(),
         disks: Arc::default(),

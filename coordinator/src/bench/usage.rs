@@ -24,7 +24,7 @@ pub(super) fn peak_memory_bytes() -> Option<u64> {
 /// Reads the processor time of this process and of the server.
 #[cfg(feature = "nats")]
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct CpuMeter {
     /// The server's process, where it is known.
     pub(super) server: Option<u32>,
 }
@@ -32,20 +32,20 @@ pub(super) struct Meter {
 /// Processor time.
 #[cfg(feature = "nats")]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Used {
+pub(super) struct CpuUsage {
     pub(super) own: Duration,
     pub(super) server: Option<Duration>,
 }
 
 #[cfg(feature = "nats")]
-impl Meter {
-    pub(super) fn read(&self) -> Used {
-        Used { own: cpu(), server: self.server.and_then(of_process) }
+impl CpuMeter {
+    pub(super) fn read(&self) -> CpuUsage {
+        CpuUsage { own: cpu(), server: self.server.and_then(process_cpu) }
     }
 }
 
 #[cfg(feature = "nats")]
-impl Used {
+impl CpuUsage {
     pub(super) fn since(self, before: &Self) -> Self {
         let server = self.server.zip(before.server);
         Self {
@@ -57,7 +57,7 @@ impl Used {
 
 /// Processor time of another process's living threads; unknown where the system does not say.
 #[cfg(feature = "nats")]
-fn of_process(pid: u32) -> Option<Duration> {
+fn process_cpu(pid: u32) -> Option<Duration> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let used = threads.flatten().filter_map(|thread| {
         let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;

@@ -18,7 +18,7 @@ use super::value_parsers;
 #[cfg(feature = "nats")]
 use super::worker_value_parsers;
 use crate::config::LogLevel;
-use crate::engine::{Patience, Reopen};
+use crate::engine::{LockWaitPolicy, ReopenSelection};
 use crate::events::MaterializeMode;
 
 /// Runs agents on tasks in isolated environments and never loses or double-counts a result.
@@ -152,7 +152,7 @@ pub(super) struct RunArgs {
 
     /// Settled trials that run again, by `rollout retry`.
     #[arg(skip)]
-    pub(super) reopen: Option<Reopen>,
+    pub(super) reopen: Option<ReopenSelection>,
 }
 
 /// Run trials of the runs of a server, on this host
@@ -373,9 +373,9 @@ pub(super) struct RetryArgs {
 
 impl RunArgs {
     /// How patiently the run is taken from an owner that may be dead.
-    pub(super) fn lock_wait_policy(&self) -> Patience {
+    pub(super) fn lock_wait_policy(&self) -> LockWaitPolicy {
         let stale = self.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-        Patience {
+        LockWaitPolicy {
             stale: stale.unwrap_or(LOCK_STALE),
             force: self.force,
             wait: !self.no_wait,

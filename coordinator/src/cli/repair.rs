@@ -11,9 +11,9 @@ use super::error::CliError;
 use super::output::Printer;
 use super::store_url;
 use crate::engine::LockError;
-use crate::engine::journal::{Damage, Layout};
+use crate::engine::journal::{JournalDamage, RunLayout};
 use crate::results::escape;
-use crate::workloads::repair::{self, RepairError, Repaired, Request};
+use crate::workloads::repair::{self, RepairError, RepairReport, RepairRequest};
 
 /// Names that are printed of a list.
 const MAX_NAMED: usize = 20;
@@ -42,9 +42,9 @@ pub(super) struct RepairArgs {
 
 /// Runs the command.
 pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let search = Layout::of_search(&args.run_dir);
+    let search = RunLayout::for_search(&args.run_dir);
     let is_search = search.manifest().exists() || args.run_dir.join("node_ideas").is_dir();
-    let layout = if is_search { search } else { Layout::new(&args.run_dir) };
+    let layout = if is_search { search } else { RunLayout::new(&args.run_dir) };
     let blobs = match store_url::for_run(args.store.as_deref(), &args.run_dir) {
         Err(error) if args.store.is_some() => return Err(error),
         found => found,
@@ -54,7 +54,7 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
         Err(absent) => (None, Some(absent)),
     };
     let dry_run = args.dry_run;
-    let repaired = repair::repair(Request { layout, store, dry_run }).await?;
+    let repaired = repair::repair(RepairRequest { layout, store, dry_run }).await?;
     printer.data(&render(&repaired, dry_run))?;
     if let Some(absent) = absent.filter(|_| !repaired.is_clean() && !repaired.exact) {
         printer.warning(&format!("{}: results in it are not restored", absent.message));
@@ -64,14 +64,14 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
 }
 
 /// The repair for people.
-fn render(repaired: &Repaired, dry_run: bool) -> String {
+fn render(repaired: &RepairReport, dry_run: bool) -> String {
     if repaired.is_clean() {
         return "nothing is damaged\n".to_owned();
     }
     let would = if dry_run { "would be " } else { "" };
     let mut lines = Vec::new();
     for damage in &repaired.damages {
-        let Damage { path, offset, end, mended } = damage;
+        let JournalDamage { path, offset, end, mended } = damage;
         let place = format!("{}, bytes {offset} to {end}", path.display());
         lines.push(match mended {
             Some(_) if repaired.exact => format!("{place}: {would}restored, one bit had changed"),

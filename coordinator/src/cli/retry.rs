@@ -8,15 +8,15 @@ use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
 use super::run;
-use crate::engine::Reopen;
+use crate::engine::ReopenSelection;
 
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let RetryArgs { run_dir, failed, trial, options, .. } = args;
     let reopen = match (failed, trial.is_empty()) {
-        (true, _) => Reopen::Failed,
-        (false, true) => Reopen::Infrastructure,
-        (false, false) => Reopen::Trials(trial),
+        (true, _) => ReopenSelection::Failed,
+        (false, true) => ReopenSelection::Infrastructure,
+        (false, false) => ReopenSelection::Trials(trial),
     };
     let Invocation { directory, arguments, left_out } = Invocation::read(&run_dir)?;
     let missing: Vec<_> = left_out.iter().filter(|name| !options.contains(name)).collect();

@@ -8,11 +8,11 @@ use rollout_protocol::version::RUN_FORMAT;
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 
 /// The manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct RunManifest {
     /// Format of the run directory.
     pub format: u32,
     /// Run.
@@ -36,7 +36,7 @@ pub struct Manifest {
     /// Items offered and unreported.
     pub in_flight: u64,
     /// What of the journal is known to be durable.
-    pub journal: JournalHead,
+    pub journal: JournalExtent,
     /// Files of terminal records that will not change any more.
     pub sealed: Vec<RecordsFile>,
     /// The file of terminal records after them, which the next sitting writes again; `None` unless a
@@ -65,7 +65,7 @@ pub enum RunState {
 
 /// A durable length of the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JournalHead {
+pub struct JournalExtent {
     /// Segment.
     pub epoch: u32,
     /// Its length, bytes.
@@ -85,12 +85,12 @@ pub struct RecordsFile {
     pub digest: Digest,
 }
 
-impl Manifest {
+impl RunManifest {
     /// Reads the manifest of a run directory; `None` when there is none.
     ///
     /// # Errors
     /// [`RunError`] when it cannot be read, is damaged, or is of a newer format.
-    pub fn read(layout: &Layout) -> Result<Option<Self>, RunError> {
+    pub fn read(layout: &RunLayout) -> Result<Option<Self>, RunError> {
         let path = layout.manifest();
         let failed = |source| RunError::File { action: "read", path: path.clone(), source };
         let bytes = match std::fs::read(&path) {
@@ -115,9 +115,9 @@ impl Manifest {
     ///
     /// # Errors
     /// [`RunError::File`].
-    pub fn write(&self, layout: &Layout) -> Result<(), RunError> {
+    pub fn write(&self, layout: &RunLayout) -> Result<(), RunError> {
         let whole = Self { digest: Some(self.content()), ..self.clone() };
-        super::file::write_json(&layout.manifest(), &whole)
+        super::atomic_file::write_json(&layout.manifest(), &whole)
     }
 
     /// Digest of everything but the digest.

@@ -8,11 +8,11 @@
 pub mod concurrency;
 pub mod core;
 mod event_loop;
-pub(crate) mod file;
+pub(crate) mod atomic_file;
 pub mod journal;
 mod lock;
 mod manifest;
-mod needs;
+mod requirements;
 mod open;
 mod planner;
 pub mod reconcile;
@@ -20,18 +20,18 @@ mod records;
 mod reopen;
 
 pub use event_loop::{
-    Ended, Engine, Keeper, LiveExecution, News, Outlet, Sources, Standing, Workers,
+    EngineOutcome, Engine, DurableStateListener, LiveExecution, EngineMessage, QueuePublisher, EngineInputs, DurableState, WorkerLocation,
 };
 pub(crate) use lock::host_name;
 pub use lock::{
-    Fence, FileId, LockError, LockOwner, Lost, Patience, RunEntry, RunFacts, RunLock, Shared,
-    Taking,
+    Fence, FileId, LockError, LockOwner, LockLostError, LockWaitPolicy, RunEntry, RunEntryInfo, RunLock, KvLockOptions,
+    LockOptions,
 };
-pub use manifest::{JournalHead, Manifest, RecordsFile, RunState};
-pub use needs::{Needs, Unfit};
-pub use open::{OpenError, OpenRun, Opening, begin};
+pub use manifest::{JournalExtent, RunManifest, RecordsFile, RunState};
+pub use requirements::{WorkerRequirements, UnfitReason};
+pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
 pub use planner::Planner;
-pub use reopen::Reopen;
+pub use reopen::ReopenSelection;
 
 use rollout_worker::queue::traits::QueueError;
 
@@ -45,7 +45,7 @@ pub enum RunError {
     Open(#[from] OpenError),
     /// Another process has the run now.
     #[error("the lock of the run is lost")]
-    LockLost(#[source] Lost),
+    LockLost(#[source] LockLostError),
     /// The journal cannot be written.
     #[error("the run cannot go on because its journal cannot be written")]
     Journal(#[from] JournalError),

@@ -17,27 +17,27 @@ use rollout_protocol::wire::delivery::PreviousPools;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use super::lock::{self, LockError, RunLock, Taken, Taking};
-use super::manifest::Manifest;
-use super::records::{RecordsWriter, Written};
-use super::reopen::{Reopen, Superseded};
+use super::lock::{self, LockError, RunLock, LockGrant, LockOptions};
+use super::manifest::RunManifest;
+use super::records::{RecordsWriter, RecordsFileSet};
+use super::reopen::{ReopenSelection, SupersededResults};
 use super::{Fence, Planner, RunError};
 use crate::engine::core::{
-    Bounds, Core, Effect, Former, Opened, Record, Settings, Settled, Takeover,
+    RemoteTimeouts, Core, CoreEffect, PredecessorSegment, SessionStart, JournalRecord, CoreSettings, ItemSettlement, Takeover,
 };
-use crate::engine::journal::{self, JournalError, Layout, Replay, Writer};
+use crate::engine::journal::{self, JournalError, RunLayout, ReplaySummary, JournalWriter};
 
 /// Settled trials named in the refusal of another plan.
-const NAMED: usize = 20;
+const MAX_NAMED_TRIALS: usize = 20;
 
 /// Events sent at once while former settlements are replayed.
 const REPLAY_BATCH: usize = 256;
 
 /// What to open.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct RunOpenOptions {
     /// The run directory.
-    pub layout: Layout,
+    pub layout: RunLayout,
     /// Name of the job.
     pub job: String,
     /// Digest of the plan.
@@ -47,27 +47,27 @@ pub struct Opening {
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
     /// How the run is taken.
-    pub taking: Taking,
+    pub taking: LockOptions,
     /// Waits, for a run whose workers are elsewhere.
-    pub bounds: Bounds,
+    pub bounds: RemoteTimeouts,
     /// Settled trials that run again.
-    pub reopen: Option<Reopen>,
+    pub reopen: Option<ReopenSelection>,
 }
 
 /// A run that this process owns.
 #[derive(Debug)]
 pub struct OpenRun {
-    pub(super) layout: Layout,
+    pub(super) layout: RunLayout,
     pub(super) job: String,
     pub(super) plan: Digest,
     pub(super) run: RunId,
     pub(super) epoch: u32,
     pub(super) created_at: Timestamp,
     pub(super) core: Core,
-    pub(super) writer: Writer,
+    pub(super) writer: JournalWriter,
     pub(super) records: RecordsWriter,
     /// The files of records that a manifest of this sitting names until its end.
-    pub(super) written: Written,
+    pub(super) written: RecordsFileSet,
     pub(super) fence: Fence,
     pub(super) former_pools: PreviousPools,
     /// Epochs that reopened settled items.
@@ -82,7 +82,7 @@ impl OpenRun {
     }
 
     /// Its directory.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &RunLayout {
         &self.layout
     }
 
@@ -160,8 +160,8 @@ pub enum OpenError {
 ///
 /// # Errors
 /// [`RunError`]; nothing was written then but the lock's own files.
-pub async fn begin<P: Planner + 'static>(
-    opening: Opening,
+pub async fn open_run<P: Planner + 'static>(
+    opening: RunOpenOptions,
     planner: P,
     events: mpsc::Sender<Vec<RunEvent>>,
     stops: &mut mpsc::Receiver<StopLevel>,
@@ -171,14 +171,14 @@ pub async fn begin<P: Planner + 'static>(
     let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
     made.map_err(|source| OpenError::Directory { path: root.clone(), source })?;
     let acquired = RunLock::acquire(&opening.layout, &opening.taking, stops).await;
-    let (lock, taken) = acquired.map_err(|error| OpenError::of_lock(error, root))?;
+    let (lock, taken) = acquired.map_err(|error| OpenError::from_lock(error, root))?;
     let opened = supervise::blocking(move || {
-        open(opening, taken, &planner, &events).map(|run| (run, planner))
+        open_locked(opening, taken, &planner, &events).map(|run| (run, planner))
     })
     .await;
     match opened {
         Ok((run, planner)) => {
-            lock.tell(run.standing(&planner));
+            lock.publish_durable_state(run.durable_state(&planner));
             Ok((run, lock, planner))
         }
         Err(error) => {
@@ -191,57 +191,57 @@ pub async fn begin<P: Planner + 'static>(
 
 /// Replays the journal and begins a new epoch. Former settlements go to `events` and to the records
 /// on the way. Blocks.
-fn open(
-    opening: Opening,
-    taken: Taken,
+fn open_locked(
+    opening: RunOpenOptions,
+    taken: LockGrant,
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let Opening { layout, job, plan, permits, retry, bounds, reopen, taking } = opening;
+    let RunOpenOptions { layout, job, plan, permits, retry, bounds, reopen, taking } = opening;
     let pool = taking.shared.map(|shared| shared.facts.pool);
     let (root, epoch) = (layout.root().to_owned(), taken.epoch);
-    let manifest = Manifest::read(&layout)?;
+    let manifest = RunManifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    let survey = journal::Survey::of(&layout).map_err(damaged)?;
+    let survey = journal::SegmentIndex::read(&layout).map_err(damaged)?;
     let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
     let mut reopenings = reopenings(&survey, manifest.as_ref());
     // The manifest of this sitting must not name files that hold what was superseded.
     let written = match &manifest {
-        Some(manifest) if unchanged => written_under(manifest, plan),
-        _ => Written::default(),
+        Some(manifest) if unchanged => record_files_of_plan(manifest, plan),
+        _ => RecordsFileSet::default(),
     };
     let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
     let durable = durable_lengths(manifest.as_ref(), &taken);
 
-    let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
+    let settings = CoreSettings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let core = Core::new(settings);
-    let superseded = Superseded::new(reopened, reopen);
-    let mut replaying = Replaying::new(core, planner, events, &records, &job, epoch, superseded);
+    let superseded = SupersededResults::new(reopened, reopen);
+    let mut replaying = JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
-    let Replaying { mut core, changed, mut superseded, .. } = replaying;
-    check(&root, changed, &superseded)?;
+    let JournalReplayer { mut core, changed, mut superseded, .. } = replaying;
+    check_plan(&root, changed, &superseded)?;
     let now = Timestamp::now();
     let known = replay.as_ref().map(|replay| replay.first.1.run);
     let run = known.or(taken.run).unwrap_or_else(|| RunId::from_bytes(rand::random()));
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
-    core.begin(run, retry);
+    core.begin_session(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
     // A former owner may have died between a write and its sync: what is built on must not vanish.
-    let persisted = former.map_or(Ok(()), |former| journal::persist(&layout, former.epoch));
+    let persisted = former.map_or(Ok(()), |former| journal::sync_segment(&layout, former.epoch));
     persisted.map_err(damaged)?;
     let reopened = superseded.chosen().to_vec();
-    let opened = Opened { reopened, pool, ..opened(run, plan, retry, former, &taken) };
-    core.apply(now, Record::Opened(Box::new(opened.clone())), &mut Vec::new());
-    recall(&mut core, now, &opened.reopened, &mut superseded);
+    let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &taken) };
+    core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
+    restore_executions(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
     let writer = begin_epoch(&layout, now, opened)?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
-    let Taken { takeover, fence, .. } = taken;
+    let LockGrant { takeover, fence, .. } = taken;
     send_takeover(events, takeover.as_ref(), now);
     warn_of_torn_tail(replay.as_ref(), events);
     Ok(OpenRun {
@@ -263,7 +263,7 @@ fn open(
 }
 
 /// Epochs, and how much of their segments is known to be durable.
-fn durable_lengths(manifest: Option<&Manifest>, taken: &Taken) -> Vec<(u32, u64)> {
+fn durable_lengths(manifest: Option<&RunManifest>, taken: &LockGrant) -> Vec<(u32, u64)> {
     let noted = manifest.map(|m| (m.journal.epoch, m.journal.durable_bytes));
     let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
     noted.into_iter().chain(confirmed).collect()
@@ -271,7 +271,7 @@ fn durable_lengths(manifest: Option<&Manifest>, taken: &Taken) -> Vec<(u32, u64)
 
 /// Epochs whose sittings reopened settled items. A repair joins sittings in one segment: only the
 /// manifest keeps their epochs.
-fn reopenings(survey: &journal::Survey, manifest: Option<&Manifest>) -> BTreeSet<u32> {
+fn reopenings(survey: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
     let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
     survey.reopenings().into_iter().chain(kept).collect()
 }
@@ -284,19 +284,19 @@ fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeove
 
 /// The files of records that hold the settlements of this plan. Those of another plan may hold
 /// others, and so may those of before a trial was reopened.
-fn written_under(manifest: &Manifest, plan: Digest) -> Written {
+fn record_files_of_plan(manifest: &RunManifest, plan: Digest) -> RecordsFileSet {
     if manifest.plan != plan {
-        return Written::default();
+        return RecordsFileSet::default();
     }
-    Written { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
+    RecordsFileSet { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
 }
 
 /// Refuses the sitting when results are of another plan, or what is to be reopened has none.
-fn check(root: &Path, changed: Vec<String>, superseded: &Superseded) -> Result<(), OpenError> {
+fn check_plan(root: &Path, changed: Vec<String>, superseded: &SupersededResults) -> Result<(), OpenError> {
     let root = root.to_owned();
     if !changed.is_empty() {
         let count = changed.len();
-        let names = changed.into_iter().take(NAMED).collect();
+        let names = changed.into_iter().take(MAX_NAMED_TRIALS).collect();
         return Err(OpenError::Changed { root, count, names, differences: Vec::new() });
     }
     let names = superseded.unknown();
@@ -304,21 +304,21 @@ fn check(root: &Path, changed: Vec<String>, superseded: &Superseded) -> Result<(
 }
 
 /// Gives items that run again the executions of the settlements that were taken back.
-fn recall(core: &mut Core, at: Timestamp, items: &[ItemId], superseded: &mut Superseded) {
+fn restore_executions(core: &mut Core, at: Timestamp, items: &[ItemId], superseded: &mut SupersededResults) {
     for item in items {
-        core.recall(*item, at, superseded.reopened(*item));
+        core.restore_executions(*item, at, superseded.reopened(*item));
     }
 }
 
 /// The first record of this sitting.
-fn opened(
+fn session_start(
     run: RunId,
     plan: Digest,
     retry: RetryPolicy,
-    former: Option<Former>,
-    taken: &Taken,
-) -> Opened {
-    Opened {
+    former: Option<PredecessorSegment>,
+    taken: &LockGrant,
+) -> SessionStart {
+    SessionStart {
         format: RUN_FORMAT,
         run,
         epoch: taken.epoch,
@@ -337,8 +337,8 @@ fn opened(
 }
 
 /// Creates the segment of an epoch: where files cannot be locked, that is what only one can do.
-fn begin_epoch(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Writer, RunError> {
-    Writer::create(layout, at, opened).map_err(|error| match error {
+fn begin_epoch(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<JournalWriter, RunError> {
+    JournalWriter::create(layout, at, opened).map_err(|error| match error {
         JournalError::Io { action: "create", source, .. }
             if source.kind() == std::io::ErrorKind::AlreadyExists =>
         {
@@ -350,7 +350,7 @@ fn begin_epoch(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Writer,
 }
 
 impl OpenError {
-    fn of_lock(error: LockError, root: PathBuf) -> Self {
+    fn from_lock(error: LockError, root: PathBuf) -> Self {
         match error {
             LockError::Journal(source) => Self::Journal { root, source },
             error => Self::Lock(error),
@@ -358,7 +358,7 @@ impl OpenError {
     }
 }
 
-struct Replaying<'a> {
+struct JournalReplayer<'a> {
     core: Core,
     planner: &'a dyn Planner,
     events: &'a mpsc::Sender<Vec<RunEvent>>,
@@ -368,11 +368,11 @@ struct Replaying<'a> {
     started: bool,
     batch: Vec<RunEvent>,
     changed: Vec<String>,
-    effects: Vec<Effect>,
-    superseded: Superseded,
+    effects: Vec<CoreEffect>,
+    superseded: SupersededResults,
 }
 
-impl<'a> Replaying<'a> {
+impl<'a> JournalReplayer<'a> {
     fn new(
         core: Core,
         planner: &'a dyn Planner,
@@ -380,7 +380,7 @@ impl<'a> Replaying<'a> {
         records: &'a RecordsWriter,
         job: &'a str,
         epoch: u32,
-        superseded: Superseded,
+        superseded: SupersededResults,
     ) -> Self {
         Self {
             core,
@@ -397,8 +397,8 @@ impl<'a> Replaying<'a> {
         }
     }
 
-    fn apply(&mut self, at: Timestamp, record: Record) {
-        if let Record::Opened(opened) = &record
+    fn apply(&mut self, at: Timestamp, record: JournalRecord) {
+        if let JournalRecord::Opened(opened) = &record
             && !self.started
         {
             self.started = true;
@@ -406,24 +406,24 @@ impl<'a> Replaying<'a> {
             send_started(self.events, self.job, opened.run, self.epoch, total, at);
         }
         let reopened = match &record {
-            Record::Opened(opened) => opened.reopened.clone(),
-            Record::Reopened { items, .. } => items.clone(),
+            JournalRecord::Opened(opened) => opened.reopened.clone(),
+            JournalRecord::Reopened { items, .. } => items.clone(),
             _ => Vec::new(),
         };
         let mut effects = std::mem::take(&mut self.effects);
         self.core.apply(at, record, &mut effects);
-        recall(&mut self.core, at, &reopened, &mut self.superseded);
+        restore_executions(&mut self.core, at, &reopened, &mut self.superseded);
         for effect in effects.drain(..) {
-            if let Effect::Settled(settled) = effect {
+            if let CoreEffect::Settled(settled) = effect {
                 let spec = self.core.settled_spec(&settled.item);
-                self.planner.settled(&settled, spec);
+                self.planner.on_settled(&settled, spec);
                 self.settled(*settled);
             }
         }
         self.effects = effects;
     }
 
-    fn settled(&mut self, settled: Settled) {
+    fn settled(&mut self, settled: ItemSettlement) {
         let Some(planned) = self.planner.find(&settled.item) else { return };
         let name = self.planner.name(planned.ordinal);
         let Some(settled) = self.superseded.take(settled, &name) else { return };
@@ -459,11 +459,11 @@ impl<'a> Replaying<'a> {
 
 /// The terminal record of a settled item.
 pub(super) fn settlement(
-    settled: Settled,
+    settled: ItemSettlement,
     name: ItemName,
     task_git_commit_id: Option<String>,
 ) -> Settlement {
-    let Settled { item, by, verdict, superseded, at, .. } = settled;
+    let ItemSettlement { item, by, verdict, superseded, at, .. } = settled;
     Settlement { item, name, by, verdict, superseded, settled_at: at, task_git_commit_id }
 }
 
@@ -486,7 +486,7 @@ fn send_started(
     send(events, vec![RunEvent { at: Timestamp::now(), kind }]);
 }
 
-fn warn_of_torn_tail(replay: Option<&Replay>, events: &mpsc::Sender<Vec<RunEvent>>) {
+fn warn_of_torn_tail(replay: Option<&ReplaySummary>, events: &mpsc::Sender<Vec<RunEvent>>) {
     let Some(torn) = replay.map(|replay| replay.torn_bytes).filter(|torn| *torn > 0) else {
         return;
     };

@@ -9,9 +9,9 @@ use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
 
-use crate::engine::Needs;
-use crate::engine::concurrency::Tickets;
-use crate::engine::core::{NewItem, Settled};
+use crate::engine::WorkerRequirements;
+use crate::engine::concurrency::ConcurrencyLimiter;
+use crate::engine::core::{NewItem, ItemSettlement};
 
 /// Knows what is owed and how to ask for it.
 pub trait Planner: Send {
@@ -28,7 +28,7 @@ pub trait Planner: Send {
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer;
 
     /// What the items of each lane need of a worker.
-    fn lanes(&self) -> &[Needs];
+    fn lanes(&self) -> &[WorkerRequirements];
 
     /// The items that a user's selection names, in the plan's order.
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
@@ -44,12 +44,12 @@ pub trait Planner: Send {
 
     /// Rings when a plan that grows has more items than before, or will have no more. A plan that
     /// is whole from the beginning has none.
-    fn growth(&self) -> Option<Arc<Notify>> {
+    fn growth_signal(&self) -> Option<Arc<Notify>> {
         None
     }
 
     /// Without which some commands of its items may not run, if there are such.
-    fn tickets(&self) -> Option<Arc<Tickets>> {
+    fn concurrency_limiter(&self) -> Option<Arc<ConcurrencyLimiter>> {
         None
     }
 
@@ -61,5 +61,5 @@ pub trait Planner: Send {
     /// Hears of every settlement that is durable, once in every sitting: those of former sittings
     /// while the run is opened, also of items that are not in the plan. `spec` is what the item ran
     /// under. A plan that grows may have the item from now on.
-    fn settled(&self, _settled: &Settled, _spec: Option<Digest>) {}
+    fn on_settled(&self, _settled: &ItemSettlement, _spec: Option<Digest>) {}
 }

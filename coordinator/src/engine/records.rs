@@ -16,27 +16,27 @@ use rollout_protocol::record::Settlement;
 
 use super::RunError;
 use super::manifest::RecordsFile;
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 
 /// Settlements in one file: large enough that a million items make a hundred files, small enough
 /// that writing the last one again after a crash takes no time.
-const PER_FILE: u64 = 10_000;
+const SETTLEMENTS_PER_FILE: u64 = 10_000;
 
 /// Batches that may wait for the writer.
-const BACKLOG: usize = 64;
+const MAX_QUEUED_BATCHES: usize = 64;
 
 /// Extension of files that are not whole.
-const PARTIAL: &str = "partial";
+const PARTIAL_EXTENSION: &str = "partial";
 
 /// What the writer is told.
-enum Order {
+enum RecordsCommand {
     Add(Vec<Arc<Settlement>>),
     Finish,
 }
 
 /// The files of terminal records at the end of a sitting.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Written {
+pub(super) struct RecordsFileSet {
     /// Those that will not change any more.
     pub(super) sealed: Vec<RecordsFile>,
     /// The last one, unless it has nothing.
@@ -47,25 +47,25 @@ pub(super) struct Written {
 /// leaves every file as it was.
 #[derive(Debug)]
 pub(super) struct RecordsWriter {
-    settlements: SyncSender<Order>,
-    thread: Option<JoinHandle<Result<Written, RunError>>>,
+    settlements: SyncSender<RecordsCommand>,
+    thread: Option<JoinHandle<Result<RecordsFileSet, RunError>>>,
 }
 
 impl RecordsWriter {
     /// Starts after the settlements that the `sealed` files hold; as many are skipped.
     pub(super) fn start(
-        layout: &Layout,
+        layout: &RunLayout,
         epoch: u32,
         sealed: Vec<RecordsFile>,
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
         std::fs::create_dir_all(&directory).map_err(failed)?;
-        let (sender, receiver) = sync_channel(BACKLOG);
+        let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {
             let skip = sealed.iter().map(|s| s.settlements).sum();
-            Files { layout, epoch, skip, sealed, open: None }.write_all(&receiver)
+            RecordsFileWriter { layout, epoch, skip, sealed, open: None }.write_all(&receiver)
         })
         .map_err(failed)?;
         Ok(Self { settlements: sender, thread: Some(thread) })
@@ -74,26 +74,26 @@ impl RecordsWriter {
     /// Adds settlements. Blocks while the disk is far behind.
     pub(super) fn add(&self, settlements: Vec<Arc<Settlement>>) {
         // The writer ends early only with an error, which `finish` returns.
-        drop(self.settlements.send(Order::Add(settlements)));
+        drop(self.settlements.send(RecordsCommand::Add(settlements)));
     }
 
     /// Writes and syncs what is left.
-    pub(super) fn finish(mut self) -> Result<Written, RunError> {
-        drop(self.settlements.send(Order::Finish));
+    pub(super) fn finish(mut self) -> Result<RecordsFileSet, RunError> {
+        drop(self.settlements.send(RecordsCommand::Finish));
         let thread = self.thread.take().expect("finish is called once");
         thread.join().map_err(|_| RunError::PartEnded("the writer of records"))?
     }
 }
 
-struct Files {
-    layout: Layout,
+struct RecordsFileWriter {
+    layout: RunLayout,
     epoch: u32,
     skip: u64,
     sealed: Vec<RecordsFile>,
-    open: Option<Open>,
+    open: Option<OpenRecordsFile>,
 }
 
-struct Open {
+struct OpenRecordsFile {
     /// Its name when it is whole.
     path: PathBuf,
     /// Its name until then.
@@ -104,19 +104,19 @@ struct Open {
     digest: DigestHasher,
 }
 
-impl Files {
-    fn write_all(mut self, orders: &Receiver<Order>) -> Result<Written, RunError> {
+impl RecordsFileWriter {
+    fn write_all(mut self, orders: &Receiver<RecordsCommand>) -> Result<RecordsFileSet, RunError> {
         let mut line = Vec::new();
         loop {
             let batch = match orders.recv() {
-                Ok(Order::Add(batch)) => batch,
-                Ok(Order::Finish) => return self.finish(),
+                Ok(RecordsCommand::Add(batch)) => batch,
+                Ok(RecordsCommand::Finish) => return self.finish(),
                 // Nobody finished it: the sitting failed, or did not begin.
                 Err(_) => {
                     if let Some(open) = self.open.take() {
                         open.discard();
                     }
-                    return Ok(Written { sealed: self.sealed, unsealed: None });
+                    return Ok(RecordsFileSet { sealed: self.sealed, unsealed: None });
                 }
             };
             for settlement in batch {
@@ -133,7 +133,7 @@ impl Files {
     }
 
     /// The last file gets its name; files of a former, longer plan go.
-    fn finish(mut self) -> Result<Written, RunError> {
+    fn finish(mut self) -> Result<RecordsFileSet, RunError> {
         let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
         let mut unsealed = None;
         if let Some(open) = self.open.take() {
@@ -148,20 +148,20 @@ impl Files {
         File::open(&directory)
             .and_then(|file| file.sync_all())
             .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
-        Ok(Written { sealed: self.sealed, unsealed })
+        Ok(RecordsFileSet { sealed: self.sealed, unsealed })
     }
 
     fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {
         if self.open.is_none() {
             let number = u32::try_from(self.sealed.len()).expect("few files") + 1;
-            self.open = Some(Open::create(self.layout.record_file(number), self.epoch)?);
+            self.open = Some(OpenRecordsFile::create(self.layout.record_file(number), self.epoch)?);
         }
         let open = self.open.as_mut().expect("opened above");
         open.file.write_all(line).map_err(|source| open.failed("write", source))?;
         open.digest.update(line);
         open.bytes += line.len() as u64;
         open.settlements += 1;
-        if open.settlements == PER_FILE {
+        if open.settlements == SETTLEMENTS_PER_FILE {
             let open = self.open.take().expect("opened above");
             self.sealed.push(open.sync()?);
         }
@@ -172,17 +172,17 @@ impl Files {
 /// Removes what sittings that were killed left.
 fn remove_partial(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == PARTIAL) {
+        if entry.path().extension().is_some_and(|extension| extension == PARTIAL_EXTENSION) {
             // Nothing reads it.
             drop(std::fs::remove_file(entry.path()));
         }
     }
 }
 
-impl Open {
+impl OpenRecordsFile {
     /// Under a name that no other sitting uses: a woken owner must not write into its successor's.
     fn create(path: PathBuf, epoch: u32) -> Result<Self, RunError> {
-        let partial = path.with_extension(format!("jsonl.{epoch}.{PARTIAL}"));
+        let partial = path.with_extension(format!("jsonl.{epoch}.{PARTIAL_EXTENSION}"));
         let file = File::create(&partial).map_err(|source| RunError::File {
             action: "create",
             path: partial.clone(),

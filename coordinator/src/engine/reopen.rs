@@ -7,11 +7,11 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{Execution, ItemOutcome};
 
-use crate::engine::core::Settled;
+use crate::engine::core::ItemSettlement;
 
 /// Which settled trials run again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reopen {
+pub enum ReopenSelection {
     /// All that failed.
     Failed,
     /// All that failed by the infrastructure's fault.
@@ -20,9 +20,9 @@ pub enum Reopen {
     Trials(Vec<String>),
 }
 
-impl Reopen {
+impl ReopenSelection {
     /// Whether a settlement is one of them.
-    pub(super) fn selects(&self, settled: &Settled, name: &ItemName) -> bool {
+    pub(super) fn selects(&self, settled: &ItemSettlement, name: &ItemName) -> bool {
         let failed = settled.verdict.outcome == ItemOutcome::Failed;
         match self {
             Self::Failed => failed,
@@ -41,25 +41,25 @@ impl Reopen {
 /// The settlements that do not count any more: those that former sittings reopened, and those that
 /// this one does.
 #[derive(Debug, Default)]
-pub(super) struct Superseded {
+pub(super) struct SupersededResults {
     /// How often former sittings reopened items, less what was replayed.
     pending: HashMap<ItemId, u32>,
     /// What items were settled by until they were reopened.
     former: HashMap<ItemId, Vec<Execution>>,
     /// What this sitting reopens, in the order of the journal.
-    wanted: Option<Reopen>,
+    wanted: Option<ReopenSelection>,
     chosen: Vec<ItemId>,
     /// Their names and items, as users give them.
     named: HashSet<String>,
 }
 
-impl Superseded {
-    pub(super) fn new(pending: HashMap<ItemId, u32>, wanted: Option<Reopen>) -> Self {
+impl SupersededResults {
+    pub(super) fn new(pending: HashMap<ItemId, u32>, wanted: Option<ReopenSelection>) -> Self {
         Self { pending, wanted, ..Self::default() }
     }
 
     /// Takes a settlement that does not count any more; otherwise gives it back.
-    pub(super) fn take(&mut self, settled: Settled, name: &ItemName) -> Option<Settled> {
+    pub(super) fn take(&mut self, settled: ItemSettlement, name: &ItemName) -> Option<ItemSettlement> {
         let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
         let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, name));
         if !later && !now {
@@ -91,10 +91,10 @@ impl Superseded {
     /// Trials that were asked for and have no settlement.
     pub(super) fn unknown(&self) -> Vec<String> {
         match &self.wanted {
-            Some(Reopen::Trials(keys)) => {
+            Some(ReopenSelection::Trials(keys)) => {
                 keys.iter().filter(|key| !self.named.contains(*key)).cloned().collect()
             }
-            Some(Reopen::Failed | Reopen::Infrastructure) | None => Vec::new(),
+            Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }
     }
 }

@@ -26,10 +26,10 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::hints::HintingRunner;
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 use crate::engine::{
-    self, Ended, Engine, Keeper, News, OpenRun, Opening, Outlet, Planner, RunError, RunLock,
-    Sources, Workers,
+    self, EngineOutcome, Engine, DurableStateListener, EngineMessage, OpenRun, RunOpenOptions, QueuePublisher, Planner, RunError, RunLock,
+    EngineInputs, WorkerLocation,
 };
 use crate::launch::host;
 
@@ -51,7 +51,7 @@ const READ_WAIT: Duration = Duration::from_secs(3600);
 /// A run in one process.
 pub struct EmbeddedRun<P> {
     /// The run directory and what the core needs to know.
-    pub opening: Opening,
+    pub opening: RunOpenOptions,
     /// What is owed.
     pub planner: P,
     /// Where blobs are.
@@ -79,7 +79,7 @@ pub type EquipmentFactory = Box<dyn FnOnce(&Path) -> Result<WorkerEquipment, Run
 #[derive(Debug)]
 pub struct FinishedSession {
     /// How it ended.
-    pub ended: Ended,
+    pub ended: EngineOutcome,
     /// The lock on the run directory.
     pub lock: RunLock,
 }
@@ -99,7 +99,7 @@ pub struct WorkerEquipment {
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
 pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<FinishedSession, RunError> {
     let EmbeddedRun { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
-    let (run, lock, planner) = engine::begin(opening, planner, events.clone(), &mut stops).await?;
+    let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops).await?;
     opened(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
     let workers = run.layout().workers();
@@ -124,13 +124,13 @@ pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<Finis
     let (reports, _reader) = read_reports(id, queue.clone());
     let (to, news) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let _answering = take_claims(id, queue.clone(), to.clone());
-    let _attending = lock.attend(id, queue.clone(), to);
+    let _attending = lock.monitor(id, queue.clone(), to);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
-    let workers = Workers::Here { quiesced, recovered, reaped };
-    let sources = Sources { reports, news, stops, hints, workers };
+    let workers = WorkerLocation::Here { quiesced, recovered, reaped };
+    let sources = EngineInputs { reports, news, stops, hints, workers };
 
     let layout = run.layout().clone();
-    let (outlet, keeper) = (Outlet::direct(queue.clone()), Keeper::Queue(queue));
+    let (outlet, keeper) = (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
     let engine = Engine::new(run, planner, outlet, keeper, events);
     let ended = engine.run(sources).await;
     // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or
@@ -274,7 +274,7 @@ fn recover_all(
 }
 
 /// Removes the run's working directories unless something is kept in them.
-fn remove_work_dirs(layout: &Layout) {
+fn remove_work_dirs(layout: &RunLayout) {
     for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
         // Not empty: preserved environments, or entries that could not be read.
         let _kept = std::fs::remove_dir(dir);
@@ -311,10 +311,10 @@ fn read_reports(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<Report
     (receiver, task)
 }
 
-fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<News>) -> Task<()> {
+fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<EngineMessage>) -> Task<()> {
     supervise::spawn("claims", async move {
         while let Ok(claim) = queue.next_claim(run).await {
-            if to.send(News::Claims(vec![claim], None)).await.is_err() {
+            if to.send(EngineMessage::Claims(vec![claim], None)).await.is_err() {
                 return;
             }
         }

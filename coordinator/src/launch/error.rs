@@ -9,7 +9,7 @@ use crate::engine::RunError;
 use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::store::NoStore;
-use crate::workloads::search::driver::TreeError;
+use crate::workloads::search::driver::SearchError;
 
 /// Why a run or a search could not be launched, or not go on.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum LaunchError {
     Run(#[from] RunError),
     /// The search could not begin or go on.
     #[error(transparent)]
-    Search(#[from] TreeError),
+    Search(#[from] SearchError),
     /// An output of the run failed.
     #[error(transparent)]
     Report(#[from] ReportError),

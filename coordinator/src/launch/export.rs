@@ -1,7 +1,7 @@
 //! Export of a run directory.
 
-use crate::engine::journal::Layout;
-use crate::engine::{Manifest, RunState};
+use crate::engine::journal::RunLayout;
+use crate::engine::{RunManifest, RunState};
 use crate::results::export::{self, ExportError, ExportSummary, RunHeader, ExportRequest};
 
 /// Exports the results of a run.
@@ -9,7 +9,7 @@ use crate::results::export::{self, ExportError, ExportSummary, RunHeader, Export
 /// # Errors
 /// [`ExportError`]; nothing is at the place of the output then that was not there before.
 pub async fn export(request: &ExportRequest) -> Result<ExportSummary, ExportError> {
-    let manifest = Manifest::read(&Layout::new(&request.run_dir))
+    let manifest = RunManifest::read(&RunLayout::new(&request.run_dir))
         .map_err(|error| ExportError::Header(error.into()))?;
     let manifest = manifest.ok_or_else(|| ExportError::NoRun {
         path: request.run_dir.clone(),

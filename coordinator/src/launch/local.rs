@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 
 use super::embedded::{self, EmbeddedRun, WorkerEquipment, FinishedSession};
 use crate::config::Job;
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::{self, Manifest, OpenError, Opening, Reopen, RunError, RunState, Taking, file};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{self, RunManifest, OpenError, RunOpenOptions, ReopenSelection, RunError, RunState, LockOptions, atomic_file};
 use crate::launch::host::{self, HostPaths};
 use crate::plan::{self, JobPlan, PlanDocument};
-use crate::workloads::job::{JobPlanner, former_plan};
+use crate::workloads::job::{JobPlanner, read_previous_plan};
 
 /// A job to be run in this process.
 pub struct LocalJob {
@@ -36,9 +36,9 @@ pub struct LocalJob {
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// How the run is taken from another owner.
-    pub taking: Taking,
+    pub taking: LockOptions,
     /// Settled trials that run again.
-    pub reopen: Option<Reopen>,
+    pub reopen: Option<ReopenSelection>,
 }
 
 impl LocalJob {
@@ -48,8 +48,8 @@ impl LocalJob {
     /// [`RunError`].
     pub async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { job, mut plan, store, host, environment, events, stops, taking, reopen } = self;
-        let layout = Layout::new(job.run_dir());
-        let former = former_plan(&layout)?;
+        let layout = RunLayout::new(job.run_dir());
+        let former = read_previous_plan(&layout)?;
         if let Some(former) = &former {
             plan.reuse_documents(former);
         }
@@ -58,14 +58,14 @@ impl LocalJob {
             let kind = job.settings.environment.provider.kind();
             host::check_services([kind], &host, &layout.sandboxes()).await?;
         }
-        let opening = Opening {
+        let opening = RunOpenOptions {
             layout: layout.clone(),
             job: job.name.clone(),
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
             taking,
-            bounds: Bounds::default(),
+            bounds: RemoteTimeouts::default(),
             reopen,
         };
         let variables = variables(&job, environment);
@@ -73,12 +73,12 @@ impl LocalJob {
         let document = PlanDocument::from(&*plan);
         let ran = embedded::run(EmbeddedRun {
             opening,
-            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.rate_limits()),
+            planner: JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits()),
             store,
             slots: job.n_concurrent_trials,
             events,
             stops,
-            opened: Box::new(move |run| file::write_json(&run.layout().plan(), &document)),
+            opened: Box::new(move |run| atomic_file::write_json(&run.layout().plan(), &document)),
             equip: Box::new(equip),
         })
         .await;
@@ -87,9 +87,9 @@ impl LocalJob {
 }
 
 /// Whether nothing of this plan is left to run: such a run needs no environment.
-fn is_finished(layout: &Layout, plan: &JobPlan) -> Result<bool, RunError> {
-    let manifest = Manifest::read(layout)?;
-    let over = |m: Manifest| m.state == RunState::Completed && m.plan == plan.digest();
+fn is_finished(layout: &RunLayout, plan: &JobPlan) -> Result<bool, RunError> {
+    let manifest = RunManifest::read(layout)?;
+    let over = |m: RunManifest| m.state == RunState::Completed && m.plan == plan.digest();
     Ok(manifest.is_some_and(over))
 }
 
@@ -116,7 +116,7 @@ fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
 
 fn equip(
     job: &Job,
-    layout: &Layout,
+    layout: &RunLayout,
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,

@@ -17,7 +17,7 @@ use super::local::LocalJob;
 use super::nats::{RemoteOptions, ConnectedServer};
 use super::{LaunchError, planning, signals, store as run_store};
 use crate::config::{self, Job};
-use crate::engine::{Patience, Reopen, Taking};
+use crate::engine::{LockWaitPolicy, ReopenSelection, LockOptions};
 use crate::events::{MaterializeMode, RunReport, Reporter, JobFacts, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
@@ -39,9 +39,9 @@ pub struct RunRequest {
     /// Outputs beside the files of the run directory.
     pub sinks: Vec<SinkStarter>,
     /// How the run is taken from an owner that may be dead.
-    pub patience: Patience,
+    pub patience: LockWaitPolicy,
     /// Settled trials that run again.
-    pub reopen: Option<Reopen>,
+    pub reopen: Option<ReopenSelection>,
     /// The server whose workers run the trials; without one they run in this process.
     #[cfg(feature = "nats")]
     pub remote: Option<RemoteOptions>,
@@ -116,8 +116,8 @@ pub(super) struct JobSession {
     pub(super) store: Arc<dyn BlobStore>,
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
     pub(super) stops: mpsc::Receiver<StopLevel>,
-    pub(super) patience: Patience,
-    pub(super) reopen: Option<Reopen>,
+    pub(super) patience: LockWaitPolicy,
+    pub(super) reopen: Option<ReopenSelection>,
 }
 
 impl JobSession {
@@ -126,7 +126,7 @@ impl JobSession {
         let Self { job, plan, store, events, stops, patience, reopen } = self;
         let state = job.jobs_dir.join(".rollout");
         let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
-        let (environment, taking) = (environment(), Taking { patience, shared: None });
+        let (environment, taking) = (environment(), LockOptions { patience, shared: None });
         let local = LocalJob { job, plan, store, host, environment, events, stops, taking, reopen };
         Ok(local.run().await?)
     }

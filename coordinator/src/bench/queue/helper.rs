@@ -12,37 +12,37 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use super::{Fault, floor, product};
+use super::{QueueBenchError, floor, product};
 use crate::bench::usage;
 
 /// First argument of the program as a worker of a measurement: not for people.
-pub const WORD: &str = "__bench-worker";
+pub const HELPER_ARGUMENT: &str = "__bench-worker";
 
 /// What it says when the clock may start.
-const READY: &str = "ready";
+const READY_LINE: &str = "ready";
 
 /// What the process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Part {
+pub(super) enum HelperRole {
     /// Runs trials.
-    Product(product::Part),
+    Product(product::ProductWorkerConfig),
     /// Reports at once.
-    Floor(floor::Floor),
+    Floor(floor::FloorConfig),
 }
 
 /// The process, seen from the one that measures. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub(super) struct HelperProcess {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Helper {
+impl HelperProcess {
     /// Starts it and waits until it is ready.
-    pub(super) async fn start(part: &Part) -> Result<Self, Fault> {
+    pub(super) async fn start(part: &HelperRole) -> Result<Self, QueueBenchError> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg(WORD)
+            .arg(HELPER_ARGUMENT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -50,26 +50,26 @@ impl Helper {
             .process_group(0)
             .spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(mut input), Some(output)) = (input, output) else { return Err(Fault::Closed) };
+        let (Some(mut input), Some(output)) = (input, output) else { return Err(QueueBenchError::Closed) };
         let mut line = serde_json::to_string(part).map_err(std::io::Error::from)?;
         line.push('\n');
         input.write_all(line.as_bytes()).await?;
         let mut output = BufReader::new(output).lines();
         match output.next_line().await? {
-            Some(line) if line == READY => Ok(Self { child, input, output }),
-            _ => Err(Fault::Worker("did not begin".to_owned())),
+            Some(line) if line == READY_LINE => Ok(Self { child, input, output }),
+            _ => Err(QueueBenchError::Worker("did not begin".to_owned())),
         }
     }
 
     /// Ends it; the processor time that it took since it was ready.
-    pub(super) async fn finish(self) -> Result<Duration, Fault> {
+    pub(super) async fn finish(self) -> Result<Duration, QueueBenchError> {
         let Self { mut child, input, mut output } = self;
         drop(input);
         let line = output.next_line().await?;
         let status = child.wait().await?;
         match line.and_then(|line| line.parse().ok()) {
             Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
-            None => Err(Fault::Worker(format!("ended with {status}"))),
+            None => Err(QueueBenchError::Worker(format!("ended with {status}"))),
         }
     }
 }
@@ -77,8 +77,8 @@ impl Helper {
 /// Is the process: reads what to do from standard input and does it until that is closed.
 ///
 /// # Errors
-/// [`Fault`].
-pub async fn serve() -> Result<(), Fault> {
+/// [`QueueBenchError`].
+pub async fn serve() -> Result<(), QueueBenchError> {
     let (told, tell) = oneshot::channel();
     let (close, closed) = oneshot::channel();
     // A thread of its own: nobody waits for it when the work fails.
@@ -89,36 +89,36 @@ pub async fn serve() -> Result<(), Fault> {
         while let Some(Ok(_)) = lines.next() {}
         let _gone = close.send(());
     })?;
-    let line = tell.await.ok().flatten().ok_or(Fault::Closed)??;
+    let line = tell.await.ok().flatten().ok_or(QueueBenchError::Closed)??;
     match serde_json::from_str(&line).map_err(std::io::Error::from)? {
-        Part::Product(part) => {
-            let worker = product::Worker::connect(part).await?;
-            until(closed, worker.work()).await
+        HelperRole::Product(part) => {
+            let worker = product::ProductWorker::connect(part).await?;
+            run_until_closed(closed, worker.run()).await
         }
-        Part::Floor(floor) => {
-            let worker = floor::Worker::connect(floor).await?;
-            until(closed, worker.work()).await
+        HelperRole::Floor(floor) => {
+            let worker = floor::FloorWorker::connect(floor).await?;
+            run_until_closed(closed, worker.run()).await
         }
     }
 }
 
-async fn until(
+async fn run_until_closed(
     closed: oneshot::Receiver<()>,
-    work: impl Future<Output = Result<(), Fault>>,
-) -> Result<(), Fault> {
+    work: impl Future<Output = Result<(), QueueBenchError>>,
+) -> Result<(), QueueBenchError> {
     let before = usage::cpu();
-    say(READY)?;
+    print_line(READY_LINE)?;
     tokio::select! {
         ended = work => {
             ended?;
-            return Err(Fault::Worker("ended by itself".to_owned()));
+            return Err(QueueBenchError::Worker("ended by itself".to_owned()));
         }
         _ = closed => {}
     };
-    say(&(usage::cpu() - before).as_nanos().to_string())
+    print_line(&(usage::cpu() - before).as_nanos().to_string())
 }
 
-fn say(line: &str) -> Result<(), Fault> {
+fn print_line(line: &str) -> Result<(), QueueBenchError> {
     let mut output = std::io::stdout().lock();
     output.write_all(format!("{line}\n").as_bytes())?;
     Ok(output.flush()?)

@@ -17,14 +17,14 @@ use rollout_worker::queue::nats::{BindError, ConnectError, InvalidName, OptionsE
 use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
-use self::floor::Floor;
-pub use self::helper::{WORD, serve};
+use self::floor::FloorConfig;
+pub use self::helper::{HELPER_ARGUMENT, serve};
 use super::BenchError;
-use super::usage::{Meter, Used};
+use super::usage::{CpuMeter, CpuUsage};
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub struct Queue {
+pub struct QueueBench {
     /// The server.
     pub url: String,
     /// Its process, if it is on this host and its processor time is of interest.
@@ -39,7 +39,7 @@ pub struct Queue {
 
 /// One window, measured.
 #[derive(Debug, Clone, Serialize)]
-pub struct Compared {
+pub struct QueueComparison {
     /// Trials at a time.
     pub window: u32,
     /// Trials of each measurement.
@@ -53,9 +53,9 @@ pub struct Compared {
     /// The ratio of each round.
     pub ratios: Vec<f64>,
     /// Processor time per trial, microseconds.
-    pub cpu_us_per_trial: Cpu,
+    pub cpu_us_per_trial: CpuPerTrial,
     /// The same of the floor.
-    pub floor_cpu_us_per_trial: Cpu,
+    pub floor_cpu_us_per_trial: CpuPerTrial,
     /// Bytes of an offer.
     pub offer_bytes: usize,
     /// Bytes of a report.
@@ -66,7 +66,7 @@ pub struct Compared {
 
 /// Processor time per trial, microseconds, medians.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Cpu {
+pub struct CpuPerTrial {
     /// Of the coordinator.
     pub coordinator: f64,
     /// Of the worker.
@@ -77,17 +77,17 @@ pub struct Cpu {
 
 /// One measurement.
 #[derive(Debug, Clone, Copy)]
-struct Once {
+struct QueueMeasurement {
     per_second: f64,
-    cpu: Cpu,
+    cpu: CpuPerTrial,
 }
 
-impl Once {
-    fn new(items: u64, took: Duration, used: Used, worker: Duration) -> Self {
+impl QueueMeasurement {
+    fn new(items: u64, took: Duration, used: CpuUsage, worker: Duration) -> Self {
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / items as f64;
         Self {
             per_second: items as f64 / took.as_secs_f64(),
-            cpu: Cpu {
+            cpu: CpuPerTrial {
                 coordinator: each(used.own),
                 worker: each(worker),
                 server: used.server.map(each),
@@ -98,7 +98,7 @@ impl Once {
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum QueueBenchError {
     /// The library or the server.
     #[error("cannot {what}: {reason}")]
     Nats {
@@ -142,8 +142,8 @@ pub enum Fault {
     Io(#[from] std::io::Error),
 }
 
-impl Fault {
-    fn of<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+impl QueueBenchError {
+    fn from_display<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::Nats { what, reason: error.to_string() }
     }
 }
@@ -151,9 +151,9 @@ impl Fault {
 /// Measures one window. Dropping it leaves things on the server: [`clear`] removes them.
 ///
 /// # Errors
-/// [`Fault`].
-pub async fn measure(queue: &Queue, namespace: &str, window: u32) -> Result<Compared, Fault> {
-    let meter = Meter { server: queue.server };
+/// [`QueueBenchError`].
+pub async fn measure(queue: &QueueBench, namespace: &str, window: u32) -> Result<QueueComparison, QueueBenchError> {
+    let meter = CpuMeter { server: queue.server };
     let (mut products, mut floors) = (Vec::new(), Vec::new());
     let mut sizes = None;
     for round in 0..queue.rounds {
@@ -162,8 +162,8 @@ pub async fn measure(queue: &Queue, namespace: &str, window: u32) -> Result<Comp
         std::fs::create_dir_all(&directory)?;
         let (once, found) = product::run(queue, &name('t'), window, &directory, &meter).await?;
         products.push(once);
-        let product::Sizes { offer, report, journal, run } = found;
-        let floor = Floor {
+        let product::MessageSizes { offer, report, journal, run } = found;
+        let floor = FloorConfig {
             url: queue.url.clone(),
             namespace: name('f'),
             run,
@@ -180,24 +180,24 @@ pub async fn measure(queue: &Queue, namespace: &str, window: u32) -> Result<Comp
     let (offer_bytes, report_bytes, journal_bytes_per_trial) = sizes.unwrap_or_default();
     let ratios: Vec<f64> =
         products.iter().zip(&floors).map(|(p, f)| p.per_second / f.per_second).collect();
-    Ok(Compared {
+    Ok(QueueComparison {
         window,
         items: queue.items,
         trials_per_second: median(products.iter().map(|once| once.per_second)),
         floor_per_second: median(floors.iter().map(|once| once.per_second)),
         ratio: median(ratios.iter().copied()),
         ratios,
-        cpu_us_per_trial: Cpu::median(&products),
-        floor_cpu_us_per_trial: Cpu::median(&floors),
+        cpu_us_per_trial: CpuPerTrial::median(&products),
+        floor_cpu_us_per_trial: CpuPerTrial::median(&floors),
         offer_bytes,
         report_bytes,
         journal_bytes_per_trial,
     })
 }
 
-impl Cpu {
-    fn median(measured: &[Once]) -> Self {
-        let of = |part: fn(&Cpu) -> f64| median(measured.iter().map(|once| part(&once.cpu)));
+impl CpuPerTrial {
+    fn median(measured: &[QueueMeasurement]) -> Self {
+        let of = |part: fn(&CpuPerTrial) -> f64| median(measured.iter().map(|once| part(&once.cpu)));
         let server = measured.iter().filter_map(|once| once.cpu.server);
         Self {
             coordinator: of(|cpu| cpu.coordinator),
@@ -221,16 +221,16 @@ pub fn namespace() -> String {
 /// Removes every stream and bucket of the namespaces that begin with this.
 ///
 /// # Errors
-/// [`Fault`].
-pub async fn clear(url: &str, namespace: &str) -> Result<(), Fault> {
-    let client = async_nats::connect(url).await.map_err(Fault::of("connect"))?;
+/// [`QueueBenchError`].
+pub async fn clear(url: &str, namespace: &str) -> Result<(), QueueBenchError> {
+    let client = async_nats::connect(url).await.map_err(QueueBenchError::from_display("connect"))?;
     let context = jetstream::new(client);
     let names: Vec<String> =
-        context.stream_names().try_collect().await.map_err(Fault::of("list the streams"))?;
+        context.stream_names().try_collect().await.map_err(QueueBenchError::from_display("list the streams"))?;
     let prefix = namespace.to_ascii_uppercase();
     for name in names {
         if name.strip_prefix("KV_").unwrap_or(&name).starts_with(&prefix) {
-            context.delete_stream(&name).await.map_err(Fault::of("delete a stream"))?;
+            context.delete_stream(&name).await.map_err(QueueBenchError::from_display("delete a stream"))?;
         }
     }
     Ok(())

@@ -18,14 +18,14 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use super::helper::{self, Helper};
-use super::{Fault, Once, Queue};
-use crate::bench::usage::Meter;
+use super::helper::{self, HelperProcess};
+use super::{QueueBenchError, QueueMeasurement, QueueBench};
+use crate::bench::usage::CpuMeter;
 use crate::bench::{BenchError, noop};
-use crate::engine::journal::Layout;
-use crate::engine::reconcile::{self, Distributed};
+use crate::engine::journal::RunLayout;
+use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, Ended, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
+    self, EngineOutcome, RunOpenOptions, Planner as _, RunError, RunLock, RunState, KvLockOptions, LockOptions,
 };
 use crate::events::{MaterializeMode, Reporter};
 use crate::workloads::job::JobPlanner;
@@ -34,14 +34,14 @@ use crate::workloads::job::JobPlanner;
 const POOL: &str = "default";
 
 /// How long the worker may take to be seen.
-const SEEN: Duration = Duration::from_secs(10);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of finished executions that may wait on disk: none ever does.
 const SPOOL_BYTES: u64 = 1024 * 1024;
 
 /// What the worker process has to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct ProductWorkerConfig {
     url: String,
     namespace: String,
     slots: u32,
@@ -53,7 +53,7 @@ pub(super) struct Part {
 
 /// What the floor has to do alike.
 #[derive(Debug)]
-pub(super) struct Sizes {
+pub(super) struct MessageSizes {
     /// Bytes of an offer.
     pub(super) offer: usize,
     /// Bytes of a report.
@@ -66,13 +66,13 @@ pub(super) struct Sizes {
 
 /// Runs all trials at a window.
 pub(super) async fn run(
-    queue: &Queue,
+    queue: &QueueBench,
     namespace: &str,
     window: u32,
     directory: &Path,
-    meter: &Meter,
-) -> Result<(Once, Sizes), Fault> {
-    let part = Part {
+    meter: &CpuMeter,
+) -> Result<(QueueMeasurement, MessageSizes), QueueBenchError> {
+    let part = ProductWorkerConfig {
         url: queue.url.clone(),
         namespace: namespace.to_owned(),
         slots: window,
@@ -85,18 +85,18 @@ pub(super) async fn run(
     let pool: Name = POOL.parse()?;
     let dispatch = Arc::new(nats.dispatch(&pool, &[SizeClass::default(), SizeClass::SOLO]).await?);
     nats.bind_pool(&pool, store.identity(), true).await?;
-    let helper = Helper::start(&helper::Part::Product(part)).await?;
-    until_seen(&dispatch).await?;
+    let helper = HelperProcess::start(&helper::HelperRole::Product(part)).await?;
+    wait_for_worker(&dispatch).await?;
 
-    let layout = Layout::new(directory.join("run"));
+    let layout = RunLayout::new(directory.join("run"));
     let facts = noop::facts(layout.root().to_owned(), queue.items, MaterializeMode::None);
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) =
         Reporter::start(facts, store.clone(), Vec::new()).map_err(BenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
-    let opening = noop::opening(layout.clone(), &plan, window);
+    let opening = noop::run_open_options(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());
-    let (id, ended, lock) = sit(&nats, dispatch.clone(), store, opening, planner, events).await?;
+    let (id, ended, lock) = run_session(&nats, dispatch.clone(), store, opening, planner, events).await?;
     reporter.finish().await.map_err(BenchError::from)?;
     lock.release(Some(RunState::Completed))
         .await
@@ -105,7 +105,7 @@ pub(super) async fn run(
     let took = start.elapsed();
     let used = meter.read().since(&before);
     if ended.owed > 0 {
-        return Err(Fault::Bench(BenchError::Owed { owed: ended.owed }));
+        return Err(QueueBenchError::Bench(BenchError::Owed { owed: ended.owed }));
     }
     let worker = helper.finish().await?;
 
@@ -113,43 +113,43 @@ pub(super) async fn run(
     let journal = std::fs::metadata(layout.segment(1))?.len() / items;
     let planner = JobPlanner::new(plan);
     let offer = planner.offer(id, ItemId::from_bytes([0; 16]), TryId { epoch: 1, n: 1 }, 0);
-    let sizes = Sizes {
+    let sizes = MessageSizes {
         offer: serde_json::to_vec(&offer).map_err(std::io::Error::from)?.len(),
-        report: last_report(&dispatch, id).await?,
+        report: last_report_bytes(&dispatch, id).await?,
         journal: usize::try_from(journal).unwrap_or(usize::MAX),
         run: id.to_string(),
     };
-    Ok((Once::new(items, took, used, worker), sizes))
+    Ok((QueueMeasurement::new(items, took, used, worker), sizes))
 }
 
 /// One sitting of the run, with the lock that it is still held by.
-async fn sit(
+async fn run_session(
     nats: &Nats,
     dispatch: Arc<NatsDispatch>,
     store: Arc<dyn BlobStore>,
-    opening: Opening,
+    opening: RunOpenOptions,
     planner: JobPlanner,
     events: mpsc::Sender<Vec<RunEvent>>,
-) -> Result<(RunId, Ended, RunLock), Fault> {
+) -> Result<(RunId, EngineOutcome, RunLock), QueueBenchError> {
     let (_stops, mut stops) = mpsc::channel(1);
     let board = Arc::new(nats.board());
-    let facts = engine::RunFacts { pool: POOL.to_owned(), ..engine::RunFacts::default() };
-    let taking = Taking { shared: Some(Shared { board, facts }), ..Taking::default() };
-    let opening = Opening { taking, ..opening };
-    let (run, lock, planner) = engine::begin(opening, planner, events.clone(), &mut stops)
+    let facts = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
+    let taking = LockOptions { shared: Some(KvLockOptions { board, facts }), ..LockOptions::default() };
+    let opening = RunOpenOptions { taking, ..opening };
+    let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops)
         .await
         .map_err(BenchError::from)?;
     let id = run.id();
-    let news = reconcile::news();
-    let _attending = lock.attend(id, dispatch.clone(), news.0.clone());
-    let ended = reconcile::run(Distributed {
+    let news = reconcile::message_channel();
+    let _attending = lock.monitor(id, dispatch.clone(), news.0.clone());
+    let ended = reconcile::run(RemoteRun {
         run,
         planner,
         dispatch,
         store,
         pool: POOL.to_owned(),
         lease: nats.options().lease,
-        keeper: lock.keeper().ok_or(Fault::Closed)?,
+        keeper: lock.durable_state_listener().ok_or(QueueBenchError::Closed)?,
         events,
         stops,
         news,
@@ -158,11 +158,11 @@ async fn sit(
 }
 
 /// Waits until the worker's hello is known, so that no time is lost with waiting for it later.
-async fn until_seen(dispatch: &NatsDispatch) -> Result<(), Fault> {
+async fn wait_for_worker(dispatch: &NatsDispatch) -> Result<(), QueueBenchError> {
     let start = Instant::now();
     while dispatch.hellos().await?.is_empty() {
-        if start.elapsed() > SEEN {
-            return Err(Fault::Worker("says no hello".to_owned()));
+        if start.elapsed() > WORKER_TIMEOUT {
+            return Err(QueueBenchError::Worker("says no hello".to_owned()));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -170,18 +170,18 @@ async fn until_seen(dispatch: &NatsDispatch) -> Result<(), Fault> {
 }
 
 /// Size of the last report, which is never purged.
-async fn last_report(
+async fn last_report_bytes(
     dispatch: &NatsDispatch,
     run: rollout_protocol::id::RunId,
-) -> Result<usize, Fault> {
+) -> Result<usize, QueueBenchError> {
     let reports = dispatch.reports(run, None, 65_536, Duration::from_secs(1)).await?.reports;
-    let last = reports.last().ok_or_else(|| Fault::Worker("reported nothing".to_owned()))?;
+    let last = reports.last().ok_or_else(|| QueueBenchError::Worker("reported nothing".to_owned()))?;
     let encoded = last.report.encode();
     Ok(encoded.map_or_else(|size| size, |bytes| bytes.len()))
 }
 
-impl Part {
-    async fn connect(&self) -> Result<Nats, Fault> {
+impl ProductWorkerConfig {
+    async fn connect(&self) -> Result<Nats, QueueBenchError> {
         let mut options = NatsOptions::parse(&self.url)?;
         options.namespace = self.namespace.parse()?;
         Ok(Nats::connect(options).await?)
@@ -190,21 +190,21 @@ impl Part {
 
 /// The worker of the run.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct ProductWorker {
     worker: service::Worker,
     dir: WorkerDir,
     _nats: Nats,
 }
 
-impl Worker {
-    pub(super) async fn connect(part: Part) -> Result<Self, Fault> {
+impl ProductWorker {
+    pub(super) async fn connect(part: ProductWorkerConfig) -> Result<Self, QueueBenchError> {
         let nats = part.connect().await?;
         let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
         let source = nats.source(&POOL.parse()?, store.identity()).await?;
         std::fs::create_dir_all(&part.directory)?;
         let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
         let runner = noop::runner(dir.path(), store.clone()).map_err(BenchError::from)?;
-        let providers = [(noop::KIND, EnvironmentCapacity::default())].into();
+        let providers = [(noop::PROVIDER, EnvironmentCapacity::default())].into();
         let profile = Profile { providers, ..Profile::default() };
         let config = WorkerConfig {
             worker: dir.id().clone(),
@@ -225,10 +225,10 @@ impl Worker {
     }
 
     /// Works until it is dropped.
-    pub(super) async fn work(self) -> Result<(), Fault> {
+    pub(super) async fn run(self) -> Result<(), QueueBenchError> {
         let (_shutdown, told) = watch::channel(Shutdown::No);
         let working = supervise::spawn("worker", self.worker.run(told));
-        working.await.map_err(|panic| Fault::Worker(panic.to_string()))?;
+        working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?;
         drop(self.dir);
         Ok(())
     }

@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::store;
 
 use super::{directory, json};
-use crate::bench::dispatch::{self, Dispatch, Measured};
+use crate::bench::dispatch::{self, DispatchBench, DispatchMeasurement};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
@@ -15,7 +15,7 @@ pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<E
     for window in &args.window {
         let directory = directory(args)?;
         let store = store::open(&directory.path().join("blobs").into()).await?;
-        let what = Dispatch { items: args.items, window: *window, materialize };
+        let what = DispatchBench { items: args.items, window: *window, materialize };
         let measured = dispatch::dispatch(what, store, directory.path())
             .await
             .map_err(|error| CliError::failure("nothing was measured", &error))?;
@@ -25,7 +25,7 @@ pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<E
     Ok(ExitCode::Success)
 }
 
-fn render(measured: &Measured) -> String {
+fn render(measured: &DispatchMeasurement) -> String {
     let memory = measured
         .peak_memory_mib
         .map_or_else(|| "unknown".to_owned(), |mib| format!("{mib:.0} MiB"));

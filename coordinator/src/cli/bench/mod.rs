@@ -18,7 +18,7 @@ use crate::config::LogLevel;
 
 /// First argument of the program as the worker of a measurement: not for people.
 #[cfg(feature = "nats")]
-pub(super) use crate::bench::queue::WORD as WORKER;
+pub(super) use crate::bench::queue::HELPER_ARGUMENT as WORKER;
 
 /// Is the worker of a measurement.
 #[cfg(feature = "nats")]

@@ -3,7 +3,7 @@
 use rollout_protocol::exit::ExitCode;
 
 use super::{directory, json};
-use crate::bench::queue::{self, Compared, Cpu, Fault, Queue};
+use crate::bench::queue::{self, QueueComparison, CpuPerTrial, QueueBenchError, QueueBench};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
@@ -15,9 +15,9 @@ pub(super) async fn dispatch(
     url: &str,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let failed = |error: Fault| CliError::failure("nothing was measured", &error);
+    let failed = |error: QueueBenchError| CliError::failure("nothing was measured", &error);
     let directory = directory(args)?;
-    let queue = Queue {
+    let queue = QueueBench {
         url: url.to_owned(),
         server: args.server_pid,
         items: args.items,
@@ -37,7 +37,7 @@ pub(super) async fn dispatch(
 }
 
 async fn measure(
-    queue: &Queue,
+    queue: &QueueBench,
     namespace: &str,
     args: &DispatchArgs,
     printer: &Printer,
@@ -55,12 +55,12 @@ async fn measure(
     if args.json { Ok(()) } else { printer.data(&(render(&all) + "\n")) }
 }
 
-fn render(all: &[Compared]) -> String {
+fn render(all: &[QueueComparison]) -> String {
     let header =
         ["at a time", "", "trials/s", "ratio", "of rounds", "coordinator", "worker", "server"];
     let rows = all.iter().flat_map(|one| {
         let rounds: Vec<String> = one.ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        let row = |window: String, what: &str, rate: f64, ratio: [String; 2], cpu: &Cpu| {
+        let row = |window: String, what: &str, rate: f64, ratio: [String; 2], cpu: &CpuPerTrial| {
             let [ratio, rounds] = ratio;
             let server = cpu.server.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
             let (coordinator, worker) =

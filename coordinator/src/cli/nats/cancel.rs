@@ -11,8 +11,8 @@ use rollout_worker::queue::traits::QueueError;
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::engine::Manifest;
-use crate::engine::journal::Layout;
+use crate::engine::RunManifest;
+use crate::engine::journal::RunLayout;
 
 /// End trials of a run for good: they settle as cancelled
 ///
@@ -92,7 +92,7 @@ fn print_receipt(receipt: &CommandReceipt, json: bool, printer: &Printer) -> Res
 fn run_id(text: &str) -> Result<RunId, CliError> {
     let directory = Path::new(text);
     if directory.is_dir() {
-        return match Manifest::read(&Layout::new(directory))? {
+        return match RunManifest::read(&RunLayout::new(directory))? {
             Some(manifest) => Ok(manifest.run),
             None => Err(CliError::refused(format!("{text} is no run directory"))),
         };

@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 
 use crate::cli::error::{CliError, from_lock};
 use crate::engine::LockError;
-use crate::workloads::search::driver::{TreeError, WorkError};
+use crate::workloads::search::driver::{SearchError, BackendError};
 
 /// How a search is gone on with that has a name.
 const RESUME_HINT: &str = "the same command";
@@ -30,36 +30,36 @@ impl CliError {
     }
 }
 
-impl From<TreeError> for CliError {
-    fn from(error: TreeError) -> Self {
+impl From<SearchError> for CliError {
+    fn from(error: SearchError) -> Self {
         let error = match error {
-            TreeError::Run(error) => return (*error).into(),
+            SearchError::Run(error) => return (*error).into(),
             error => error,
         };
         let what = "the search cannot go on";
         match &error {
-            TreeError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
+            SearchError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
                 Self::from_cause(ExitCode::LockHeld, what, &error).hint(
                     "wait for its owner to end, or give `--tree-run-id` for another search; \
                      `--force` takes this one over",
                 )
             }
-            TreeError::Lock(LockError::Interrupted) | TreeError::Work(WorkError::Stopped) => {
+            SearchError::Lock(LockError::Interrupted) | SearchError::Work(BackendError::Stopped) => {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
                     .hint("the same command goes on with it")
             }
-            TreeError::Lost(_) => {
+            SearchError::Lost(_) => {
                 Self::from_cause(ExitCode::LockLost, "the search was interrupted", &error)
                     .hint("what this process did since does not count; the new owner goes on")
             }
-            TreeError::Damaged { .. } => Self::from_cause(ExitCode::RunDamaged, what, &error),
-            TreeError::Lock(
+            SearchError::Damaged { .. } => Self::from_cause(ExitCode::RunDamaged, what, &error),
+            SearchError::Lock(
                 lock @ (LockError::Journal(_) | LockError::Copy { .. } | LockError::Unreadable),
             ) => from_lock(what, lock),
-            TreeError::Nothing { .. } => Self::new(ExitCode::Config, error.to_string()),
-            TreeError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
+            SearchError::Nothing { .. } => Self::new(ExitCode::Config, error.to_string()),
+            SearchError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
                 .hint("give `--tree-run-id` for another search, or go on with this one"),
-            TreeError::Changed { differences, .. } => {
+            SearchError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
                 refused.hint(
@@ -67,7 +67,7 @@ impl From<TreeError> for CliError {
                      this one",
                 )
             }
-            TreeError::Baseline { missing, .. } => {
+            SearchError::Baseline { missing, .. } => {
                 let mut refused = Self::from_cause(ExitCode::Config, "the search cannot begin", &error);
                 refused.details.clone_from(missing);
                 refused.hint(
@@ -75,7 +75,7 @@ impl From<TreeError> for CliError {
                      `root_baseline_csv`",
                 )
             }
-            TreeError::Work(WorkError::Unable { evals }) => {
+            SearchError::Work(BackendError::Unable { evals }) => {
                 let mut failed = Self::failure(what, &error);
                 failed.details.clone_from(evals);
                 failed.hint(
@@ -83,12 +83,12 @@ impl From<TreeError> for CliError {
                      failed",
                 )
             }
-            TreeError::Ideas { .. } | TreeError::Work(_) => Self::failure(what, &error)
+            SearchError::Ideas { .. } | SearchError::Work(_) => Self::failure(what, &error)
                 .hint("the same command goes on with it when the cause is gone"),
-            TreeError::Lock(_)
-            | TreeError::File { .. }
-            | TreeError::Plan(_)
-            | TreeError::Run(_) => Self::failure(what, &error),
+            SearchError::Lock(_)
+            | SearchError::File { .. }
+            | SearchError::Plan(_)
+            | SearchError::Run(_) => Self::failure(what, &error),
         }
     }
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_search_without_a_name_of_its_own_is_gone_on_with_by_the_name_it_got() {
-        let stopped = || CliError::from(TreeError::Work(WorkError::Stopped));
+        let stopped = || CliError::from(SearchError::Work(BackendError::Stopped));
         assert_eq!(stopped().hints, ["the same command goes on with it"]);
         let hints = stopped().for_unnamed_search("20260101_000000").hints;
         assert_eq!(

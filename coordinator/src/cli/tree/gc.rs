@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
-use crate::engine::{Patience, RunLock, Taking};
+use crate::engine::{LockWaitPolicy, RunLock, LockOptions};
 use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, provider, reap};
 use crate::results::escape;
-use crate::workloads::search::backend::Kept;
-use crate::workloads::search::driver::{Directory, Tidied, TreeError, tidy};
-use crate::workloads::search::repository::Repository;
+use crate::workloads::search::backend::InactiveRepository;
+use crate::workloads::search::driver::{SearchDirectory, GarbageReport, SearchError, collect_garbage};
+use crate::workloads::search::repository::SearchRepository;
 
 /// Remove what a search does not need: what could not be removed before, checkouts and references
 /// that are left over, environments of dead processes
@@ -40,26 +40,26 @@ pub(in crate::cli) struct TreeGcArgs {
 /// Runs the command.
 pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let run_dir = canonical_run_dir(&args.run_dir)?;
-    let directory = Directory::new(&run_dir);
+    let directory = SearchDirectory::new(&run_dir);
     let found = directory.clone();
     let manifest = supervise::blocking(move || found.manifest()).await?;
     let own = shared_dir(&run_dir);
-    let patience = Patience { wait: false, ..Patience::default() };
+    let patience = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
     let (_nobody, mut stops) = mpsc::channel(1);
-    let taking = Taking { patience, shared: None };
+    let taking = LockOptions { patience, shared: None };
     let taken = RunLock::acquire(directory.layout(), &taking, &mut stops).await;
-    let (lock, taken) = taken.map_err(TreeError::from)?;
-    let mut tidied = Tidied::default();
+    let (lock, taken) = taken.map_err(SearchError::from)?;
+    let mut tidied = GarbageReport::default();
     if !manifest.run_config.dry_run {
         let named = store_url::parse_optional(args.store.as_deref())?;
         let store = store::open(&named.unwrap_or_else(|| own.join("blobs").into())).await?;
-        let opened = Repository::open(&run_dir, &manifest.tree_run_id, store).await;
+        let opened = SearchRepository::open(&run_dir, &manifest.tree_run_id, store).await;
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;
         let (handle, tree) = (Handle::current(), directory.clone());
         let fence = taken.fence;
-        let mut kept = Kept { handle, repository };
-        tidied = supervise::blocking(move || tidy(&tree, &mut kept, &fence)).await?;
+        let mut kept = InactiveRepository { handle, repository };
+        tidied = supervise::blocking(move || collect_garbage(&tree, &mut kept, &fence)).await?;
     }
     let host = HostPaths::for_process(&own).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
@@ -72,10 +72,10 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
 }
 
 /// The directory of a search, whatever it was called: `.`, for one.
-fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, TreeError> {
+fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, SearchError> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => TreeError::Nothing { root: run_dir.to_owned() },
-        _ => TreeError::File { action: "find", path: run_dir.to_owned(), source },
+        io::ErrorKind::NotFound => SearchError::Nothing { root: run_dir.to_owned() },
+        _ => SearchError::File { action: "find", path: run_dir.to_owned(), source },
     };
     run_dir.canonicalize().map_err(failed)
 }
@@ -85,7 +85,7 @@ fn shared_dir(run_dir: &Path) -> PathBuf {
     run_dir.parent().unwrap_or(run_dir).join(".rollout")
 }
 
-fn print_result(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_result(tidied: &GarbageReport, printer: &Printer) -> Result<ExitCode, CliError> {
     let mut text = String::new();
     for path in &tidied.removed {
         text.push_str(&format!("removed {}\n", escape::line(path)));
@@ -111,6 +111,6 @@ mod tests {
         }
         assert!(canonical_run_dir(Path::new(".")).expect("there").parent().is_some(), "a whole path");
         let nothing = canonical_run_dir(&runs.path().join("other"));
-        assert!(matches!(nothing, Err(TreeError::Nothing { .. })), "{nothing:?}");
+        assert!(matches!(nothing, Err(SearchError::Nothing { .. })), "{nothing:?}");
     }
 }

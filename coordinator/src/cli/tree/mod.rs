@@ -20,8 +20,8 @@ use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::workloads::search::driver::Directory;
-use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::driver::SearchDirectory;
+use crate::workloads::search::manifest::SearchManifest;
 
 /// What to do about a tree search.
 #[derive(Debug, Subcommand)]
@@ -54,12 +54,12 @@ impl TreeCommand {
 /// Does something with a search that is there; nothing of it has to stand still.
 async fn with_search<T: Send + 'static>(
     run_dir: PathBuf,
-    work: impl FnOnce(Directory, Manifest) -> Result<T, crate::workloads::search::driver::TreeError>
+    work: impl FnOnce(SearchDirectory, SearchManifest) -> Result<T, crate::workloads::search::driver::SearchError>
     + Send
     + 'static,
 ) -> Result<T, CliError> {
     let done = supervise::blocking(move || {
-        let directory = Directory::new(run_dir);
+        let directory = SearchDirectory::new(run_dir);
         let manifest = directory.manifest()?;
         work(directory, manifest)
     })

@@ -13,9 +13,9 @@ use crate::cli::error::CliError;
 use crate::cli::logging;
 use crate::cli::output::Printer;
 use crate::config::{ConfigWarning, LogLevel, Diagnostics, TreeFile, TreeOptions, read_tree};
-use crate::workloads::search::driver::{Directory, TreeError, check_baseline};
-use crate::workloads::search::manifest::Manifest;
-use crate::workloads::search::report::Counts;
+use crate::workloads::search::driver::{SearchDirectory, SearchError, check_baseline};
+use crate::workloads::search::manifest::SearchManifest;
+use crate::workloads::search::report::OutcomeCounts;
 
 /// Search over the commits of a repository: ideas are tried on the best commits so far
 ///
@@ -128,7 +128,7 @@ pub(in crate::cli) async fn run(
     logging::start(level, screen.clone(), printer.err);
     let run_dir = tree.run_dir();
     if begun {
-        let directory = Directory::new(&run_dir);
+        let directory = SearchDirectory::new(&run_dir);
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
     validate_baseline(&tree, args.dry_run, printer).await?;
@@ -147,9 +147,9 @@ pub(in crate::cli) async fn run(
 }
 
 /// The exit code of a search that ended.
-fn exit_code(manifest: &Manifest, printer: &Printer) -> ExitCode {
-    let counts = Counts::of(manifest);
-    if !counts.is_nothing_but_failures() {
+fn exit_code(manifest: &SearchManifest, printer: &Printer) -> ExitCode {
+    let counts = OutcomeCounts::from_manifest(manifest);
+    if !counts.has_only_failures() {
         return ExitCode::Success;
     }
     let first = manifest.evaluations.iter().find_map(|(id, eval)| Some((id, eval.error.as_ref()?)));
@@ -186,7 +186,7 @@ async fn validate_baseline(
     let looked = tree.clone();
     match supervise::blocking(move || check_baseline(&looked)).await {
         Ok(odd) => odd.iter().for_each(|odd| printer.warning(odd)),
-        Err(TreeError::Baseline { path, missing }) if dry_run => {
+        Err(SearchError::Baseline { path, missing }) if dry_run => {
             let path = path.display();
             for what in missing {
                 printer.warning(&format!("a search without `--dry-run` refuses {path}: {what}"));

@@ -9,13 +9,13 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::config::TreeFile;
-use crate::engine::Patience;
+use crate::engine::LockWaitPolicy;
 use crate::events::sinks::terminal::Screen;
 use crate::events::{SinkStarter, sinks};
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
-use crate::workloads::search::driver::{Clock, Opening};
-use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::driver::{ManifestClock, SearchOpenOptions};
+use crate::workloads::search::manifest::SearchManifest;
 
 /// Time after which a silent owner of a search is taken over.
 const LOCAL_LOCK_STALE: Duration = Duration::from_secs(600);
@@ -26,17 +26,17 @@ pub(super) async fn run_search(
     args: &TreeRunArgs,
     screen: Screen,
     printer: &Printer,
-) -> Result<Manifest, CliError> {
+) -> Result<SearchManifest, CliError> {
     let listening = signals::listen();
     let (stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen to signals", &error))?;
-    let opening = Opening {
+    let opening = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
         resume: args.resume,
         rerun_evals: args.rerun_evals,
         force_regenerate_ideas: args.force_regenerate_ideas,
-        clock: if args.dry_run { Clock::Counted } else { Clock::System },
+        clock: if args.dry_run { ManifestClock::Counted } else { ManifestClock::System },
     };
     let request = SearchRequest {
         opening,
@@ -62,10 +62,10 @@ fn sinks(args: &TreeRunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStart
     terminal.into_iter().chain(json).collect()
 }
 
-fn lock_wait_policy(args: &TreeRunArgs) -> Patience {
+fn lock_wait_policy(args: &TreeRunArgs) -> LockWaitPolicy {
     let stale = args.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let default = if args.is_remote() && !args.dry_run { LOCK_STALE } else { LOCAL_LOCK_STALE };
-    Patience {
+    LockWaitPolicy {
         stale: stale.unwrap_or(default),
         force: args.force,
         wait: true,

@@ -13,7 +13,7 @@ use crate::cli::output::Printer;
 use crate::config::ScoringProfile;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
-use crate::workloads::search::score::{Comparison, Delta, SweepSummary, compare, summarize};
+use crate::workloads::search::score::{SweepComparison, ColumnDelta, SweepSummary, compare, summarize};
 
 /// Compare the results of two sweeps as a search does
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
 }
 
 fn document(
-    comparison: &Comparison,
+    comparison: &SweepComparison,
     candidate: &SweepSummary,
     profile: &ScoringProfile,
 ) -> Result<Value, serde_json::Error> {
@@ -85,7 +85,7 @@ fn document(
     Ok(document)
 }
 
-fn render(comparison: &Comparison, candidate: &SweepSummary, profile: &ScoringProfile) -> String {
+fn render(comparison: &SweepComparison, candidate: &SweepSummary, profile: &ScoringProfile) -> String {
     let recommendation = &comparison.recommendation;
     let explore = if recommendation.should_explore { "explore" } else { "do not explore" };
     let mut lines = vec![
@@ -118,7 +118,7 @@ fn render(comparison: &Comparison, candidate: &SweepSummary, profile: &ScoringPr
         *line = escape::line(line).into_owned();
     }
     let counted = profile.metrics.iter().filter_map(|metric| {
-        let Delta { baseline_mean, candidate_mean, delta } =
+        let ColumnDelta { baseline_mean, candidate_mean, delta } =
             comparison.columns.get(&metric.column)?;
         let name = escape::line(&metric.column).into_owned();
         let numbers = [metric.weight, *baseline_mean, *candidate_mean, *delta];

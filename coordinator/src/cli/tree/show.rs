@@ -10,8 +10,8 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
-use crate::workloads::search::manifest::Manifest;
-use crate::workloads::search::report::{BestStep, Overview, Relative, TriedIdea};
+use crate::workloads::search::manifest::SearchManifest;
+use crate::workloads::search::report::{BestStep, SearchOverview, RelativeResults, TriedIdea};
 
 /// Show a search: how far it is, the best path, and what came of every idea
 #[derive(Debug, Args)]
@@ -32,8 +32,8 @@ pub(in crate::cli) async fn show(args: ShowArgs, printer: &Printer) -> Result<Ex
 }
 
 /// A search as text.
-pub(super) fn text(manifest: &Manifest, json: bool) -> Result<String, CliError> {
-    let overview = Overview::of(manifest);
+pub(super) fn text(manifest: &SearchManifest, json: bool) -> Result<String, CliError> {
+    let overview = SearchOverview::from_manifest(manifest);
     if json {
         let text = serde_json::to_string_pretty(&overview)
             .map_err(|error| CliError::failure("the search has no JSON form", &error))?;
@@ -42,7 +42,7 @@ pub(super) fn text(manifest: &Manifest, json: bool) -> Result<String, CliError> 
     Ok(render(&overview))
 }
 
-fn render(overview: &Overview) -> String {
+fn render(overview: &SearchOverview) -> String {
     let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let ended = overview.stop_reason.and_then(|reason| serde_json::to_value(reason).ok());
     let state = match ended {
@@ -81,7 +81,7 @@ fn render(overview: &Overview) -> String {
 }
 
 /// The tables of all ideas, and why they were decided about as they were.
-fn ideas(overview: &Overview, text: &mut String) {
+fn ideas(overview: &SearchOverview, text: &mut String) {
     let header = [
         "eval",
         "depth",
@@ -115,7 +115,7 @@ fn ideas(overview: &Overview, text: &mut String) {
 
 fn step(step: &BestStep) -> Vec<String> {
     let idea = step.idea.as_deref().unwrap_or("root");
-    let primary = |relative: Option<&Relative>| {
+    let primary = |relative: Option<&RelativeResults>| {
         relative.map_or_else(|| "-".to_owned(), |relative| relative.cells()[2].clone())
     };
     vec![

@@ -9,8 +9,8 @@ use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::results::escape;
-use crate::workloads::search::repository::Look;
-use crate::workloads::search::validate::{Repository, Validation, check};
+use crate::workloads::search::repository::RepositoryInspector;
+use crate::workloads::search::validate::{CommitSource, Validation, check};
 
 /// Check a search: its files, its artifacts' bytes, its decisions, its tree
 ///
@@ -61,18 +61,18 @@ pub(super) async fn validate_and_report(
 }
 
 /// Looks at the commits of a search; one that was played has none.
-async fn inspect_repository(run_dir: &Path) -> Result<Option<Look>, CliError> {
+async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector>, CliError> {
     let played =
         with_search(run_dir.to_owned(), |_, manifest| Ok(manifest.run_config.dry_run)).await?;
     if played {
         return Ok(None);
     }
-    let looked = Look::at(run_dir).await;
+    let looked = RepositoryInspector::open(run_dir).await;
     looked.map(Some).map_err(|error| CliError::failure("cannot look at the commits", &error))
 }
 
-fn as_repository(look: Option<&Look>) -> Repository<'_> {
-    look.map_or(Repository::Unknown, |look| Repository::Known(look))
+fn as_repository(look: Option<&RepositoryInspector>) -> CommitSource<'_> {
+    look.map_or(CommitSource::Unknown, |look| CommitSource::Known(look))
 }
 
 fn print_validation(validation: &Validation, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {

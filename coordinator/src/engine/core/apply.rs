@@ -8,10 +8,10 @@ use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
-use super::effect::Effect;
+use super::effect::CoreEffect;
 use super::merge;
-use super::record::{NamedItem, OfferedTry, Record, Unbacked, WithdrawnTry};
-use super::row::{End, Known, Loss, Row, State};
+use super::record::{NamedItem, OfferedTry, JournalRecord, RecordBlobStatus, WithdrawnTry};
+use super::item::{ExecutionState, KnownExecution, ExecutionLoss, ItemEntry, ItemStatus};
 
 /// The number of a try that was never made: of an item that is known and was never offered.
 pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
@@ -19,82 +19,82 @@ pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
 impl Core {
     /// Applies one record: live right after it was decided, in replay as it is read. `at` is the
     /// time the record was made.
-    pub fn apply(&mut self, at: Timestamp, record: Record, effects: &mut Vec<Effect>) {
+    pub fn apply(&mut self, at: Timestamp, record: JournalRecord, effects: &mut Vec<CoreEffect>) {
         match record {
             // A sitting is decided by its own policy, and stopped by nothing but its own stops. What it
             // reopens has a new floor before anything else happens.
-            Record::Opened(opened) => {
+            JournalRecord::Opened(opened) => {
                 self.settings.retry = opened.retry;
                 self.stop = None;
                 for item in opened.reopened {
                     self.apply_reopened(item, opened.epoch);
                 }
             }
-            Record::Reopened { epoch, items } => {
+            JournalRecord::Reopened { epoch, items } => {
                 for item in items {
                     self.apply_reopened(item, epoch);
                 }
             }
-            Record::Closed(_) => {}
-            Record::Offered { tries } => {
+            JournalRecord::Closed(_) => {}
+            JournalRecord::Offered { tries } => {
                 for offered in tries {
                     self.apply_offered(offered);
                 }
             }
-            Record::Withdrawn { tries } => {
+            JournalRecord::Withdrawn { tries } => {
                 for withdrawn in tries {
                     self.apply_withdrawn(withdrawn);
                 }
             }
-            Record::Reported { position, report } => {
+            JournalRecord::Reported { position, report } => {
                 self.position = Some(position);
                 self.apply_report(at, *report, effects);
             }
-            Record::Unbacked { position, report, why } => {
+            JournalRecord::Unbacked { position, report, why } => {
                 self.position = Some(position);
-                let report = self.unbacked(*report, why);
+                let report = self.without_record(*report, why);
                 self.apply_report(at, report, effects);
             }
-            Record::Recovered { report } => self.apply_report(at, *report, effects),
-            Record::Checked { item, exec, found } => self.apply_checked(item, exec, found),
-            Record::Claimed { claim } => {
-                self.hear(claim.item, claim.exec, claim.try_id, claim.worker);
+            JournalRecord::Recovered { report } => self.apply_report(at, *report, effects),
+            JournalRecord::Checked { item, exec, found } => self.apply_checked(item, exec, found),
+            JournalRecord::Claimed { claim } => {
+                self.add_execution(claim.item, claim.exec, claim.try_id, claim.worker);
             }
-            Record::Heard { worker, executions } => {
+            JournalRecord::Heard { worker, executions } => {
                 for heard in executions {
-                    self.hear(heard.item, heard.exec, heard.try_id, worker.clone());
+                    self.add_execution(heard.item, heard.exec, heard.try_id, worker.clone());
                 }
             }
-            Record::Lost { item, exec, reason } => {
-                let loss = Loss { reason, phase: None, cost: 0.0, record: None };
+            JournalRecord::Lost { item, exec, reason } => {
+                let loss = ExecutionLoss { reason, phase: None, cost: 0.0, record: None };
                 self.apply_lost(at, item, exec, None, loss, effects);
             }
-            Record::Respecified { item, spec } => self.apply_respecified(item, spec, effects),
-            Record::Cancelled { items } => {
+            JournalRecord::Respecified { item, spec } => self.apply_respecified(item, spec, effects),
+            JournalRecord::Cancelled { items } => {
                 for cancelled in items {
                     self.apply_cancelled(at, cancelled, effects);
                 }
             }
-            Record::GivenUp { items, error } => {
+            JournalRecord::GivenUp { items, error } => {
                 for given_up in items {
                     self.apply_given_up(at, given_up, &error, effects);
                 }
             }
-            Record::Stopping { level } => self.stop = self.stop.max(Some(level)),
+            JournalRecord::Stopping { level } => self.stop = self.stop.max(Some(level)),
         }
     }
 
     fn apply_offered(&mut self, offered: OfferedTry) {
         let OfferedTry { item, try_id, spec } = offered;
-        let row = self.rows.entry(item).or_insert_with(|| Row::new(spec, try_id));
+        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, try_id));
         if row.is_settled() {
             return;
         }
         if row.current.n == 0 {
             row.floor = try_id;
         }
-        if row.state != State::Offered {
-            row.state = State::Offered;
+        if row.state != ItemStatus::Offered {
+            row.state = ItemStatus::Offered;
             self.in_flight += 1;
         }
         row.solo = row.is_suspected();
@@ -108,93 +108,93 @@ impl Core {
     fn apply_withdrawn(&mut self, withdrawn: WithdrawnTry) {
         let WithdrawnTry { item, try_id } = withdrawn;
         let Some(row) = self.rows.get(&item) else { return };
-        if row.state == State::Offered && row.current == try_id {
-            self.owe(item);
+        if row.state == ItemStatus::Offered && row.current == try_id {
+            self.requeue(item);
         }
     }
 
     /// An offered item gives its permit back and waits for its next try.
-    pub(super) fn owe(&mut self, item: ItemId) {
+    pub(super) fn requeue(&mut self, item: ItemId) {
         let Some(row) = self.rows.get_mut(&item) else { return };
-        row.state = State::Owed;
+        row.state = ItemStatus::Owed;
         // An item that no plan names is owed to nobody; in replay, no plan names any.
         if row.ordinal.is_some() {
             self.ready.push_again((row.offered_class(), row.lane), item);
         }
-        self.land(&item);
+        self.release_permit(&item);
     }
 
     /// An item gives its permit back.
-    pub(super) fn land(&mut self, item: &ItemId) {
+    pub(super) fn release_permit(&mut self, item: &ItemId) {
         self.in_flight -= 1;
         if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.land(item);
+            elsewhere.release_permit(item);
         }
     }
 
-    fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<Effect>) {
+    fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<CoreEffect>) {
         let Report { item, try_id, exec, spec, worker, body, .. } = report;
         // An item that no record of this journal offered: replay would not know it either.
         if self.rows.get(&item).is_none_or(|row| row.current.n == 0) {
             return;
         }
         match body {
-            ReportBody::Started => self.hear(item, exec, try_id, worker),
+            ReportBody::Started => self.add_execution(item, exec, try_id, worker),
             ReportBody::Lost { reason, phase, record, cost } => {
                 let who = Some((try_id, worker));
-                let loss = Loss { reason, phase, cost, record };
+                let loss = ExecutionLoss { reason, phase, cost, record };
                 self.apply_lost(at, item, exec, who, loss, effects);
             }
             ReportBody::Result(body) => {
-                let end = End::Open;
+                let end = ExecutionState::Open;
                 let heard =
-                    Known { exec, try_id, order: 0, worker, solo: false, former: false, end };
+                    KnownExecution { exec, try_id, order: 0, worker, solo: false, former: false, end };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
         }
     }
 
     /// An execution was first heard of while it runs.
-    fn hear(&mut self, item: ItemId, exec: ExecId, try_id: TryId, worker: WorkerId) {
+    fn add_execution(&mut self, item: ItemId, exec: ExecId, try_id: TryId, worker: WorkerId) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         if row.is_settled() || row.current.n == 0 || row.find(&exec).is_some() {
             return;
         }
         self.heard += 1;
         let solo = row.solo && try_id == row.current;
-        let (order, end) = (self.heard, End::Open);
-        row.executions.push(Known { exec, try_id, order, worker, solo, former: false, end });
+        let (order, end) = (self.heard, ExecutionState::Open);
+        row.executions.push(KnownExecution { exec, try_id, order, worker, solo, former: false, end });
         self.disturbed.insert(item);
-        self.has_started(&item, try_id);
+        self.mark_started(&item, try_id);
     }
 
     /// Somebody is known to have started a try.
-    pub(super) fn has_started(&mut self, item: &ItemId, try_id: TryId) {
+    pub(super) fn mark_started(&mut self, item: &ItemId, try_id: TryId) {
         if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.started(item, try_id);
+            elsewhere.mark_started(item, try_id);
         }
     }
 
-    fn apply_respecified(&mut self, item: ItemId, spec: Digest, effects: &mut Vec<Effect>) {
+    fn apply_respecified(&mut self, item: ItemId, spec: Digest, effects: &mut Vec<CoreEffect>) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         row.spec = spec;
         row.floor = row.current.next(row.current.epoch);
-        if row.state == State::Offered {
-            effects.push(Effect::Withdraw { item, try_id: row.current });
-            self.owe(item);
+        if row.state == ItemStatus::Offered {
+            effects.push(CoreEffect::Withdraw { item, try_id: row.current });
+            self.requeue(item);
         }
     }
 
-    fn apply_cancelled(&mut self, at: Timestamp, named: NamedItem, effects: &mut Vec<Effect>) {
+    fn apply_cancelled(&mut self, at: Timestamp, named: NamedItem, effects: &mut Vec<CoreEffect>) {
         let NamedItem { item, spec } = named;
-        let row = self.rows.entry(item).or_insert_with(|| Row::new(spec, NO_TRY));
+        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
         if row.is_settled() || row.cancelled {
             return;
         }
         row.cancelled = true;
-        let withdrawn = (row.state == State::Offered && row.has_open()).then_some(row.current);
+        let withdrawn = (row.state == ItemStatus::Offered && row.has_open()).then_some(row.current);
         self.conclude(at, item, effects);
-        effects.extend(withdrawn.map(|try_id| Effect::Withdraw { item, try_id }));
+        effects.extend(withdrawn.map(|try_id| CoreEffect::Withdraw { item, try_id }));
     }
 
     fn apply_given_up(
@@ -202,24 +202,24 @@ impl Core {
         at: Timestamp,
         named: NamedItem,
         error: &TrialError,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<CoreEffect>,
     ) {
         let NamedItem { item, spec } = named;
-        let row = self.rows.entry(item).or_insert_with(|| Row::new(spec, NO_TRY));
+        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
         if !row.is_settled() {
             self.settle(item, effects, |row| merge::fail(item, row, error.clone(), at));
         }
     }
 
     /// What the report of a result counts as whose record blob is missing or was not looked for.
-    fn unbacked(&mut self, mut report: Report, why: Unbacked) -> Report {
+    fn without_record(&mut self, mut report: Report, why: RecordBlobStatus) -> Report {
         let ReportBody::Result(body) = &mut report.body else { return report };
         match (why, &body.record) {
-            (Unbacked::Unchecked, Some(record)) => {
+            (RecordBlobStatus::Unchecked, Some(record)) => {
                 self.unchecked.insert(report.exec, (report.item, record.clone()));
             }
-            (Unbacked::Unchecked, None) => {}
-            (Unbacked::Missing, _) => {
+            (RecordBlobStatus::Unchecked, None) => {}
+            (RecordBlobStatus::Missing, _) => {
                 body.verdict.outcome = ItemOutcome::Failed;
                 body.verdict.reward = None;
                 body.verdict.error = Some(TrialError::transient(

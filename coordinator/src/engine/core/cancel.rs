@@ -6,19 +6,19 @@ use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::Core;
-use super::effect::Effect;
-use super::handle::Output;
-use super::input::{NewItem, Now};
-use super::record::{NamedItem, Record, WithdrawnTry};
-use super::row::{Row, State};
+use super::effect::CoreEffect;
+use super::handle::CoreOutput;
+use super::input::{NewItem, InputTime};
+use super::record::{NamedItem, JournalRecord, WithdrawnTry};
+use super::item::{ItemEntry, ItemStatus};
 
 /// How long an execution may go on to be shown that nobody wants, before its worker is told (again):
 /// the last hello of one that is over shows it for a while.
-const PATIENCE_MS: u64 = 5000;
+const STOP_RESEND_MS: u64 = 5000;
 
 /// How urgent the end of an unwanted execution is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unwanted {
+pub(super) enum StopUrgency {
     /// A user wants it gone.
     Now(StopLevel),
     /// It only wastes a slot.
@@ -27,7 +27,7 @@ pub(super) enum Unwanted {
 
 impl Core {
     /// A user ends items for good.
-    pub(super) fn cancel(&mut self, now: Now, id: u64, new: Vec<NewItem>, out: &mut impl Output) {
+    pub(super) fn cancel(&mut self, now: InputTime, id: u64, new: Vec<NewItem>, out: &mut impl CoreOutput) {
         let mut receipt = CommandReceipt { named: new.len() as u64, ..CommandReceipt::default() };
         let mut items = Vec::new();
         for new in new {
@@ -47,12 +47,12 @@ impl Core {
         let open: Vec<_> =
             items.iter().flat_map(|named| self.open_executions(named.item)).collect();
         if !items.is_empty() {
-            self.commit(now, Record::Cancelled { items }, out);
+            self.commit(now, JournalRecord::Cancelled { items }, out);
         }
         for exec in open {
-            self.tell(now, exec, Unwanted::Now(StopLevel::Kill), out);
+            self.send_stop(now, exec, StopUrgency::Now(StopLevel::Kill), out);
         }
-        out.effects().push(Effect::Receipt { id, receipt });
+        out.effects().push(CoreEffect::Receipt { id, receipt });
     }
 
     fn open_executions(&self, item: ItemId) -> Vec<ExecId> {
@@ -61,44 +61,44 @@ impl Core {
     }
 
     /// Whether nobody wants an execution, as it was just shown.
-    pub(super) fn unwanted(&self, row: &Row, try_id: TryId) -> Option<Unwanted> {
-        if row.cancelled || row.state == State::Settled(ItemOutcome::Cancelled) {
-            return Some(Unwanted::Now(StopLevel::Kill));
+    pub(super) fn stop_urgency(&self, row: &ItemEntry, try_id: TryId) -> Option<StopUrgency> {
+        if row.cancelled || row.state == ItemStatus::Settled(ItemOutcome::Cancelled) {
+            return Some(StopUrgency::Now(StopLevel::Kill));
         }
         if let Some(level) = self.stop {
             // Every worker was told already.
-            return Some(Unwanted::Soon(level));
+            return Some(StopUrgency::Soon(level));
         }
         let for_nothing = row.is_settled() || try_id < row.floor;
-        for_nothing.then_some(Unwanted::Soon(StopLevel::Kill))
+        for_nothing.then_some(StopUrgency::Soon(StopLevel::Kill))
     }
 
     /// An execution announced itself: it is stopped if nobody wants it.
     pub(super) fn stop_if_unwanted(
         &mut self,
-        now: Now,
+        now: InputTime,
         item: ItemId,
         exec: ExecId,
         try_id: TryId,
-        out: &mut impl Output,
+        out: &mut impl CoreOutput,
     ) {
         let row = self.rows.get(&item).filter(|row| row.current.n > 0);
-        if let Some(unwanted) = row.and_then(|row| self.unwanted(row, try_id)) {
-            self.tell(now, exec, unwanted, out);
+        if let Some(unwanted) = row.and_then(|row| self.stop_urgency(row, try_id)) {
+            self.send_stop(now, exec, unwanted, out);
         }
     }
 
     /// Tells the worker of an unwanted execution to end it, unless it was told a moment ago.
-    pub(super) fn tell(
+    pub(super) fn send_stop(
         &mut self,
-        now: Now,
+        now: InputTime,
         exec: ExecId,
-        unwanted: Unwanted,
-        out: &mut impl Output,
+        unwanted: StopUrgency,
+        out: &mut impl CoreOutput,
     ) {
         let (level, patience) = match unwanted {
-            Unwanted::Now(level) => (level, 0),
-            Unwanted::Soon(level) => (level, PATIENCE_MS),
+            StopUrgency::Now(level) => (level, 0),
+            StopUrgency::Soon(level) => (level, STOP_RESEND_MS),
         };
         if let Some(elsewhere) = &mut self.elsewhere {
             let now = now.monotonic_ms;
@@ -106,29 +106,29 @@ impl Core {
             if *due > now {
                 return;
             }
-            *due = now + PATIENCE_MS;
+            *due = now + STOP_RESEND_MS;
         }
-        out.effects().push(Effect::StopExecution { exec, level });
+        out.effects().push(CoreEffect::StopExecution { exec, level });
     }
 
     /// A user stops the sitting: what nobody started is owed to the next one.
-    pub(super) fn begin_stop(&mut self, now: Now, level: StopLevel, out: &mut impl Output) {
+    pub(super) fn begin_stop(&mut self, now: InputTime, level: StopLevel, out: &mut impl CoreOutput) {
         if self.stop >= Some(level) {
             return;
         }
         let first = self.stop.is_none();
-        self.commit(now, Record::Stopping { level }, out);
+        self.commit(now, JournalRecord::Stopping { level }, out);
         if first {
-            let running = self.offered(Row::has_open);
+            let running = self.offered(ItemEntry::has_open);
             let unstarted = self.offered(|row| !row.has_open());
             if !unstarted.is_empty() {
                 self.withdraw(now, unstarted, out);
             }
-            let withdraw = |WithdrawnTry { item, try_id }| Effect::Withdraw { item, try_id };
+            let withdraw = |WithdrawnTry { item, try_id }| CoreEffect::Withdraw { item, try_id };
             out.effects().extend(running.into_iter().map(withdraw));
-            self.answer_questions(now, out);
+            self.answer_deferred_claims(now, out);
         }
-        out.effects().push(Effect::Stop(level));
+        out.effects().push(CoreEffect::Stop(level));
     }
 
     /// Whether nothing that was offered could still run, as far as is known: what is offered was
@@ -137,7 +137,7 @@ impl Core {
         if self.stop.is_none() {
             return self.in_flight == 0;
         }
-        let open = |item| self.rows.get(item).is_some_and(Row::has_open);
+        let open = |item| self.rows.get(item).is_some_and(ItemEntry::has_open);
         !self.disturbed.iter().any(open)
     }
 }

@@ -12,17 +12,17 @@ use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
 
 use super::Core;
-use super::effect::Effect;
-use super::elsewhere::Elsewhere;
-use super::handle::Output;
-use super::input::Now;
+use super::effect::CoreEffect;
+use super::worker_liveness::WorkerLiveness;
+use super::handle::CoreOutput;
+use super::input::InputTime;
 use super::merge;
-use super::question::Question;
-use super::record::Record;
-use super::row::{Known, Row, State};
+use super::deferred_claim::DeferredClaim;
+use super::record::JournalRecord;
+use super::item::{KnownExecution, ItemEntry, ItemStatus};
 
 /// What a claim comes to.
-enum Verdict {
+enum ClaimVerdict {
     Answer(ClaimAnswer),
     /// Run it, when these are lost, of which the store may have results.
     RunAfter(Vec<ExecId>),
@@ -33,7 +33,7 @@ enum Verdict {
 }
 
 impl Core {
-    pub(super) fn claim(&mut self, now: Now, id: u64, claim: Claim, out: &mut impl Output) {
+    pub(super) fn claim(&mut self, now: InputTime, id: u64, claim: Claim, out: &mut impl CoreOutput) {
         let mut ids = vec![id];
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.asking.insert(claim.item, now.monotonic_ms);
@@ -42,60 +42,60 @@ impl Core {
             }
         }
         let (asked, due) = (now.monotonic_ms, now.monotonic_ms);
-        self.consider(now, Question { ids, claim, asked, due }, out);
+        self.reconsider(now, DeferredClaim { ids, claim, asked, due }, out);
     }
 
     /// Thinks again about every claim that waits.
-    pub(super) fn answer_questions(&mut self, now: Now, out: &mut impl Output) {
+    pub(super) fn answer_deferred_claims(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         for (_, question) in std::mem::take(&mut elsewhere.questions) {
-            self.consider(now, question, out);
+            self.reconsider(now, question, out);
         }
     }
 
-    fn consider(&mut self, now: Now, question: Question, out: &mut impl Output) {
-        let Question { ids, claim, asked, .. } = question;
-        let answer = match self.decide(now, &claim, out) {
+    fn reconsider(&mut self, now: InputTime, question: DeferredClaim, out: &mut impl CoreOutput) {
+        let DeferredClaim { ids, claim, asked, .. } = question;
+        let answer = match self.decide_claim(now, &claim, out) {
             Ok(answer) => answer,
             // Nobody waits any more: a worker decides by itself after one lease.
             Err(_) if self.is_stale(now, asked) => ClaimAnswer::Hold,
             Err(due) => {
                 let Some(elsewhere) = &mut self.elsewhere else { return };
                 let exec = claim.exec;
-                elsewhere.questions.insert(exec, Question { ids, claim, asked, due });
+                elsewhere.questions.insert(exec, DeferredClaim { ids, claim, asked, due });
                 return;
             }
         };
         if answer == ClaimAnswer::Run {
             if let Some(elsewhere) = &mut self.elsewhere {
-                elsewhere.heard(now.monotonic_ms, claim.exec);
+                elsewhere.record_seen(now.monotonic_ms, claim.exec);
             }
             let row = self.rows.get_mut(&claim.item);
             // The answer may have been lost on its way.
             if row.is_none_or(|row| row.find(&claim.exec).is_none()) {
-                self.commit(now, Record::Claimed { claim }, out);
+                self.commit(now, JournalRecord::Claimed { claim }, out);
             }
         }
-        let answers = ids.into_iter().map(|id| Effect::Answer { id, answer });
+        let answers = ids.into_iter().map(|id| CoreEffect::Answer { id, answer });
         out.effects().extend(answers);
     }
 
     /// The answer, or when the claim is worth another thought.
-    fn decide(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<ClaimAnswer, u64> {
+    fn decide_claim(&mut self, now: InputTime, claim: &Claim, out: &mut impl CoreOutput) -> Result<ClaimAnswer, u64> {
         match self.verdict(now, claim) {
-            Verdict::Answer(answer) => Ok(answer),
-            Verdict::Run => Ok(ClaimAnswer::Run),
-            Verdict::Wait(due) => Err(due),
-            Verdict::RunAfter(gone) => {
-                self.has_looked(now, claim, out)?;
+            ClaimVerdict::Answer(answer) => Ok(answer),
+            ClaimVerdict::Run => Ok(ClaimAnswer::Run),
+            ClaimVerdict::Wait(due) => Err(due),
+            ClaimVerdict::RunAfter(gone) => {
+                self.has_looked_up_results(now, claim, out)?;
                 for exec in gone {
-                    self.lose(now, claim.item, exec, out);
+                    self.declare_lost(now, claim.item, exec, out);
                 }
                 // That may have settled the item.
                 match self.verdict(now, claim) {
-                    Verdict::Answer(answer) => Ok(answer),
-                    Verdict::Run | Verdict::RunAfter(_) => Ok(ClaimAnswer::Run),
-                    Verdict::Wait(due) => Err(due),
+                    ClaimVerdict::Answer(answer) => Ok(answer),
+                    ClaimVerdict::Run | ClaimVerdict::RunAfter(_) => Ok(ClaimAnswer::Run),
+                    ClaimVerdict::Wait(due) => Err(due),
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Core {
     /// Whether the store was asked for what the lost executions of an item left, or until when its
     /// answer is waited for. It saves a repetition, nothing else: a store that says nothing does not
     /// hold anybody up for long.
-    fn has_looked(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<(), u64> {
+    fn has_looked_up_results(&mut self, now: InputTime, claim: &Claim, out: &mut impl CoreOutput) -> Result<(), u64> {
         let now = now.monotonic_ms;
         let Some(elsewhere) = &mut self.elsewhere else { return Ok(()) };
         let (lease, silence) = (elsewhere.times.lease, elsewhere.times.silence);
@@ -112,7 +112,7 @@ impl Core {
         let recent = |at: u64, within: u64| now.saturating_sub(at) < within;
         if flight.searched.is_none_or(|at| !recent(at, lease)) {
             (flight.searched, flight.found) = (Some(now), false);
-            out.effects().push(Effect::LookForResults { item: claim.item });
+            out.effects().push(CoreEffect::LookForResults { item: claim.item });
         }
         match flight.searched {
             Some(at) if !flight.found && recent(at, silence) => Err(at + silence),
@@ -120,66 +120,66 @@ impl Core {
         }
     }
 
-    fn is_stale(&self, now: Now, asked: u64) -> bool {
+    fn is_stale(&self, now: InputTime, asked: u64) -> bool {
         let lease = self.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.times.lease);
         now.monotonic_ms >= asked.saturating_add(lease.saturating_mul(2))
     }
 
-    fn verdict(&self, now: Now, claim: &Claim) -> Verdict {
-        let Some(row) = self.rows.get(&claim.item) else { return Verdict::Answer(ClaimAnswer::Drop) };
-        if self.stop.is_some() || row.cancelled || row.state != State::Offered {
-            return Verdict::Answer(ClaimAnswer::Drop);
+    fn verdict(&self, now: InputTime, claim: &Claim) -> ClaimVerdict {
+        let Some(row) = self.rows.get(&claim.item) else { return ClaimVerdict::Answer(ClaimAnswer::Drop) };
+        if self.stop.is_some() || row.cancelled || row.state != ItemStatus::Offered {
+            return ClaimVerdict::Answer(ClaimAnswer::Drop);
         }
         if claim.try_id != row.current || claim.spec != row.spec || merge::is_withheld(row) {
-            return Verdict::Answer(ClaimAnswer::Drop);
+            return ClaimVerdict::Answer(ClaimAnswer::Drop);
         }
         match &self.elsewhere {
             Some(elsewhere) => elsewhere.verdict(now.monotonic_ms, claim, row),
             None => {
-                let another = |known: &Known| known.is_open() && known.exec != claim.exec;
+                let another = |known: &KnownExecution| known.is_open() && known.exec != claim.exec;
                 let held = row.executions.iter().any(another);
-                Verdict::Answer(if held { ClaimAnswer::Hold } else { ClaimAnswer::Run })
+                ClaimVerdict::Answer(if held { ClaimAnswer::Hold } else { ClaimAnswer::Run })
             }
         }
     }
 }
 
-impl Elsewhere {
+impl WorkerLiveness {
     /// When a claim that waits is worth another thought.
-    pub(super) fn next_question(&self) -> Option<u64> {
+    pub(super) fn next_claim_due(&self) -> Option<u64> {
         self.questions.values().map(|question| question.due).min()
     }
 
     /// The answer to a claim of the current try of an offered item.
-    fn verdict(&self, now: u64, claim: &Claim, row: &Row) -> Verdict {
+    fn verdict(&self, now: u64, claim: &Claim, row: &ItemEntry) -> ClaimVerdict {
         let others = || {
             row.executions.iter().filter(|known| {
                 known.exec != claim.exec && known.try_id >= row.floor && known.may_run()
             })
         };
         if others().any(|known| self.is_shown(now, &known.exec)) {
-            return Verdict::Answer(ClaimAnswer::Hold);
+            return ClaimVerdict::Answer(ClaimAnswer::Hold);
         }
         let own = row.executions.iter().find(|known| known.exec == claim.exec);
-        if own.is_some_and(Known::is_open) {
-            return Verdict::Run;
+        if own.is_some_and(KnownExecution::is_open) {
+            return ClaimVerdict::Run;
         }
         if own.is_some() {
             // It was given up. Another delivery begins anew.
-            return Verdict::Answer(ClaimAnswer::Hold);
+            return ClaimVerdict::Answer(ClaimAnswer::Hold);
         }
         let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
         if let Some(until) = alive {
-            return Verdict::Wait(until);
+            return ClaimVerdict::Wait(until);
         }
         let open: Vec<ExecId> =
             others().filter(|known| known.is_open()).map(|known| known.exec).collect();
         // A try that was offered since the watch began can be with nobody who was not seen since.
         let inherited = self.flights.get(&claim.item).is_none_or(|flight| flight.inherited);
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
-            return Verdict::Wait(self.watched_at(now));
+            return ClaimVerdict::Wait(self.watched_at(now));
         }
         // One that was declared lost before may have left its result in the store as well.
-        if others().next().is_none() { Verdict::Run } else { Verdict::RunAfter(open) }
+        if others().next().is_none() { ClaimVerdict::Run } else { ClaimVerdict::RunAfter(open) }
     }
 }

@@ -11,7 +11,7 @@ use rollout_protocol::wire::offer::SizeClass;
 
 /// One effect.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
+pub enum CoreEffect {
     /// Publish a try.
     Offer {
         /// Item.
@@ -39,9 +39,9 @@ pub enum Effect {
         answer: ClaimAnswer,
     },
     /// An item was settled.
-    Settled(Box<Settled>),
+    Settled(Box<ItemSettlement>),
     /// An infrastructure failure will be tried again.
-    Retry(Box<Retry>),
+    Retry(Box<ItemRetry>),
     /// An execution ended without a verdict.
     Lost {
         /// Item.
@@ -79,7 +79,7 @@ pub enum Effect {
 
 /// A settlement without the item's name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settled {
+pub struct ItemSettlement {
     /// Item.
     pub item: ItemId,
     /// Position in the plan's order; `None` while no plan names the item.
@@ -96,7 +96,7 @@ pub struct Settled {
 
 /// A retry.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Retry {
+pub struct ItemRetry {
     /// Item.
     pub item: ItemId,
     /// Position in the plan's order.

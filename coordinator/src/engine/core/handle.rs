@@ -7,80 +7,80 @@ use rollout_protocol::wire::position::PositionedReport;
 use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
-use super::effect::Effect;
-use super::input::{Input, Now};
-use super::record::Record;
-use super::row::State;
+use super::effect::CoreEffect;
+use super::input::{CoreInput, InputTime};
+use super::record::JournalRecord;
+use super::item::ItemStatus;
 
 /// Takes what the core decides: records for the journal, and effects that may be carried out when
 /// these records are durable.
-pub trait Output {
+pub trait CoreOutput {
     /// A record, in the order of decision.
-    fn record(&mut self, at: Timestamp, record: &Record);
+    fn record(&mut self, at: Timestamp, record: &JournalRecord);
     /// Effects of the records so far.
-    fn effects(&mut self) -> &mut Vec<Effect>;
+    fn effects(&mut self) -> &mut Vec<CoreEffect>;
 }
 
 impl Core {
     /// Takes one input.
-    pub fn handle(&mut self, now: Now, input: Input, out: &mut impl Output) {
+    pub fn handle(&mut self, now: InputTime, input: CoreInput, out: &mut impl CoreOutput) {
         match input {
-            Input::Items(items) => {
+            CoreInput::Items(items) => {
                 for item in items {
                     self.plan(now, item, out);
                 }
             }
-            Input::Exhausted => self.exhausted = true,
-            Input::FormerExecutorsDead => self.begin_anew(now, out),
-            Input::Begin => self.begin_elsewhere(now, out),
-            Input::Reported(reported) => {
+            CoreInput::Exhausted => self.exhausted = true,
+            CoreInput::FormerExecutorsDead => self.resume_local(now, out),
+            CoreInput::Begin => self.resume_remote(now, out),
+            CoreInput::Reported(reported) => {
                 let PositionedReport { position, report } = *reported;
-                self.reported(now, report, |report| Record::Reported { position, report }, out);
+                self.on_report(now, report, |report| JournalRecord::Reported { position, report }, out);
             }
-            Input::Unbacked { reported, why } => {
+            CoreInput::Unbacked { reported, why } => {
                 let PositionedReport { position, report } = *reported;
-                let record = |report| Record::Unbacked { position, report, why };
-                self.reported(now, report, record, out);
+                let record = |report| JournalRecord::Unbacked { position, report, why };
+                self.on_report(now, report, record, out);
             }
-            Input::Checked { item, exec, found } => {
+            CoreInput::Checked { item, exec, found } => {
                 if self.unchecked.contains_key(&exec) {
-                    self.commit(now, Record::Checked { item, exec, found }, out);
+                    self.commit(now, JournalRecord::Checked { item, exec, found }, out);
                 }
             }
-            Input::Claim { id, claim } => self.claim(now, id, claim, out),
-            Input::HellosKept(kept) => {
+            CoreInput::Claim { id, claim } => self.claim(now, id, claim, out),
+            CoreInput::HellosKept(kept) => {
                 if let Some(elsewhere) = &mut self.elsewhere {
-                    elsewhere.kept(now.monotonic_ms, kept);
+                    elsewhere.set_kept_since(now.monotonic_ms, kept);
                 }
             }
-            Input::Hellos(hellos) => self.hellos(now, hellos, out),
-            Input::Reconnected => {
+            CoreInput::Hellos(hellos) => self.on_heartbeats(now, hellos, out),
+            CoreInput::Reconnected => {
                 if let Some(elsewhere) = &mut self.elsewhere {
-                    elsewhere.watch_anew(now.monotonic_ms);
+                    elsewhere.restart_watch(now.monotonic_ms);
                 }
             }
-            Input::Observed(listed) => self.observed(now, listed, out),
-            Input::Found { item, reports } => self.found(now, item, reports, out),
-            Input::Room(rooms) => self.rooms = rooms,
-            Input::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
-            Input::Cancel { id, items } => self.cancel(now, id, items, out),
-            Input::Tick => {
+            CoreInput::Observed(listed) => self.on_observation(now, listed, out),
+            CoreInput::Found { item, reports } => self.on_results_found(now, item, reports, out),
+            CoreInput::Room(rooms) => self.rooms = rooms,
+            CoreInput::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
+            CoreInput::Cancel { id, items } => self.cancel(now, id, items, out),
+            CoreInput::Tick => {
                 self.wake(now);
-                self.answer_questions(now, out);
+                self.answer_deferred_claims(now, out);
                 self.reclaim(now, out);
             }
-            Input::Stop(level) => self.begin_stop(now, level, out),
+            CoreInput::Stop(level) => self.begin_stop(now, level, out),
         }
         self.give_up_unplaceable(now, out);
         self.offer(now, out);
     }
 
-    pub(super) fn commit(&mut self, now: Now, record: Record, out: &mut impl Output) {
+    pub(super) fn commit(&mut self, now: InputTime, record: JournalRecord, out: &mut impl CoreOutput) {
         out.record(now.wall, &record);
         let before = out.effects().len();
         self.apply(now.wall, record, out.effects());
         for effect in &mut out.effects()[before..] {
-            if let Effect::Retry(retry) = effect {
+            if let CoreEffect::Retry(retry) = effect {
                 retry.wait_ms = self.wait_ms(&retry.item);
                 let due = now.monotonic_ms.saturating_add(retry.wait_ms);
                 self.waiting.push(Reverse((due, retry.item)));
@@ -88,43 +88,43 @@ impl Core {
         }
     }
 
-    fn reported(
+    fn on_report(
         &mut self,
-        now: Now,
+        now: InputTime,
         report: Report,
-        record: impl FnOnce(Box<Report>) -> Record,
-        out: &mut impl Output,
+        record: impl FnOnce(Box<Report>) -> JournalRecord,
+        out: &mut impl CoreOutput,
     ) {
         let began = matches!(report.body, ReportBody::Started);
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);
         self.commit(now, record(Box::new(report)), out);
         if began {
             if let Some(elsewhere) = &mut self.elsewhere {
-                elsewhere.heard(now.monotonic_ms, exec);
+                elsewhere.record_seen(now.monotonic_ms, exec);
             }
             self.stop_if_unwanted(now, item, exec, try_id, out);
         }
     }
 
-    fn wake(&mut self, now: Now) {
+    fn wake(&mut self, now: InputTime) {
         while let Some(Reverse((due, item))) = self.waiting.peek().copied() {
             if due > now.monotonic_ms {
                 break;
             }
             self.waiting.pop();
             if let Some(row) = self.rows.get_mut(&item)
-                && row.state == State::Waiting
+                && row.state == ItemStatus::Waiting
             {
-                row.state = State::Owed;
+                row.state = ItemStatus::Owed;
                 self.ready.push_again((row.offered_class(), row.lane), item);
             }
         }
     }
 
-    /// When a [`Input::Tick`] is due at the latest, on the monotonic clock of [`Now`].
+    /// When a [`CoreInput::Tick`] is due at the latest, on the monotonic clock of [`InputTime`].
     pub fn next_due_ms(&self) -> Option<u64> {
         let retry = self.waiting.peek().map(|Reverse((due, _))| *due);
-        let question = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.next_question());
-        [retry, question, self.next_giving_up()].into_iter().flatten().min()
+        let question = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.next_claim_due());
+        [retry, question, self.next_give_up_due()].into_iter().flatten().min()
     }
 }

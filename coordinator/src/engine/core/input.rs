@@ -14,11 +14,11 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::PositionedReport;
 use rollout_protocol::wire::report::Report;
 
-use super::record::Unbacked;
+use super::record::RecordBlobStatus;
 
 /// The time of an input.
 #[derive(Debug, Clone, Copy)]
-pub struct Now {
+pub struct InputTime {
     /// Milliseconds on a monotonic clock.
     pub monotonic_ms: u64,
     /// Wall clock; written down, and compared only for how much of a wait is left when a sitting
@@ -28,7 +28,7 @@ pub struct Now {
 
 /// One input.
 #[derive(Debug)]
-pub enum Input {
+pub enum CoreInput {
     /// The plan's next items, in the order in which they shall be dispatched.
     Items(Vec<NewItem>),
     /// The plan has no more items.
@@ -43,7 +43,7 @@ pub enum Input {
         /// The report with its place.
         reported: Box<PositionedReport>,
         /// Which of the two.
-        why: Unbacked,
+        why: RecordBlobStatus,
     },
     /// The record blob of a result was looked for after all, see [`Core::unchecked`].
     ///

@@ -10,21 +10,21 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::{Execution, ExecutionEnd, Verdict};
 
-use super::effect::Settled;
-use super::row::{End, Known, Row, State};
+use super::effect::ItemSettlement;
+use super::item::{ExecutionState, KnownExecution, ItemEntry, ItemStatus};
 
 /// Whether a result may settle the item at all.
-fn is_eligible(row: &Row, known: &Known) -> bool {
+fn is_eligible(row: &ItemEntry, known: &KnownExecution) -> bool {
     match &known.end {
-        End::Result { spec, void, .. } => {
+        ExecutionState::Result { spec, void, .. } => {
             void.is_none() && known.try_id >= row.floor && *spec == row.spec
         }
-        End::Open | End::Lost(..) => false,
+        ExecutionState::Open | ExecutionState::Lost(..) => false,
     }
 }
 
 /// The execution whose result settles the item now, if there is one.
-pub(super) fn decided(row: &Row) -> Option<ExecId> {
+pub(super) fn winning_execution(row: &ItemEntry) -> Option<ExecId> {
     if row.is_settled() {
         return None;
     }
@@ -32,34 +32,34 @@ pub(super) fn decided(row: &Row) -> Option<ExecId> {
         .executions
         .iter()
         .filter(|known| is_eligible(row, known))
-        .max_by_key(|known| known.age())?;
-    let blocked = row.executions.iter().any(|known| known.is_open() && known.age() > newest.age());
+        .max_by_key(|known| known.order_key())?;
+    let blocked = row.executions.iter().any(|known| known.is_open() && known.order_key() > newest.order_key());
     (!blocked).then_some(newest.exec)
 }
 
 /// Whether an eligible result waits for newer executions to end.
-pub(super) fn is_withheld(row: &Row) -> bool {
+pub(super) fn is_withheld(row: &ItemEntry) -> bool {
     !row.is_settled() && row.executions.iter().any(|known| is_eligible(row, known))
 }
 
 /// Settles a row by the result of one of its executions.
-pub(super) fn settle(item: ItemId, row: &mut Row, winner: ExecId, at: Timestamp) -> Settled {
+pub(super) fn settle(item: ItemId, row: &mut ItemEntry, winner: ExecId, at: Timestamp) -> ItemSettlement {
     let (by, superseded) = executions(row, |known| known.exec == winner);
     let by = by.expect("the winner is one of the row's executions");
     let ExecutionEnd::Reported { verdict } = &by.end else {
         unreachable!("only an execution with a result is eligible")
     };
     let verdict = verdict.clone();
-    settled(item, row, verdict, Some(by), superseded, at)
+    build_settlement(item, row, verdict, Some(by), superseded, at)
 }
 
 /// Settles a row that a user cancelled. What its newest execution left is attached.
-pub(super) fn settle_cancelled(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
+pub(super) fn settle_cancelled(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
     let (by, superseded) = executions(row, |known| match &known.end {
         _ if known.former => false,
-        End::Open => false,
-        End::Lost(loss) => loss.record.is_some(),
-        End::Result { .. } => true,
+        ExecutionState::Open => false,
+        ExecutionState::Lost(loss) => loss.record.is_some(),
+        ExecutionState::Result { .. } => true,
     });
     let cost = by.as_ref().map_or(0.0, |by| match &by.end {
         ExecutionEnd::Reported { verdict } => verdict.cost,
@@ -67,56 +67,56 @@ pub(super) fn settle_cancelled(item: ItemId, row: &mut Row, at: Timestamp) -> Se
         ExecutionEnd::Open => 0.0,
     });
     let verdict = Verdict::cancelled(cost);
-    settled(item, row, verdict, by, superseded, at)
+    build_settlement(item, row, verdict, by, superseded, at)
 }
 
 /// Settles a row that was tried too often without any verdict.
-pub(super) fn settle_exhausted(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
-    let message = format!("given up: {} executions ended without a verdict", row.ended());
-    fail(item, row, hopeless(ErrorCode::WORKER_LOST, message), at)
+pub(super) fn settle_exhausted(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
+    let message = format!("given up: {} executions ended without a verdict", row.ended_executions());
+    fail(item, row, final_error(ErrorCode::WORKER_LOST, message), at)
 }
 
 /// Settles a row whose executions keep killing their workers.
-pub(super) fn settle_poisoned(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
+pub(super) fn settle_poisoned(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
     let message = format!(
         "given up: {} workers died while they ran it, the last ones while they ran nothing else",
         row.deaths()
     );
-    fail(item, row, hopeless(ErrorCode::POISONED, message), at)
+    fail(item, row, final_error(ErrorCode::POISONED, message), at)
 }
 
 /// Settles a row as failed by none of its executions.
-pub(super) fn fail(item: ItemId, row: &mut Row, error: TrialError, at: Timestamp) -> Settled {
+pub(super) fn fail(item: ItemId, row: &mut ItemEntry, error: TrialError, at: Timestamp) -> ItemSettlement {
     let (_, superseded) = executions(row, |_| false);
     let verdict = Verdict::failed(error);
-    settled(item, row, verdict, None, superseded, at)
+    build_settlement(item, row, verdict, None, superseded, at)
 }
 
-fn hopeless(code: ErrorCode, message: String) -> TrialError {
+fn final_error(code: ErrorCode, message: String) -> TrialError {
     let (kind, class) = (ErrorType::InternalError, ErrorClass::Infrastructure);
     TrialError::new(kind, code, class, RetryClass::Permanent, message)
 }
 
 /// Takes the executions of a row, in their order: the newest one of a kind, and the others.
 fn executions(
-    row: &mut Row,
-    chosen: impl Fn(&Known) -> bool,
+    row: &mut ItemEntry,
+    chosen: impl Fn(&KnownExecution) -> bool,
 ) -> (Option<Execution>, Vec<Execution>) {
     let mut executions = std::mem::take(&mut row.executions);
-    executions.sort_by_key(Known::age);
+    executions.sort_by_key(KnownExecution::order_key);
     let place = executions.iter().rposition(chosen);
     let by = place.map(|place| executions.remove(place).into_execution());
-    (by, executions.into_iter().map(Known::into_execution).collect())
+    (by, executions.into_iter().map(KnownExecution::into_execution).collect())
 }
 
-fn settled(
+fn build_settlement(
     item: ItemId,
-    row: &mut Row,
+    row: &mut ItemEntry,
     verdict: Verdict,
     by: Option<Execution>,
     superseded: Vec<Execution>,
     at: Timestamp,
-) -> Settled {
-    row.state = State::Settled(verdict.outcome);
-    Settled { item, ordinal: row.ordinal, by, verdict, superseded, at }
+) -> ItemSettlement {
+    row.state = ItemStatus::Settled(verdict.outcome);
+    ItemSettlement { item, ordinal: row.ordinal, by, verdict, superseded, at }
 }

@@ -18,26 +18,26 @@
 //!   newer execution is open.
 
 mod apply;
-mod begin;
+mod resume;
 mod cancel;
-mod check;
+mod invariants;
 mod claim;
 mod effect;
-mod elsewhere;
-mod ending;
+mod worker_liveness;
+mod settle;
 mod handle;
-mod hello;
+mod heartbeat;
 mod input;
 mod merge;
 mod offer;
-mod place;
-mod question;
-mod ready;
+mod unplaceable;
+mod deferred_claim;
+mod ready_queue;
 mod reclaim;
 mod reconcile;
 mod record;
 mod reopen;
-mod row;
+mod item;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -46,17 +46,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
-use self::elsewhere::Elsewhere;
-use self::place::ClosedLane;
-use self::ready::Ready;
-use self::row::{Row, State};
-pub use check::Broken;
-pub use effect::{Effect, Retry, Settled};
-pub use handle::Output;
-pub use input::{Input, NewItem, Now};
+use self::worker_liveness::WorkerLiveness;
+use self::unplaceable::UnplaceableLane;
+use self::ready_queue::ReadyQueue;
+use self::item::{ItemEntry, ItemStatus};
+pub use invariants::InvariantViolation;
+pub use effect::{CoreEffect, ItemRetry, ItemSettlement};
+pub use handle::CoreOutput;
+pub use input::{CoreInput, NewItem, InputTime};
 pub use record::{
-    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Replaced, Takeover,
-    Unbacked, WithdrawnTry,
+    SessionEnd, PredecessorSegment, SeenExecution, NamedItem, OfferedTry, SessionStart, JournalRecord, ReplacedSegment, Takeover,
+    RecordBlobStatus, WithdrawnTry,
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
@@ -69,7 +69,7 @@ use rollout_protocol::wire::position::ReportPosition;
 
 /// What a core is told once, at the beginning of a sitting.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct CoreSettings {
     /// Run.
     pub run: RunId,
     /// Epoch of this sitting.
@@ -79,12 +79,12 @@ pub struct Settings {
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
     /// Waits and bounds.
-    pub bounds: Bounds,
+    pub bounds: RemoteTimeouts,
 }
 
-/// Waits of a sitting whose workers are elsewhere. All on the clock of [`Now`].
+/// Waits of a sitting whose workers are elsewhere. All on the clock of [`InputTime`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RemoteTimeouts {
     /// How long a delivery belongs to a worker that says nothing.
     pub lease: Duration,
     /// How long a worker out of reach keeps its executions: after it they are dead.
@@ -93,7 +93,7 @@ pub struct Bounds {
     pub unplaceable_timeout: Duration,
 }
 
-impl Default for Bounds {
+impl Default for RemoteTimeouts {
     fn default() -> Self {
         Self {
             lease: limits::LEASE,
@@ -106,10 +106,10 @@ impl Default for Bounds {
 /// The state of a run.
 #[derive(Debug)]
 pub struct Core {
-    settings: Settings,
-    rows: HashMap<ItemId, Row>,
+    settings: CoreSettings,
+    rows: HashMap<ItemId, ItemEntry>,
     /// Items to offer.
-    ready: Ready,
+    ready: ReadyQueue,
     /// Items that wait for their next try, by time.
     waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
     /// When items failed that wait for their next try.
@@ -136,20 +136,20 @@ pub struct Core {
     /// Bounds of the offers that nobody is known to have started.
     rooms: BTreeMap<SizeClass, usize>,
     /// Lanes that no registered worker could ever run.
-    closed: BTreeMap<u16, ClosedLane>,
+    closed: BTreeMap<u16, UnplaceableLane>,
     /// What is known of workers in other processes; `None` while the only worker is in this one.
-    elsewhere: Option<Box<Elsewhere>>,
+    elsewhere: Option<Box<WorkerLiveness>>,
     /// Permits that former sittings had given out when this one began.
     inherited: usize,
 }
 
 impl Core {
     /// The core of a run that has done nothing yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: CoreSettings) -> Self {
         Self {
             settings,
             rows: HashMap::new(),
-            ready: Ready::default(),
+            ready: ReadyQueue::default(),
             waiting: BinaryHeap::new(),
             failed_at: HashMap::new(),
             in_flight: 0,
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// Begins a sitting, when the journal of the former ones was read.
-    pub fn begin(&mut self, run: RunId, retry: RetryPolicy) {
+    pub fn begin_session(&mut self, run: RunId, retry: RetryPolicy) {
         self.settings.run = run;
         self.settings.retry = retry;
         self.stop = None;
@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Results whose record blobs are to be looked for when the store can be asked again.
-    pub fn unchecked(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
+    pub fn unchecked_results(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
         self.unchecked.iter().map(|(exec, (item, record))| (*item, *exec, record))
     }
 
@@ -239,7 +239,7 @@ impl Core {
             }
             (Some(_), None) => false,
             (None, Some(known)) => known.is_open(),
-            (None, None) => row.state == State::Offered && row.current == try_id,
+            (None, None) => row.state == ItemStatus::Offered && row.current == try_id,
         }
     }
 
@@ -250,7 +250,7 @@ impl Core {
     }
 
     /// Whether a worker counts as living that was heard so long ago.
-    pub fn is_heard(&self, age: Duration) -> bool {
+    pub fn counts_as_alive(&self, age: Duration) -> bool {
         let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         self.elsewhere.as_ref().is_some_and(|elsewhere| age < elsewhere.times.silence)
     }

@@ -6,14 +6,14 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::Core;
-use super::elsewhere::Elsewhere;
-use super::handle::Output;
-use super::input::Now;
+use super::worker_liveness::WorkerLiveness;
+use super::handle::CoreOutput;
+use super::input::InputTime;
 use super::record::WithdrawnTry;
 
 /// An offer that nobody started for one lease.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Idle {
+struct IdleOffer {
     since: u64,
     item: ItemId,
     try_id: TryId,
@@ -24,7 +24,7 @@ struct Idle {
 impl Core {
     /// Takes back offers that nobody started for one lease, when all permits are used and items of
     /// other classes could be offered instead.
-    pub(super) fn reclaim(&mut self, now: Now, out: &mut impl Output) {
+    pub(super) fn reclaim(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &self.elsewhere else { return };
         if self.stop.is_some() || self.in_flight < self.settings.permits || self.ready.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl Core {
         let now_ms = now.monotonic_ms;
         let waiting = self.waiting_for_permits(now_ms, elsewhere);
         let wanted = waiting.values().copied().fold(0, usize::saturating_add);
-        let mut idle = self.idle(now_ms, elsewhere, &waiting);
+        let mut idle = self.idle_offers(now_ms, elsewhere, &waiting);
         idle.sort_unstable();
         idle.truncate(wanted);
         if idle.is_empty() {
@@ -40,7 +40,7 @@ impl Core {
         }
         let until = now_ms.saturating_add(elsewhere.times.lease);
         let classes: Vec<_> = idle.iter().filter_map(|offer| offer.class).collect();
-        let tries = idle.into_iter().map(|Idle { item, try_id, .. }| WithdrawnTry { item, try_id });
+        let tries = idle.into_iter().map(|IdleOffer { item, try_id, .. }| WithdrawnTry { item, try_id });
         self.withdraw(now, tries.collect(), out);
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.held_back.extend(classes.into_iter().map(|class| (class, until)));
@@ -48,7 +48,7 @@ impl Core {
     }
 
     /// Owed items of each class for which there is room, but no permit.
-    fn waiting_for_permits(&self, now: u64, elsewhere: &Elsewhere) -> BTreeMap<SizeClass, usize> {
+    fn waiting_for_permits(&self, now: u64, elsewhere: &WorkerLiveness) -> BTreeMap<SizeClass, usize> {
         let mut waiting: BTreeMap<SizeClass, usize> = BTreeMap::new();
         for ((class, lane), len) in self.ready.kinds() {
             let held = elsewhere.held_back.get(&class).is_some_and(|until| *until > now);
@@ -59,28 +59,28 @@ impl Core {
         waiting.retain(|class, len| {
             // Of a class that gave permits back, one to see whether there is somebody for it.
             let most = if elsewhere.held_back.contains_key(class) { 1 } else { usize::MAX };
-            *len = (*len).min(self.room(*class)).min(most);
+            *len = (*len).min(self.free_capacity(*class)).min(most);
             *len > 0
         });
         waiting
     }
 
-    fn idle(
+    fn idle_offers(
         &self,
         now: u64,
-        elsewhere: &Elsewhere,
+        elsewhere: &WorkerLiveness,
         waiting: &BTreeMap<SizeClass, usize>,
-    ) -> Vec<Idle> {
+    ) -> Vec<IdleOffer> {
         let lease = elsewhere.times.lease;
         let idle = elsewhere.flights.iter().filter_map(|(item, flight)| {
             if flight.started || now.saturating_sub(flight.since) < lease {
                 return None;
             }
-            let row = self.rows.get(item).filter(|row| !elsewhere.holds(now, item, row))?;
+            let row = self.rows.get(item).filter(|row| !elsewhere.is_held(now, item, row))?;
             let class = (!self.closed.contains_key(&row.lane)).then_some(flight.class);
             let instead = class.is_none_or(|class| !waiting.contains_key(&class));
             let (since, item, try_id) = (flight.since, *item, flight.try_id);
-            instead.then_some(Idle { since, item, try_id, class })
+            instead.then_some(IdleOffer { since, item, try_id, class })
         });
         idle.collect()
     }

@@ -16,47 +16,47 @@ use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
-use super::effect::Effect;
-use super::handle::Output;
-use super::input::Now;
-use super::record::{Record, WithdrawnTry};
-use super::row::{End, Known, Row, State};
+use super::effect::CoreEffect;
+use super::handle::CoreOutput;
+use super::input::InputTime;
+use super::record::{JournalRecord, WithdrawnTry};
+use super::item::{ExecutionState, KnownExecution, ItemEntry, ItemStatus};
 
 /// Rounds running after which what is not found is nowhere: an offer may be on its way in one.
-const ROUNDS: u8 = 2;
+const MISSING_ROUNDS: u8 = 2;
 
 impl Core {
     /// A round of reconciliation.
-    pub(super) fn observed(&mut self, now: Now, listed: Vec<QueuedOffer>, out: &mut impl Output) {
+    pub(super) fn on_observation(&mut self, now: InputTime, listed: Vec<QueuedOffer>, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &self.elsewhere else { return };
         let is_watched = elsewhere.is_watched(now.monotonic_ms);
         let mut in_queue = HashMap::with_capacity(listed.len());
         for QueuedOffer { item, try_id, delivered } in listed {
             let wanted =
-                |row: &&Row| row.state == State::Offered && row.current == try_id && !row.cancelled;
+                |row: &&ItemEntry| row.state == ItemStatus::Offered && row.current == try_id && !row.cancelled;
             if self.rows.get(&item).filter(wanted).is_some() && self.stop.is_none() {
                 in_queue.insert(item, delivered);
             } else {
-                out.effects().push(Effect::Withdraw { item, try_id });
+                out.effects().push(CoreEffect::Withdraw { item, try_id });
             }
         }
         if is_watched {
-            for (item, exec) in self.gone(now) {
-                self.lose(now, item, exec, out);
+            for (item, exec) in self.silent_executions(now) {
+                self.declare_lost(now, item, exec, out);
             }
-            for (item, exec) in self.dead(now) {
-                self.commit(now, Record::Lost { item, exec, reason: LostReason::WorkerDied }, out);
+            for (item, exec) in self.dead_executions(now) {
+                self.commit(now, JournalRecord::Lost { item, exec, reason: LostReason::WorkerDied }, out);
             }
             if self.stop.is_none() {
                 self.look_for_missing(now, &in_queue, out);
             }
         }
-        self.answer_questions(now, out);
+        self.answer_deferred_claims(now, out);
         self.reclaim(now, out);
     }
 
     /// Declares an execution lost that no live worker shows.
-    pub(super) fn lose(&mut self, now: Now, item: ItemId, exec: ExecId, out: &mut impl Output) {
+    pub(super) fn declare_lost(&mut self, now: InputTime, item: ItemId, exec: ExecId, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &self.elsewhere else { return };
         let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
         let Some(known) = known.filter(|known| known.is_open()) else { return };
@@ -65,28 +65,28 @@ impl Core {
         let heard = elsewhere.workers.get(&known.worker).copied().unwrap_or(elsewhere.began);
         let outage = elsewhere.after_outage && heard <= elsewhere.watched_since;
         let reason = if outage { LostReason::Outage } else { LostReason::Unreachable };
-        self.commit(now, Record::Lost { item, exec, reason }, out);
+        self.commit(now, JournalRecord::Lost { item, exec, reason }, out);
     }
 
     /// Open executions that show no sign of life.
-    fn gone(&self, now: Now) -> Vec<(ItemId, ExecId)> {
-        self.disturbing(|known, elsewhere| {
+    fn silent_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
+        self.disturbed_executions(|known, elsewhere| {
             known.is_open() && elsewhere.alive_until(now.monotonic_ms, &known.exec).is_none()
         })
     }
 
     /// Lost executions whose workers were out of reach for longer than any worker goes on by itself.
-    fn dead(&self, now: Now) -> Vec<(ItemId, ExecId)> {
-        self.disturbing(|known, elsewhere| {
-            let presumed = matches!(&known.end, End::Lost(loss) if loss.is_presumed());
+    fn dead_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
+        self.disturbed_executions(|known, elsewhere| {
+            let presumed = matches!(&known.end, ExecutionState::Lost(loss) if loss.is_presumed());
             let silent = elsewhere.silent_for(now.monotonic_ms, &known.worker);
             presumed && silent >= elsewhere.times.max_offline
         })
     }
 
-    fn disturbing(
+    fn disturbed_executions(
         &self,
-        kind: impl Fn(&Known, &super::elsewhere::Elsewhere) -> bool,
+        kind: impl Fn(&KnownExecution, &super::worker_liveness::WorkerLiveness) -> bool,
     ) -> Vec<(ItemId, ExecId)> {
         let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
         let mut found = Vec::new();
@@ -101,9 +101,9 @@ impl Core {
     /// Asks the store for what became of offers that are nowhere.
     fn look_for_missing(
         &mut self,
-        now: Now,
+        now: InputTime,
         in_queue: &HashMap<ItemId, bool>,
-        out: &mut impl Output,
+        out: &mut impl CoreOutput,
     ) {
         let now = now.monotonic_ms;
         let Some(mut elsewhere) = self.elsewhere.take() else { return };
@@ -111,14 +111,14 @@ impl Core {
         let mut flights = std::mem::take(&mut elsewhere.flights);
         for (item, flight) in &mut flights {
             let Some(row) = self.rows.get(item).filter(|row| !row.cancelled) else { continue };
-            if elsewhere.holds(now, item, row) {
-                flight.is_somewhere();
+            if elsewhere.is_held(now, item, row) {
+                flight.mark_found();
                 continue;
             }
             let times = elsewhere.times;
             let nowhere = match in_queue.get(item) {
                 Some(false) => {
-                    flight.is_somewhere();
+                    flight.mark_found();
                     false
                 }
                 Some(true) => {
@@ -130,12 +130,12 @@ impl Core {
                 None if now.saturating_sub(flight.since) < times.silence => false,
                 None => {
                     flight.missing = flight.missing.saturating_add(1);
-                    flight.missing >= ROUNDS
+                    flight.missing >= MISSING_ROUNDS
                 }
             };
             if nowhere && flight.looked.is_none_or(|at| now.saturating_sub(at) >= times.lease) {
                 flight.looked = Some(now);
-                missing.push(Effect::LookForResults { item: *item });
+                missing.push(CoreEffect::LookForResults { item: *item });
             }
         }
         elsewhere.flights = flights;
@@ -144,44 +144,44 @@ impl Core {
     }
 
     /// The store was asked for results of an item.
-    pub(super) fn found(
+    pub(super) fn on_results_found(
         &mut self,
-        now: Now,
+        now: InputTime,
         item: ItemId,
         reports: Vec<Report>,
-        out: &mut impl Output,
+        out: &mut impl CoreOutput,
     ) {
         for report in reports.into_iter().filter(|report| report.item == item) {
-            if self.is_news(&report) {
-                self.commit(now, Record::Recovered { report: Box::new(report) }, out);
+            if self.adds_information(&report) {
+                self.commit(now, JournalRecord::Recovered { report: Box::new(report) }, out);
             }
         }
-        if self.is_nowhere(now, item) {
+        if self.is_missing(now, item) {
             if let Some(row) = self.rows.get(&item) {
                 let nowhere = WithdrawnTry { item, try_id: row.current };
                 self.withdraw(now, vec![nowhere], out);
             }
         } else {
-            self.answer_questions(now, out);
+            self.answer_deferred_claims(now, out);
         }
     }
 
     /// Whether an item is still nowhere for which the store was asked.
-    fn is_nowhere(&mut self, now: Now, item: ItemId) -> bool {
+    fn is_missing(&mut self, now: InputTime, item: ItemId) -> bool {
         let Some(elsewhere) = &mut self.elsewhere else { return false };
         let Some(flight) = elsewhere.flights.get_mut(&item) else { return false };
         flight.found = true;
         let looked = flight.looked.is_some();
         // Somebody may have shown it meanwhile.
         let row = self.rows.get(&item).filter(|row| !row.cancelled);
-        looked && row.is_some_and(|row| !elsewhere.holds(now.monotonic_ms, &item, row))
+        looked && row.is_some_and(|row| !elsewhere.is_held(now.monotonic_ms, &item, row))
     }
 
     /// Whether a marker says what the journal does not hold.
-    fn is_news(&self, report: &Report) -> bool {
+    fn adds_information(&self, report: &Report) -> bool {
         let Some(row) = self.rows.get(&report.item) else { return false };
         let known = row.executions.iter().find(|known| known.exec == report.exec);
         let is_result = matches!(report.body, ReportBody::Result(_));
-        is_result && !row.is_settled() && known.is_none_or(Known::may_report)
+        is_result && !row.is_settled() && known.is_none_or(KnownExecution::may_report)
     }
 }

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 /// One record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Record {
+pub enum JournalRecord {
     /// A sitting began: the first record of every segment.
-    Opened(Box<Opened>),
+    Opened(Box<SessionStart>),
     /// These tries may be in the queue from now on.
     Offered {
         /// The tries.
@@ -56,7 +56,7 @@ pub enum Record {
         /// The worker.
         worker: WorkerId,
         /// The executions, in the order of their hearing.
-        executions: Vec<HeardExecution>,
+        executions: Vec<SeenExecution>,
     },
     /// Offers were taken back without a verdict: their items are owed again.
     Withdrawn {
@@ -75,7 +75,7 @@ pub enum Record {
         /// The report, whole.
         report: Box<Report>,
         /// Which of the two.
-        why: Unbacked,
+        why: RecordBlobStatus,
     },
     /// A record blob was looked for after all.
     Checked {
@@ -112,12 +112,12 @@ pub enum Record {
         level: StopLevel,
     },
     /// The sitting ended in order.
-    Closed(Closed),
+    Closed(SessionEnd),
 }
 
 /// The beginning of a sitting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct SessionStart {
     /// Format of the records that follow.
     pub format: u32,
     /// Run.
@@ -134,7 +134,7 @@ pub struct Opened {
     pub owner: String,
     /// The segment before this one, and how much of it counts.
     #[serde(default)]
-    pub former: Option<Former>,
+    pub former: Option<PredecessorSegment>,
     /// Pool whose workers the tries of this epoch are offered to. Absent in a run without a server,
     /// and in journals of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,7 +147,7 @@ pub struct Opened {
     pub takeover: Option<Takeover>,
     /// Damaged segments that this one replaces with everything that could be read of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub replaces: Vec<Replaced>,
+    pub replaces: Vec<ReplacedSegment>,
     /// Settled items that run again: what was settled of them before is superseded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<ItemId>,
@@ -159,7 +159,7 @@ pub struct Opened {
 
 /// A segment that a repair replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replaced {
+pub struct ReplacedSegment {
     /// Its epoch.
     pub epoch: u32,
     /// Its length, bytes, the damaged places among them.
@@ -177,7 +177,7 @@ pub struct Takeover {
 
 /// How much of a former segment counts: whatever stands behind is ignored for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Former {
+pub struct PredecessorSegment {
     /// Its epoch.
     pub epoch: u32,
     /// Its valid length, bytes.
@@ -202,7 +202,7 @@ pub struct OfferedTry {
 
 /// One execution that a hello showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeardExecution {
+pub struct SeenExecution {
     /// Item.
     #[serde(rename = "i")]
     pub item: ItemId,
@@ -239,7 +239,7 @@ pub struct NamedItem {
 /// How it stands with the record blob of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unbacked {
+pub enum RecordBlobStatus {
     /// It was looked for during one lease and is not there: the result does not count, and the
     /// item is tried again.
     Missing,
@@ -249,7 +249,7 @@ pub enum Unbacked {
 
 /// The end of a sitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct SessionEnd {
     /// Whether it was stopped before everything was settled.
     pub cancelled: bool,
     /// Planned items without a settlement.

@@ -7,7 +7,7 @@ use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Timestamps};
 use rollout_protocol::wire::report::ResultBody;
 
 use super::Core;
-use super::row::{End, Known, Loss, Row, State, Void};
+use super::item::{ExecutionState, KnownExecution, ExecutionLoss, ItemEntry, ItemStatus, VoidReason};
 
 impl Core {
     /// A settled item is owed again: no try that was made before the sitting of `epoch` settles it.
@@ -26,35 +26,35 @@ impl Core {
             }
             return;
         }
-        let was_offered = row.state == State::Offered;
-        row.state = State::Owed;
+        let was_offered = row.state == ItemStatus::Offered;
+        row.state = ItemStatus::Owed;
         row.floor = row.current.next(row.current.epoch).max(TryId::first(epoch));
         (row.failures, row.cancelled, row.solo) = (0, false, false);
         if was_offered {
-            self.land(&item);
+            self.release_permit(&item);
         }
         self.failed_at.remove(&item);
     }
 
     /// Gives a reopened item the executions of its former settlement.
-    pub fn recall(&mut self, item: ItemId, at: Timestamp, former: Vec<Execution>) {
+    pub fn restore_executions(&mut self, item: ItemId, at: Timestamp, former: Vec<Execution>) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         if row.is_settled() || former.is_empty() {
             return;
         }
-        let known = (0..).zip(former).map(|(order, former)| recalled(row, at, order, former));
-        let known: Vec<Known> = known.collect();
+        let known = (0..).zip(former).map(|(order, former)| restored_execution(row, at, order, former));
+        let known: Vec<KnownExecution> = known.collect();
         row.executions.extend(known);
         self.disturbed.insert(item);
     }
 }
 
-fn recalled(row: &Row, at: Timestamp, order: i64, former: Execution) -> Known {
+fn restored_execution(row: &ItemEntry, at: Timestamp, order: i64, former: Execution) -> KnownExecution {
     let Execution { try_id, exec, worker, end, record, durations, timestamps } = former;
     let end = match end {
-        ExecutionEnd::Reported { verdict } => End::Result {
+        ExecutionEnd::Reported { verdict } => ExecutionState::Result {
             spec: row.spec,
-            void: Some(Void::Former),
+            void: Some(VoidReason::Former),
             body: Box::new(ResultBody {
                 verdict,
                 durations: durations.unwrap_or_default(),
@@ -63,12 +63,12 @@ fn recalled(row: &Row, at: Timestamp, order: i64, former: Execution) -> Known {
             }),
         },
         ExecutionEnd::Lost { reason, phase, cost } => {
-            End::Lost(Loss { reason, phase, cost, record })
+            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record })
         }
         ExecutionEnd::Open => {
             let reason = LostReason::Unreachable;
-            End::Lost(Loss { reason, phase: None, cost: 0.0, record })
+            ExecutionState::Lost(ExecutionLoss { reason, phase: None, cost: 0.0, record })
         }
     };
-    Known { exec, try_id, order, worker, solo: false, former: true, end }
+    KnownExecution { exec, try_id, order, worker, solo: false, former: true, end }
 }

@@ -26,9 +26,9 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition, PositionedReport};
 use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
-use super::row::{Row, State};
+use super::item::{ItemEntry, ItemStatus};
 use super::{
-    Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled, Unbacked,
+    RemoteTimeouts, Core, CoreEffect, CoreInput, NewItem, InputTime, SessionStart, CoreOutput, JournalRecord, CoreSettings, ItemSettlement, RecordBlobStatus,
 };
 
 const FIRST: TryId = TryId { epoch: 1, n: 1 };
@@ -37,21 +37,21 @@ const SECOND: TryId = TryId { epoch: 1, n: 2 };
 const RUN: RunId = RunId::from_bytes([7; 16]);
 
 /// A core with its journal in memory.
-struct World {
+struct CoreFixture {
     core: Core,
-    journal: Vec<(Timestamp, Record)>,
-    effects: Vec<Effect>,
+    journal: Vec<(Timestamp, JournalRecord)>,
+    effects: Vec<CoreEffect>,
     now_ms: u64,
     sequence: u64,
     epoch: u32,
     permits: usize,
 }
 
-impl Output for (&mut Vec<(Timestamp, Record)>, &mut Vec<Effect>) {
-    fn record(&mut self, at: Timestamp, record: &Record) {
+impl CoreOutput for (&mut Vec<(Timestamp, JournalRecord)>, &mut Vec<CoreEffect>) {
+    fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         self.0.push((at, record.clone()));
     }
-    fn effects(&mut self) -> &mut Vec<Effect> {
+    fn effects(&mut self) -> &mut Vec<CoreEffect> {
         self.1
     }
 }
@@ -60,12 +60,12 @@ fn policy() -> RetryPolicy {
     RetryPolicy { max_attempts: 3, ..RetryPolicy::default() }
 }
 
-fn settings(epoch: u32, permits: usize) -> Settings {
-    Settings { run: RUN, epoch, permits, retry: policy(), bounds: Bounds::default() }
+fn settings(epoch: u32, permits: usize) -> CoreSettings {
+    CoreSettings { run: RUN, epoch, permits, retry: policy(), bounds: RemoteTimeouts::default() }
 }
 
-fn opened(epoch: u32, retry: RetryPolicy) -> Record {
-    Record::Opened(Box::new(Opened {
+fn opened(epoch: u32, retry: RetryPolicy) -> JournalRecord {
+    JournalRecord::Opened(Box::new(SessionStart {
         format: rollout_protocol::version::RUN_FORMAT,
         run: RUN,
         epoch,
@@ -121,7 +121,7 @@ fn lost(reason: LostReason) -> ReportBody {
     ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
 }
 
-impl World {
+impl CoreFixture {
     fn new(items: u8, permits: usize) -> Self {
         let mut world = Self {
             core: Core::new(settings(1, permits)),
@@ -137,7 +137,7 @@ impl World {
     }
 
     /// A core whose workers are elsewhere.
-    fn elsewhere(items: u8, permits: usize) -> Self {
+    fn remote(items: u8, permits: usize) -> Self {
         let mut world = Self {
             core: Core::new(settings(1, permits)),
             journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
@@ -147,38 +147,38 @@ impl World {
             epoch: 1,
             permits,
         };
-        world.begin_elsewhere(&vec![1; usize::from(items)]);
+        world.resume_remote(&vec![1; usize::from(items)]);
         world
     }
 
     /// A sitting begins: the plan is fed under these specs, former executions may still run.
-    fn begin_elsewhere(&mut self, specs: &[u8]) {
+    fn resume_remote(&mut self, specs: &[u8]) {
         let planned = (0..).zip(specs).map(|(n, under)| fleet::planned(n, *under)).collect();
-        self.handle(Input::Items(planned));
-        self.handle(Input::Exhausted);
-        self.handle(Input::Begin);
+        self.handle(CoreInput::Items(planned));
+        self.handle(CoreInput::Exhausted);
+        self.handle(CoreInput::Begin);
     }
 
     /// Another process takes the run over.
-    fn take_over(&mut self, specs: &[u8]) -> Vec<Settled> {
+    fn take_over(&mut self, specs: &[u8]) -> Vec<ItemSettlement> {
         let replayed = self.replay(policy());
-        self.begin_elsewhere(specs);
+        self.resume_remote(specs);
         replayed
     }
 
     /// The journal alone gives the state that the core has.
-    fn same_from_the_journal(&self) {
+    fn assert_replay_matches(&self) {
         let mut again = Core::new(settings(self.epoch, self.permits));
         for (at, record) in &self.journal {
             again.apply(*at, record.clone(), &mut Vec::new());
         }
         for (item, row) in self.core.rows.iter().filter(|(_, row)| row.current.n > 0) {
             let same = again.rows.get(item).expect("the journal knows it");
-            let view = |row: &Row| {
+            let view = |row: &ItemEntry| {
                 // What waits is owed as soon as nobody remembers for how long.
-                let waits = row.state == State::Waiting;
-                let state = if waits { State::Owed } else { row.state };
-                let Row { spec, current, floor, failures, cancelled, solo, .. } = row;
+                let waits = row.state == ItemStatus::Waiting;
+                let state = if waits { ItemStatus::Owed } else { row.state };
+                let ItemEntry { spec, current, floor, failures, cancelled, solo, .. } = row;
                 format!(
                     "{spec} {current} {floor} {failures} {cancelled} {solo} {state:?} {:?}",
                     row.executions
@@ -201,35 +201,35 @@ impl World {
                 lane: 0,
             })
             .collect();
-        self.handle(Input::Items(planned));
-        self.handle(Input::Exhausted);
-        self.handle(Input::FormerExecutorsDead);
+        self.handle(CoreInput::Items(planned));
+        self.handle(CoreInput::Exhausted);
+        self.handle(CoreInput::FormerExecutorsDead);
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: CoreInput) {
         let wall =
             i64::try_from(self.now_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        let now = Now { monotonic_ms: self.now_ms, wall: wall.expect("a short test") };
+        let now = InputTime { monotonic_ms: self.now_ms, wall: wall.expect("a short test") };
         self.core.handle(now, input, &mut (&mut self.journal, &mut self.effects));
-        if let Err(broken) = self.core.check() {
+        if let Err(broken) = self.core.check_invariants() {
             panic!("{broken}; journal: {:#?}", self.journal);
         }
     }
 
     /// The process dies; the journal keeps its first `records`; a new sitting begins.
-    fn crash(&mut self, records: usize, items: u8) -> Vec<Settled> {
+    fn crash(&mut self, records: usize, items: u8) -> Vec<ItemSettlement> {
         self.resume(records, items, policy())
     }
 
     /// The same, and the new sitting has another retry policy.
-    fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<Settled> {
+    fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<ItemSettlement> {
         self.journal.truncate(records);
         let replayed = self.replay(retry);
         self.begin(items);
         replayed
     }
 
-    fn replay(&mut self, retry: RetryPolicy) -> Vec<Settled> {
+    fn replay(&mut self, retry: RetryPolicy) -> Vec<ItemSettlement> {
         self.epoch += 1;
         self.core = Core::new(settings(self.epoch, self.permits));
         let mut replayed = Vec::new();
@@ -237,12 +237,12 @@ impl World {
             self.core.apply(*at, record.clone(), &mut replayed);
         }
         self.effects.clear();
-        self.core.begin(RUN, retry);
+        self.core.begin_session(RUN, retry);
         self.journal.push((Timestamp::UNIX_EPOCH, opened(self.epoch, retry)));
         replayed
             .into_iter()
             .filter_map(|effect| match effect {
-                Effect::Settled(settled) => Some(*settled),
+                CoreEffect::Settled(settled) => Some(*settled),
                 _ => None,
             })
             .collect()
@@ -265,11 +265,11 @@ impl World {
             worker: "w".parse().expect("valid"),
             body,
         };
-        self.handle(Input::Reported(Box::new(PositionedReport { position, report })));
+        self.handle(CoreInput::Reported(Box::new(PositionedReport { position, report })));
     }
 
     /// A result of the first item whose record is not where it should be.
-    fn unbacked(&mut self, try_id: TryId, e: u64, why: Unbacked) {
+    fn unbacked(&mut self, try_id: TryId, e: u64, why: RecordBlobStatus) {
         self.sequence += 1;
         let worker = "w".parse().expect("valid");
         let mut body = ok(1.0);
@@ -280,7 +280,7 @@ impl World {
             Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
         let position = ReportPosition::for_report(Incarnation(1), self.sequence, &report);
         let reported = Box::new(PositionedReport { position, report });
-        self.handle(Input::Unbacked { reported, why });
+        self.handle(CoreInput::Unbacked { reported, why });
     }
 
     fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> ClaimAnswer {
@@ -293,9 +293,9 @@ impl World {
             worker: "w".parse().expect("valid"),
             stage: None,
         };
-        self.handle(Input::Claim { id: e, claim });
+        self.handle(CoreInput::Claim { id: e, claim });
         let mut answers = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Answer { id, answer } if *id == e => Some(*answer),
+            CoreEffect::Answer { id, answer } if *id == e => Some(*answer),
             _ => None,
         });
         answers.next_back().expect("every claim is answered")
@@ -303,7 +303,7 @@ impl World {
 
     fn wait(&mut self, ms: u64) {
         self.now_ms += ms;
-        self.handle(Input::Tick);
+        self.handle(CoreInput::Tick);
     }
 
     /// Seconds pass, in each of which these workers say hello and show these executions.
@@ -311,18 +311,18 @@ impl World {
         for _ in 0..seconds {
             self.now_ms += 1000;
             self.show(shown);
-            self.handle(Input::Tick);
+            self.handle(CoreInput::Tick);
         }
     }
 
     /// These workers say hello and show these executions; of others nothing is known.
     fn show(&mut self, shown: &[(&str, &[ActiveExecution])]) {
         let hellos = shown.iter().map(|(worker, executions)| ReceivedHeartbeat {
-            hello: fleet::hello(worker, executions.to_vec()),
+            hello: fleet::heartbeat(worker, executions.to_vec()),
             age: Duration::ZERO,
         });
         let hellos = hellos.collect();
-        self.handle(Input::Hellos(hellos));
+        self.handle(CoreInput::Hellos(hellos));
     }
 
     /// A round of reconciliation.
@@ -333,7 +333,7 @@ impl World {
             delivered: *delivered,
         });
         let listed = listed.collect();
-        self.handle(Input::Observed(listed));
+        self.handle(CoreInput::Observed(listed));
     }
 
     /// Asks under a name; the answer, if there is one yet.
@@ -341,20 +341,20 @@ impl World {
         let worker = "w".parse().expect("valid");
         let (item, exec, spec) = (item(n), exec(e), spec(1));
         let claim = Claim { run: RUN, item, try_id, exec, spec, worker, stage: None };
-        self.handle(Input::Claim { id, claim });
+        self.handle(CoreInput::Claim { id, claim });
         self.answer(id)
     }
 
     fn answer(&self, id: u64) -> Option<ClaimAnswer> {
         self.effects.iter().find_map(|effect| match effect {
-            Effect::Answer { id: of, answer } if *of == id => Some(*answer),
+            CoreEffect::Answer { id: of, answer } if *of == id => Some(*answer),
             _ => None,
         })
     }
 
     fn lost_executions(&self) -> Vec<(ExecId, LostReason)> {
         let lost = self.journal.iter().filter_map(|(_, record)| match record {
-            Record::Lost { exec, reason, .. } => Some((*exec, *reason)),
+            JournalRecord::Lost { exec, reason, .. } => Some((*exec, *reason)),
             _ => None,
         });
         lost.collect()
@@ -362,7 +362,7 @@ impl World {
 
     fn stops(&self) -> Vec<ExecId> {
         let stops = self.effects.iter().filter_map(|effect| match effect {
-            Effect::StopExecution { exec, .. } => Some(*exec),
+            CoreEffect::StopExecution { exec, .. } => Some(*exec),
             _ => None,
         });
         stops.collect()
@@ -370,27 +370,27 @@ impl World {
 
     fn withdrawn(&self) -> Vec<(ItemId, TryId)> {
         let withdrawn = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Withdraw { item, try_id } => Some((*item, *try_id)),
+            CoreEffect::Withdraw { item, try_id } => Some((*item, *try_id)),
             _ => None,
         });
         withdrawn.collect()
     }
 
     fn lookups(&self) -> usize {
-        self.effects.iter().filter(|e| matches!(e, Effect::LookForResults { .. })).count()
+        self.effects.iter().filter(|e| matches!(e, CoreEffect::LookForResults { .. })).count()
     }
 
     fn offered(&self) -> Vec<(ItemId, TryId)> {
         let offers = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Offer { item, try_id, .. } => Some((*item, *try_id)),
+            CoreEffect::Offer { item, try_id, .. } => Some((*item, *try_id)),
             _ => None,
         });
         offers.collect()
     }
 
-    fn settled(&self) -> Vec<&Settled> {
+    fn settled(&self) -> Vec<&ItemSettlement> {
         let settled = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Settled(settled) => Some(&**settled),
+            CoreEffect::Settled(settled) => Some(&**settled),
             _ => None,
         });
         settled.collect()

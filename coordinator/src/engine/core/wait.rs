@@ -8,8 +8,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 
 use super::Core;
-use super::input::Now;
-use super::row::State;
+use super::input::InputTime;
+use super::item::ItemStatus;
 
 impl Core {
     /// How long an item waits after its last failure, milliseconds.
@@ -31,8 +31,8 @@ impl Core {
 
     /// Whether an item that waited when the last sitting ended still has to; it is woken later then.
     /// A wall clock that was set back costs at most the whole wait once more.
-    pub(super) fn waits_on(&mut self, now: Now, item: &ItemId) -> bool {
-        let waiting = self.rows.get(item).is_some_and(|row| row.state == State::Waiting);
+    pub(super) fn waits_on(&mut self, now: InputTime, item: &ItemId) -> bool {
+        let waiting = self.rows.get(item).is_some_and(|row| row.state == ItemStatus::Waiting);
         let Some(failed_at) = self.failed_at.get(item).filter(|_| waiting) else { return false };
         let passed = now.wall.as_millisecond().saturating_sub(failed_at.as_millisecond());
         let left = self.wait_ms(item).saturating_sub(u64::try_from(passed).unwrap_or(0));

@@ -6,15 +6,15 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
 use tokio::time::Instant;
 
-use super::{Ended, Engine, MANIFEST_EVERY};
-use crate::engine::core::{Closed, Record};
-use crate::engine::manifest::{JournalHead, Manifest, RunState};
+use super::{EngineOutcome, Engine, MANIFEST_INTERVAL};
+use crate::engine::core::{SessionEnd, JournalRecord};
+use crate::engine::manifest::{JournalExtent, RunManifest, RunState};
 use crate::engine::open::OpenRun;
-use crate::engine::records::Written;
+use crate::engine::records::RecordsFileSet;
 use crate::engine::{Planner, RunError};
 
 /// How long the end of a sitting waits for the queue to take what was to be sent.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<P: Planner> Engine<P> {
     pub(super) fn refresh_manifest(&mut self) {
@@ -26,15 +26,15 @@ impl<P: Planner> Engine<P> {
     }
 
     pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
-        self.manifest_due = Instant::now() + MANIFEST_EVERY;
+        self.manifest_due = Instant::now() + MANIFEST_INTERVAL;
         self.run.fence.check().map_err(RunError::LockLost)?;
         self.manifest(state, self.run.written.clone()).write(&self.run.layout)
     }
 
-    fn manifest(&self, state: RunState, written: Written) -> Manifest {
+    fn manifest(&self, state: RunState, written: RecordsFileSet) -> RunManifest {
         let run = &self.run;
-        let head = run.writer.head();
-        Manifest {
+        let head = run.writer.durable_prefix();
+        RunManifest {
             format: rollout_protocol::version::RUN_FORMAT,
             run: run.run,
             job: run.job.clone(),
@@ -46,7 +46,7 @@ impl<P: Planner> Engine<P> {
             total: self.planner.total(),
             settled: run.core.settled() as u64,
             in_flight: run.core.in_flight() as u64,
-            journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
+            journal: JournalExtent { epoch: head.epoch, durable_bytes: head.bytes },
             sealed: written.sealed,
             unsealed: written.unsealed,
             reopened: Some(run.reopenings.clone()),
@@ -55,20 +55,20 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Ends the sitting: closing record, records, manifest.
-    pub(super) async fn close(mut self) -> Result<Ended, RunError> {
+    pub(super) async fn close(mut self) -> Result<EngineOutcome, RunError> {
         let owed = self.planner.total() - self.run.core.settled() as u64;
-        let ended = Ended { cancelled: owed > 0, owed };
-        let closed = Record::Closed(Closed { cancelled: ended.cancelled, owed });
+        let ended = EngineOutcome { cancelled: owed > 0, owed };
+        let closed = JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed });
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
         self.run.writer.durable().await?;
         self.durable = self.run.core.position();
-        self.keeper.closed(self.standing());
+        self.keeper.notify_closed(self.durable_state());
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
         let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
-        let manifest = self.manifest(state, Written::default());
+        let manifest = self.manifest(state, RecordsFileSet::default());
         let Self { run, outlet, .. } = self;
-        if !outlet.finish(LAST_WORDS).await {
+        if !outlet.finish(CLOSE_TIMEOUT).await {
             let message = "the queue is out of reach: some offers could not be withdrawn, and the \
                            next sitting withdraws them";
             tracing::warn!("{message}");
@@ -76,8 +76,8 @@ impl<P: Planner> Engine<P> {
         let OpenRun { layout, records, writer, fence, .. } = run;
         drop(writer);
         fence.check().map_err(RunError::LockLost)?;
-        let Written { sealed, unsealed } = records.finish()?;
-        Manifest { sealed, unsealed, ..manifest }.write(&layout)?;
+        let RecordsFileSet { sealed, unsealed } = records.finish()?;
+        RunManifest { sealed, unsealed, ..manifest }.write(&layout)?;
         Ok(ended)
     }
 }

@@ -33,23 +33,23 @@ pub struct LiveExecution {
 
 /// Differences between an execution and how it was shown before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Change {
+struct LiveExecutionChange {
     phase: bool,
     parked: bool,
 }
 
 impl LiveExecutions {
     /// Takes in an execution that runs, and says what is new about it.
-    fn show(&mut self, seen: LiveExecution) -> Change {
+    fn show(&mut self, seen: LiveExecution) -> LiveExecutionChange {
         let executions = self.items.entry(seen.item).or_default();
         match executions.iter_mut().find(|known| known.exec == seen.exec) {
             Some(known) => {
                 let former = std::mem::replace(known, seen);
-                Change { phase: former.phase != seen.phase, parked: former.parked != seen.parked }
+                LiveExecutionChange { phase: former.phase != seen.phase, parked: former.parked != seen.parked }
             }
             None => {
                 executions.push(seen);
-                Change { phase: true, parked: seen.parked.is_some() }
+                LiveExecutionChange { phase: true, parked: seen.parked.is_some() }
             }
         }
     }
@@ -93,7 +93,7 @@ impl<P: Planner> Engine<P> {
 
     /// The events that follow from the executions that workers show: those that run in another
     /// phase than before, and the ends of those that no longer run.
-    pub(super) fn moved(&mut self, shown: impl Iterator<Item = LiveExecution>) -> Vec<EventKind> {
+    pub(super) fn update_live(&mut self, shown: impl Iterator<Item = LiveExecution>) -> Vec<EventKind> {
         let mut events: Vec<EventKind> = shown.flat_map(|seen| self.show(seen)).collect();
         let (core, now) = (&self.run.core, self.monotonic_ms());
         let ended =
@@ -152,7 +152,7 @@ mod tests {
         let mut live = LiveExecutions::default();
         let [setup, agent] =
             [Phase::EnvironmentSetup, Phase::AgentExecution].map(|phase| execution(1, 1, phase));
-        let change = |phase, parked| Change { phase, parked };
+        let change = |phase, parked| LiveExecutionChange { phase, parked };
         assert_eq!(live.show(setup), change(true, false));
         assert_eq!(live.show(setup), change(false, false));
         assert_eq!(live.show(agent), change(true, false));

@@ -3,11 +3,11 @@
 mod close;
 mod effects;
 mod live;
-mod news;
-mod outlet;
-mod sources;
-mod standing;
-mod tickets;
+mod messages;
+mod publisher;
+mod inputs;
+mod durable_state;
+mod concurrency;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use tokio::time::Instant;
 
 pub use self::live::LiveExecution;
 use self::live::LiveExecutions;
-pub use self::outlet::Outlet;
-use self::sources::Turn;
-pub use self::sources::{News, Sources, Workers};
-pub use self::standing::{Keeper, Standing};
-use super::concurrency::Tickets;
+pub use self::publisher::QueuePublisher;
+use self::inputs::LocalWorkerEvent;
+pub use self::inputs::{EngineMessage, EngineInputs, WorkerLocation};
+pub use self::durable_state::{DurableStateListener, DurableState};
+use super::concurrency::ConcurrencyLimiter;
 use super::manifest::RunState;
 use super::open::OpenRun;
-use super::reconcile::Capacity;
+use super::reconcile::PoolCapacity;
 use super::{Planner, RunError};
-use crate::engine::core::{Core, Effect, Input, Now, Output, Record};
-use crate::engine::journal::Writer;
+use crate::engine::core::{Core, CoreEffect, CoreInput, InputTime, CoreOutput, JournalRecord};
+use crate::engine::journal::JournalWriter;
 
 /// How often the manifest is replaced while the run goes on: what it says is only a hint for people
 /// and for the recognition of a damaged journal.
-const MANIFEST_EVERY: Duration = Duration::from_secs(5);
+const MANIFEST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a killed sitting waits for workers elsewhere to say that they ended.
-const KILL_PATIENCE: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a sitting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct EngineOutcome {
     /// Whether it was stopped before everything was settled.
     pub cancelled: bool,
     /// Planned items without a settlement.
@@ -57,15 +57,15 @@ pub struct Ended {
 pub struct Engine<P> {
     run: OpenRun,
     planner: P,
-    outlet: Outlet,
-    keeper: Keeper,
+    outlet: QueuePublisher,
+    keeper: DurableStateListener,
     events: mpsc::Sender<Vec<RunEvent>>,
     claims: HashMap<u64, oneshot::Sender<ClaimAnswer>>,
     commands: HashMap<u64, oneshot::Sender<CommandReceipt>>,
     next_question: u64,
     /// Effects that wait for the batch of records with this number.
-    waiting: VecDeque<(u64, Vec<Effect>)>,
-    made: Vec<Effect>,
+    waiting: VecDeque<(u64, Vec<CoreEffect>)>,
+    made: Vec<CoreEffect>,
     started: Instant,
     /// Place of the last report in the batch that is on its way.
     on_its_way: Option<ReportPosition>,
@@ -84,28 +84,28 @@ pub struct Engine<P> {
     /// Rings when the plan has grown.
     growth: Option<Arc<Notify>>,
     /// Who may run commands of which there may be only so many.
-    tickets: Option<Arc<Tickets>>,
+    tickets: Option<Arc<ConcurrencyLimiter>>,
 }
 
 /// Waits until a plan has grown; for ever when it is whole. A ring that nobody waited for is kept.
-async fn grown(growth: Option<&Notify>) {
+async fn wait_for_growth(growth: Option<&Notify>) {
     match growth {
         Some(growth) => growth.notified().await,
         None => std::future::pending().await,
     }
 }
 
-struct Recorder<'a> {
-    writer: &'a mut Writer,
-    effects: &'a mut Vec<Effect>,
+struct JournalRecorder<'a> {
+    writer: &'a mut JournalWriter,
+    effects: &'a mut Vec<CoreEffect>,
 }
 
-impl Output for Recorder<'_> {
-    fn record(&mut self, at: Timestamp, record: &Record) {
+impl CoreOutput for JournalRecorder<'_> {
+    fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         self.writer.record(at, record);
     }
 
-    fn effects(&mut self) -> &mut Vec<Effect> {
+    fn effects(&mut self) -> &mut Vec<CoreEffect> {
         self.effects
     }
 }
@@ -115,12 +115,12 @@ impl<P: Planner> Engine<P> {
     pub fn new(
         run: OpenRun,
         planner: P,
-        outlet: Outlet,
-        keeper: Keeper,
+        outlet: QueuePublisher,
+        keeper: DurableStateListener,
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
         let (now, position) = (Instant::now(), run.core.position());
-        let (growth, tickets) = (planner.growth(), planner.tickets());
+        let (growth, tickets) = (planner.growth_signal(), planner.concurrency_limiter());
         Self {
             run,
             planner,
@@ -162,9 +162,9 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Gives the core one input.
-    pub fn handle(&mut self, input: Input) {
-        let now = Now { monotonic_ms: self.monotonic_ms(), wall: Timestamp::now() };
-        let mut out = Recorder { writer: &mut self.run.writer, effects: &mut self.made };
+    pub fn handle(&mut self, input: CoreInput) {
+        let now = InputTime { monotonic_ms: self.monotonic_ms(), wall: Timestamp::now() };
+        let mut out = JournalRecorder { writer: &mut self.run.writer, effects: &mut self.made };
         self.run.core.handle(now, input, &mut out);
     }
 
@@ -172,17 +172,17 @@ impl<P: Planner> Engine<P> {
     ///
     /// # Errors
     /// [`RunError`] when the sitting cannot go on.
-    pub async fn run(mut self, mut sources: Sources) -> Result<Ended, RunError> {
-        self.adopt_plan();
-        if let Workers::Elsewhere = sources.workers {
-            self.handle(Input::Room(Capacity::unseen(self.planner.lanes()).room));
-            self.handle(Input::Begin);
+    pub async fn run(mut self, mut sources: EngineInputs) -> Result<EngineOutcome, RunError> {
+        self.restore_plan();
+        if let WorkerLocation::Elsewhere = sources.workers {
+            self.handle(CoreInput::Room(PoolCapacity::assumed(self.planner.lanes()).room));
+            self.handle(CoreInput::Begin);
         }
         self.write_manifest(RunState::Running)?;
         loop {
-            self.feed();
+            self.feed_planned();
             self.flush().await?;
-            self.hand_out(&sources.workers)?;
+            self.grant_permits(&sources.workers)?;
             if self.is_over(&sources.workers) {
                 return self.close().await;
             }
@@ -191,7 +191,7 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Waits for one thing and takes everything of its kind that is there.
-    async fn step(&mut self, sources: &mut Sources) -> Result<(), RunError> {
+    async fn step(&mut self, sources: &mut EngineInputs) -> Result<(), RunError> {
         let due = self.next_due();
         // Every branch is safe to cancel: channels keep what was not received, and the writer keeps
         // a commit until it is taken.
@@ -203,35 +203,35 @@ impl<P: Planner> Engine<P> {
             Some(reports) = sources.reports.recv() => self.on_reports(reports),
             Some(news) = sources.news.recv() => {
                 self.drain_reports(&mut sources.reports);
-                self.on_news(news).await?;
+                self.on_message(news).await?;
             }
             Some(level) = sources.stops.recv() => self.stop(level),
-            () = grown(self.growth.as_deref()) => {}
-            () = tickets::news(self.tickets.as_deref()) => {}
+            () = wait_for_growth(self.growth.as_deref()) => {}
+            () = concurrency::limiter_changed(self.tickets.as_deref()) => {}
             Some(hint) = sources.hints.recv() => self.on_hint(hint).await,
-            turn = sources.workers.turn([self.recovered, self.quiesced, self.reaped]) => {
+            turn = sources.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut sources.reports);
                 while let Ok(level) = sources.stops.try_recv() {
                     self.stop(level);
                 }
-                self.on_turn(turn)?;
+                self.on_local_worker_event(turn)?;
             }
             () = tokio::time::sleep_until(due) => {
-                self.handle(Input::Tick);
+                self.handle(CoreInput::Tick);
                 self.refresh_manifest();
             }
         }
         Ok(())
     }
 
-    fn on_turn(&mut self, turn: Turn) -> Result<(), RunError> {
+    fn on_local_worker_event(&mut self, turn: LocalWorkerEvent) -> Result<(), RunError> {
         match turn {
-            Turn::Recovered => {
+            LocalWorkerEvent::Recovered => {
                 self.recovered = true;
-                self.handle(Input::FormerExecutorsDead);
+                self.handle(CoreInput::FormerExecutorsDead);
             }
-            Turn::Reaped => self.reaped = true,
-            Turn::Quiesced => {
+            LocalWorkerEvent::Reaped => self.reaped = true,
+            LocalWorkerEvent::Quiesced => {
                 self.quiesced = true;
                 if self.run.core.stopping().is_none() && !self.run.core.is_complete() {
                     return Err(RunError::PartEnded("the worker"));
@@ -243,39 +243,39 @@ impl<P: Planner> Engine<P> {
 
     fn stop(&mut self, level: StopLevel) {
         if level == StopLevel::Kill {
-            self.given_up.get_or_insert_with(|| Instant::now() + KILL_PATIENCE);
+            self.given_up.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
         }
-        self.handle(Input::Stop(level));
+        self.handle(CoreInput::Stop(level));
     }
 
     /// Tells the core of the planned items that former sittings touched.
-    fn adopt_plan(&mut self) {
+    fn restore_plan(&mut self) {
         if self.run.core.is_untouched() {
             return;
         }
         let touched: Vec<_> =
             self.run.core.items().filter_map(|item| self.planner.find(&item)).collect();
-        self.handle(Input::Items(touched));
+        self.handle(CoreInput::Items(touched));
     }
 
     /// Asks the planner for what there are permits for.
-    fn feed(&mut self) {
-        while let wanted @ 1.. = self.run.core.wants() {
+    fn feed_planned(&mut self) {
+        while let wanted @ 1.. = self.run.core.wanted_items() {
             let items = self.planner.next(wanted);
             if items.is_empty() {
                 if self.planner.is_open() {
                     break;
                 }
-                self.handle(Input::Exhausted);
+                self.handle(CoreInput::Exhausted);
             } else {
-                self.handle(Input::Items(items));
+                self.handle(CoreInput::Items(items));
             }
         }
     }
 
     fn on_reports(&mut self, batch: ReportBatch) {
         for reported in batch.reports {
-            self.handle(Input::Reported(Box::new(reported)));
+            self.handle(CoreInput::Reported(Box::new(reported)));
         }
         self.handled.send_replace(batch.read_to);
     }
@@ -302,7 +302,7 @@ impl<P: Planner> Engine<P> {
     async fn on_durable(&mut self) -> Result<(), RunError> {
         let reached = self.on_its_way.take();
         self.durable = reached.or(self.durable);
-        self.keeper.durable(self.run.run, reached, || self.standing()).await?;
+        self.keeper.notify_durable(self.run.run, reached, || self.durable_state()).await?;
         self.carry_out().await
     }
 
@@ -325,11 +325,11 @@ impl<P: Planner> Engine<P> {
         drop(self.events.send(events).await);
     }
 
-    fn is_over(&self, workers: &Workers) -> bool {
+    fn is_over(&self, workers: &WorkerLocation) -> bool {
         let idle = self.waiting.is_empty() && self.run.writer.is_idle();
         let quiet = match workers {
-            Workers::Here { .. } => self.quiesced,
-            Workers::Elsewhere => {
+            WorkerLocation::Here { .. } => self.quiesced,
+            WorkerLocation::Elsewhere => {
                 self.run.core.is_quiet() || self.given_up.is_some_and(|at| Instant::now() >= at)
             }
         };

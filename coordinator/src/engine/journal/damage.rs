@@ -10,18 +10,18 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use super::frame::{self, HEADER, PAYLOAD_START, PREFIX_BYTES};
-use super::mend;
+use super::frame::{self, SEGMENT_HEADER, PAYLOAD_START, FRAME_HEADER_BYTES};
+use super::bit_repair;
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
 
 /// So many zeros in a row are in no frame: they were never written.
-const GAP: usize = 16;
+const MIN_ZERO_RUN: usize = 16;
 
 /// A whole frame.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct WholeFrame {
     /// Where it begins.
     pub(super) offset: u64,
     /// Its bytes.
@@ -30,7 +30,7 @@ pub(super) struct Found {
 
 /// The whole records behind a place that cannot be read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct TrailingRecords {
     /// How many.
     pub(super) records: u64,
     /// One of them says that everything before it was durable.
@@ -39,7 +39,7 @@ pub(super) struct Behind {
 
 /// A place where reading stopped, and what is known of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ReadStop {
     /// End of the last whole record.
     pub(super) offset: u64,
     /// End of what is looked at.
@@ -52,17 +52,17 @@ pub(super) struct Place {
 }
 
 /// The next whole frame that begins in `from..end`.
-pub(super) fn next_whole(file: &File, from: u64, end: u64) -> std::io::Result<Option<Found>> {
-    let mut at = from + PREFIX_BYTES as u64;
+pub(super) fn find_whole_frame(file: &File, from: u64, end: u64) -> std::io::Result<Option<WholeFrame>> {
+    let mut at = from + FRAME_HEADER_BYTES as u64;
     let mut chunk = Vec::new();
     while at < end {
         chunk.resize(CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK)), 0);
         file.read_exact_at(&mut chunk, at)?;
         let starts = chunk.windows(PAYLOAD_START.len()).enumerate();
         for (index, _) in starts.filter(|(_, bytes)| *bytes == PAYLOAD_START) {
-            let offset = at + index as u64 - PREFIX_BYTES as u64;
-            if let Some(frame) = whole_at(file, offset, end)? {
-                return Ok(Some(Found { offset, frame }));
+            let offset = at + index as u64 - FRAME_HEADER_BYTES as u64;
+            if let Some(frame) = read_whole_frame(file, offset, end)? {
+                return Ok(Some(WholeFrame { offset, frame }));
             }
         }
         if chunk.len() < CHUNK {
@@ -74,32 +74,32 @@ pub(super) fn next_whole(file: &File, from: u64, end: u64) -> std::io::Result<Op
 }
 
 /// The whole frame that begins at `offset`.
-pub(super) fn whole_at(file: &File, offset: u64, end: u64) -> std::io::Result<Option<Vec<u8>>> {
-    let mut frame = vec![0; PREFIX_BYTES];
-    if end.saturating_sub(offset) < PREFIX_BYTES as u64 {
+pub(super) fn read_whole_frame(file: &File, offset: u64, end: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut frame = vec![0; FRAME_HEADER_BYTES];
+    if end.saturating_sub(offset) < FRAME_HEADER_BYTES as u64 {
         return Ok(None);
     }
     file.read_exact_at(&mut frame, offset)?;
     let Some(payload) = frame::payload_bytes(&frame) else { return Ok(None) };
-    let size = PREFIX_BYTES + payload;
+    let size = FRAME_HEADER_BYTES + payload;
     if end - offset < size as u64 {
         return Ok(None);
     }
     frame.resize(size, 0);
-    file.read_exact_at(&mut frame[PREFIX_BYTES..], offset + PREFIX_BYTES as u64)?;
+    file.read_exact_at(&mut frame[FRAME_HEADER_BYTES..], offset + FRAME_HEADER_BYTES as u64)?;
     Ok(frame::decode(&frame).is_some().then_some(frame))
 }
 
 /// Counts the whole records in `from..end`.
-pub(super) fn behind(file: &File, from: u64, end: u64) -> std::io::Result<Behind> {
-    let mut behind = Behind::default();
+pub(super) fn count_trailing_records(file: &File, from: u64, end: u64) -> std::io::Result<TrailingRecords> {
+    let mut behind = TrailingRecords::default();
     let mut at = from;
     loop {
-        let next = match whole_at(file, at, end)? {
-            Some(frame) => Some(Found { offset: at, frame }),
-            None => next_whole(file, at, end)?,
+        let next = match read_whole_frame(file, at, end)? {
+            Some(frame) => Some(WholeFrame { offset: at, frame }),
+            None => find_whole_frame(file, at, end)?,
         };
-        let Some(Found { offset, frame }) = next else { return Ok(behind) };
+        let Some(WholeFrame { offset, frame }) = next else { return Ok(behind) };
         behind.records += 1;
         behind.synced |= frame::is_synced(&frame);
         at = offset + frame.len() as u64;
@@ -107,9 +107,9 @@ pub(super) fn behind(file: &File, from: u64, end: u64) -> std::io::Result<Behind
 }
 
 /// Whether a place is what a writer left that died, and what follows it.
-pub(super) fn is_torn(file: &File, place: Place) -> std::io::Result<(bool, Behind)> {
-    let Place { offset, end, batch, durable } = place;
-    let behind = behind(file, offset + 1, end)?;
+pub(super) fn is_torn(file: &File, place: ReadStop) -> std::io::Result<(bool, TrailingRecords)> {
+    let ReadStop { offset, end, batch, durable } = place;
+    let behind = count_trailing_records(file, offset + 1, end)?;
     if behind.synced || (batch.is_none() && behind.records > 0) {
         return Ok((false, behind));
     }
@@ -123,12 +123,12 @@ fn is_cut(file: &File, offset: u64, end: u64) -> std::io::Result<bool> {
     let size = usize::try_from(end - offset).unwrap_or(usize::MAX);
     if offset == 0 {
         // Not even the header is whole.
-        return Ok(size < HEADER.len());
+        return Ok(size < SEGMENT_HEADER.len());
     }
     let mut rest = vec![0; size];
     file.read_exact_at(&mut rest, offset)?;
-    let gap = rest.chunk_by(|a, b| a == b).any(|run| run[0] == 0 && run.len() >= GAP.min(size));
-    let stated = frame::payload_bytes(&rest).map(|payload| PREFIX_BYTES + payload);
-    let short = size < PREFIX_BYTES || stated.is_some_and(|stated| stated > size);
-    Ok(gap || (short && !mend::has_changed_length(&rest)))
+    let gap = rest.chunk_by(|a, b| a == b).any(|run| run[0] == 0 && run.len() >= MIN_ZERO_RUN.min(size));
+    let stated = frame::payload_bytes(&rest).map(|payload| FRAME_HEADER_BYTES + payload);
+    let short = size < FRAME_HEADER_BYTES || stated.is_some_and(|stated| stated > size);
+    Ok(gap || (short && !bit_repair::has_changed_length(&rest)))
 }

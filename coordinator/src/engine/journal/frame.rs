@@ -3,20 +3,20 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::core::Record;
+use crate::engine::core::JournalRecord;
 
 /// First bytes of every segment.
-pub(super) const HEADER: &[u8] = b"rollout-journal 1\n";
+pub(super) const SEGMENT_HEADER: &[u8] = b"rollout-journal 1\n";
 
 /// Longest payload: a batch of offers of the largest run at its widest. A longer length is damage.
-const PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
+const MAX_PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
 
 #[derive(Serialize)]
-struct Outgoing<'a> {
+struct EncodedRecord<'a> {
     at: Timestamp,
     #[serde(skip_serializing_if = "is_false")]
     synced: bool,
-    record: &'a Record,
+    record: &'a JournalRecord,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -26,22 +26,22 @@ fn is_false(value: &bool) -> bool {
 
 /// A record with the time it was made.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct Incoming {
+pub(super) struct DecodedRecord {
     pub(super) at: Timestamp,
     /// Everything before this record was durable when it was written: it begins a batch.
     #[serde(default)]
     pub(super) synced: bool,
-    pub(super) record: Record,
+    pub(super) record: JournalRecord,
 }
 
 /// First bytes of every payload.
 pub(super) const PAYLOAD_START: &[u8] = b"{\"at\":";
 
 /// Appends the frame of a record to `buffer`; `synced` if it begins a batch.
-pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: &Record) {
+pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: &JournalRecord) {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 8]);
-    serde_json::to_writer(&mut *buffer, &Outgoing { at, synced, record })
+    serde_json::to_writer(&mut *buffer, &EncodedRecord { at, synced, record })
         .expect("records have text keys and memory does not fail to be written");
     let length = u32::try_from(buffer.len() - start - 8).expect("far below 4 GiB");
     let length = length.to_le_bytes();
@@ -51,13 +51,13 @@ pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: 
 }
 
 /// Length and checksum.
-pub(super) const PREFIX_BYTES: usize = 8;
+pub(super) const FRAME_HEADER_BYTES: usize = 8;
 
 /// The payload's length that the beginning of a frame states, if it can be one.
 pub(super) fn payload_bytes(frame: &[u8]) -> Option<usize> {
     let (length, _) = frame.split_first_chunk::<4>()?;
     let size = u32::from_le_bytes(*length) as usize;
-    (1..=PAYLOAD_BYTES).contains(&size).then_some(size)
+    (1..=MAX_PAYLOAD_BYTES).contains(&size).then_some(size)
 }
 
 /// The payload of a frame, or `None` when its checksum does not hold.
@@ -71,12 +71,12 @@ pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
 /// record: no string of either can contain it.
 pub(super) fn is_synced(frame: &[u8]) -> bool {
     const MARK: &[u8] = b",\"synced\":true,\"record\":";
-    let start = &frame[PREFIX_BYTES..];
+    let start = &frame[FRAME_HEADER_BYTES..];
     start[..start.len().min(96)].windows(MARK.len()).any(|bytes| bytes == MARK)
 }
 
 /// How the stated checksum of a frame differs from that of its bytes, bit by bit.
-pub(super) fn difference(frame: &[u8]) -> Option<u32> {
+pub(super) fn checksum_difference(frame: &[u8]) -> Option<u32> {
     let (length, rest) = frame.split_first_chunk::<4>()?;
     let (expected, payload) = rest.split_first_chunk::<4>()?;
     Some(checksum(*length, payload) ^ u32::from_le_bytes(*expected))

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 /// The paths of one run directory.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct RunLayout {
     root: PathBuf,
     manifest: &'static str,
 }
 
-impl Layout {
+impl RunLayout {
     /// The layout below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), manifest: "manifest.json" }
@@ -17,7 +17,7 @@ impl Layout {
 
     /// The layout of a tree search below `root`, whose own manifest is what users look at: the
     /// header of the run's state is beside it.
-    pub fn of_search(root: impl Into<PathBuf>) -> Self {
+    pub fn for_search(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), manifest: "engine.json" }
     }
 

@@ -23,27 +23,27 @@
 //! segments that count are the newest one with a whole first record and those it goes back to.
 
 mod damage;
-mod durable;
+mod durable_length;
 mod frame;
-mod head;
+mod prefix;
 mod layout;
-mod mend;
+mod bit_repair;
 mod read;
 mod rebuild;
 mod salvage;
 mod segment;
-mod survey;
+mod segment_index;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub use head::{Chain, Head};
-pub use layout::Layout;
-pub use read::{Replay, persist, replay};
-pub use rebuild::Rebuild;
-pub use salvage::{Damage, Salvage};
-pub use survey::{Lack, Survey, next_epoch};
-pub use write::{Commit, Writer};
+pub use prefix::{RecordChain, JournalPrefix};
+pub use layout::RunLayout;
+pub use read::{ReplaySummary, sync_segment, replay};
+pub use rebuild::SegmentRebuilder;
+pub use salvage::{JournalDamage, JournalSalvage};
+pub use segment_index::{MissingRecords, SegmentIndex, next_epoch};
+pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;
 

@@ -4,20 +4,20 @@ use std::fs::File;
 
 use rollout_protocol::Timestamp;
 
-use super::segment::Segment;
-use super::survey::{self, Link, Survey};
-use super::{Head, JournalError, Layout};
-use crate::engine::core::{Former, Opened, Record};
+use super::segment::SegmentReader;
+use super::segment_index::{self, ActiveSegment, SegmentIndex};
+use super::{JournalPrefix, JournalError, RunLayout};
+use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord};
 
 /// What a journal says.
 #[derive(Debug)]
-pub struct Replay {
+pub struct ReplaySummary {
     /// The first sitting's opening, and when it was.
-    pub first: (Timestamp, Opened),
+    pub first: (Timestamp, SessionStart),
     /// The last sitting's opening.
-    pub last: Opened,
+    pub last: SessionStart,
     /// The last segment and how much of it counts.
-    pub head: Former,
+    pub head: PredecessorSegment,
     /// Bytes behind that, which were never known to be durable.
     pub torn_bytes: u64,
     /// Records read.
@@ -28,7 +28,7 @@ pub struct Replay {
 ///
 /// # Errors
 /// [`JournalError`].
-pub fn persist(layout: &Layout, epoch: u32) -> Result<(), JournalError> {
+pub fn sync_segment(layout: &RunLayout, epoch: u32) -> Result<(), JournalError> {
     for path in [layout.segment(epoch), layout.journal()] {
         File::open(&path)
             .and_then(|file| file.sync_all())
@@ -44,16 +44,16 @@ pub fn persist(layout: &Layout, epoch: u32) -> Result<(), JournalError> {
 /// # Errors
 /// [`JournalError`] for anything but a cut tail that nobody knew to be durable.
 pub fn replay(
-    layout: &Layout,
+    layout: &RunLayout,
     durable: &[(u32, u64)],
-    mut apply: impl FnMut(Timestamp, Record),
-) -> Result<Option<Replay>, JournalError> {
-    let survey = Survey::of(layout)?;
+    mut apply: impl FnMut(Timestamp, JournalRecord),
+) -> Result<Option<ReplaySummary>, JournalError> {
+    let survey = SegmentIndex::read(layout)?;
     for (epoch, durable_bytes) in durable {
         check_opening(layout, &survey, *epoch, *durable_bytes)?;
     }
-    let mut replay: Option<Replay> = None;
-    for link in survey.links() {
+    let mut replay: Option<ReplaySummary> = None;
+    for link in survey.active_segments() {
         let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
         let known = known.map(|(_, bytes)| *bytes).max();
         read_segment(layout, link, known.unwrap_or_default(), &mut replay, &mut apply)?;
@@ -63,8 +63,8 @@ pub fn replay(
 
 /// A segment behind those that count was cut before the end of its first record.
 fn check_opening(
-    layout: &Layout,
-    survey: &Survey,
+    layout: &RunLayout,
+    survey: &SegmentIndex,
     epoch: u32,
     durable_bytes: u64,
 ) -> Result<(), JournalError> {
@@ -76,29 +76,29 @@ fn check_opening(
     if !path.exists() {
         return Err(JournalError::Missing { path });
     }
-    Err(survey::no_opening(layout, epoch, durable_bytes)?)
+    Err(segment_index::no_opening(layout, epoch, durable_bytes)?)
 }
 
 fn read_segment(
-    layout: &Layout,
-    link: &Link,
+    layout: &RunLayout,
+    link: &ActiveSegment,
     known_durable: u64,
-    replay: &mut Option<Replay>,
-    apply: &mut impl FnMut(Timestamp, Record),
+    replay: &mut Option<ReplaySummary>,
+    apply: &mut impl FnMut(Timestamp, JournalRecord),
 ) -> Result<(), JournalError> {
-    let mut segment = Segment::open_digested(layout, link.opened.epoch)?;
+    let mut segment = SegmentReader::open_digested(layout, link.opened.epoch)?;
     let former = link.end;
     let opening = segment.opening()?;
     if let Some((at, opened)) = &opening {
-        apply(*at, Record::Opened(Box::new(opened.clone())));
+        apply(*at, JournalRecord::Opened(Box::new(opened.clone())));
         let end = former.map_or(u64::MAX, |former| former.bytes);
-        while segment.head().bytes < end
+        while segment.prefix().bytes < end
             && let Some(incoming) = segment.next()?
         {
             apply(incoming.at, incoming.record);
         }
     }
-    let Head { epoch, records, bytes, .. } = segment.head();
+    let JournalPrefix { epoch, records, bytes, .. } = segment.prefix();
     // What the next owner wrote down is what counts, whatever a woken former one says it has.
     match former {
         Some(former) if bytes < former.bytes => segment.check_rest(former.bytes, former.bytes)?,
@@ -106,7 +106,7 @@ fn read_segment(
         None => segment.check_rest(known_durable, u64::MAX)?,
     }
     let digest = segment.digest().expect("it was opened to be digested");
-    let head = Former { epoch, bytes, digest };
+    let head = PredecessorSegment { epoch, bytes, digest };
     if former.is_some_and(|former| former != head) {
         return Err(JournalError::Changed { path: segment.path });
     }
@@ -115,7 +115,7 @@ fn read_segment(
     match replay {
         None => {
             let first = (at, opened.clone());
-            *replay = Some(Replay { first, last: opened, head, torn_bytes, records });
+            *replay = Some(ReplaySummary { first, last: opened, head, torn_bytes, records });
         }
         Some(replay) => {
             replay.last = opened;

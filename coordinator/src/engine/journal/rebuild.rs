@@ -6,36 +6,36 @@ use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
 
-use super::durable::DurableLength;
-use super::frame::{self, HEADER};
-use super::head::Head;
-use super::{JournalError, Layout};
-use crate::engine::core::{Opened, Record};
+use super::durable_length::DurableLength;
+use super::frame::{self, SEGMENT_HEADER};
+use super::prefix::JournalPrefix;
+use super::{JournalError, RunLayout};
+use crate::engine::core::{SessionStart, JournalRecord};
 
 /// A segment that takes its place when it is finished.
 #[derive(Debug)]
-pub struct Rebuild {
-    layout: Layout,
+pub struct SegmentRebuilder {
+    layout: RunLayout,
     partial: PathBuf,
     file: BufWriter<File>,
-    head: Head,
+    head: JournalPrefix,
     frame: Vec<u8>,
 }
 
-impl Rebuild {
+impl SegmentRebuilder {
     /// Begins the segment of an epoch.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+    pub fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
         let epoch = opened.epoch;
         let partial = layout.segment(epoch).with_extension("partial");
         let file = File::create(&partial).map_err(JournalError::io("create", &partial))?;
         let (file, frame) = (BufWriter::new(file), Vec::new());
         let mut rebuild =
-            Self { layout: layout.clone(), partial, file, head: Head::start(epoch), frame };
-        rebuild.write(HEADER.to_vec())?;
-        rebuild.add(at, true, &Record::Opened(Box::new(opened)))?;
+            Self { layout: layout.clone(), partial, file, head: JournalPrefix::start(epoch), frame };
+        rebuild.write(SEGMENT_HEADER.to_vec())?;
+        rebuild.add(at, true, &JournalRecord::Opened(Box::new(opened)))?;
         Ok(rebuild)
     }
 
@@ -43,7 +43,7 @@ impl Rebuild {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn record(&mut self, at: Timestamp, record: &Record) -> Result<(), JournalError> {
+    pub fn record(&mut self, at: Timestamp, record: &JournalRecord) -> Result<(), JournalError> {
         self.add(at, false, record)
     }
 
@@ -51,17 +51,17 @@ impl Rebuild {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn finish(mut self) -> Result<Head, JournalError> {
+    pub fn finish(mut self) -> Result<JournalPrefix, JournalError> {
         let path = self.layout.segment(self.head.epoch);
         self.file.flush().map_err(JournalError::io("write", &self.partial))?;
         self.file.get_ref().sync_all().map_err(JournalError::io("sync", &self.partial))?;
         DurableLength::create(&self.layout, self.head.epoch)?.write(self.head.bytes);
         std::fs::rename(&self.partial, &path).map_err(JournalError::io("rename", &self.partial))?;
-        super::persist(&self.layout, self.head.epoch)?;
+        super::sync_segment(&self.layout, self.head.epoch)?;
         Ok(self.head)
     }
 
-    fn add(&mut self, at: Timestamp, synced: bool, record: &Record) -> Result<(), JournalError> {
+    fn add(&mut self, at: Timestamp, synced: bool, record: &JournalRecord) -> Result<(), JournalError> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame::encode(&mut frame, at, synced, record);

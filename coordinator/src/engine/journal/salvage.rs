@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::DigestHasher;
 
-use super::damage::{self, Place};
-use super::frame::{self, HEADER, Incoming, PREFIX_BYTES};
-use super::{JournalError, Layout, durable, mend, survey};
-use crate::engine::core::{Former, Opened, Record, Replaced};
+use super::damage::{self, ReadStop};
+use super::frame::{self, SEGMENT_HEADER, DecodedRecord, FRAME_HEADER_BYTES};
+use super::{JournalError, RunLayout, durable_length, bit_repair, segment_index};
+use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord, ReplacedSegment};
 
 /// Bytes that are searched for a changed bit at once.
-const MENDED: u64 = 64 * 1024 * 1024;
+const MAX_REPAIR_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A journal as far as it can be read.
 #[derive(Debug)]
-pub struct Salvage {
-    layout: Layout,
+pub struct JournalSalvage {
+    layout: RunLayout,
     /// The segments that count, the oldest first.
-    segments: Vec<Scan>,
+    segments: Vec<SegmentScan>,
     missing: Vec<PathBuf>,
     /// Newest epoch whose segment is known to have been durable.
     newest: u32,
@@ -29,7 +29,7 @@ pub struct Salvage {
 
 /// A place that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
+pub struct JournalDamage {
     /// The segment.
     pub path: PathBuf,
     /// Where it begins.
@@ -42,34 +42,34 @@ pub struct Damage {
 
 /// One segment.
 #[derive(Debug)]
-struct Scan {
+struct SegmentScan {
     epoch: u32,
     path: PathBuf,
-    opening: Option<(Timestamp, Opened)>,
+    opening: Option<(Timestamp, SessionStart)>,
     length: u64,
     /// End of what counts.
     end: u64,
-    damages: Vec<Damage>,
+    damages: Vec<JournalDamage>,
     /// Its content is not what its successor saw, although every record is whole.
     changed: bool,
 }
 
-impl Salvage {
+impl JournalSalvage {
     /// Reads the journal of a run directory. `durable` are lengths of segments that are known to
     /// have been durable.
     ///
     /// # Errors
     /// [`JournalError`] when a file cannot be read, or is of a newer format.
-    pub fn of(layout: &Layout, durable: &[(u32, u64)]) -> Result<Self, JournalError> {
-        let mut segments: Vec<Scan> = Vec::new();
-        let epochs = survey::epochs(&layout.journal())?;
+    pub fn read(layout: &RunLayout, durable: &[(u32, u64)]) -> Result<Self, JournalError> {
+        let mut segments: Vec<SegmentScan> = Vec::new();
+        let epochs = segment_index::epochs(&layout.journal())?;
         let newest = epochs.last().copied().unwrap_or_default();
         let gone = durable.iter().filter(|(epoch, _)| *epoch > newest);
         let mut missing: Vec<_> = gone.map(|(epoch, _)| layout.segment(*epoch)).collect();
         for epoch in epochs.into_iter().rev() {
             let former = match segments.last() {
                 None => None,
-                Some(scan) => match scan.former() {
+                Some(scan) => match scan.predecessor() {
                     Some(None) => break,
                     // The newest one before a segment whose opening is lost is its former one.
                     None => Some(None),
@@ -82,14 +82,14 @@ impl Salvage {
                 },
             };
             let known = durable.iter().filter(|(of, _)| *of == epoch).map(|(_, bytes)| *bytes);
-            let known = known.chain(durable::read(layout, epoch)).max();
-            let scan = Scan::of(layout, epoch, former.flatten(), known, former.is_none())?;
+            let known = known.chain(durable_length::read(layout, epoch)).max();
+            let scan = SegmentScan::open(layout, epoch, former.flatten(), known, former.is_none())?;
             if scan.is_empty() && former.is_none() {
                 continue;
             }
             segments.push(scan);
         }
-        if let Some(Some(Some(former))) = segments.last().map(Scan::former) {
+        if let Some(Some(Some(former))) = segments.last().map(SegmentScan::predecessor) {
             missing.push(layout.segment(former.epoch));
         }
         segments.reverse();
@@ -99,7 +99,7 @@ impl Salvage {
     }
 
     /// The places that cannot be read.
-    pub fn damages(&self) -> impl Iterator<Item = &Damage> {
+    pub fn damages(&self) -> impl Iterator<Item = &JournalDamage> {
         self.segments.iter().flat_map(|scan| &scan.damages)
     }
 
@@ -114,12 +114,12 @@ impl Salvage {
     }
 
     /// Whether nothing is damaged.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_undamaged(&self) -> bool {
         self.damages().next().is_none() && self.is_complete()
     }
 
     /// Whether every damaged place can be restored as it was.
-    pub fn is_mendable(&self) -> bool {
+    pub fn is_repairable(&self) -> bool {
         self.damages().all(|damage| damage.mended.is_some()) && self.is_complete()
     }
 
@@ -128,7 +128,7 @@ impl Salvage {
     }
 
     /// The oldest opening that can be read, and the newest.
-    pub fn openings(&self) -> Option<((Timestamp, &Opened), &Opened)> {
+    pub fn openings(&self) -> Option<((Timestamp, &SessionStart), &SessionStart)> {
         let mut openings = self.segments.iter().filter_map(|scan| scan.opening.as_ref());
         let (at, first) = openings.next()?;
         let last = openings.next_back().map_or(first, |(_, last)| last);
@@ -136,7 +136,7 @@ impl Salvage {
     }
 
     /// The openings of the segments that count, the oldest first, as far as they can be read.
-    pub fn every_opening(&self) -> impl Iterator<Item = &Opened> {
+    pub fn every_opening(&self) -> impl Iterator<Item = &SessionStart> {
         self.segments.iter().filter_map(|scan| scan.opening.as_ref()).map(|(_, opened)| opened)
     }
 
@@ -146,7 +146,7 @@ impl Salvage {
         let mut lost = Vec::new();
         let mut before = 0;
         for scan in &self.segments {
-            let last = match scan.former() {
+            let last = match scan.predecessor() {
                 None => scan.epoch,
                 Some(None) => before,
                 Some(Some(former)) if former.epoch == before => before,
@@ -161,12 +161,12 @@ impl Salvage {
     }
 
     /// The segments that a journal made of this one replaces.
-    pub fn replaces(&self) -> Vec<Replaced> {
+    pub fn replaces(&self) -> Vec<ReplacedSegment> {
         let earlier = self.openings().map(|(_, last)| last.replaces.clone()).unwrap_or_default();
         let these = self.segments.iter();
         let these = these.map(|scan| {
             let durable = scan.damages.last().map_or(0, |damage| damage.end);
-            Replaced { epoch: scan.epoch, bytes: scan.length.max(durable) }
+            ReplacedSegment { epoch: scan.epoch, bytes: scan.length.max(durable) }
         });
         earlier.into_iter().chain(these).collect()
     }
@@ -180,10 +180,10 @@ impl Salvage {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn records(&self, mut each: impl FnMut(Timestamp, Record)) -> Result<(), JournalError> {
+    pub fn records(&self, mut each: impl FnMut(Timestamp, JournalRecord)) -> Result<(), JournalError> {
         for scan in &self.segments {
             scan.frames(|offset, frame| {
-                let Incoming { at, record, .. } = scan.decode(offset, frame)?;
+                let DecodedRecord { at, record, .. } = scan.decode(offset, frame)?;
                 each(at, record);
                 Ok(())
             })?;
@@ -195,22 +195,22 @@ impl Salvage {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn mended_files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, JournalError> {
+    pub fn repaired_files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, JournalError> {
         let damaged = self.segments.iter().filter(|scan| !scan.damages.is_empty());
-        damaged.map(|scan| Ok((scan.path.clone(), scan.mended()?))).collect()
+        damaged.map(|scan| Ok((scan.path.clone(), scan.repaired()?))).collect()
     }
 
     /// The layout of the run directory.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &RunLayout {
         &self.layout
     }
 }
 
-impl Scan {
-    fn of(
-        layout: &Layout,
+impl SegmentScan {
+    fn open(
+        layout: &RunLayout,
         epoch: u32,
-        former: Option<Former>,
+        former: Option<PredecessorSegment>,
         durable: Option<u64>,
         is_last: bool,
     ) -> Result<Self, JournalError> {
@@ -235,7 +235,7 @@ impl Scan {
         durable: Option<u64>,
         is_last: bool,
     ) -> Result<(), std::io::Error> {
-        let header = HEADER.len() as u64;
+        let header = SEGMENT_HEADER.len() as u64;
         if self.end < header {
             if let Some(durable) = durable.filter(|durable| is_last && *durable > 0) {
                 self.add(0, durable, None);
@@ -243,30 +243,30 @@ impl Scan {
             self.end = 0;
             return Ok(());
         }
-        let mut first = vec![0; HEADER.len()];
+        let mut first = vec![0; SEGMENT_HEADER.len()];
         file.read_exact_at(&mut first, 0)?;
-        if first != HEADER {
-            self.add(0, header, Some(HEADER.to_vec()));
+        if first != SEGMENT_HEADER {
+            self.add(0, header, Some(SEGMENT_HEADER.to_vec()));
         }
         let (mut at, mut batch) = (header, None);
         while at < self.end {
-            if let Some(frame) = damage::whole_at(file, at, self.end)? {
+            if let Some(frame) = damage::read_whole_frame(file, at, self.end)? {
                 batch = if frame::is_synced(&frame) { Some(at) } else { batch };
                 at += frame.len() as u64;
                 continue;
             }
-            let place = Place { offset: at, end: self.end, batch, durable };
+            let place = ReadStop { offset: at, end: self.end, batch, durable };
             if is_last && durable.unwrap_or(0) <= at && damage::is_torn(file, place)?.0 {
                 self.end = at;
                 return Ok(());
             }
-            let mut rest = vec![0; usize::try_from((self.end - at).min(MENDED)).unwrap_or(0)];
+            let mut rest = vec![0; usize::try_from((self.end - at).min(MAX_REPAIR_BYTES)).unwrap_or(0)];
             file.read_exact_at(&mut rest, at)?;
-            let mended = mend::mend(&rest);
+            let mended = bit_repair::repair_bit(&rest);
             let end = match &mended {
                 Some(frame) => at + frame.len() as u64,
                 None => {
-                    damage::next_whole(file, at, self.end)?.map_or(self.end, |found| found.offset)
+                    damage::find_whole_frame(file, at, self.end)?.map_or(self.end, |found| found.offset)
                 }
             };
             self.add(at, end, mended);
@@ -280,7 +280,7 @@ impl Scan {
     }
 
     fn add(&mut self, offset: u64, end: u64, mended: Option<Vec<u8>>) {
-        self.damages.push(Damage { path: self.path.clone(), offset, end, mended });
+        self.damages.push(JournalDamage { path: self.path.clone(), offset, end, mended });
     }
 
     /// Gives every whole frame, mended ones among them.
@@ -291,7 +291,7 @@ impl Scan {
         let read = |error| JournalError::io("read", &self.path)(error);
         let file = File::open(&self.path).map_err(read)?;
         let mut damages = self.damages.iter().peekable();
-        let mut at = HEADER.len() as u64;
+        let mut at = SEGMENT_HEADER.len() as u64;
         while at < self.end {
             while damages.next_if(|damage| damage.end <= at).is_some() {}
             if let Some(damage) = damages.next_if(|damage| damage.offset == at) {
@@ -301,16 +301,16 @@ impl Scan {
                 at = damage.end;
                 continue;
             }
-            let Some(frame) = damage::whole_at(&file, at, self.end).map_err(read)? else { break };
+            let Some(frame) = damage::read_whole_frame(&file, at, self.end).map_err(read)? else { break };
             each(at, &frame)?;
             at += frame.len() as u64;
         }
         Ok(())
     }
 
-    fn decode(&self, offset: u64, frame: &[u8]) -> Result<Incoming, JournalError> {
+    fn decode(&self, offset: u64, frame: &[u8]) -> Result<DecodedRecord, JournalError> {
         let path = self.path.clone();
-        serde_json::from_slice(&frame[PREFIX_BYTES..]).map_err(|source| JournalError::Record {
+        serde_json::from_slice(&frame[FRAME_HEADER_BYTES..]).map_err(|source| JournalError::Record {
             path,
             offset,
             source,
@@ -320,8 +320,8 @@ impl Scan {
     fn find_opening(&mut self) -> Result<(), JournalError> {
         let mut opening = None;
         self.frames(|offset, frame| {
-            if offset == HEADER.len() as u64
-                && let Incoming { at, record: Record::Opened(opened), .. } =
+            if offset == SEGMENT_HEADER.len() as u64
+                && let DecodedRecord { at, record: JournalRecord::Opened(opened), .. } =
                     self.decode(offset, frame)?
             {
                 opening = Some((at, opened));
@@ -332,17 +332,17 @@ impl Scan {
         if opening.as_ref().is_some_and(|(_, opened)| opened.format > newer) {
             return Err(JournalError::Header { path: self.path.clone() });
         }
-        self.opening = opening.map(|(at, opened): (Timestamp, Box<Opened>)| (at, *opened));
+        self.opening = opening.map(|(at, opened): (Timestamp, Box<SessionStart>)| (at, *opened));
         Ok(())
     }
 
     /// Compares what there is with what the next owner saw.
-    fn compare(&mut self, former: Former) -> Result<(), JournalError> {
+    fn compare(&mut self, former: PredecessorSegment) -> Result<(), JournalError> {
         if self.end < former.bytes {
             self.add(self.end, former.bytes, None);
         } else if self.damages.iter().all(|damage| damage.mended.is_some()) {
             let mut hasher = DigestHasher::default();
-            hasher.update(HEADER);
+            hasher.update(SEGMENT_HEADER);
             self.frames(|_, frame| {
                 hasher.update(frame);
                 Ok(())
@@ -353,7 +353,7 @@ impl Scan {
     }
 
     /// The segment that its opening names; outer `None` when the opening cannot be read.
-    fn former(&self) -> Option<Option<Former>> {
+    fn predecessor(&self) -> Option<Option<PredecessorSegment>> {
         self.opening.as_ref().map(|(_, opened)| opened.former)
     }
 
@@ -362,7 +362,7 @@ impl Scan {
         self.opening.is_none() && self.damages.is_empty()
     }
 
-    fn mended(&self) -> Result<Vec<u8>, JournalError> {
+    fn repaired(&self) -> Result<Vec<u8>, JournalError> {
         let mut bytes = std::fs::read(&self.path).map_err(JournalError::io("read", &self.path))?;
         for damage in &self.damages {
             let place = usize::try_from(damage.offset).unwrap_or(usize::MAX);

@@ -9,19 +9,19 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::damage;
-use super::durable;
-use super::frame::{self, HEADER, Incoming};
-use super::head::Head;
-use super::{JournalError, Layout};
-use crate::engine::core::{Opened, Record};
+use super::durable_length;
+use super::frame::{self, SEGMENT_HEADER, DecodedRecord};
+use super::prefix::JournalPrefix;
+use super::{JournalError, RunLayout};
+use crate::engine::core::{SessionStart, JournalRecord};
 
 /// A segment that is being read.
-pub(super) struct Segment {
+pub(super) struct SegmentReader {
     pub(super) path: PathBuf,
     file: BufReader<File>,
     pub(super) length: u64,
     /// Up to the last whole frame.
-    head: Head,
+    head: JournalPrefix,
     hasher: Option<DigestHasher>,
     frame: Vec<u8>,
     /// Where the last batch begins that was read; `None` when no record says that it begins one.
@@ -30,25 +30,25 @@ pub(super) struct Segment {
     durable: Option<u64>,
 }
 
-impl Segment {
-    pub(super) fn open(layout: &Layout, epoch: u32) -> Result<Self, JournalError> {
+impl SegmentReader {
+    pub(super) fn open(layout: &RunLayout, epoch: u32) -> Result<Self, JournalError> {
         let path = layout.segment(epoch);
         let file = File::open(&path).map_err(JournalError::io("open", &path))?;
         let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
         let file = BufReader::with_capacity(1 << 20, file);
-        let head = Head { bytes: 0, ..Head::start(epoch) };
+        let head = JournalPrefix { bytes: 0, ..JournalPrefix::start(epoch) };
         let (hasher, frame, batch) = (None, Vec::new(), None);
-        let durable = durable::read(layout, epoch);
+        let durable = durable_length::read(layout, epoch);
         Ok(Self { path, file, length, head, hasher, frame, batch, durable })
     }
 
     /// The same, with the digest of what is read.
-    pub(super) fn open_digested(layout: &Layout, epoch: u32) -> Result<Self, JournalError> {
+    pub(super) fn open_digested(layout: &RunLayout, epoch: u32) -> Result<Self, JournalError> {
         Ok(Self { hasher: Some(DigestHasher::default()), ..Self::open(layout, epoch)? })
     }
 
     /// How far it was read.
-    pub(super) fn head(&self) -> Head {
+    pub(super) fn prefix(&self) -> JournalPrefix {
         self.head
     }
 
@@ -58,12 +58,12 @@ impl Segment {
     }
 
     /// The header and the first record; `None` when the segment was cut before its end.
-    pub(super) fn opening(&mut self) -> Result<Option<(Timestamp, Opened)>, JournalError> {
-        if !self.fill(HEADER.len())? {
+    pub(super) fn opening(&mut self) -> Result<Option<(Timestamp, SessionStart)>, JournalError> {
+        if !self.fill(SEGMENT_HEADER.len())? {
             return Ok(None);
         }
-        if self.frame != HEADER {
-            let first = damage::whole_at(self.file.get_ref(), HEADER.len() as u64, self.length);
+        if self.frame != SEGMENT_HEADER {
+            let first = damage::read_whole_frame(self.file.get_ref(), SEGMENT_HEADER.len() as u64, self.length);
             return match first.map_err(JournalError::io("read", &self.path))? {
                 // A damaged header.
                 Some(_) => Ok(None),
@@ -71,23 +71,23 @@ impl Segment {
             };
         }
         self.digest_frame();
-        self.head.bytes = HEADER.len() as u64;
+        self.head.bytes = SEGMENT_HEADER.len() as u64;
         let Some(first) = self.next()? else { return Ok(None) };
         match first.record {
-            Record::Opened(opened) if opened.format <= rollout_protocol::version::RUN_FORMAT => {
+            JournalRecord::Opened(opened) if opened.format <= rollout_protocol::version::RUN_FORMAT => {
                 Ok(Some((first.at, *opened)))
             }
-            Record::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),
+            JournalRecord::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),
             _ => Err(JournalError::NoOpening { path: self.path.clone() }),
         }
     }
 
     /// The next record; `None` at the first frame that is not whole.
-    pub(super) fn next(&mut self) -> Result<Option<Incoming>, JournalError> {
+    pub(super) fn next(&mut self) -> Result<Option<DecodedRecord>, JournalError> {
         if !self.frame()? {
             return Ok(None);
         }
-        let payload = &self.frame[frame::PREFIX_BYTES..];
+        let payload = &self.frame[frame::FRAME_HEADER_BYTES..];
         let incoming = serde_json::from_slice(payload).map_err(|source| JournalError::Record {
             path: self.path.clone(),
             offset: self.head.bytes,
@@ -114,11 +114,11 @@ impl Segment {
         if offset >= end && offset >= durable_bytes {
             return Ok(());
         }
-        let place = damage::Place { offset, end, batch: self.batch, durable: self.durable };
+        let place = damage::ReadStop { offset, end, batch: self.batch, durable: self.durable };
         let (torn, behind) = match offset < end {
             true => damage::is_torn(self.file.get_ref(), place)
                 .map_err(JournalError::io("read", &self.path))?,
-            false => (true, damage::Behind::default()),
+            false => (true, damage::TrailingRecords::default()),
         };
         if torn && offset >= durable_bytes {
             return Ok(());
@@ -129,7 +129,7 @@ impl Segment {
     }
 
     /// Refuses what follows the last record that was read if whole records follow it.
-    pub(super) fn check_behind(&self, end: u64) -> Result<(), JournalError> {
+    pub(super) fn check_trailing_records(&self, end: u64) -> Result<(), JournalError> {
         match self.check_rest(0, end) {
             Err(JournalError::Damaged { records_behind: 0, .. }) => Ok(()),
             checked => checked,
@@ -138,11 +138,11 @@ impl Segment {
 
     /// Reads the next frame and checks it.
     fn frame(&mut self) -> Result<bool, JournalError> {
-        if !self.fill(frame::PREFIX_BYTES)? {
+        if !self.fill(frame::FRAME_HEADER_BYTES)? {
             return Ok(false);
         }
         let Some(size) = frame::payload_bytes(&self.frame) else { return Ok(false) };
-        let end = self.head.bytes + (frame::PREFIX_BYTES + size) as u64;
+        let end = self.head.bytes + (frame::FRAME_HEADER_BYTES + size) as u64;
         Ok(end <= self.length && self.extend(size)? && frame::decode(&self.frame).is_some())
     }
 

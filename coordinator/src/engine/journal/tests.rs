@@ -13,18 +13,18 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
-use super::frame::HEADER;
+use super::frame::SEGMENT_HEADER;
 use super::*;
-use crate::engine::core::{Former, OfferedTry, Opened, Record};
+use crate::engine::core::{PredecessorSegment, OfferedTry, SessionStart, JournalRecord};
 
-fn layout() -> (tempfile::TempDir, Layout) {
+fn layout() -> (tempfile::TempDir, RunLayout) {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let layout = Layout::new(directory.path());
+    let layout = RunLayout::new(directory.path());
     (directory, layout)
 }
 
-fn opened(epoch: u32, former: Option<Former>) -> Opened {
-    Opened {
+fn opened(epoch: u32, former: Option<PredecessorSegment>) -> SessionStart {
+    SessionStart {
         format: RUN_FORMAT,
         run: RunId::from_bytes([1; 16]),
         epoch,
@@ -42,7 +42,7 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
     }
 }
 
-fn record(n: u8) -> Record {
+fn record(n: u8) -> JournalRecord {
     if n % 2 == 1 {
         return reported(n);
     }
@@ -51,10 +51,10 @@ fn record(n: u8) -> Record {
         try_id: TryId::first(1),
         spec: Digest::sha256(&[n]),
     };
-    Record::Offered { tries: vec![offered; usize::from(n % 3) + 1] }
+    JournalRecord::Offered { tries: vec![offered; usize::from(n % 3) + 1] }
 }
 
-fn reported(n: u8) -> Record {
+fn reported(n: u8) -> JournalRecord {
     let exec = ExecId::from_bytes([n; 16]);
     let sequence = u64::from(n);
     let verdict = Verdict { cost: 0.25, ..Verdict::completed(0.1 * f64::from(n)) };
@@ -73,14 +73,14 @@ fn reported(n: u8) -> Record {
         })),
     };
     let position = ReportPosition::for_report(Incarnation(u128::MAX - 1), sequence, &report);
-    Record::Reported { position, report: Box::new(report) }
+    JournalRecord::Reported { position, report: Box::new(report) }
 }
 
 /// A segment with some records; the byte at which each record ends, the opening's first.
-async fn write(layout: &Layout, epoch: u32, former: Option<Former>, records: u8) -> Vec<u64> {
+async fn write(layout: &RunLayout, epoch: u32, former: Option<PredecessorSegment>, records: u8) -> Vec<u64> {
     let at = Timestamp::UNIX_EPOCH;
-    let mut writer = Writer::create(layout, at, opened(epoch, former)).expect("a new segment");
-    let mut ends = vec![writer.head().bytes];
+    let mut writer = JournalWriter::create(layout, at, opened(epoch, former)).expect("a new segment");
+    let mut ends = vec![writer.durable_prefix().bytes];
     for n in 0..records {
         writer.record(at, &record(n));
         assert!(writer.submit());
@@ -89,7 +89,7 @@ async fn write(layout: &Layout, epoch: u32, former: Option<Former>, records: u8)
     ends
 }
 
-fn read(layout: &Layout) -> Result<(Vec<Record>, Option<Replay>), JournalError> {
+fn read(layout: &RunLayout) -> Result<(Vec<JournalRecord>, Option<ReplaySummary>), JournalError> {
     let mut records = Vec::new();
     let replay = replay(layout, &[], |_, record| records.push(record))?;
     Ok((records, replay))
@@ -99,7 +99,7 @@ fn read(layout: &Layout) -> Result<(Vec<Record>, Option<Replay>), JournalError> 
 async fn what_was_written_is_read_back_across_sittings() {
     let (_directory, layout) = layout();
     assert!(read(&layout).expect("no journal is fine").1.is_none());
-    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 1);
+    assert_eq!(SegmentIndex::read(&layout).expect("whole").next_epoch(), 1);
     write(&layout, 1, None, 3).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     write(&layout, 2, Some(head), 2).await;
@@ -108,14 +108,14 @@ async fn what_was_written_is_read_back_across_sittings() {
     assert_eq!(records[1..4], [record(0), record(1), record(2)]);
     let replay = replay.expect("a journal");
     assert_eq!((replay.last.epoch, replay.records, replay.torn_bytes), (2, 7, 0));
-    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 3);
+    assert_eq!(SegmentIndex::read(&layout).expect("whole").next_epoch(), 3);
 }
 
 /// What a host that lost power leaves: the durable length that was written back last.
-fn lose_power(layout: &Layout, epoch: u32, durable_bytes: Option<u64>) {
+fn cut_to_durable_length(layout: &RunLayout, epoch: u32, durable_bytes: Option<u64>) {
     let _none_left = fs::remove_file(layout.durable_length(epoch));
     if let Some(bytes) = durable_bytes {
-        let mut length = durable::DurableLength::create(layout, epoch).expect("creatable");
+        let mut length = durable_length::DurableLength::create(layout, epoch).expect("creatable");
         length.write(bytes);
     }
 }
@@ -130,7 +130,7 @@ async fn journal_cut_at_any_byte_behind_the_durable_length_holds_the_records_bef
     let ends = write(&layout, 1, None, 4).await;
     let whole = fs::read(layout.segment(1)).expect("readable");
     for durable in [None, Some(0), Some(ends[0]), Some(ends[2])] {
-        lose_power(&layout, 1, durable);
+        cut_to_durable_length(&layout, 1, durable);
         for cut in 0..whole.len() {
             fs::write(layout.segment(1), &whole[..cut]).expect("writable");
             let result = read(&layout);
@@ -164,9 +164,9 @@ async fn journal_of_a_killed_writer_with_any_changed_bit_is_refused_with_place_a
         };
         let frame = ends.iter().filter(|end| **end <= at as u64).count();
         // A damaged opening stands behind its header, a damaged header before the whole opening.
-        let (start, behind) = match (at as u64) < HEADER.len() as u64 {
+        let (start, behind) = match (at as u64) < SEGMENT_HEADER.len() as u64 {
             true => (0, 5),
-            false if frame == 0 => (HEADER.len() as u64, 4),
+            false if frame == 0 => (SEGMENT_HEADER.len() as u64, 4),
             false => (starts[frame], ends.len() - 1 - frame),
         };
         assert_eq!((offset, records_behind), (start, behind as u64), "changed at {at}");
@@ -180,7 +180,7 @@ async fn changed_bit_after_a_power_failure_is_refused_unless_the_batch_was_never
     let ends = write(&layout, 1, None, 4).await;
     let whole = fs::read(layout.segment(1)).expect("readable");
     for durable in [None, Some(ends[1]), Some(ends[3])] {
-        lose_power(&layout, 1, durable);
+        cut_to_durable_length(&layout, 1, durable);
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
@@ -202,7 +202,7 @@ async fn changed_bit_after_a_power_failure_is_refused_unless_the_batch_was_never
 async fn tail_that_was_never_written_is_torn_and_whole_records_of_its_batch_prove_nothing() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
-    let mut writer = Writer::create(&layout, at, opened(1, None)).expect("a new segment");
+    let mut writer = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
     writer.record(at, &record(1));
     assert!(writer.submit());
     let durable = writer.durable().await.expect("written").head.bytes;
@@ -213,8 +213,8 @@ async fn tail_that_was_never_written_is_torn_and_whole_records_of_its_batch_prov
     writer.durable().await.expect("written");
     drop(writer);
     let whole = fs::read(layout.segment(1)).expect("readable");
-    for known in [None, Some(HEADER.len() as u64), Some(durable)] {
-        lose_power(&layout, 1, known);
+    for known in [None, Some(SEGMENT_HEADER.len() as u64), Some(durable)] {
+        cut_to_durable_length(&layout, 1, known);
         let start = small(durable) + 40;
         for (from, to) in [(start, whole.len()), (start, start + 512), (small(durable), start)] {
             let mut torn = whole.clone();
@@ -234,10 +234,10 @@ async fn tail_that_was_never_written_is_torn_and_whole_records_of_its_batch_prov
 #[tokio::test]
 async fn journal_without_marked_batches_is_refused_when_whole_records_follow_the_damage() {
     let (_directory, layout) = layout();
-    let mut bytes = HEADER.to_vec();
+    let mut bytes = SEGMENT_HEADER.to_vec();
     let mut ends = Vec::new();
     let at = Timestamp::UNIX_EPOCH;
-    frame::encode(&mut bytes, at, false, &Record::Opened(Box::new(opened(1, None))));
+    frame::encode(&mut bytes, at, false, &JournalRecord::Opened(Box::new(opened(1, None))));
     for n in 0..4 {
         ends.push(bytes.len());
         frame::encode(&mut bytes, at, false, &record(n));
@@ -264,12 +264,12 @@ async fn damaged_opening_of_the_newest_segment_does_not_hide_it() {
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     write(&layout, 2, Some(head), 3).await;
     let whole = fs::read(layout.segment(2)).expect("readable");
-    for at in [3, HEADER.len() + 2, HEADER.len() + 6, HEADER.len() + 30] {
+    for at in [3, SEGMENT_HEADER.len() + 2, SEGMENT_HEADER.len() + 6, SEGMENT_HEADER.len() + 30] {
         let mut damaged = whole.clone();
         damaged[at] ^= 4;
         fs::write(layout.segment(2), &damaged).expect("writable");
         assert!(matches!(read(&layout), Err(JournalError::Damaged { .. })), "changed at {at}");
-        lose_power(&layout, 2, None);
+        cut_to_durable_length(&layout, 2, None);
         assert!(matches!(read(&layout), Err(JournalError::Damaged { .. })), "changed at {at}");
         fs::write(layout.durable_length(2), "").expect("writable");
     }
@@ -279,7 +279,7 @@ async fn damaged_opening_of_the_newest_segment_does_not_hide_it() {
 async fn damage_before_a_known_durable_length_is_an_error_with_its_place() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
-    lose_power(&layout, 1, None);
+    cut_to_durable_length(&layout, 1, None);
     let whole = fs::read(layout.segment(1)).expect("readable");
     fs::write(layout.segment(1), &whole[..small(ends[3]) + 5]).expect("writable");
     let error = replay(&layout, &[(1, ends[4])], |_, _| {}).expect_err("records are missing");
@@ -296,19 +296,19 @@ async fn damage_before_a_known_durable_length_is_an_error_with_its_place() {
 async fn what_a_former_owner_still_writes_is_ignored_for_ever() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
-    let mut woken = Writer::create(&layout, at, opened(1, None)).expect("a new segment");
+    let mut woken = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
     woken.record(at, &record(1));
     woken.submit();
     woken.durable().await.expect("written");
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     write(&layout, 2, Some(head), 1).await;
 
-    woken.record(at, &Record::Stopping { level: StopLevel::Kill });
+    woken.record(at, &JournalRecord::Stopping { level: StopLevel::Kill });
     woken.submit();
     woken.durable().await.expect("written, to no effect");
     let (records, _) = read(&layout).expect("whole");
     assert_eq!(records.len(), 2 + 2);
-    assert!(!records.iter().any(|r| matches!(r, Record::Stopping { .. })));
+    assert!(!records.iter().any(|r| matches!(r, JournalRecord::Stopping { .. })));
 }
 
 #[tokio::test]
@@ -318,7 +318,7 @@ async fn a_successor_that_died_before_its_first_record_takes_nothing_over() {
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     fs::write(layout.segment(2), b"rollout-jou").expect("writable");
     assert_eq!(read(&layout).expect("whole").0.len(), 3);
-    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 3);
+    assert_eq!(SegmentIndex::read(&layout).expect("whole").next_epoch(), 3);
     write(&layout, 3, Some(head), 1).await;
     assert_eq!(read(&layout).expect("whole").0.len(), 5);
 }
@@ -346,10 +346,10 @@ async fn a_segment_that_a_woken_owner_begins_beside_its_successor_does_not_count
     let woken = write(&layout, 2, Some(former), 5).await;
     let (records, replay) = read(&layout).expect("whole");
     assert_eq!((records.len(), replay.expect("a journal").head.epoch), (3 + 2, 3));
-    let survey = Survey::of(&layout).expect("whole");
+    let survey = SegmentIndex::read(&layout).expect("whole");
     assert_eq!(survey.next_epoch(), 4);
-    let its = Head { epoch: 2, bytes: woken[5], ..survey.head().expect("whole").expect("one") };
-    assert_eq!(survey.lacks(its).expect("readable"), Some(Lack { wanted: its, found: None }));
+    let its = JournalPrefix { epoch: 2, bytes: woken[5], ..survey.durable_prefix().expect("whole").expect("one") };
+    assert_eq!(survey.find_missing_records(its).expect("readable"), Some(MissingRecords { wanted: its, found: None }));
 }
 
 #[tokio::test]
@@ -357,16 +357,16 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
     let (_directory, original) = layout();
     let (_directory, copy) = layout();
     let at = Timestamp::UNIX_EPOCH;
-    let mut writer = Writer::create(&original, at, opened(1, None)).expect("a new segment");
-    let mut heads = vec![writer.head()];
+    let mut writer = JournalWriter::create(&original, at, opened(1, None)).expect("a new segment");
+    let mut heads = vec![writer.durable_prefix()];
     for n in 0..4 {
         writer.record(at, &record(n));
         writer.record(at, &record(n + 1));
         writer.submit();
         heads.push(writer.durable().await.expect("written").head);
     }
-    let lacks = |layout: &Layout, head| {
-        Survey::of(layout).and_then(|survey| survey.lacks(head)).expect("readable")
+    let lacks = |layout: &RunLayout, head| {
+        SegmentIndex::read(layout).and_then(|survey| survey.find_missing_records(head)).expect("readable")
     };
     fs::create_dir_all(copy.journal()).expect("creatable");
     let whole = fs::read(original.segment(1)).expect("readable");
@@ -374,19 +374,19 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
         assert_eq!(own.records, 1 + 2 * n as u64);
         let cut = usize::try_from(own.bytes).expect("small");
         fs::write(copy.segment(1), &whole[..cut]).expect("writable");
-        assert_eq!(Survey::of(&copy).expect("whole").head().expect("whole"), Some(*own));
+        assert_eq!(SegmentIndex::read(&copy).expect("whole").durable_prefix().expect("whole"), Some(*own));
         for wanted in &heads {
             let lack = lacks(&copy, *wanted);
-            let expected = Lack { wanted: *wanted, found: Some(*own) };
+            let expected = MissingRecords { wanted: *wanted, found: Some(*own) };
             assert_eq!(lack, (wanted.records > own.records).then_some(expected));
             assert_eq!(lacks(&original, *wanted), None);
         }
     }
     let text = serde_json::to_string(&heads[4]).expect("serializable");
-    assert_eq!(serde_json::from_str::<Head>(&text).expect("readable"), heads[4]);
-    let other = Head { chain: heads[3].chain, ..heads[4] };
+    assert_eq!(serde_json::from_str::<JournalPrefix>(&text).expect("readable"), heads[4]);
+    let other = JournalPrefix { chain: heads[3].chain, ..heads[4] };
     assert!(lacks(&original, other).is_some_and(|lack| lack.to_string().contains("others")));
-    let missing = lacks(&copy, Head { epoch: 2, ..heads[1] }).expect("there is no second");
+    let missing = lacks(&copy, JournalPrefix { epoch: 2, ..heads[1] }).expect("there is no second");
     let what = format!("sitting 2 with 3 records ({} bytes) is missing", heads[1].bytes);
     assert_eq!(missing.to_string(), what);
 }
@@ -395,17 +395,17 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
 async fn what_a_successor_cut_off_is_lacking() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
-    let mut woken = Writer::create(&layout, at, opened(1, None)).expect("a new segment");
+    let mut woken = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
     let former = read(&layout).expect("whole").1.expect("a journal").head;
-    let before = woken.head();
+    let before = woken.durable_prefix();
     write(&layout, 2, Some(former), 1).await;
     woken.record(at, &record(1));
     woken.submit();
     let after = woken.durable().await.expect("written, to no effect").head;
-    let survey = Survey::of(&layout).expect("whole");
-    assert_eq!(survey.lacks(before).expect("readable"), None);
-    let lack = Lack { wanted: after, found: Some(before) };
-    assert_eq!(survey.lacks(after).expect("readable"), Some(lack));
+    let survey = SegmentIndex::read(&layout).expect("whole");
+    assert_eq!(survey.find_missing_records(before).expect("readable"), None);
+    let lack = MissingRecords { wanted: after, found: Some(before) };
+    assert_eq!(survey.find_missing_records(after).expect("readable"), Some(lack));
     // Its manifest may have replaced that of its successor.
     let manifest = [(1, after.bytes)];
     assert_eq!(replay(&layout, &manifest, |_, _| {}).expect("whole").expect("one").records, 3);
@@ -415,7 +415,7 @@ async fn what_a_successor_cut_off_is_lacking() {
 async fn an_epoch_is_opened_by_one_owner_only() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 0).await;
-    let again = Writer::create(&layout, Timestamp::UNIX_EPOCH, opened(1, None));
+    let again = JournalWriter::create(&layout, Timestamp::UNIX_EPOCH, opened(1, None));
     assert!(matches!(again, Err(JournalError::Io { action: "create", .. })));
 }
 
@@ -426,8 +426,8 @@ async fn other_files_and_newer_formats_are_refused() {
     fs::write(layout.segment(1), b"something else entirely\n").expect("writable");
     assert!(matches!(read(&layout), Err(JournalError::Header { .. })));
     fs::remove_file(layout.segment(1)).expect("removable");
-    let newer = Opened { format: RUN_FORMAT + 1, ..opened(1, None) };
-    drop(Writer::create(&layout, Timestamp::UNIX_EPOCH, newer).expect("a new segment"));
+    let newer = SessionStart { format: RUN_FORMAT + 1, ..opened(1, None) };
+    drop(JournalWriter::create(&layout, Timestamp::UNIX_EPOCH, newer).expect("a new segment"));
     assert!(matches!(read(&layout), Err(JournalError::Header { .. })));
 }
 
@@ -444,9 +444,9 @@ async fn salvage_restores_every_changed_bit_as_it_was() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
             fs::write(layout.segment(epoch), &damaged).expect("writable");
-            let salvage = Salvage::of(&layout, &[]).expect("readable");
-            assert!(salvage.is_mendable() && !salvage.is_whole(), "changed at {at} of {epoch}");
-            let mended = salvage.mended_files().expect("readable");
+            let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
+            assert!(salvage.is_repairable() && !salvage.is_undamaged(), "changed at {at} of {epoch}");
+            let mended = salvage.repaired_files().expect("readable");
             assert_eq!(mended, vec![(layout.segment(epoch), whole.clone())], "changed at {at}");
             let mut records = Vec::new();
             salvage.records(|_, record| records.push(record)).expect("readable");
@@ -454,7 +454,7 @@ async fn salvage_restores_every_changed_bit_as_it_was() {
         }
         fs::write(layout.segment(epoch), &whole).expect("writable");
     }
-    assert!(Salvage::of(&layout, &[]).expect("readable").is_whole());
+    assert!(JournalSalvage::read(&layout, &[]).expect("readable").is_undamaged());
 }
 
 #[tokio::test]
@@ -465,13 +465,13 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
     write(&layout, 2, Some(head), 2).await;
     let expected = read(&layout).expect("whole").0;
     let whole = fs::read(layout.segment(1)).expect("readable");
-    let starts: Vec<u64> = [HEADER.len() as u64].into_iter().chain(ends.iter().copied()).collect();
-    for at in (HEADER.len()..whole.len() - 24).step_by(7) {
+    let starts: Vec<u64> = [SEGMENT_HEADER.len() as u64].into_iter().chain(ends.iter().copied()).collect();
+    for at in (SEGMENT_HEADER.len()..whole.len() - 24).step_by(7) {
         let mut damaged = whole.clone();
         damaged[at..at + 24].iter_mut().for_each(|byte| *byte ^= 0x55);
         fs::write(layout.segment(1), &damaged).expect("writable");
-        let salvage = Salvage::of(&layout, &[]).expect("readable");
-        assert!(!salvage.is_mendable(), "changed at {at}");
+        let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
+        assert!(!salvage.is_repairable(), "changed at {at}");
         let mut records = Vec::new();
         salvage.records(|_, record| records.push(record)).expect("readable");
         let hit = |n: usize| starts[n] < at as u64 + 24 && (at as u64) < ends[n];
@@ -481,13 +481,13 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
     }
     // The end of a segment whose length others knew.
     fs::write(layout.segment(1), &whole[..small(ends[2])]).expect("writable");
-    let salvage = Salvage::of(&layout, &[]).expect("readable");
+    let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
     assert_eq!(
         salvage.damages().map(|d| (d.offset, d.end)).collect::<Vec<_>>(),
         [(ends[2], ends[4])]
     );
     fs::remove_file(layout.segment(1)).expect("removable");
-    let salvage = Salvage::of(&layout, &[(3, 100)]).expect("readable");
+    let salvage = JournalSalvage::read(&layout, &[(3, 100)]).expect("readable");
     assert_eq!(salvage.missing(), [layout.segment(3), layout.segment(1)]);
 }
 
@@ -495,18 +495,18 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
 async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 3).await;
-    let wanted = Survey::of(&layout).expect("whole").head().expect("whole").expect("one");
+    let wanted = SegmentIndex::read(&layout).expect("whole").durable_prefix().expect("whole").expect("one");
     let mut damaged = fs::read(layout.segment(1)).expect("readable");
     let middle = damaged.len() / 2;
     damaged[middle..middle + 30].fill(b'x');
     fs::write(layout.segment(1), &damaged).expect("writable");
     assert!(matches!(
-        Survey::of(&layout).and_then(|survey| survey.lacks(wanted)),
+        SegmentIndex::read(&layout).and_then(|survey| survey.find_missing_records(wanted)),
         Err(JournalError::Damaged { .. })
     ));
-    let salvage = Salvage::of(&layout, &[]).expect("readable");
-    let opened = Opened { replaces: salvage.replaces(), ..opened(2, None) };
-    let mut rebuild = Rebuild::create(&layout, Timestamp::UNIX_EPOCH, opened).expect("creatable");
+    let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
+    let opened = SessionStart { replaces: salvage.replaces(), ..opened(2, None) };
+    let mut rebuild = SegmentRebuilder::create(&layout, Timestamp::UNIX_EPOCH, opened).expect("creatable");
     let mut count = 1;
     salvage
         .records(|at, record| {
@@ -516,10 +516,10 @@ async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
         .expect("readable");
     let head = rebuild.finish().expect("written");
     assert_eq!((head.epoch, head.records), (2, count));
-    let survey = Survey::of(&layout).expect("whole");
-    assert_eq!(survey.head().expect("whole"), Some(head));
-    assert_eq!(survey.lacks(wanted).expect("readable"), None);
-    let more = Head { bytes: wanted.bytes + 1, ..wanted };
-    assert!(survey.lacks(more).expect("readable").is_some(), "a stale copy that was repaired");
+    let survey = SegmentIndex::read(&layout).expect("whole");
+    assert_eq!(survey.durable_prefix().expect("whole"), Some(head));
+    assert_eq!(survey.find_missing_records(wanted).expect("readable"), None);
+    let more = JournalPrefix { bytes: wanted.bytes + 1, ..wanted };
+    assert!(survey.find_missing_records(more).expect("readable").is_some(), "a stale copy that was repaired");
     assert_eq!(read(&layout).expect("whole").0.len() as u64, count);
 }

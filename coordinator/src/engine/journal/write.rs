@@ -10,22 +10,22 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use tokio::sync::mpsc;
 
-use super::durable::DurableLength;
-use super::frame::{self, HEADER};
-use super::head::Head;
-use super::{JournalError, Layout};
-use crate::engine::core::{Former, Opened, Record};
+use super::durable_length::DurableLength;
+use super::frame::{self, SEGMENT_HEADER};
+use super::prefix::JournalPrefix;
+use super::{JournalError, RunLayout};
+use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord};
 
 /// A batch that became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Commit {
+pub struct CommittedBatch {
     /// Number of the batch, from 1.
     pub number: u64,
     /// What is durable with it of the segment it is in.
-    pub head: Head,
+    pub head: JournalPrefix,
 }
 
-struct Batch {
+struct WriteBatch {
     number: u64,
     frames: Vec<u8>,
 }
@@ -33,23 +33,23 @@ struct Batch {
 /// Writes the journal of one sitting. One batch may be on its way at a time; what is recorded
 /// meanwhile gathers for the next.
 #[derive(Debug)]
-pub struct Writer {
+pub struct JournalWriter {
     gathering: Vec<u8>,
     submitted: u64,
     committed: u64,
-    head: Head,
-    batches: Option<SyncSender<Batch>>,
-    commits: mpsc::Receiver<Result<Commit, JournalError>>,
+    head: JournalPrefix,
+    batches: Option<SyncSender<WriteBatch>>,
+    commits: mpsc::Receiver<Result<CommittedBatch, JournalError>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
+impl JournalWriter {
     /// Creates the segment of a new epoch with its opening record durable in it.
     ///
     /// # Errors
     /// [`JournalError`]; an existing segment of that epoch is one.
-    pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
-        let segment = Segment::create(layout, at, opened)?;
+    pub fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
+        let segment = SegmentFile::create(layout, at, opened)?;
         let head = segment.durable;
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
@@ -70,7 +70,7 @@ impl Writer {
     }
 
     /// Adds a record to the batch that gathers.
-    pub fn record(&mut self, at: Timestamp, record: &Record) {
+    pub fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         let synced = self.gathering.is_empty();
         frame::encode(&mut self.gathering, at, synced, record);
     }
@@ -86,7 +86,7 @@ impl Writer {
     }
 
     /// What of the journal is durable.
-    pub fn head(&self) -> Head {
+    pub fn durable_prefix(&self) -> JournalPrefix {
         self.head
     }
 
@@ -104,7 +104,7 @@ impl Writer {
         // What gathers next is about as long: it is not copied again and again as it grows.
         let next = Vec::with_capacity(self.gathering.len());
         let frames = std::mem::replace(&mut self.gathering, next);
-        let batch = Batch { number: self.submitted, frames };
+        let batch = WriteBatch { number: self.submitted, frames };
         if let Some(batches) = &self.batches {
             // The thread ends only after an error, which `durable` has told or will tell.
             drop(batches.send(batch));
@@ -116,7 +116,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`JournalError`] when the journal cannot be written any more, not even in a new segment.
-    pub async fn durable(&mut self) -> Result<Commit, JournalError> {
+    pub async fn durable(&mut self) -> Result<CommittedBatch, JournalError> {
         if self.submitted == self.committed {
             std::future::pending::<()>().await;
         }
@@ -127,7 +127,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for JournalWriter {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
@@ -138,18 +138,18 @@ impl Drop for Writer {
 }
 
 fn write_batches(
-    layout: &Layout,
-    mut segment: Segment,
-    incoming: &Receiver<Batch>,
-    outgoing: &mpsc::Sender<Result<Commit, JournalError>>,
+    layout: &RunLayout,
+    mut segment: SegmentFile,
+    incoming: &Receiver<WriteBatch>,
+    outgoing: &mpsc::Sender<Result<CommittedBatch, JournalError>>,
 ) {
-    while let Ok(Batch { number, frames }) = incoming.recv() {
+    while let Ok(WriteBatch { number, frames }) = incoming.recv() {
         let written = segment.append(&frames).or_else(|error| {
             tracing::error!(%error, "a journal segment failed; going on in a new one");
-            segment = segment.succeed(layout)?;
+            segment = segment.create_successor(layout)?;
             segment.append(&frames)
         });
-        let commit = written.map(|()| Commit { number, head: segment.durable });
+        let commit = written.map(|()| CommittedBatch { number, head: segment.durable });
         let failed = commit.is_err();
         if outgoing.blocking_send(commit).is_err() || failed {
             return;
@@ -159,16 +159,16 @@ fn write_batches(
 
 /// One open segment.
 #[derive(Debug)]
-struct Segment {
+struct SegmentFile {
     file: File,
     path: std::path::PathBuf,
-    opened: Opened,
-    durable: Head,
+    opened: SessionStart,
+    durable: JournalPrefix,
     length: DurableLength,
 }
 
-impl Segment {
-    fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+impl SegmentFile {
+    fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
         let directory = layout.journal();
         std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
         let path = layout.segment(opened.epoch);
@@ -177,9 +177,9 @@ impl Segment {
             .create_new(true)
             .open(&path)
             .map_err(JournalError::io("create", &path))?;
-        let mut first = HEADER.to_vec();
-        frame::encode(&mut first, at, true, &Record::Opened(Box::new(opened.clone())));
-        let durable = Head::start(opened.epoch);
+        let mut first = SEGMENT_HEADER.to_vec();
+        frame::encode(&mut first, at, true, &JournalRecord::Opened(Box::new(opened.clone())));
+        let durable = JournalPrefix::start(opened.epoch);
         let length = DurableLength::create(layout, opened.epoch)?;
         let mut segment = Self { file, path, opened, durable, length };
         segment.append(&first)?;
@@ -190,7 +190,7 @@ impl Segment {
 
     fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {
         self.write(frames)?;
-        self.durable.add_all(frames.strip_prefix(HEADER).unwrap_or(frames));
+        self.durable.add_all(frames.strip_prefix(SEGMENT_HEADER).unwrap_or(frames));
         self.length.write(self.durable.bytes);
         Ok(())
     }
@@ -215,13 +215,13 @@ impl Segment {
     }
 
     /// The segment after this one, whose writes can no longer be trusted.
-    fn succeed(&self, layout: &Layout) -> Result<Self, JournalError> {
+    fn create_successor(&self, layout: &RunLayout) -> Result<Self, JournalError> {
         let former =
-            Former { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
+            PredecessorSegment { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
         let opened =
-            Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
+            SessionStart { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
         // It goes on with the sitting that has reopened them.
-        let opened = Opened { reopened: Vec::new(), ..opened };
+        let opened = SessionStart { reopened: Vec::new(), ..opened };
         Self::create(layout, Timestamp::now(), opened)
     }
 }

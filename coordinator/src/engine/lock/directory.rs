@@ -11,21 +11,21 @@ use rollout_protocol::Timestamp;
 use rustix::io::Errno;
 use tokio::sync::watch;
 
-use super::judge::{Other, Verdict, Watch, Watched, judge};
-use super::note::{self, Note};
+use super::takeover_policy::{OwnerStatus, TakeoverDecision, ChangeWatch, WatchObservation, decide_takeover};
+use super::lock_file::{self, LockFile};
 use super::owner::{FileId, LockOwner};
-use super::{LockError, Lost, Patience};
+use super::{LockError, LockLostError, LockWaitPolicy};
 use crate::engine::core::Takeover;
-use crate::engine::file;
-use crate::engine::journal::{self, Layout};
+use crate::engine::atomic_file;
+use crate::engine::journal::{self, RunLayout};
 
 /// Time between two heartbeats.
-const BEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// File systems that only this kernel has mounted, as statfs(2) names them: what one process
 /// locks, no other has. Of all others it is not known.
 #[cfg(target_os = "linux")]
-const LOCAL: &[i64] = &[
+const LOCAL_FILE_SYSTEMS: &[i64] = &[
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
     0x9123_683E, // btrfs
@@ -39,19 +39,19 @@ const LOCAL: &[i64] = &[
 /// A process that wants the lock.
 #[derive(Debug)]
 pub(super) struct Contender {
-    layout: Layout,
+    layout: RunLayout,
     owner: LockOwner,
     file: File,
     local: bool,
     /// The newest epoch that an owner gave itself, also one that opened no segment.
     newest: u32,
-    watch: Watch<Option<Vec<u8>>>,
+    watch: ChangeWatch<Option<Vec<u8>>>,
     started: Instant,
 }
 
 /// What became of an attempt.
 #[derive(Debug)]
-pub(super) enum Attempt {
+pub(super) enum LockAttempt {
     /// The lock is ours, maybe taken over.
     Taken(Option<Takeover>),
     /// Somebody may have it.
@@ -61,112 +61,112 @@ pub(super) enum Attempt {
 /// The lock, while it lives.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    held: Arc<Held>,
+    held: Arc<DirectoryOwnership>,
     stop: Option<Sender<()>>,
     beating: Option<JoinHandle<()>>,
 }
 
 /// Tells whether a directory is still its owner's.
 #[derive(Debug)]
-pub(super) struct Held {
-    layout: Layout,
+pub(super) struct DirectoryOwnership {
+    layout: RunLayout,
     file: File,
-    note: Mutex<Note>,
-    lost: watch::Sender<Option<Lost>>,
+    note: Mutex<LockFile>,
+    lost: watch::Sender<Option<LockLostError>>,
 }
 
 impl Contender {
-    pub(super) fn new(layout: &Layout) -> Result<Self, LockError> {
+    pub(super) fn new(layout: &RunLayout) -> Result<Self, LockError> {
         let path = layout.lock();
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(LockError::io(&path))?;
         let (layout, owner) = (layout.clone(), LockOwner::current(layout));
         let local = is_local(layout.root());
-        let (watch, started) = (Watch::new(), Instant::now());
+        let (watch, started) = (ChangeWatch::new(), Instant::now());
         Ok(Self { layout, owner, file, local, newest: 0, watch, started })
     }
 
     #[cfg(test)]
-    pub(super) fn pretend_local(&mut self, local: bool) {
+    pub(super) fn set_local(&mut self, local: bool) {
         self.local = local;
     }
 
     /// Tries once. What may have to be waited for is let go of.
-    pub(super) fn attempt(&mut self, patience: &Patience) -> Result<Attempt, LockError> {
+    pub(super) fn attempt(&mut self, patience: &LockWaitPolicy) -> Result<LockAttempt, LockError> {
         let path = self.layout.lock();
         let answer = try_lock(&self.file).map_err(LockError::io(&path))?;
         // Where files cannot be locked at all, the note is all there is.
         self.local &= answer.is_some();
         let locked = answer.unwrap_or(true);
-        let text = note::read(&self.layout.lock_info())
+        let text = lock_file::read(&self.layout.lock_info())
             .map_err(LockError::io(&self.layout.lock_info()))?;
-        let watched = self.watch.answered(self.started.elapsed(), text.clone());
-        let note = text.as_deref().and_then(Note::parse);
+        let watched = self.watch.record_value(self.started.elapsed(), text.clone());
+        let note = text.as_deref().and_then(LockFile::parse);
         self.newest = note.as_ref().map_or(0, |note| note.epoch);
-        let mine = FileId::of(&self.file).map_err(LockError::io(&path))?;
+        let mine = FileId::from_file(&self.file).map_err(LockError::io(&path))?;
         self.owner.file = answer.unwrap_or(false).then_some(mine);
         let verdict = match (&note, &text) {
-            (None, None) if locked => Verdict::Take(None),
-            (None, Some(_)) if locked && self.local => Verdict::Take(None),
-            (Some(note), _) if locked => judge(self.other(note), watched, patience),
-            (None, Some(_)) if locked => judge(Other::Unproven, watched, patience),
-            _ => judge_locked(watched, patience),
+            (None, None) if locked => TakeoverDecision::Take(None),
+            (None, Some(_)) if locked && self.local => TakeoverDecision::Take(None),
+            (Some(note), _) if locked => decide_takeover(self.owner_status(note), watched, patience),
+            (None, Some(_)) if locked => decide_takeover(OwnerStatus::Unproven, watched, patience),
+            _ => decide_locked_takeover(watched, patience),
         };
         let holder = note.map_or_else(|| "another process".to_owned(), |note| note.describe());
-        if let Verdict::Take(reason) = verdict {
+        if let TakeoverDecision::Take(reason) = verdict {
             let takeover = reason.map(|reason| Takeover { former: holder, reason });
-            return Ok(Attempt::Taken(takeover));
+            return Ok(LockAttempt::Taken(takeover));
         }
         if self.owner.file.is_some() {
             self.file.unlock().map_err(LockError::io(&path))?;
         }
         match verdict {
-            Verdict::Held => Err(LockError::Held { root: self.layout.root().to_owned(), holder }),
-            Verdict::Take(_) | Verdict::Wait => Ok(Attempt::Wait),
+            TakeoverDecision::Held => Err(LockError::Held { root: self.layout.root().to_owned(), holder }),
+            TakeoverDecision::Take(_) | TakeoverDecision::Wait => Ok(LockAttempt::Wait),
         }
     }
 
     /// The owner that a note names although this process has the lock of the file.
-    fn other(&self, note: &Note) -> Other {
+    fn owner_status(&self, note: &LockFile) -> OwnerStatus {
         if self.local && note.owner.file.is_some() {
             // One that was copied with the directory speaks of another.
             let this = self.owner.holds_file_of(&note.owner);
-            return if this { Other::Dead } else { Other::Released };
+            return if this { OwnerStatus::Dead } else { OwnerStatus::Released };
         }
-        if self.owner.proves_dead(&note.owner) { Other::Dead } else { Other::Unproven }
+        if self.owner.proves_dead(&note.owner) { OwnerStatus::Dead } else { OwnerStatus::Unproven }
     }
 
     /// Notes down that this process is the owner, and lets that note beat.
-    pub(super) fn hold(self) -> Result<DirectoryLock, LockError> {
+    pub(super) fn into_lock(self) -> Result<DirectoryLock, LockError> {
         let Self { layout, owner, file: locked, newest, .. } = self;
         let epoch = journal::next_epoch(&layout)?.max(newest.saturating_add(1));
-        let note = Note::new(owner, epoch);
-        file::sweep(layout.root()).map_err(LockError::io(layout.root()))?;
+        let note = LockFile::new(owner, epoch);
+        atomic_file::remove_unfinished(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
         let (lost, note) = (watch::Sender::new(None), Mutex::new(note));
-        let held = Arc::new(Held { layout, file: locked, note, lost });
+        let held = Arc::new(DirectoryOwnership { layout, file: locked, note, lost });
         let (stop, stopped) = channel();
         let beats = Arc::clone(&held);
-        let beating = rollout_worker::supervise::thread("run lock", move || beats.beat(&stopped));
+        let beating = rollout_worker::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
         let beating = beating.map_err(LockError::io(&path))?;
         Ok(DirectoryLock { held, stop: Some(stop), beating: Some(beating) })
     }
 }
 
 impl DirectoryLock {
-    pub(super) fn held(&self) -> &Arc<Held> {
+    pub(super) fn ownership(&self) -> &Arc<DirectoryOwnership> {
         &self.held
     }
 
     /// The epoch that goes with the lock.
     pub(super) fn epoch(&self) -> u32 {
-        self.held.note().epoch
+        self.held.lock_file().epoch
     }
 
     /// The epoch became another one.
     pub(super) fn set_epoch(&self, epoch: u32) {
-        self.held.note().epoch = epoch;
+        self.held.lock_file().epoch = epoch;
         self.held.refresh();
     }
 }
@@ -184,16 +184,16 @@ impl Drop for DirectoryLock {
     }
 }
 
-impl Held {
+impl DirectoryOwnership {
     pub(super) fn owner(&self) -> LockOwner {
-        self.note().owner.clone()
+        self.lock_file().owner.clone()
     }
 
-    pub(super) fn lost(&self) -> watch::Receiver<Option<Lost>> {
+    pub(super) fn lost(&self) -> watch::Receiver<Option<LockLostError>> {
         self.lost.subscribe()
     }
 
-    pub(super) fn lose(&self, lost: Lost) {
+    pub(super) fn mark_lost(&self, lost: LockLostError) {
         self.lost.send_if_modified(|known| {
             let first = known.is_none();
             known.get_or_insert(lost);
@@ -204,22 +204,22 @@ impl Held {
     /// Looks whether somebody else has the directory by now.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub(super) fn check(&self) -> Result<(), Lost> {
+    /// [`LockLostError`].
+    pub(super) fn check(&self) -> Result<(), LockLostError> {
         if self.lost.borrow().is_none()
             && let Some(lost) = self.successor()
         {
-            self.lose(lost);
+            self.mark_lost(lost);
         }
         self.lost.borrow().clone().map_or(Ok(()), Err)
     }
 
-    fn note(&self) -> MutexGuard<'_, Note> {
+    fn lock_file(&self) -> MutexGuard<'_, LockFile> {
         self.note.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn beat(&self, stopped: &Receiver<()>) {
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(BEAT) {
+    fn write_heartbeats(&self, stopped: &Receiver<()>) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(HEARTBEAT_INTERVAL) {
             if self.check().is_err() {
                 return;
             }
@@ -228,10 +228,10 @@ impl Held {
     }
 
     pub(super) fn refresh(&self) {
-        let mut note = self.note();
+        let mut note = self.lock_file();
         if note.owner.file.is_none() && matches!(try_lock(&self.file), Ok(Some(true))) {
             // Who had it when this process took over is gone.
-            note.owner.file = FileId::of(&self.file).ok();
+            note.owner.file = FileId::from_file(&self.file).ok();
         }
         note.last_heartbeat_at = Timestamp::now();
         if let Err(error) = note.write(&self.layout.lock_info()) {
@@ -241,18 +241,18 @@ impl Held {
 
     /// The owner after this one. Epochs are given once: a note with an older one was written by
     /// somebody who read before this process wrote.
-    fn successor(&self) -> Option<Lost> {
-        let found = note::read(&self.layout.lock_info()).ok()?;
-        let found = found.as_deref().and_then(Note::parse);
-        let mine = self.note();
+    fn successor(&self) -> Option<LockLostError> {
+        let found = lock_file::read(&self.layout.lock_info()).ok()?;
+        let found = found.as_deref().and_then(LockFile::parse);
+        let mine = self.lock_file();
         match found {
             Some(found) if found.owner.id == mine.owner.id => None,
-            Some(found) if found.epoch > mine.epoch => Some(Lost { by: found.describe() }),
+            Some(found) if found.epoch > mine.epoch => Some(LockLostError { by: found.describe() }),
             // A successor that has ended took its note away. Its segment stays.
             _ => {
                 let newest = journal::next_epoch(&self.layout).ok()? - 1;
                 let by = || format!("sitting {newest}, which has ended");
-                (newest > mine.epoch).then(|| Lost { by: by() })
+                (newest > mine.epoch).then(|| LockLostError { by: by() })
             }
         }
     }
@@ -260,8 +260,8 @@ impl Held {
     /// Removes the note if it is ours.
     fn remove(&self) {
         let path = self.layout.lock_info();
-        let found = note::read(&path).ok().flatten().and_then(|text| Note::parse(&text));
-        if found.is_some_and(|found| found.owner.id == self.note().owner.id) {
+        let found = lock_file::read(&path).ok().flatten().and_then(|text| LockFile::parse(&text));
+        if found.is_some_and(|found| found.owner.id == self.lock_file().owner.id) {
             // A leftover one names a dead process.
             drop(std::fs::remove_file(path));
         }
@@ -269,9 +269,9 @@ impl Held {
 }
 
 /// Somebody has the file locked, so its process exists; it may be stopped or hang.
-fn judge_locked(watched: Watched, patience: &Patience) -> Verdict {
+fn decide_locked_takeover(watched: WatchObservation, patience: &LockWaitPolicy) -> TakeoverDecision {
     let wait = patience.wait && patience.hung;
-    judge(Other::Unproven, watched, &Patience { wait, ..*patience })
+    decide_takeover(OwnerStatus::Unproven, watched, &LockWaitPolicy { wait, ..*patience })
 }
 
 /// Whether the file is ours now; none where the file system has no locks.
@@ -292,7 +292,7 @@ fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
 fn is_local(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| {
         let kind = i128::from(found.f_type);
-        LOCAL.iter().any(|local| i128::from(*local) == kind)
+        LOCAL_FILE_SYSTEMS.iter().any(|local| i128::from(*local) == kind)
     })
 }
 

@@ -9,7 +9,7 @@
 //!
 //! # On a board
 //! A run whose workers are elsewhere has an entry on a board, too, under its id, changed only by
-//! compare-and-set. It names the owner and the journal's durable [`Head`](crate::engine::journal::Head), so
+//! compare-and-set. It names the owner and the journal's durable [`JournalPrefix`](crate::engine::journal::JournalPrefix), so
 //! that a copy of the run directory that lacks something cannot win. Reports are forgotten only up
 //! to the position that an entry of this owner confirmed. Silence of the server never costs the
 //! owner its run, only another one's entry does.
@@ -19,12 +19,12 @@
 //! much of the one before counts. A lock that is lost is therefore only a reason to stop, never what
 //! keeps the results right.
 
-mod board;
+mod kv_lock;
 mod directory;
-mod entry;
-mod judge;
-mod keeper;
-mod note;
+mod kv_entry;
+mod takeover_policy;
+mod renewal;
+mod lock_file;
 mod owner;
 #[cfg(test)]
 mod tests;
@@ -41,31 +41,31 @@ use rollout_worker::queue::traits::{Board, Dispatch, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
-use self::board::{BoardLock, Look, Place, View};
-use self::directory::{Attempt, Contender, DirectoryLock, Held};
-pub use self::entry::RunEntry;
-use self::keeper::Kept;
+use self::kv_lock::{KvLock, RunDirectoryReader, KvLockTarget, RunDirectoryState};
+use self::directory::{LockAttempt, Contender, DirectoryLock, DirectoryOwnership};
+pub use self::kv_entry::RunEntry;
+use self::renewal::LockRenewal;
 pub use self::owner::{FileId, LockOwner};
 use super::manifest::RunState;
-use super::{Keeper, News, RunError, Standing};
+use super::{DurableStateListener, EngineMessage, RunError, DurableState};
 use crate::engine::core::Takeover;
-use crate::engine::journal::{self, Head, JournalError, Lack, Layout, Survey};
+use crate::engine::journal::{self, JournalPrefix, JournalError, MissingRecords, RunLayout, SegmentIndex};
 
 /// Time between two looks at a directory that may be somebody else's.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How a run is taken.
 #[derive(Debug, Clone, Default)]
-pub struct Taking {
+pub struct LockOptions {
     /// How patiently.
-    pub patience: Patience,
+    pub patience: LockWaitPolicy,
     /// Where other hosts ask, if workers are elsewhere.
-    pub shared: Option<Shared>,
+    pub shared: Option<KvLockOptions>,
 }
 
 /// How patient the taking of a lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct LockWaitPolicy {
     /// How long an owner says nothing before it is taken over.
     pub stale: Duration,
     /// Take the run over at once, whoever has it.
@@ -76,7 +76,7 @@ pub struct Patience {
     pub hung: bool,
 }
 
-impl Default for Patience {
+impl Default for LockWaitPolicy {
     fn default() -> Self {
         Self { stale: LOCK_STALE, force: false, wait: true, hung: false }
     }
@@ -84,16 +84,16 @@ impl Default for Patience {
 
 /// Where other hosts ask for the owner, and what they are told of the run.
 #[derive(Debug, Clone)]
-pub struct Shared {
+pub struct KvLockOptions {
     /// The board.
     pub board: Arc<dyn Board>,
     /// What is told.
-    pub facts: RunFacts,
+    pub facts: RunEntryInfo,
 }
 
 /// What an entry says of a run beside its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunFacts {
+pub struct RunEntryInfo {
     /// Name of the job.
     pub job: String,
     /// Pool of its workers.
@@ -107,18 +107,18 @@ pub struct RunFacts {
 #[derive(Debug)]
 pub struct RunLock {
     // Let go of first.
-    kept: Option<Kept>,
+    kept: Option<LockRenewal>,
     directory: DirectoryLock,
 }
 
 /// What came with the lock.
 #[derive(Debug, Clone)]
-pub(crate) struct Taken {
+pub(crate) struct LockGrant {
     pub(crate) run: Option<RunId>,
     pub(crate) owner: LockOwner,
     pub(crate) epoch: u32,
     /// What of the journal others know to be durable.
-    pub(crate) head: Option<Head>,
+    pub(crate) head: Option<JournalPrefix>,
     pub(crate) takeover: Option<Takeover>,
     pub(crate) shared: bool,
     pub(crate) fence: Fence,
@@ -127,7 +127,7 @@ pub(crate) struct Taken {
 /// Somebody else has the run now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it was taken over by {by}")]
-pub struct Lost {
+pub struct LockLostError {
     /// Who.
     pub by: String,
 }
@@ -135,12 +135,12 @@ pub struct Lost {
 /// Tells whether this process still owns the run directory.
 #[derive(Debug, Clone)]
 pub struct Fence {
-    held: Arc<Held>,
+    held: Arc<DirectoryOwnership>,
     checked: Instant,
 }
 
 /// How long a check of the fence holds. Whoever slept for longer looks again before anything else.
-const FENCE_HOLDS: Duration = Duration::from_secs(1);
+const FENCE_CHECK_VALIDITY: Duration = Duration::from_secs(1);
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -167,7 +167,7 @@ pub enum LockError {
         /// The run.
         run: RunId,
         /// What it lacks.
-        lack: Lack,
+        lack: MissingRecords,
         /// Who had the run last.
         holder: String,
     },
@@ -208,38 +208,38 @@ impl RunLock {
     /// # Errors
     /// [`LockError`].
     pub(crate) async fn acquire(
-        layout: &Layout,
-        taking: &Taking,
+        layout: &RunLayout,
+        taking: &LockOptions,
         stops: &mut mpsc::Receiver<StopLevel>,
-    ) -> Result<(Self, Taken), LockError> {
+    ) -> Result<(Self, LockGrant), LockError> {
         let patience = taking.patience;
-        let (directory, mut takeover) = take_directory(layout, patience, stops).await?;
-        let owner = directory.held().owner();
+        let (directory, mut takeover) = acquire_directory(layout, patience, stops).await?;
+        let owner = directory.ownership().owner();
         let (survey_of, shared) = (layout.clone(), taking.shared.clone());
-        let survey = supervise::blocking(move || Survey::of(&survey_of)).await?;
+        let survey = supervise::blocking(move || SegmentIndex::read(&survey_of)).await?;
         let known = survey.openings().next().map(|opened| opened.run);
-        let mut taken = Taken {
+        let mut taken = LockGrant {
             run: known,
             owner: owner.clone(),
             epoch: directory.epoch(),
             head: None,
             takeover: None,
             shared: shared.is_some(),
-            fence: Fence::of(directory.held()),
+            fence: Fence::new(directory.ownership()),
         };
         let mut kept = None;
-        if let Some(Shared { board, facts }) = shared {
+        if let Some(KvLockOptions { board, facts }) = shared {
             let run = known.unwrap_or_else(|| RunId::from_bytes(rand::random()));
-            let place = Place { board, run, look: look(layout.clone()), facts };
+            let place = KvLockTarget { board, run, look: run_directory_reader(layout.clone()), facts };
             let lock = tokio::select! {
-                taken = BoardLock::acquire(place, owner, &patience) => taken,
-                () = stopped(stops) => Err(LockError::Interrupted),
+                taken = KvLock::acquire(place, owner, &patience) => taken,
+                () = wait_for_stop(stops) => Err(LockError::Interrupted),
             };
             let (lock, over) = lock?;
-            (taken.run, taken.head) = (Some(run), lock.head());
+            (taken.run, taken.head) = (Some(run), lock.durable_prefix());
             taken.epoch = taken.epoch.max(lock.epoch());
             takeover = over.or(takeover);
-            kept = Some(Kept::start(lock, Arc::clone(directory.held())));
+            kept = Some(LockRenewal::start(lock, Arc::clone(directory.ownership())));
         }
         directory.set_epoch(taken.epoch);
         taken.takeover = takeover;
@@ -251,12 +251,12 @@ impl RunLock {
     ///
     /// # Errors
     /// [`LockError`].
-    pub(crate) async fn of_directory(
-        layout: &Layout,
-        patience: Patience,
+    pub(crate) async fn acquire_directory_only(
+        layout: &RunLayout,
+        patience: LockWaitPolicy,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<Self, LockError> {
-        let (directory, _) = take_directory(layout, patience, stops).await?;
+        let (directory, _) = acquire_directory(layout, patience, stops).await?;
         Ok(Self { kept: None, directory })
     }
 
@@ -266,12 +266,12 @@ impl RunLock {
     }
 
     /// Whom the engine tells what is durable, if the run is on a board.
-    pub fn keeper(&self) -> Option<Keeper> {
-        self.kept.as_ref().map(|kept| Keeper::Lock(kept.standing.clone()))
+    pub fn durable_state_listener(&self) -> Option<DurableStateListener> {
+        self.kept.as_ref().map(|kept| DurableStateListener::Lock(kept.standing.clone()))
     }
 
     /// Says what is durable.
-    pub(super) fn tell(&self, standing: Standing) {
+    pub(super) fn publish_durable_state(&self, standing: DurableState) {
         if let Some(kept) = &self.kept {
             kept.standing.send_replace(Some(standing));
         }
@@ -287,8 +287,8 @@ impl RunLock {
     }
 
     /// Comes back when somebody else has the run, and never otherwise.
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let mut lost = self.directory.held().lost();
+    pub fn lost(&self) -> impl Future<Output = LockLostError> + Send + use<> {
+        let mut lost = self.directory.ownership().lost();
         async move {
             let found = lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone());
             match found {
@@ -300,11 +300,11 @@ impl RunLock {
 
     /// Lets the queue forget what is confirmed, and tells the engine when the lock is lost, while
     /// the task lives.
-    pub fn attend(
+    pub fn monitor(
         &self,
         run: RunId,
         dispatch: Arc<dyn Dispatch>,
-        to: mpsc::Sender<News>,
+        to: mpsc::Sender<EngineMessage>,
     ) -> Task<()> {
         let (lost, mut confirmed) = (self.lost(), self.confirmed());
         supervise::spawn("lock news", async move {
@@ -323,7 +323,7 @@ impl RunLock {
                 biased;
                 lost = lost => {
                     // An engine that ended does not care.
-                    drop(to.send(News::Failed(RunError::LockLost(lost))).await);
+                    drop(to.send(EngineMessage::Failed(RunError::LockLost(lost))).await);
                 }
                 () = forget => {}
             }
@@ -332,15 +332,15 @@ impl RunLock {
 
     /// Whether the run is still ours, for whoever is about to replace a file of the run directory.
     pub fn fence(&self) -> Fence {
-        Fence::of(self.directory.held())
+        Fence::new(self.directory.ownership())
     }
 
     /// Lets the run go where other hosts ask: in this state, or as it was before when nothing came
     /// of the sitting. The directory stays locked until this value is dropped.
     ///
     /// # Errors
-    /// [`Lost`] when it was somebody else's by then: what this sitting did last does not count.
-    pub async fn release(&self, state: Option<RunState>) -> Result<(), Lost> {
+    /// [`LockLostError`] when it was somebody else's by then: what this sitting did last does not count.
+    pub async fn release(&self, state: Option<RunState>) -> Result<(), LockLostError> {
         if let Some(kept) = &self.kept {
             kept.release(state).await;
         }
@@ -349,24 +349,24 @@ impl RunLock {
 }
 
 impl Fence {
-    fn of(held: &Arc<Held>) -> Self {
+    fn new(held: &Arc<DirectoryOwnership>) -> Self {
         Self { held: Arc::clone(held), checked: Instant::now() }
     }
 
     /// Looks whether somebody else has the run by now.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn check(&self) -> Result<(), Lost> {
+    /// [`LockLostError`].
+    pub fn check(&self) -> Result<(), LockLostError> {
         self.held.check()
     }
 
     /// The same, unless that was done a moment ago: for whoever asks again and again.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn check_when_due(&mut self) -> Result<(), Lost> {
-        if self.checked.elapsed() >= FENCE_HOLDS {
+    /// [`LockLostError`].
+    pub fn check_when_due(&mut self) -> Result<(), LockLostError> {
+        if self.checked.elapsed() >= FENCE_CHECK_VALIDITY {
             self.check()?;
             self.checked = Instant::now();
         }
@@ -374,9 +374,9 @@ impl Fence {
     }
 }
 
-async fn take_directory(
-    layout: &Layout,
-    patience: Patience,
+async fn acquire_directory(
+    layout: &RunLayout,
+    patience: LockWaitPolicy,
     stops: &mut mpsc::Receiver<StopLevel>,
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
     let of = layout.clone();
@@ -388,49 +388,49 @@ async fn take_directory(
         })
         .await;
         match attempt? {
-            Attempt::Taken(takeover) => {
-                let lock = supervise::blocking(move || tried.hold()).await?;
+            LockAttempt::Taken(takeover) => {
+                let lock = supervise::blocking(move || tried.into_lock()).await?;
                 return Ok((lock, takeover));
             }
-            Attempt::Wait => contender = tried,
+            LockAttempt::Wait => contender = tried,
         }
         tokio::select! {
-            () = tokio::time::sleep(POLL) => {}
-            () = stopped(stops) => return Err(LockError::Interrupted),
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = wait_for_stop(stops) => return Err(LockError::Interrupted),
         }
     }
 }
 
 /// Comes back when a user asked for a stop.
-async fn stopped(stops: &mut mpsc::Receiver<StopLevel>) {
+async fn wait_for_stop(stops: &mut mpsc::Receiver<StopLevel>) {
     if stops.recv().await.is_none() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Looks into a run directory for what the lock on a board depends on.
-fn look(layout: Layout) -> Look {
+fn run_directory_reader(layout: RunLayout) -> RunDirectoryReader {
     Arc::new(move |wanted| {
         let layout = layout.clone();
-        Box::pin(supervise::blocking(move || view(&layout, wanted)))
+        Box::pin(supervise::blocking(move || read_run_directory(&layout, wanted)))
     })
 }
 
-fn view(layout: &Layout, wanted: Option<Head>) -> Result<View, JournalError> {
-    let survey = Survey::of(layout)?;
-    let mut view = View {
+fn read_run_directory(layout: &RunLayout, wanted: Option<JournalPrefix>) -> Result<RunDirectoryState, JournalError> {
+    let survey = SegmentIndex::read(layout)?;
+    let mut view = RunDirectoryState {
         newest: survey.next_epoch() - 1,
         shared: survey.openings().any(|opened| opened.holder.is_some()),
         holder: survey.openings().next_back().and_then(|opened| opened.holder),
-        ..View::default()
+        ..RunDirectoryState::default()
     };
     match wanted {
-        Some(head) => view.lack = survey.lacks(head)?,
-        None => view.head = survey.head()?,
+        Some(head) => view.lack = survey.find_missing_records(head)?,
+        None => view.head = survey.durable_prefix()?,
     }
     if let Some(head) = view.head {
         // Its writer may have died before it was synced.
-        journal::persist(layout, head.epoch)?;
+        journal::sync_segment(layout, head.epoch)?;
     }
     Ok(view)
 }

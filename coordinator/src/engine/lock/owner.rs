@@ -8,7 +8,7 @@ use rollout_worker::environment::{DeadOwners as _, Owner};
 use rollout_worker::host::HostOwners;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 
 /// A process that owns a run, or wants to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,14 +31,14 @@ pub struct FileId {
 }
 
 impl FileId {
-    pub(super) fn of(file: &File) -> std::io::Result<Self> {
+    pub(super) fn from_file(file: &File) -> std::io::Result<Self> {
         file.metadata().map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
     }
 }
 
 impl LockOwner {
     /// This process, which holds no lock yet.
-    pub(super) fn current(layout: &Layout) -> Self {
+    pub(super) fn current(layout: &RunLayout) -> Self {
         let root = layout.root();
         let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
         Self { id: OwnerId::from_bytes(rand::random()), process: Owner::current(root), file: None }
@@ -69,9 +69,9 @@ impl LockOwner {
 
 /// Whether nobody holds the very file that an owner locked.
 fn is_unlocked(owner: &LockOwner) -> bool {
-    let path = Layout::new(&owner.process.lock).lock();
+    let path = RunLayout::new(&owner.process.lock).lock();
     let file = OpenOptions::new().write(true).open(path);
     file.is_ok_and(|file| {
-        owner.file.is_some() && FileId::of(&file).ok() == owner.file && file.try_lock().is_ok()
+        owner.file.is_some() && FileId::from_file(&file).ok() == owner.file && file.try_lock().is_ok()
     })
 }

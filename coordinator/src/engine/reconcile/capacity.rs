@@ -7,18 +7,18 @@ use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
-use crate::engine::Needs;
+use crate::engine::WorkerRequirements;
 
 /// Fewest and most offers of a class that wait unstarted: enough that a worker never idles for one
 /// turn of the loop, few enough that runs and classes share a pool.
-const AHEAD: (usize, usize) = (16, 1024);
+const OFFERS_AHEAD: (usize, usize) = (16, 1024);
 
 /// From the end of a trial to the next offer's arrival at a worker, generously.
-const LOOP: Duration = Duration::from_millis(50);
+const TURNAROUND: Duration = Duration::from_millis(50);
 
 /// What the workers of a pool can take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Capacity {
+pub struct PoolCapacity {
     /// Offers of each class that may wait unstarted.
     pub room: BTreeMap<SizeClass, usize>,
     /// Lanes that no worker could ever run, and why.
@@ -27,33 +27,33 @@ pub struct Capacity {
     pub workers: usize,
 }
 
-impl Capacity {
+impl PoolCapacity {
     /// What is assumed before anybody has looked at the workers: the fewest offers, so that a run
     /// that begins takes no pool by surprise, and room for everything some day.
-    pub fn unseen(lanes: &[Needs]) -> Self {
-        Self { unplaceable: BTreeMap::new(), ..judge(lanes, &[].iter(), 0.0) }
+    pub fn assumed(lanes: &[WorkerRequirements]) -> Self {
+        Self { unplaceable: BTreeMap::new(), ..estimate(lanes, &[].iter(), 0.0) }
     }
 }
 
 /// Judges by the hellos of living workers of the run's pool and store. `rate` is trials per second.
-pub(super) fn judge<'a>(
-    lanes: &[Needs],
+pub(super) fn estimate<'a>(
+    lanes: &[WorkerRequirements],
     workers: &(impl Iterator<Item = &'a Heartbeat> + Clone),
     rate: f64,
-) -> Capacity {
-    let ahead = (rate * 2.0 * LOOP.as_secs_f64()) as usize;
+) -> PoolCapacity {
+    let ahead = (rate * 2.0 * TURNAROUND.as_secs_f64()) as usize;
     let mut classes: Vec<SizeClass> = lanes.iter().map(|needs| needs.class).collect();
     classes.push(SizeClass::SOLO);
     classes.sort_unstable();
     classes.dedup();
-    let free = |class| workers.clone().map(|worker| fitting(worker, class)).sum::<usize>();
+    let free = |class| workers.clone().map(|worker| free_slots_for_class(worker, class)).sum::<usize>();
     let room =
-        classes.into_iter().map(|class| (class, (free(class) + ahead).clamp(AHEAD.0, AHEAD.1)));
+        classes.into_iter().map(|class| (class, (free(class) + ahead).clamp(OFFERS_AHEAD.0, OFFERS_AHEAD.1)));
     let unplaceable = lanes.iter().enumerate().filter_map(|(lane, needs)| {
         let reason = needs.unplaceable(workers.clone())?;
         Some((u16::try_from(lane).ok()?, reason.to_string()))
     });
-    Capacity {
+    PoolCapacity {
         room: room.collect(),
         unplaceable: unplaceable.collect(),
         workers: workers.clone().count(),
@@ -61,7 +61,7 @@ pub(super) fn judge<'a>(
 }
 
 /// Free slots of a worker that fit a class.
-fn fitting(worker: &Heartbeat, class: SizeClass) -> usize {
+fn free_slots_for_class(worker: &Heartbeat, class: SizeClass) -> usize {
     if worker.draining {
         return 0;
     }
@@ -100,31 +100,31 @@ mod tests {
         }
     }
 
-    fn lane(class: u8, cpus: u32) -> Needs {
+    fn lane(class: u8, cpus: u32) -> WorkerRequirements {
         let provider = ProviderKind::Process;
         let class = SizeClass(class);
-        Needs { class, cpus, memory_mb: 1024, provider, also: None, variables: BTreeSet::new() }
+        WorkerRequirements { class, cpus, memory_mb: 1024, provider, also: None, variables: BTreeSet::new() }
     }
 
     #[test]
     fn as_much_as_fits_and_as_the_rate_needs() {
         let lanes = [lane(0, 1), lane(1, 4)];
         let workers = [worker(100, 40, None), worker(100, 100, Some(8))];
-        let capacity = judge(&lanes, &workers.iter(), 0.0);
+        let capacity = estimate(&lanes, &workers.iter(), 0.0);
         assert_eq!(capacity.room[&SizeClass(0)], 48, "40 slots and 8 shares");
         assert_eq!(capacity.room[&SizeClass(1)], 42, "40 slots and 2 of 4 shares");
         assert_eq!(capacity.workers, 2);
-        let busy = judge(&lanes, &workers.iter(), 5000.0);
+        let busy = estimate(&lanes, &workers.iter(), 5000.0);
         assert_eq!(busy.room[&SizeClass(0)], 548);
-        assert_eq!(judge(&lanes, &[].iter(), 1e9).room[&SizeClass(0)], AHEAD.1);
-        let unseen = Capacity::unseen(&lanes);
-        assert_eq!((unseen.room[&SizeClass(1)], unseen.unplaceable.len()), (AHEAD.0, 0));
+        assert_eq!(estimate(&lanes, &[].iter(), 1e9).room[&SizeClass(0)], OFFERS_AHEAD.1);
+        let unseen = PoolCapacity::assumed(&lanes);
+        assert_eq!((unseen.room[&SizeClass(1)], unseen.unplaceable.len()), (OFFERS_AHEAD.0, 0));
     }
 
     #[test]
     fn lanes_that_nobody_could_run_have_a_reason() {
         let lanes = [lane(0, 1), lane(3, 64)];
-        let capacity = judge(&lanes, &[worker(1, 1, Some(4))].iter(), 0.0);
+        let capacity = estimate(&lanes, &[worker(1, 1, Some(4))].iter(), 0.0);
         assert_eq!(capacity.unplaceable.keys().collect::<Vec<_>>(), [&1]);
         assert!(capacity.unplaceable[&1].contains("64 cpus"), "{capacity:?}");
     }

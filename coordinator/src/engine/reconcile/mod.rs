@@ -8,12 +8,12 @@
 //! * `lookups`: markers of results that the queue lost
 
 mod capacity;
-mod head;
-mod lookups;
-mod questions;
-mod reader;
-mod rounds;
-mod view;
+mod stream_head;
+mod result_lookup;
+mod requests;
+mod report_reader;
+mod reconciler;
+mod worker_watch;
 
 #[cfg(test)]
 mod tests;
@@ -31,12 +31,12 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-pub use self::capacity::Capacity;
-use self::lookups::look;
-use self::reader::Reader;
-use self::rounds::Rounds;
-use self::view::View;
-use super::event_loop::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
+pub use self::capacity::PoolCapacity;
+use self::result_lookup::look_up_results;
+use self::report_reader::ReportReader;
+use self::reconciler::Reconciler;
+use self::worker_watch::WorkerWatch;
+use super::event_loop::{EngineOutcome, Engine, DurableStateListener, EngineMessage, QueuePublisher, EngineInputs, WorkerLocation};
 use super::open::OpenRun;
 use super::{Planner, RunError};
 
@@ -44,13 +44,13 @@ use super::{Planner, RunError};
 const REPORT_BATCHES: usize = 4;
 
 /// News that wait for the engine.
-const NEWS: usize = 64;
+const MAX_QUEUED_MESSAGES: usize = 64;
 
 /// How long the end of a sitting waits for the queue.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A run that is open, and whose workers are elsewhere.
-pub struct Distributed<P> {
+pub struct RemoteRun<P> {
     /// The run.
     pub run: OpenRun,
     /// What is owed.
@@ -64,18 +64,18 @@ pub struct Distributed<P> {
     /// The queue's lease.
     pub lease: Duration,
     /// Whom to tell what is durable.
-    pub keeper: Keeper,
+    pub keeper: DurableStateListener,
     /// Where events go.
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// News from whoever keeps the lock.
-    pub news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+    pub news: (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>),
 }
 
-/// A channel for [`Distributed::news`].
-pub fn news() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
-    mpsc::channel(NEWS)
+/// A channel for [`RemoteRun::message_channel`].
+pub fn message_channel() -> (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>) {
+    mpsc::channel(MAX_QUEUED_MESSAGES)
 }
 
 /// Runs a sitting to its end.
@@ -83,29 +83,29 @@ pub fn news() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
 /// # Errors
 /// [`RunError`] when it could not go on. What is settled stays settled.
 pub async fn run<P: Planner + Sync + 'static>(
-    distributed: Distributed<P>,
-) -> Result<Ended, RunError> {
-    let Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
+    distributed: RemoteRun<P>,
+) -> Result<EngineOutcome, RunError> {
+    let RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
         distributed;
     let (id, position) = (run.id(), run.core().position());
     dispatch.expect_pools(id, run.former_pools.clone());
     let (to, news) = news;
     let (looking, lookups) = mpsc::unbounded_channel();
-    let outlet = Outlet::patient(id, Arc::clone(&dispatch), looking);
+    let outlet = QueuePublisher::buffered(id, Arc::clone(&dispatch), looking);
     let lanes = planner.lanes().to_vec();
     let engine = Engine::new(run, planner, outlet, keeper, events);
     let handled = engine.handled();
 
     let results = Arc::new(AtomicU64::new(0));
     let (read, reports) = mpsc::channel(REPORT_BATCHES);
-    let reader = Reader {
+    let reader = ReportReader {
         run: id,
         dispatch: Arc::clone(&dispatch),
         store: Arc::clone(&store),
         lease,
         results: Arc::clone(&results),
     };
-    let view = View {
+    let view = WorkerWatch {
         dispatch: Arc::clone(&dispatch),
         lanes,
         pool,
@@ -114,29 +114,29 @@ pub async fn run<P: Planner + Sync + 'static>(
         results,
         to: to.clone(),
     };
-    let rounds = Rounds {
+    let rounds = Reconciler {
         run: id,
         dispatch: Arc::clone(&dispatch),
         handled: handled.clone(),
         lease,
         to: to.clone(),
     };
-    let claims = questions::take_claims(id, Arc::clone(&dispatch), handled, to.clone());
-    let commands = questions::take_commands(id, Arc::clone(&dispatch), to.clone());
+    let claims = requests::forward_claims(id, Arc::clone(&dispatch), handled, to.clone());
+    let commands = requests::forward_commands(id, Arc::clone(&dispatch), to.clone());
     let _parts: [Task<()>; 6] = [
         supervise::spawn("report reader", reader.read(position, read)),
         supervise::spawn("workers' view", view.watch()),
-        supervise::spawn("reconciliation", rounds.go()),
+        supervise::spawn("reconciliation", rounds.run()),
         supervise::spawn("claims", claims),
         supervise::spawn("commands", commands),
-        supervise::spawn("lookups", look(id, store, lookups, to)),
+        supervise::spawn("lookups", look_up_results(id, store, lookups, to)),
     ];
     let (_no_hints, hints) = mpsc::channel(1);
-    let sources = Sources { reports, news, stops, hints, workers: Workers::Elsewhere };
+    let sources = EngineInputs { reports, news, stops, hints, workers: WorkerLocation::Elsewhere };
     // A task of its own: what the main thread runs itself is woken through the kernel.
     let running = supervise::spawn("engine", engine.run(sources));
     let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;
-    if timeout(LAST_WORDS, clear(id, &*dispatch)).await.is_err() {
+    if timeout(CLOSE_TIMEOUT, purge_unwanted(id, &*dispatch)).await.is_err() {
         tracing::warn!("the queue is out of reach: offers of this run may be left in it");
     }
     Ok(ended)
@@ -144,7 +144,7 @@ pub async fn run<P: Planner + Sync + 'static>(
 
 /// Removes what nobody wants any more: offers, and executions of superseded tries. Whoever runs one
 /// and does not hear it is told when the run goes on.
-async fn clear(run: RunId, dispatch: &dyn Dispatch) {
+async fn purge_unwanted(run: RunId, dispatch: &dyn Dispatch) {
     let gone = async {
         let left = dispatch.list(run).await?;
         let tries: Vec<_> = left.iter().map(|listed| (listed.item, listed.try_id)).collect();

@@ -1,7 +1,7 @@
 //! A coordinator and workers that share nothing but a queue and a store.
 
 mod events;
-mod tickets;
+mod concurrency;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,9 +25,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::*;
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::{LockError, OpenError, Opening, Taking, open};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{LockError, OpenError, RunOpenOptions, LockOptions, open};
 use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 
@@ -36,16 +36,16 @@ const LEASE: Duration = Duration::from_secs(2);
 
 const LONG: Duration = Duration::from_secs(240);
 
-struct World {
+struct RemoteFixture {
     dir: tempfile::TempDir,
     queue: Arc<EmbeddedQueue>,
     store: Arc<FsStore>,
     plan: Arc<JobPlan>,
 }
 
-type Sitting = (Task<Result<Ended, RunError>>, mpsc::Receiver<Vec<RunEvent>>);
+type RunningSession = (Task<Result<EngineOutcome, RunError>>, mpsc::Receiver<Vec<RunEvent>>);
 
-impl World {
+impl RemoteFixture {
     async fn new(items: u32) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = FsStore::open(&dir.path().join("blobs")).await.expect("a store");
@@ -107,24 +107,24 @@ impl World {
         (stop, supervise::spawn("worker", worker.run(told)))
     }
 
-    async fn sit(&self) -> Sitting {
-        self.sit_with(|plan| plan).await
+    async fn start_session(&self) -> RunningSession {
+        self.start_session_with(|plan| plan).await
     }
 
     /// A sitting with a planner that is made of the job's.
-    async fn sit_with<P: Planner + Sync + 'static>(
+    async fn start_session_with<P: Planner + Sync + 'static>(
         &self,
         planner: impl Fn(JobPlanner) -> P,
-    ) -> Sitting {
+    ) -> RunningSession {
         let (events, seen) = mpsc::channel(1024);
-        let opening = Opening {
-            layout: Layout::new(self.dir.path().join("run")),
+        let opening = RunOpenOptions {
+            layout: RunLayout::new(self.dir.path().join("run")),
             job: "test".to_owned(),
             plan: self.plan.digest(),
             permits: 8,
             retry: RetryPolicy::default(),
-            taking: Taking::default(),
-            bounds: Bounds { lease: LEASE, ..Bounds::default() },
+            taking: LockOptions::default(),
+            bounds: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
             reopen: None,
         };
         let (stop, mut stops) = mpsc::channel(1);
@@ -132,24 +132,24 @@ impl World {
         let (run, lock, planner) = loop {
             let planner = planner(JobPlanner::new(Arc::clone(&self.plan)));
             // A sitting that was aborted lets go of the lock in its own time.
-            match open::begin(opening.clone(), planner, events.clone(), &mut stops).await {
+            match open::open_run(opening.clone(), planner, events.clone(), &mut stops).await {
                 Ok(opened) => break opened,
                 Err(RunError::Open(OpenError::Lock(LockError::Held { .. })))
                     if began.elapsed() < LONG => {}
                 Err(error) => panic!("{error}"),
             }
         };
-        let distributed = Distributed {
+        let distributed = RemoteRun {
             run,
             planner,
             dispatch: self.queue.clone(),
             store: self.store.clone(),
             pool: "default".to_owned(),
             lease: LEASE,
-            keeper: Keeper::Queue(self.queue.clone()),
+            keeper: DurableStateListener::Queue(self.queue.clone()),
             events,
             stops,
-            news: news(),
+            news: message_channel(),
         };
         let sitting = supervise::spawn("sitting", async move {
             let ended = super::run(distributed).await;
@@ -172,7 +172,7 @@ fn records(dir: &Path) -> usize {
 }
 
 /// Waits until so many settlements were seen.
-async fn see(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
+async fn wait_for_settled(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
     let mut count = 0;
     while count < settled {
         let events = timeout(LONG, seen.recv()).await.expect("in time").expect("it goes on");
@@ -180,7 +180,7 @@ async fn see(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
     }
 }
 
-async fn end((sitting, mut seen): Sitting) -> Ended {
+async fn wait_for_end((sitting, mut seen): RunningSession) -> EngineOutcome {
     let reading = supervise::spawn("reading", async move { while seen.recv().await.is_some() {} });
     let ended =
         timeout(LONG, sitting).await.expect("in time").expect("no panic").expect("no error");
@@ -188,38 +188,38 @@ async fn end((sitting, mut seen): Sitting) -> Ended {
     ended
 }
 
-const DONE: Ended = Ended { cancelled: false, owed: 0 };
+const COMPLETED: EngineOutcome = EngineOutcome { cancelled: false, owed: 0 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_workers_settle_everything_once() {
-    let world = World::new(500).await;
+    let world = RemoteFixture::new(500).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
-    assert_eq!(end(world.sit().await).await, DONE);
+    assert_eq!(wait_for_end(world.start_session().await).await, COMPLETED);
     assert_eq!(world.settled(), 500);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_that_died_is_followed_by_another() {
-    let world = World::new(2000).await;
+    let world = RemoteFixture::new(2000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     for _ in 0..2 {
-        let (sitting, mut seen) = world.sit().await;
-        see(&mut seen, 100).await;
+        let (sitting, mut seen) = world.start_session().await;
+        wait_for_settled(&mut seen, 100).await;
         drop(sitting);
     }
-    assert_eq!(end(world.sit().await).await, DONE);
+    assert_eq!(wait_for_end(world.start_session().await).await, COMPLETED);
     assert_eq!(world.settled(), 2000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_forgot_everything_costs_no_result() {
-    let world = World::new(1000).await;
+    let world = RemoteFixture::new(1000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
-    let (sitting, mut seen) = world.sit().await;
-    see(&mut seen, 100).await;
+    let (sitting, mut seen) = world.start_session().await;
+    wait_for_settled(&mut seen, 100).await;
     world.queue.disturb(Model::restart);
-    see(&mut seen, 100).await;
+    wait_for_settled(&mut seen, 100).await;
     world.queue.disturb(|model| model.wipe(Incarnation(7)));
-    assert_eq!(end((sitting, seen)).await, DONE);
+    assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
     assert_eq!(world.settled(), 1000);
 }

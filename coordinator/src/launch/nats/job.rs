@@ -9,16 +9,16 @@ use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
 use crate::config::Job;
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::reconcile::{self, Distributed};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, Keeper, Opening, Patience, Reopen, RunError, RunFacts, RunState, Shared, Taking, file,
+    self, DurableStateListener, RunOpenOptions, LockWaitPolicy, ReopenSelection, RunError, RunEntryInfo, RunState, KvLockOptions, LockOptions, atomic_file,
 };
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
 use crate::plan::{JobPlan, PlanDocument};
-use crate::workloads::job::{JobPlanner, former_plan};
+use crate::workloads::job::{JobPlanner, read_previous_plan};
 
 /// A job to be run by workers elsewhere.
 pub struct RemoteJob {
@@ -35,15 +35,15 @@ pub struct RemoteJob {
     /// Pool of the workers.
     pub pool: String,
     /// How patiently the run is taken from an owner that may be dead.
-    pub patience: Patience,
+    pub patience: LockWaitPolicy,
     /// Waits.
-    pub bounds: Bounds,
+    pub bounds: RemoteTimeouts,
     /// Where events go.
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Settled trials that run again.
-    pub reopen: Option<Reopen>,
+    pub reopen: Option<ReopenSelection>,
 }
 
 impl RemoteJob {
@@ -54,39 +54,39 @@ impl RemoteJob {
     pub async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { job, mut plan, store, dispatch, board, pool, patience, .. } = self;
         let Self { bounds, events, mut stops, reopen, .. } = self;
-        let layout = Layout::new(job.run_dir());
-        let former = former_plan(&layout)?;
+        let layout = RunLayout::new(job.run_dir());
+        let former = read_previous_plan(&layout)?;
         if let Some(former) = &former {
             plan.reuse_documents(former);
         }
         let plan = Arc::new(plan);
-        let facts = RunFacts {
+        let facts = RunEntryInfo {
             job: job.name.clone(),
             pool: pool.clone(),
             store: store.identity().to_owned(),
         };
-        let opening = Opening {
+        let opening = RunOpenOptions {
             layout: layout.clone(),
             job: job.name.clone(),
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
-            taking: Taking { patience, shared: Some(Shared { board, facts }) },
+            taking: LockOptions { patience, shared: Some(KvLockOptions { board, facts }) },
             bounds,
             reopen,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.rate_limits());
-        let opened = engine::begin(opening, planner, events.clone(), &mut stops).await;
+        let planner = JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits());
+        let opened = engine::open_run(opening, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, former.as_ref(), &plan))?;
-        file::write_json(&layout.plan(), &PlanDocument::from(&*plan))?;
+        atomic_file::write_json(&layout.plan(), &PlanDocument::from(&*plan))?;
 
-        let news = reconcile::news();
-        let _attending = lock.attend(run.id(), Arc::clone(&dispatch), news.0.clone());
-        let keeper = lock.keeper().unwrap_or_else(|| Keeper::Queue(Arc::clone(&dispatch)));
+        let news = reconcile::message_channel();
+        let _attending = lock.monitor(run.id(), Arc::clone(&dispatch), news.0.clone());
+        let keeper = lock.durable_state_listener().unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
         let lease = bounds.lease;
         let distributed =
-            Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };
+            RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };
         let ended = match reconcile::run(distributed).await {
             Ok(ended) => ended,
             Err(error) => {

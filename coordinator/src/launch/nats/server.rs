@@ -16,16 +16,16 @@ use tokio::sync::mpsc;
 
 use super::RemoteJob;
 use super::retry::retry;
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::{Patience, RunEntry, RunState};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{LockWaitPolicy, RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{
     StateDir, HostPaths, recover_dead_workers, image_locks, provider, reap, sandbox_helper,
 };
 use crate::launch::run::JobSession;
-use crate::workloads::job::Lanes;
+use crate::workloads::job::JobLanes;
 
 /// A server and a pool of its workers.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct RemoteOptions {
 pub struct ConnectedServer {
     nats: Nats,
     pool: Name,
-    bounds: Bounds,
+    bounds: RemoteTimeouts,
 }
 
 /// Parts that a coordinator needs of its server.
@@ -54,7 +54,7 @@ pub struct PreparedServer {
     /// Pool of the workers.
     pub pool: String,
     /// Waits.
-    pub bounds: Bounds,
+    pub bounds: RemoteTimeouts,
     _adopting: Task<()>,
 }
 
@@ -65,7 +65,7 @@ impl ConnectedServer {
     /// [`LaunchError::ConnectedServer`].
     pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
         let RemoteOptions { options, pool, unplaceable_timeout } = remote;
-        let bounds = Bounds { lease: options.lease, unplaceable_timeout, ..Bounds::default() };
+        let bounds = RemoteTimeouts { lease: options.lease, unplaceable_timeout, ..RemoteTimeouts::default() };
         let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
         Ok(Self { nats, pool, bounds })
     }
@@ -73,9 +73,9 @@ impl ConnectedServer {
     /// Runs a session of a job to its end.
     pub(in crate::launch) async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
         let JobSession { job, plan, store, events, mut stops, patience, reopen } = session;
-        let classes = Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
+        let classes = JobLanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
         let state = job.jobs_dir.join(".rollout");
-        let layout = Layout::new(job.run_dir());
+        let layout = RunLayout::new(job.run_dir());
         let ready = self.prepare(classes, &store, state, layout, &mut stops).await?;
         let job = RemoteJob {
             job,
@@ -85,7 +85,7 @@ impl ConnectedServer {
             board: Arc::clone(&ready.board),
             pool: ready.pool.clone(),
             // Workers go on while their coordinator is stopped or hangs: another one may, too.
-            patience: Patience { hung: true, ..patience },
+            patience: LockWaitPolicy { hung: true, ..patience },
             bounds: ready.bounds,
             events,
             stops,
@@ -104,7 +104,7 @@ impl ConnectedServer {
         mut classes: Vec<SizeClass>,
         store: &Arc<dyn BlobStore>,
         state: PathBuf,
-        layout: Layout,
+        layout: RunLayout,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<PreparedServer, LaunchError> {
         let Self { nats, pool, bounds } = self;
@@ -133,7 +133,7 @@ fn spawn_recovery(
     nats: &Nats,
     source: Arc<dyn WorkSource>,
     own: PathBuf,
-    layout: &Layout,
+    layout: &RunLayout,
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, LaunchError> {
     let variable = |name: &str| std::env::var_os(name);

@@ -12,24 +12,24 @@ use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{SearchCommand, TreeFile};
-use crate::engine::concurrency::{Caps, Tickets};
-use crate::engine::core::Bounds;
-use crate::engine::journal::Layout;
-use crate::engine::{RunError, Taking, host_name};
+use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{RunError, LockOptions, host_name};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::launch::host::{self, HostPaths};
 use crate::workloads::search::backend::{
-    Asked, EvalPlanner, Owner, Plan, Search, Stops, opening, outcome,
+    WorkRequests, EvalPlanner, OwnedRun, SearchPlan, SearchTask, SearchStops, run_open_options, combine_outcomes,
 };
-use crate::workloads::search::driver::{Directory, Opening, TreeError};
-use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchError};
+use crate::workloads::search::manifest::SearchManifest;
 
 /// A search to be run in this process.
 pub(super) struct LocalSearch {
     /// The search.
-    pub(super) opening: Opening,
+    pub(super) opening: SearchOpenOptions,
     /// How its directory is taken.
-    pub(super) taking: Taking,
+    pub(super) taking: LockOptions,
     /// Where blobs are.
     pub(super) store: Arc<dyn BlobStore>,
     /// What is of the host and outlives the run.
@@ -48,38 +48,38 @@ impl LocalSearch {
     /// Goes on with the search until it has ended.
     ///
     /// # Errors
-    /// [`TreeError`]; what is written down stays.
-    pub(super) async fn run(self) -> Result<Manifest, TreeError> {
+    /// [`SearchError`]; what is written down stays.
+    pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
         let Self { stops, events, .. } = self;
         let tree = search.tree.clone();
-        let directory = Directory::new(tree.run_dir());
-        let plan = Plan::new(&tree, Arc::clone(&store)).await?;
-        let (asked, told) = Asked::new();
+        let directory = SearchDirectory::new(tree.run_dir());
+        let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
+        let (asked, told) = WorkRequests::new();
         let commands = tree.commands.named().map(|(_, command)| command);
         let variables = variables(commands, environment);
-        let (stops, engine_stops, _passing) = Stops::fork(stops);
+        let (stops, engine_stops, _passing) = SearchStops::fork(stops);
         let (give, given) = oneshot::channel();
-        let tickets = Tickets::new(Caps::of_search(&tree.limits));
+        let tickets = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let engine = embedded::run(EmbeddedRun {
-            opening: opening(&tree, taking, Bounds::default()),
+            opening: run_open_options(&tree, taking, RemoteTimeouts::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
-                .limited(tickets)
-                .parking(tree.max_park_sec),
+                .with_limiter(tickets)
+                .with_max_park(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events: events.clone(),
             stops: engine_stops,
             opened: Box::new(move |run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(Owner::of(run));
+                let _gone = give.send(OwnedRun::from_run(run));
                 Ok(())
             }),
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
         });
         let engine = end_together(engine, Arc::clone(&asked), stops.clone());
-        let search = Search {
+        let search = SearchTask {
             opening: search,
             directory,
             plan,
@@ -91,15 +91,15 @@ impl LocalSearch {
             events,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
-        let (sitting, manifest) = outcome(ran, searched)?;
+        let (sitting, manifest) = combine_outcomes(ran, searched)?;
         drop(sitting.lock);
         Ok(manifest)
     }
 
     /// Fails when the engine of an environment gives no answer. A search that has ended needs none.
-    async fn check_services(&self) -> Result<(), TreeError> {
+    async fn check_services(&self) -> Result<(), SearchError> {
         let tree = &self.opening.tree;
-        let directory = Directory::new(tree.run_dir());
+        let directory = SearchDirectory::new(tree.run_dir());
         let has_ended = directory.read()?.is_some_and(|manifest| manifest.state.stopped);
         if self.opening.rerun_evals || !has_ended {
             host::check_services(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
@@ -109,17 +109,17 @@ impl LocalSearch {
 }
 
 /// Runs the engine until it or its search ends, and ends the other one then.
-async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, stops: Stops) -> T {
+async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<WorkRequests>, stops: SearchStops) -> T {
     let mut engine = Box::pin(engine);
     let ran = tokio::select! {
         ran = &mut engine => ran,
-        () = asked.abandoned() => {
-            stops.engine(StopLevel::Kill).await;
+        () = asked.wait_until_abandoned() => {
+            stops.stop_engine(StopLevel::Kill).await;
             engine.await
         }
     };
-    asked.over();
-    stops.search();
+    asked.notify_run_ended();
+    stops.stop_search();
     ran
 }
 
@@ -141,7 +141,7 @@ fn kinds(tree: &TreeFile) -> BTreeSet<ProviderKind> {
 
 fn equip(
     tree: &TreeFile,
-    layout: &Layout,
+    layout: &RunLayout,
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,

@@ -20,25 +20,25 @@ use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
 use super::nats::{RemoteOptions, ConnectedServer};
-use crate::engine::{Patience, Taking};
+use crate::engine::{LockWaitPolicy, LockOptions};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
-use crate::workloads::search::backend::Plan;
+use crate::workloads::search::backend::SearchPlan;
 #[cfg(feature = "nats")]
-use crate::workloads::search::driver::Directory;
-use crate::workloads::search::driver::simulated::Player;
-use crate::workloads::search::driver::{Opening, TreeError, begin};
-use crate::workloads::search::manifest::Manifest;
-use crate::workloads::search::report::Overview;
+use crate::workloads::search::driver::SearchDirectory;
+use crate::workloads::search::driver::simulated::SimulatedBackend;
+use crate::workloads::search::driver::{SearchOpenOptions, SearchError, lock_and_open};
+use crate::workloads::search::manifest::SearchManifest;
+use crate::workloads::search::report::SearchOverview;
 
 /// A search to run.
 pub struct SearchRequest {
     /// The search, and how it is opened. With its `dry_run` commands and repository are simulated.
-    pub opening: Opening,
+    pub opening: SearchOpenOptions,
     /// The blob store; by default one beside the searches.
     pub store: Option<StoreUrl>,
     /// How the search is taken from an owner that may be dead.
-    pub patience: Patience,
+    pub patience: LockWaitPolicy,
     /// Whether evals that the infrastructure could not run count as failed.
     pub fail_unable: bool,
     /// The server whose workers run the evals; without one they run in this process.
@@ -54,7 +54,7 @@ pub struct SearchRequest {
 ///
 /// # Errors
 /// [`LaunchError`]. What is decided and measured stays.
-pub async fn run(mut request: SearchRequest) -> Result<Manifest, LaunchError> {
+pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchError> {
     let sinks = std::mem::take(&mut request.sinks);
     let (events, reporter) = SearchReporter::start(sinks).map_err(LaunchError::Outputs)?;
     let ran = if request.opening.dry_run {
@@ -64,7 +64,7 @@ pub async fn run(mut request: SearchRequest) -> Result<Manifest, LaunchError> {
     } else {
         Box::pin(run_live(request, events)).await
     };
-    let overview = ran.as_ref().ok().map(|manifest| serde_json::to_value(Overview::of(manifest)));
+    let overview = ran.as_ref().ok().map(|manifest| serde_json::to_value(SearchOverview::from_manifest(manifest)));
     let overview = overview.transpose().map_err(|error| LaunchError::Outputs(error.into()))?;
     let told = reporter.finish(overview).await;
     let manifest = ran?;
@@ -76,7 +76,7 @@ async fn run_live(
     #[cfg_attr(not(feature = "nats"), expect(unused_mut, reason = "a server is taken out"))]
     mut request: SearchRequest,
     events: mpsc::Sender<Vec<RunEvent>>,
-) -> Result<Manifest, LaunchError> {
+) -> Result<SearchManifest, LaunchError> {
     let state = request.opening.tree.runs_root.join(".rollout");
     let url = request.store.clone().unwrap_or_else(|| state.join("blobs").into());
     let store = store::open(&url).await?;
@@ -87,7 +87,7 @@ async fn run_live(
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
     let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
-    let taking = Taking { patience, shared: None };
+    let taking = LockOptions { patience, shared: None };
     let local = LocalSearch { opening, taking, store, host, environment, fail_unable, stops, events };
     Ok(Box::pin(local.run()).await?)
 }
@@ -98,19 +98,19 @@ async fn run_remote(
     request: SearchRequest,
     store: Arc<dyn store::BlobStore>,
     events: mpsc::Sender<Vec<RunEvent>>,
-) -> Result<Manifest, LaunchError> {
+) -> Result<SearchManifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
     let server = ConnectedServer::connect(remote).await?;
-    let plan = Plan::new(&opening.tree, Arc::clone(&store)).await.map_err(TreeError::from)?;
+    let plan = SearchPlan::new(&opening.tree, Arc::clone(&store)).await.map_err(SearchError::from)?;
     let state = opening.tree.runs_root.join(".rollout");
-    let layout = Directory::new(opening.tree.run_dir()).layout().clone();
+    let layout = SearchDirectory::new(opening.tree.run_dir()).layout().clone();
     let classes = plan.needs().map(|needs| needs.class).into();
     let ready = server.prepare(classes, &store, state, layout, &mut stops).await?;
     let cluster = RemoteSearch {
         opening,
         plan,
         // Workers go on while their coordinator is stopped or hangs: another one may, too.
-        patience: Patience { hung: true, ..patience },
+        patience: LockWaitPolicy { hung: true, ..patience },
         store,
         dispatch: Arc::clone(&ready.dispatch),
         board: Arc::clone(&ready.board),
@@ -126,23 +126,23 @@ async fn run_remote(
 /// Simulates commands and repository of a search. Equal searches leave equal files.
 ///
 /// # Errors
-/// [`TreeError`].
+/// [`SearchError`].
 async fn simulate(
-    opening: Opening,
-    patience: Patience,
+    opening: SearchOpenOptions,
+    patience: LockWaitPolicy,
     mut stops: mpsc::Receiver<StopLevel>,
-) -> Result<Manifest, TreeError> {
-    let player = Player::new(opening.tree.run_dir(), &opening.tree);
+) -> Result<SearchManifest, SearchError> {
+    let player = SimulatedBackend::new(opening.tree.run_dir(), &opening.tree);
     let stop = Arc::new(AtomicBool::new(false));
-    let taking = Taking { patience, shared: None };
-    let opened = begin(opening, &taking, player, Arc::clone(&stop), &mut stops).await;
+    let taking = LockOptions { patience, shared: None };
+    let opened = lock_and_open(opening, &taking, player, Arc::clone(&stop), &mut stops).await;
     let (mut sitting, lock) = opened?;
     let listening = supervise::spawn("stop", async move {
         if stops.recv().await.is_some() {
             stop.store(true, Ordering::Relaxed);
         }
     });
-    let ran = supervise::blocking(move || -> Result<Manifest, TreeError> {
+    let ran = supervise::blocking(move || -> Result<SearchManifest, SearchError> {
         sitting.run()?;
         Ok(sitting.manifest().clone())
     })

@@ -8,26 +8,26 @@ use rollout_worker::queue::traits::{Board, Dispatch};
 use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::concurrency::{Caps, Tickets};
-use crate::engine::core::Bounds;
-use crate::engine::reconcile::{self, Distributed};
+use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, Ended, Keeper, Patience, RunError, RunFacts, RunLock, RunState, Shared, Taking,
+    self, EngineOutcome, DurableStateListener, LockWaitPolicy, RunError, RunEntryInfo, RunLock, RunState, KvLockOptions, LockOptions,
 };
 use crate::workloads::search::backend::{
-    Asked, EvalPlanner, Owner, Plan, Search, Stops, opening, outcome,
+    WorkRequests, EvalPlanner, OwnedRun, SearchPlan, SearchTask, SearchStops, run_open_options, combine_outcomes,
 };
-use crate::workloads::search::driver::{Directory, Opening, TreeError};
-use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchError};
+use crate::workloads::search::manifest::SearchManifest;
 
 /// A search to be run by workers elsewhere.
 pub(super) struct RemoteSearch {
     /// The search.
-    pub(super) opening: Opening,
+    pub(super) opening: SearchOpenOptions,
     /// What its evals run under.
-    pub(super) plan: Plan,
+    pub(super) plan: SearchPlan,
     /// How patiently it is taken from an owner that may be dead.
-    pub(super) patience: Patience,
+    pub(super) patience: LockWaitPolicy,
     /// Where blobs are, for coordinator and workers.
     pub(super) store: Arc<dyn BlobStore>,
     /// The queue.
@@ -37,7 +37,7 @@ pub(super) struct RemoteSearch {
     /// Pool of the workers.
     pub(super) pool: String,
     /// Waits.
-    pub(super) bounds: Bounds,
+    pub(super) bounds: RemoteTimeouts,
     /// Whether evals that the infrastructure could not run count as failed.
     pub(super) fail_unable: bool,
     /// Stops asked for by the user.
@@ -50,26 +50,26 @@ impl RemoteSearch {
     /// Goes on with the search until it has ended.
     ///
     /// # Errors
-    /// [`TreeError`]; what is written down stays.
-    pub(super) async fn run(self) -> Result<Manifest, TreeError> {
+    /// [`SearchError`]; what is written down stays.
+    pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         let tree = self.opening.tree.clone();
-        let (asked, told) = Asked::new();
-        let directory = Directory::new(tree.run_dir());
-        let (stops, engine_stops, _passing) = Stops::fork(self.stops);
+        let (asked, told) = WorkRequests::new();
+        let directory = SearchDirectory::new(tree.run_dir());
+        let (stops, engine_stops, _passing) = SearchStops::fork(self.stops);
         let (give, given) = oneshot::channel();
-        let facts = RunFacts {
+        let facts = RunEntryInfo {
             job: tree.name.clone(),
             pool: self.pool.clone(),
             store: self.store.identity().to_owned(),
         };
         let taking =
-            Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
-        let tickets = Tickets::new(Caps::of_search(&tree.limits));
+            LockOptions { patience: self.patience, shared: Some(KvLockOptions { board: self.board, facts }) };
+        let tickets = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let sitting = SearchEngineSession {
-            opening: opening(&tree, taking, self.bounds),
+            opening: run_open_options(&tree, taking, self.bounds),
             planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
-                .limited(tickets)
-                .parking(tree.max_park_sec),
+                .with_limiter(tickets)
+                .with_max_park(tree.max_park_sec),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,
@@ -81,14 +81,14 @@ impl RemoteSearch {
         let engine = async move {
             let ran = sitting.run(|run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(Owner::of(run));
+                let _gone = give.send(OwnedRun::from_run(run));
             });
             let ran = ran.await;
-            over.over();
-            halting.search();
+            over.notify_run_ended();
+            halting.stop_search();
             ran
         };
-        let search = Search {
+        let search = SearchTask {
             opening: self.opening,
             directory,
             plan: self.plan,
@@ -100,7 +100,7 @@ impl RemoteSearch {
             events: self.events,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
-        let (lock, manifest) = outcome(ran, searched)?;
+        let (lock, manifest) = combine_outcomes(ran, searched)?;
         drop(lock);
         Ok(manifest)
     }
@@ -108,13 +108,13 @@ impl RemoteSearch {
 
 /// The half of a sitting that runs what the search asks for.
 struct SearchEngineSession {
-    opening: engine::Opening,
+    opening: engine::RunOpenOptions,
     planner: EvalPlanner,
     dispatch: Arc<dyn Dispatch>,
     store: Arc<dyn BlobStore>,
     pool: String,
     stops: mpsc::Receiver<StopLevel>,
-    asked: Arc<Asked>,
+    asked: Arc<WorkRequests>,
     events: mpsc::Sender<Vec<RunEvent>>,
 }
 
@@ -122,19 +122,19 @@ impl SearchEngineSession {
     async fn run(mut self, is_ours: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
         let (events, lease) = (self.events, self.opening.bounds.lease);
         let (run, lock, planner) =
-            engine::begin(self.opening, self.planner, events.clone(), &mut self.stops).await?;
+            engine::open_run(self.opening, self.planner, events.clone(), &mut self.stops).await?;
         is_ours(&run);
-        let news = reconcile::news();
-        let _attending = lock.attend(run.id(), Arc::clone(&self.dispatch), news.0.clone());
-        let keeper = lock.keeper().unwrap_or_else(|| Keeper::Queue(Arc::clone(&self.dispatch)));
+        let news = reconcile::message_channel();
+        let _attending = lock.monitor(run.id(), Arc::clone(&self.dispatch), news.0.clone());
+        let keeper = lock.durable_state_listener().unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
         // What nobody asked for is taken back when the engine begins: what former sittings began
         // and workers may still run has to be asked for before.
-        self.asked.has_asked().await;
+        self.asked.wait_until_asked().await;
         if self.asked.is_abandoned() {
             lock.release(Some(RunState::Stopped)).await.map_err(RunError::LockLost)?;
             return Ok(lock);
         }
-        let distributed = Distributed {
+        let distributed = RemoteRun {
             run,
             planner,
             dispatch: self.dispatch,
@@ -149,10 +149,10 @@ impl SearchEngineSession {
         let ended = tokio::select! {
             ended = reconcile::run(distributed) => ended,
             // As if this process had died: what workers run for the search goes on.
-            () = self.asked.abandoned() => Ok(Ended { cancelled: true, owed: 1 }),
+            () = self.asked.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, owed: 1 }),
         };
         match ended {
-            Ok(Ended { owed, .. }) => {
+            Ok(EngineOutcome { owed, .. }) => {
                 let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
                 lock.release(Some(state)).await.map_err(RunError::LockLost)?;
                 Ok(lock)

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{ExportError, RunHeader};
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
 use crate::results::files::{FileError, content};
 
@@ -66,7 +66,7 @@ impl ExportSource {
         header: RunHeader,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, ExportError> {
-        let layout = Layout::new(run_dir);
+        let layout = RunLayout::new(run_dir);
         let no = |what| ExportError::NoRun { path: run_dir.to_owned(), what };
         let plan: PlanDocument = document(&layout.plan())?.ok_or(no("plan.json"))?;
         let plan = JobPlan::try_from(plan)?;

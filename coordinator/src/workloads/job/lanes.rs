@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::spec::resources::Resources;
 
-use crate::engine::Needs;
+use crate::engine::WorkerRequirements;
 use crate::plan::{JobPlan, PlannedTrial, required};
 
 /// The lanes of a plan.
 #[derive(Debug, Clone)]
-pub struct Lanes {
-    needs: Vec<Needs>,
+pub struct JobLanes {
+    needs: Vec<WorkerRequirements>,
     /// Lane of each agent and task, agent by agent.
     of: Vec<u16>,
     tasks: usize,
 }
 
-impl Lanes {
+impl JobLanes {
     /// The lanes of a plan. Of more than 65,536 different needs the last ones share a lane.
     pub fn new(plan: &JobPlan) -> Self {
         let provider = plan.settings().environment.provider.kind();
@@ -27,7 +27,7 @@ impl Lanes {
             .iter()
             .map(|agent| &required(agent.spec.env.values()) | &judging)
             .collect();
-        let mut index: BTreeMap<Needs, u16> = BTreeMap::new();
+        let mut index: BTreeMap<WorkerRequirements, u16> = BTreeMap::new();
         let mut needs = Vec::new();
         let mut of = Vec::with_capacity(agents.len() * plan.tasks().len());
         for variables in &agents {
@@ -35,7 +35,7 @@ impl Lanes {
                 let Resources { cpus, memory_mb, .. } = task.resources;
                 let variables = variables | &task.variables;
                 let (class, also) = (task.class, None);
-                let need = Needs { class, cpus, memory_mb, provider, also, variables };
+                let need = WorkerRequirements { class, cpus, memory_mb, provider, also, variables };
                 let lane = *index.entry(need).or_insert_with_key(|need| {
                     needs.push(need.clone());
                     u16::try_from(needs.len() - 1).unwrap_or(u16::MAX)
@@ -47,12 +47,12 @@ impl Lanes {
     }
 
     /// The lane of a trial.
-    pub fn of(&self, trial: &PlannedTrial) -> u16 {
+    pub fn lane(&self, trial: &PlannedTrial) -> u16 {
         self.of[trial.agent * self.tasks + trial.task]
     }
 
     /// Demands of the trials of each lane.
-    pub fn needs(&self) -> &[Needs] {
+    pub fn needs(&self) -> &[WorkerRequirements] {
         &self.needs
     }
 }

@@ -12,11 +12,11 @@ use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
 
 use crate::engine::core::NewItem;
-use crate::engine::journal::Layout;
-use crate::engine::{Needs, Planner, RunError};
+use crate::engine::journal::RunLayout;
+use crate::engine::{WorkerRequirements, Planner, RunError};
 use crate::plan::{JobPlan, PlanDocument, JobPlanError, PlannedTrial};
 
-pub use lanes::Lanes;
+pub use lanes::JobLanes;
 
 /// Hands out the trials of a job in the order of dispatch.
 #[derive(Debug)]
@@ -25,21 +25,21 @@ pub struct JobPlanner {
     handed_out: u64,
     /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
-    lanes: Lanes,
+    lanes: JobLanes,
     pacing: RunRateLimits,
 }
 
 impl JobPlanner {
     /// A planner that has handed out nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
-        let lanes = Lanes::new(&plan);
+        let lanes = JobLanes::new(&plan);
         let pacing = RunRateLimits::default();
         Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
     }
 
     /// Workers may go about its trials no faster than this.
     #[must_use]
-    pub fn paced(self, pacing: RunRateLimits) -> Self {
+    pub fn with_rate_limit(self, pacing: RunRateLimits) -> Self {
         Self { pacing, ..self }
     }
 
@@ -53,7 +53,7 @@ impl JobPlanner {
             ordinal: trial.ordinal,
             spec: trial.trial_ref.digest(),
             class: self.plan.tasks()[trial.task].class,
-            lane: self.lanes.of(trial),
+            lane: self.lanes.lane(trial),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Planner for JobPlanner {
         }
     }
 
-    fn lanes(&self) -> &[Needs] {
+    fn lanes(&self) -> &[WorkerRequirements] {
         self.lanes.needs()
     }
 
@@ -117,7 +117,7 @@ impl Planner for JobPlanner {
 }
 
 /// The plan of the last sitting.
-pub(crate) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
+pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, RunError> {
     let path = layout.plan();
     let failed = |source| RunError::File { action: "read", path: path.clone(), source };
     let bytes = match std::fs::read(&path) {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn planned_formats_are_read_from_the_plan_of_the_run() {
-        let layout = Layout::new("/jobs/run");
+        let layout = RunLayout::new("/jobs/run");
         assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
     }
 }

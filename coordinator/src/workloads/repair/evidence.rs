@@ -22,21 +22,21 @@ use rollout_worker::supervise;
 use serde::Deserialize;
 
 use super::RepairError;
-use super::replica::{Out, Replica};
-use crate::engine::core::{NamedItem, Opened, Record};
-use crate::engine::journal::Layout;
-use crate::engine::{Manifest, RecordsFile};
+use super::replay::{RecordSink, HistoryReplay};
+use crate::engine::core::{NamedItem, SessionStart, JournalRecord};
+use crate::engine::journal::RunLayout;
+use crate::engine::{RunManifest, RecordsFile};
 use crate::results::files::layout::RESULT;
 
 /// Directories below a run directory that lead to a trial's: agent, dataset, trial.
-const DEPTH: usize = 4;
+const MAX_TRIAL_DEPTH: usize = 4;
 
 /// A restored result: its item, and what proves it.
-pub(super) type Restored = (ItemId, &'static str);
+pub(super) type RestoredResult = (ItemId, &'static str);
 
 /// Everything known beside the journal.
 #[derive(Debug)]
-pub(super) struct Evidence {
+pub(super) struct RepairEvidence {
     run: RunId,
     /// Reports of records that the store has, by item, in the order of their tries.
     reports: BTreeMap<ItemId, BTreeMap<(TryId, ExecId), Report>>,
@@ -49,24 +49,24 @@ pub(super) struct Evidence {
 
 /// The part of a trial's result file that names its record.
 #[derive(Deserialize)]
-struct Named {
+struct TrialResultFile {
     run: RunId,
     outcome: ItemOutcome,
     record: Option<BlobRef>,
 }
 
-impl Evidence {
+impl RepairEvidence {
     /// Nothing.
-    pub(super) fn none(run: RunId) -> Self {
+    pub(super) fn empty(run: RunId) -> Self {
         Self { run, reports: BTreeMap::new(), sealed: BTreeMap::new(), sealed_by: 0 }
     }
 
     /// Looks for everything that proves a result.
     pub(super) async fn gather(
         run: RunId,
-        layout: &Layout,
+        layout: &RunLayout,
         store: Option<&dyn BlobStore>,
-        manifest: Option<&Manifest>,
+        manifest: Option<&RunManifest>,
     ) -> Result<Self, RepairError> {
         let of = layout.clone();
         let proven: Vec<RecordsFile> = manifest
@@ -82,13 +82,13 @@ impl Evidence {
             });
             let intact: BTreeSet<String> = whole.map(|file| file.file).collect();
             let mut named = Vec::new();
-            result_files(of.root(), DEPTH, &mut named);
+            result_files(of.root(), MAX_TRIAL_DEPTH, &mut named);
             (settlements, intact, named)
         })
         .await;
         let told = manifest.filter(|manifest| manifest.reopened.is_some());
         let sealed_by = told.map_or(0, |manifest| manifest.epoch);
-        let mut evidence = Self { sealed_by, ..Self::none(run) };
+        let mut evidence = Self { sealed_by, ..Self::empty(run) };
         let mut blobs: BTreeSet<Digest> = BTreeSet::new();
         for (file, settlement) in settlements {
             let by = settlement.by.as_ref();
@@ -132,10 +132,10 @@ impl Evidence {
     /// tries before that sitting: it becomes their former result.
     pub(super) fn settle_before(
         &self,
-        opened: &Opened,
-        replica: &mut Replica,
+        opened: &SessionStart,
+        replica: &mut HistoryReplay,
         at: Timestamp,
-        out: Out<'_>,
+        out: RecordSink<'_>,
     ) {
         for item in &opened.reopened {
             if !replica.is_settled(item) {
@@ -149,37 +149,37 @@ impl Evidence {
     /// after it; the items whose result is restored, and what proves it.
     pub(super) fn restore(
         &self,
-        replica: &mut Replica,
+        replica: &mut HistoryReplay,
         at: Timestamp,
-        out: Out<'_>,
-    ) -> Vec<Restored> {
+        out: RecordSink<'_>,
+    ) -> Vec<RestoredResult> {
         let mut restored = Vec::new();
         for item in self.reports.keys() {
-            let former = replica.standing(item);
+            let former = replica.effective_settlement(item);
             let floor = replica.reopened_at(item);
-            let counts = |replica: &Replica, try_id: TryId| {
+            let counts = |replica: &HistoryReplay, try_id: TryId| {
                 let settled = replica.is_settled(item);
                 try_id.epoch >= floor
                     && (!settled || replica.lost_reopening(item, try_id).is_some())
             };
             self.apply(item, replica, at, out, counts);
-            if replica.is_settled(item) && replica.standing(item) != former {
+            if replica.is_settled(item) && replica.effective_settlement(item) != former {
                 restored.push((*item, "the blob store"));
             }
         }
         for (item, settlement) in &self.sealed {
-            let as_of = self.as_of(settlement);
+            let as_of = self.counted_until(settlement);
             // Of two results the sealed one is the newer: the item was reopened between them.
-            if let Some(standing) = replica.standing(item)
+            if let Some(standing) = replica.effective_settlement(item)
                 && let Some(by) = &settlement.by
                 && by.try_id.epoch > standing.epoch
             {
                 let (epoch, items) = (by.try_id.epoch, vec![*item]);
-                replica.apply(at, Record::Reopened { epoch, items }, out);
+                replica.apply(at, JournalRecord::Reopened { epoch, items }, out);
             }
             if !replica.is_settled(item)
                 && replica.reopened_at(item) <= as_of
-                && let Some(record) = of_sealed(self.run, settlement, replica)
+                && let Some(record) = record_of_settlement(self.run, settlement, replica)
             {
                 replica.apply(at, record, out);
                 if replica.is_settled(item) {
@@ -187,8 +187,8 @@ impl Evidence {
                 }
             }
             let by = settlement.by.as_ref().map(|by| by.exec);
-            if replica.standing(item).is_some_and(|standing| standing.exec == by) {
-                replica.prove(item, as_of);
+            if replica.effective_settlement(item).is_some_and(|standing| standing.exec == by) {
+                replica.mark_not_superseded(item, as_of);
             }
         }
         restored
@@ -198,37 +198,37 @@ impl Evidence {
     fn apply(
         &self,
         item: &ItemId,
-        replica: &mut Replica,
+        replica: &mut HistoryReplay,
         at: Timestamp,
-        out: Out<'_>,
-        counts: impl Fn(&Replica, TryId) -> bool,
+        out: RecordSink<'_>,
+        counts: impl Fn(&HistoryReplay, TryId) -> bool,
     ) {
         for ((try_id, _), report) in self.reports.get(item).into_iter().flatten() {
             if counts(replica, *try_id) {
                 let report = Box::new(report.clone());
-                replica.apply(at, Record::Recovered { report }, out);
+                replica.apply(at, JournalRecord::Recovered { report }, out);
             }
         }
     }
 
     /// The newest sitting in which a sealed settlement is known to have counted.
-    fn as_of(&self, settlement: &Settlement) -> u32 {
+    fn counted_until(&self, settlement: &Settlement) -> u32 {
         let by = settlement.by.as_ref().map_or(0, |by| by.try_id.epoch);
         self.sealed_by.max(by)
     }
 }
 
 /// The record that leads to a sealed settlement again.
-fn of_sealed(run: RunId, settlement: &Settlement, replica: &Replica) -> Option<Record> {
+fn record_of_settlement(run: RunId, settlement: &Settlement, replica: &HistoryReplay) -> Option<JournalRecord> {
     let item = settlement.item;
     let spec = replica.spec(&item)?;
     let items = vec![NamedItem { item, spec }];
     let Some(by) = &settlement.by else {
         return match settlement.verdict.outcome {
-            ItemOutcome::Cancelled => Some(Record::Cancelled { items }),
+            ItemOutcome::Cancelled => Some(JournalRecord::Cancelled { items }),
             ItemOutcome::Failed => {
                 let error = Box::new(settlement.verdict.error.clone()?);
-                Some(Record::GivenUp { items, error })
+                Some(JournalRecord::GivenUp { items, error })
             }
             _ => None,
         };
@@ -251,11 +251,11 @@ fn of_sealed(run: RunId, settlement: &Settlement, replica: &Replica) -> Option<R
         worker: by.worker.clone(),
         body: ReportBody::Result(Box::new(body)),
     };
-    Some(Record::Recovered { report: Box::new(report) })
+    Some(JournalRecord::Recovered { report: Box::new(report) })
 }
 
 /// Every settlement that can be read in the files of records, with the name of its file.
-fn settlements(layout: &Layout) -> Vec<(String, Settlement)> {
+fn settlements(layout: &RunLayout) -> Vec<(String, Settlement)> {
     let mut found = Vec::new();
     let mut files: Vec<_> =
         fs::read_dir(layout.records()).into_iter().flatten().flatten().collect();
@@ -271,7 +271,7 @@ fn settlements(layout: &Layout) -> Vec<(String, Settlement)> {
 }
 
 /// The records that the result files of trials name.
-fn result_files(dir: &Path, depth: usize, found: &mut Vec<Named>) {
+fn result_files(dir: &Path, depth: usize, found: &mut Vec<TrialResultFile>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -3,19 +3,19 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 
-use super::Found;
-use super::doubts::Doubts;
-use super::evidence::{Evidence, Restored};
-use super::replica::{Out, Replica};
-use crate::engine::core::Record;
+use super::RunDirectoryContents;
+use super::possible_reopenings::PossibleReopenings;
+use super::evidence::{RepairEvidence, RestoredResult};
+use super::replay::{RecordSink, HistoryReplay};
+use crate::engine::core::JournalRecord;
 use crate::engine::journal::JournalError;
 
 /// The parts of a history. Telling it again gives the same records.
-pub(super) struct History<'a> {
+pub(super) struct RunHistory<'a> {
     /// The readable parts of the run directory.
-    pub(super) found: &'a Found,
+    pub(super) found: &'a RunDirectoryContents,
     /// Everything known beside the journal.
-    pub(super) evidence: &'a Evidence,
+    pub(super) evidence: &'a RepairEvidence,
     /// Time of the records that no journal has.
     pub(super) at: Timestamp,
     /// Epoch of the repair.
@@ -23,9 +23,9 @@ pub(super) struct History<'a> {
 }
 
 /// The end of a history.
-pub(super) struct Told {
+pub(super) struct HistorySummary {
     /// Items whose result was restored, and what proves it.
-    pub(super) restored: Vec<Restored>,
+    pub(super) restored: Vec<RestoredResult>,
     /// Items whose result may be from before a reopening.
     pub(super) doubtful: Vec<ItemId>,
     /// Every reopening of an item.
@@ -36,32 +36,32 @@ pub(super) struct Told {
     pub(super) owed: Vec<ItemId>,
 }
 
-impl History<'_> {
+impl RunHistory<'_> {
     /// Gives every record in order.
-    pub(super) fn tell(&self, out: Out<'_>) -> Result<Told, JournalError> {
+    pub(super) fn write_records(&self, out: RecordSink<'_>) -> Result<HistorySummary, JournalError> {
         let Self { found, evidence, at, epoch } = self;
-        let doubts = Doubts::of(&found.salvage, found.manifest.as_ref())?;
-        let mut replica = Replica::new(doubts);
+        let doubts = PossibleReopenings::read(&found.salvage, found.manifest.as_ref())?;
+        let mut replica = HistoryReplay::new(doubts);
         found.salvage.records(|at, record| {
-            if let Record::Opened(opened) = &record {
+            if let JournalRecord::Opened(opened) = &record {
                 evidence.settle_before(opened, &mut replica, at, out);
             }
             replica.apply(at, record, out);
         })?;
         let mut restored = evidence.restore(&mut replica, *at, out);
         // It cannot be proven that no lost sitting superseded these: they run again.
-        let doubtful: Vec<ItemId> = replica.doubtful().into_iter().collect();
+        let doubtful: Vec<ItemId> = replica.possibly_superseded().into_iter().collect();
         if !doubtful.is_empty() {
             let items = doubtful.clone();
-            replica.apply(*at, Record::Reopened { epoch: *epoch, items }, out);
+            replica.apply(*at, JournalRecord::Reopened { epoch: *epoch, items }, out);
         }
         restored.retain(|(item, _)| replica.is_settled(item));
-        Ok(Told {
+        Ok(HistorySummary {
             restored,
             doubtful,
             reopenings: replica.reopenings().to_vec(),
             settled: replica.settled(),
-            owed: replica.owed().into_iter().collect(),
+            owed: replica.pending().into_iter().collect(),
         })
     }
 }

@@ -7,10 +7,10 @@
 //! may be from before a retry whose record is lost. Files that are changed are copied before, or
 //! moved, into a directory of its own.
 
-mod doubts;
+mod possible_reopenings;
 mod evidence;
 mod history;
-mod replica;
+mod replay;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -26,19 +26,19 @@ use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use self::evidence::Evidence;
-use self::history::{History, Told};
-use super::job::former_plan;
-use crate::engine::core::Opened;
-use crate::engine::journal::{Damage, JournalError, Layout, Salvage};
-use crate::engine::{LockError, Manifest, Patience, RunError, RunLock, host_name};
+use self::evidence::RepairEvidence;
+use self::history::{RunHistory, HistorySummary};
+use super::job::read_previous_plan;
+use crate::engine::core::SessionStart;
+use crate::engine::journal::{JournalDamage, JournalError, RunLayout, JournalSalvage};
+use crate::engine::{LockError, RunManifest, LockWaitPolicy, RunError, RunLock, host_name};
 use crate::plan::JobPlan;
 
 /// A run directory to repair.
 #[derive(Debug)]
-pub struct Request {
+pub struct RepairRequest {
     /// The run directory.
-    pub layout: Layout,
+    pub layout: RunLayout,
     /// The blob store of the run, if there is one.
     pub store: Option<Arc<dyn BlobStore>>,
     /// Change nothing.
@@ -47,9 +47,9 @@ pub struct Request {
 
 /// Everything that a repair did, or would do.
 #[derive(Debug, Default)]
-pub struct Repaired {
+pub struct RepairReport {
     /// Places of the journal that cannot be read.
-    pub damages: Vec<Damage>,
+    pub damages: Vec<JournalDamage>,
     /// Segments of the journal that are gone.
     pub missing: Vec<PathBuf>,
     /// Segments that are not as the next owner of the run saw them.
@@ -99,7 +99,7 @@ pub enum RepairError {
     },
 }
 
-impl Repaired {
+impl RepairReport {
     /// Whether there was nothing to repair.
     pub fn is_clean(&self) -> bool {
         let Self { damages, missing, changed, documents, .. } = self;
@@ -111,36 +111,36 @@ impl Repaired {
 ///
 /// # Errors
 /// [`RepairError`]; nothing was changed then, unless writing itself failed: the copies are whole.
-pub async fn repair(request: Request) -> Result<Repaired, RepairError> {
-    let Request { layout, store, dry_run } = request;
+pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError> {
+    let RepairRequest { layout, store, dry_run } = request;
     if !layout.journal().is_dir() {
         return Err(RepairError::NoRun { root: layout.root().to_owned() });
     }
     let (_running, mut stops) = mpsc::channel(1);
-    let patience = Patience { wait: false, ..Patience::default() };
-    let lock = RunLock::of_directory(&layout, patience, &mut stops).await?;
+    let patience = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
+    let lock = RunLock::acquire_directory_only(&layout, patience, &mut stops).await?;
     let of = layout.clone();
-    let found = supervise::blocking(move || Found::read(of)).await?;
+    let found = supervise::blocking(move || RunDirectoryContents::read(of)).await?;
     let mut repaired = found.summary();
     if repaired.is_clean() {
         return Ok(repaired);
     }
     let run = found.run()?;
     let evidence = match repaired.exact {
-        true => Evidence::none(run),
+        true => RepairEvidence::empty(run),
         false => {
             let (store, manifest) = (store.as_deref(), found.manifest.as_ref());
-            Evidence::gather(run, &layout, store, manifest).await?
+            RepairEvidence::gather(run, &layout, store, manifest).await?
         }
     };
     supervise::blocking(move || {
         let (at, epoch) = (Timestamp::now(), lock.epoch());
-        let history = History { found: &found, evidence: &evidence, at, epoch };
-        let told = history.tell(&mut |_, _| {})?;
-        repaired.tell(&told, &found.names());
+        let history = RunHistory { found: &found, evidence: &evidence, at, epoch };
+        let told = history.write_records(&mut |_, _| {})?;
+        repaired.add_history(&told, &found.names());
         if !dry_run {
             repaired.copies = Some(match repaired.exact {
-                true => write::mend(&found)?,
+                true => write::repair_in_place(&found)?,
                 false => {
                     let opening = found.opening(epoch, run, told.reopenings.clone())?;
                     write::rebuild(&history, opening, &told)?
@@ -152,9 +152,9 @@ pub async fn repair(request: Request) -> Result<Repaired, RepairError> {
     .await
 }
 
-impl Repaired {
+impl RepairReport {
     /// Takes the end of the run's history.
-    fn tell(&mut self, told: &Told, names: &HashMap<ItemId, String>) {
+    fn add_history(&mut self, told: &HistorySummary, names: &HashMap<ItemId, String>) {
         let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
         self.restored = told.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();
         self.settled = told.settled;
@@ -167,25 +167,25 @@ impl Repaired {
 }
 
 /// The readable parts of a run directory.
-struct Found {
-    layout: Layout,
-    salvage: Salvage,
-    manifest: Option<Manifest>,
+struct RunDirectoryContents {
+    layout: RunLayout,
+    salvage: JournalSalvage,
+    manifest: Option<RunManifest>,
     plan: Option<JobPlan>,
     documents: Vec<PathBuf>,
 }
 
-impl Found {
-    fn read(layout: Layout) -> Result<Self, RepairError> {
+impl RunDirectoryContents {
+    fn read(layout: RunLayout) -> Result<Self, RepairError> {
         let mut documents = Vec::new();
-        let manifest = Manifest::read(&layout).or_else(|error| match error {
+        let manifest = RunManifest::read(&layout).or_else(|error| match error {
             RunError::Damaged { path, .. } => {
                 documents.push(path);
                 Ok(None)
             }
             error => Err(error),
         })?;
-        let plan = former_plan(&layout).or_else(|error| match error {
+        let plan = read_previous_plan(&layout).or_else(|error| match error {
             RunError::Damaged { path, .. } => {
                 documents.push(path);
                 Ok(None)
@@ -193,18 +193,18 @@ impl Found {
             error => Err(error),
         })?;
         let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
-        let salvage = Salvage::of(&layout, noted.as_slice())?;
+        let salvage = JournalSalvage::read(&layout, noted.as_slice())?;
         Ok(Self { layout, salvage, manifest, plan, documents })
     }
 
-    fn summary(&self) -> Repaired {
-        Repaired {
+    fn summary(&self) -> RepairReport {
+        RepairReport {
             damages: self.salvage.damages().cloned().collect(),
             missing: self.salvage.missing().to_vec(),
             changed: self.salvage.changed().cloned().collect(),
             documents: self.documents.clone(),
-            exact: self.salvage.is_mendable(),
-            ..Repaired::default()
+            exact: self.salvage.is_repairable(),
+            ..RepairReport::default()
         }
     }
 
@@ -226,11 +226,11 @@ impl Found {
         epoch: u32,
         run: RunId,
         reopened_within: Vec<ItemId>,
-    ) -> Result<(Timestamp, Opened), RepairError> {
+    ) -> Result<(Timestamp, SessionStart), RepairError> {
         let replaces = self.salvage.replaces();
         let owner = format!("{} pid {}", host_name(), std::process::id());
         if let Some(((at, _), last)) = self.salvage.openings() {
-            let opened = Opened {
+            let opened = SessionStart {
                 epoch,
                 owner,
                 former: None,
@@ -245,7 +245,7 @@ impl Found {
         let root = || self.layout.root().to_owned();
         let manifest =
             self.manifest.as_ref().ok_or_else(|| RepairError::Unknown { root: root() })?;
-        let opened = Opened {
+        let opened = SessionStart {
             format: RUN_FORMAT,
             run,
             epoch,

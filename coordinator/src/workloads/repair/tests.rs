@@ -19,13 +19,13 @@ use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
 
 use super::*;
-use crate::engine::core::{Bounds, Core, Effect, OfferedTry, Record, Settings};
-use crate::engine::journal::{Survey, Writer, replay};
-use crate::engine::{JournalHead, RunState};
+use crate::engine::core::{RemoteTimeouts, Core, CoreEffect, OfferedTry, JournalRecord, CoreSettings};
+use crate::engine::journal::{SegmentIndex, JournalWriter, replay};
+use crate::engine::{JournalExtent, RunState};
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
 const FIRST: TryId = TryId::first(1);
-const AGAIN: TryId = TryId { epoch: 2, n: 2 };
+const SECOND: TryId = TryId { epoch: 2, n: 2 };
 
 fn trial(task: &str) -> TrialName {
     TrialName { agent: "a".into(), dataset: "d".into(), task: task.into(), attempt: 1 }
@@ -56,10 +56,10 @@ fn record(task: &str, try_id: TryId, n: u8, verdict: Verdict) -> ExecutionRecord
 
 fn opened(
     epoch: u32,
-    former: Option<crate::engine::core::Former>,
+    former: Option<crate::engine::core::PredecessorSegment>,
     reopened: Vec<ItemId>,
-) -> Opened {
-    Opened {
+) -> SessionStart {
+    SessionStart {
         format: RUN_FORMAT,
         run: RUN,
         epoch,
@@ -78,27 +78,27 @@ fn opened(
 }
 
 /// A run directory, its store, and where every record of its journal stands.
-struct Rig {
+struct RepairFixture {
     _directory: tempfile::TempDir,
-    layout: Layout,
+    layout: RunLayout,
     store: Arc<MemoryStore>,
     /// Epoch, beginning and end of each record.
     places: Vec<(u32, usize, usize)>,
     segments: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Rig {
+impl RepairFixture {
     /// `again` failed at first, was reopened in the second sitting and succeeded; `once` succeeded
     /// at once. A third sitting did nothing.
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let layout = Layout::new(directory.path());
+        let layout = RunLayout::new(directory.path());
         let store = Arc::new(MemoryStore::default());
         let (places, segments) = (Vec::new(), Vec::new());
         let mut rig = Self { _directory: directory, layout, store, places, segments };
-        let once = rig.try_of("once", FIRST, 1, Verdict::completed(1.0)).await;
-        let first = rig.try_of("again", FIRST, 2, failed()).await;
-        let again = rig.try_of("again", AGAIN, 3, Verdict::completed(1.0)).await;
+        let once = rig.records_of_try("once", FIRST, 1, Verdict::completed(1.0)).await;
+        let first = rig.records_of_try("again", FIRST, 2, failed()).await;
+        let again = rig.records_of_try("again", SECOND, 3, Verdict::completed(1.0)).await;
         rig.segment(1, Vec::new(), [once, first].concat()).await;
         rig.segment(2, vec![trial("again").item()], again).await;
         rig.segment(3, Vec::new(), Vec::new()).await;
@@ -106,7 +106,7 @@ impl Rig {
     }
 
     /// The offer and the report of a try, whose record the store has.
-    async fn try_of(&self, task: &str, try_id: TryId, n: u8, verdict: Verdict) -> Vec<Record> {
+    async fn records_of_try(&self, task: &str, try_id: TryId, n: u8, verdict: Verdict) -> Vec<JournalRecord> {
         let record = record(task, try_id, n, verdict);
         let bytes = Bytes::from(serde_json::to_vec(&record).expect("text keys"));
         let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
@@ -118,15 +118,15 @@ impl Rig {
         let offered = OfferedTry { item, try_id, spec: report.spec };
         let position = ReportPosition::for_report(Incarnation(1), u64::from(n), &report);
         let report = Box::new(report);
-        vec![Record::Offered { tries: vec![offered] }, Record::Reported { position, report }]
+        vec![JournalRecord::Offered { tries: vec![offered] }, JournalRecord::Reported { position, report }]
     }
 
-    async fn segment(&mut self, epoch: u32, reopened: Vec<ItemId>, records: Vec<Record>) {
+    async fn segment(&mut self, epoch: u32, reopened: Vec<ItemId>, records: Vec<JournalRecord>) {
         let at = Timestamp::UNIX_EPOCH;
         let former = replay(&self.layout, &[], |_, _| {}).expect("whole").map(|read| read.head);
         let mut writer =
-            Writer::create(&self.layout, at, opened(epoch, former, reopened)).expect("a segment");
-        let mut end = usize::try_from(writer.head().bytes).expect("small");
+            JournalWriter::create(&self.layout, at, opened(epoch, former, reopened)).expect("a segment");
+        let mut end = usize::try_from(writer.durable_prefix().bytes).expect("small");
         self.places.push((epoch, "rollout-journal 1\n".len(), end));
         for record in records {
             writer.record(at, &record);
@@ -158,7 +158,7 @@ impl Rig {
     /// A manifest of the last sitting; `reopened` as versions write it that tell.
     fn manifest(&self, reopened: Option<Vec<u32>>) {
         let (epoch, durable_bytes) = (3, self.segments[2].1.len() as u64);
-        let manifest = Manifest {
+        let manifest = RunManifest {
             format: RUN_FORMAT,
             run: RUN,
             job: "job".to_owned(),
@@ -170,7 +170,7 @@ impl Rig {
             total: 2,
             settled: 2,
             in_flight: 0,
-            journal: JournalHead { epoch, durable_bytes },
+            journal: JournalExtent { epoch, durable_bytes },
             sealed: Vec::new(),
             unsealed: None,
             reopened,
@@ -179,28 +179,28 @@ impl Rig {
         manifest.write(&self.layout).expect("writable");
     }
 
-    async fn repair(&self, with_store: bool) -> Repaired {
+    async fn repair(&self, with_store: bool) -> RepairReport {
         let store: Arc<dyn BlobStore> = self.store.clone();
         let store = with_store.then_some(store);
         let layout = self.layout.clone();
-        repair(Request { layout, store, dry_run: false }).await.expect("repairable")
+        repair(RepairRequest { layout, store, dry_run: false }).await.expect("repairable")
     }
 
     /// The executions that settled the items which have a result, and what they superseded.
-    fn standing(&self) -> BTreeMap<&'static str, (ExecId, Vec<ExecId>)> {
-        let settings = Settings {
+    fn settlements(&self) -> BTreeMap<&'static str, (ExecId, Vec<ExecId>)> {
+        let settings = CoreSettings {
             run: RUN,
             epoch: 0,
             permits: 1,
             retry: RetryPolicy::default(),
-            bounds: Bounds::default(),
+            bounds: RemoteTimeouts::default(),
         };
         let (mut core, mut settled) = (Core::new(settings), HashMap::new());
         let mut times: HashMap<ItemId, u32> = HashMap::new();
         let read = replay(&self.layout, &[], |at, record| {
             let reopened = match &record {
-                Record::Opened(opened) => opened.reopened.clone(),
-                Record::Reopened { items, .. } => items.clone(),
+                JournalRecord::Opened(opened) => opened.reopened.clone(),
+                JournalRecord::Reopened { items, .. } => items.clone(),
                 _ => Vec::new(),
             };
             let mut effects = Vec::new();
@@ -208,19 +208,19 @@ impl Rig {
             for item in reopened {
                 *times.entry(item).or_default() += 1;
                 let former =
-                    settled.remove(&item).map(|settled: Box<crate::engine::core::Settled>| {
+                    settled.remove(&item).map(|settled: Box<crate::engine::core::ItemSettlement>| {
                         settled.superseded.into_iter().chain(settled.by).collect()
                     });
-                core.recall(item, at, former.unwrap_or_default());
+                core.restore_executions(item, at, former.unwrap_or_default());
             }
             for effect in effects {
-                if let Effect::Settled(it) = effect {
+                if let CoreEffect::Settled(it) = effect {
                     assert!(settled.insert(it.item, it).is_none(), "an item was settled twice");
                 }
             }
         });
         read.expect("a whole journal");
-        let survey = Survey::of(&self.layout).expect("a whole journal");
+        let survey = SegmentIndex::read(&self.layout).expect("a whole journal");
         assert_eq!(survey.reopened(), times, "openings say how often items are reopened");
         let named = ["once", "again"].into_iter().filter_map(|task| {
             let settled = settled.remove(&trial(task).item())?;
@@ -233,7 +233,7 @@ impl Rig {
 
 #[tokio::test]
 async fn newest_result_wins_or_trial_runs_again_whichever_records_are_lost() {
-    let rig = Rig::new().await;
+    let rig = RepairFixture::new().await;
     let count = rig.places.len();
     assert_eq!(count, 9);
     for with_store in [true, false] {
@@ -242,7 +242,7 @@ async fn newest_result_wins_or_trial_runs_again_whichever_records_are_lost() {
                 rig.lose(&[a, b]);
                 rig.manifest(reopened.clone());
                 rig.repair(with_store).await;
-                let standing = rig.standing();
+                let standing = rig.settlements();
                 let case = format!("{a} {b} {with_store} {reopened:?}: {standing:?}");
                 let by = |task| standing.get(task).map(|(exec, _)| *exec);
                 assert!([None, Some(exec(1))].contains(&by("once")), "{case}");
@@ -260,36 +260,36 @@ async fn newest_result_wins_or_trial_runs_again_whichever_records_are_lost() {
 
 #[tokio::test]
 async fn lost_reopening_that_a_later_result_proves_keeps_the_former_one_as_superseded() {
-    let rig = Rig::new().await;
+    let rig = RepairFixture::new().await;
     // The second opening, and the offer behind it.
     rig.lose(&[5, 6]);
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(true).await;
-    assert_eq!(rig.standing()["again"], (exec(3), vec![exec(2)]));
+    assert_eq!(rig.settlements()["again"], (exec(3), vec![exec(2)]));
     assert_eq!(repaired.doubtful, [trial("once").item().to_string()]);
     assert_eq!((repaired.settled, repaired.owed.len()), (1, 0));
 }
 
 #[tokio::test]
 async fn result_of_before_a_reopening_is_restored_as_superseded_only() {
-    let rig = Rig::new().await;
+    let rig = RepairFixture::new().await;
     // Both results of the trial.
     rig.lose(&[4, 7]);
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(true).await;
-    assert_eq!(rig.standing()["again"], (exec(3), vec![exec(2)]));
+    assert_eq!(rig.settlements()["again"], (exec(3), vec![exec(2)]));
     assert_eq!(repaired.restored, [(trial("again").item().to_string(), "the blob store")]);
     // Without the store the trial is owed, and its former result does not come back.
     rig.lose(&[7]);
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(false).await;
-    assert_eq!(rig.standing().get("again"), None);
+    assert_eq!(rig.settlements().get("again"), None);
     assert_eq!(repaired.owed, [trial("again").item().to_string()]);
 }
 
 #[tokio::test]
 async fn results_behind_a_lost_opening_count_when_the_manifest_says_that_nothing_was_reopened() {
-    let rig = Rig::new().await;
+    let rig = RepairFixture::new().await;
     for (reopened, doubtful) in [(Some(vec![2]), 0), (None, 2)] {
         // The opening of the third sitting, which reopened nothing.
         rig.lose(&[8]);
@@ -297,18 +297,18 @@ async fn results_behind_a_lost_opening_count_when_the_manifest_says_that_nothing
         let repaired = rig.repair(true).await;
         assert_eq!(repaired.doubtful.len(), doubtful);
         assert_eq!(repaired.settled, 2 - doubtful);
-        assert_eq!(rig.standing().len(), 2 - doubtful);
+        assert_eq!(rig.settlements().len(), 2 - doubtful);
     }
 }
 
 #[tokio::test]
 async fn repaired_journal_that_is_damaged_again_is_repaired_again() {
-    let rig = Rig::new().await;
+    let rig = RepairFixture::new().await;
     rig.lose(&[1]);
     rig.manifest(Some(vec![2]));
     rig.repair(true).await;
-    assert_eq!(rig.standing()["again"], (exec(3), vec![exec(2)]));
-    let manifest = Manifest::read(&rig.layout).expect("whole").expect("a manifest");
+    assert_eq!(rig.settlements()["again"], (exec(3), vec![exec(2)]));
+    let manifest = RunManifest::read(&rig.layout).expect("whole").expect("a manifest");
     let path = rig.layout.segment(manifest.epoch);
     let whole = fs::read(&path).expect("readable");
     for at in ("rollout-journal 1\n".len()..whole.len() - 30).step_by(67) {
@@ -319,7 +319,7 @@ async fn repaired_journal_that_is_damaged_again_is_repaired_again() {
         fs::write(&path, bytes).expect("writable");
         manifest.write(&rig.layout).expect("writable");
         rig.repair(true).await;
-        let standing = rig.standing();
+        let standing = rig.settlements();
         let by = |task| standing.get(task).map(|(exec, _)| *exec);
         assert!([None, Some(exec(1))].contains(&by("once")), "changed at {at}");
         assert!([None, Some(exec(3))].contains(&by("again")), "changed at {at}");

@@ -5,55 +5,55 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::Timestamp;
 
-use super::history::{History, Told};
-use super::{Found, RepairError};
-use crate::engine::core::Opened;
-use crate::engine::journal::Rebuild;
-use crate::engine::{JournalHead, Manifest, RunError, file};
+use super::history::{RunHistory, HistorySummary};
+use super::{RunDirectoryContents, RepairError};
+use crate::engine::core::SessionStart;
+use crate::engine::journal::SegmentRebuilder;
+use crate::engine::{JournalExtent, RunManifest, RunError, atomic_file};
 
 /// Puts back the bytes that changed.
-pub(super) fn mend(found: &Found) -> Result<PathBuf, RepairError> {
-    let copies = copies(found.layout.root())?;
-    set_documents_aside(found, &copies)?;
-    for (path, bytes) in found.salvage.mended_files()? {
+pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, RepairError> {
+    let copies = create_copies_directory(found.layout.root())?;
+    move_documents(found, &copies)?;
+    for (path, bytes) in found.salvage.repaired_files()? {
         copy(&path, &copies)?;
-        file::replace(&path, &bytes).map_err(failed("write", &path))?;
+        atomic_file::replace(&path, &bytes).map_err(failed("write", &path))?;
     }
-    sync(&copies)?;
+    sync_directory(&copies)?;
     Ok(copies)
 }
 
 /// Puts one whole segment in the place of the journal.
 pub(super) fn rebuild(
-    history: &History<'_>,
-    opening: (Timestamp, Opened),
-    told: &Told,
+    history: &RunHistory<'_>,
+    opening: (Timestamp, SessionStart),
+    told: &HistorySummary,
 ) -> Result<PathBuf, RepairError> {
     let found = history.found;
-    let copies = copies(found.layout.root())?;
+    let copies = create_copies_directory(found.layout.root())?;
     let manifest = found.layout.manifest();
     if manifest.exists() {
         copy(&manifest, &copies)?;
     }
     let (at, opened) = opening;
     let (epoch, reopens) = (opened.epoch, !opened.reopened_within.is_empty());
-    let mut rebuild = Rebuild::create(&found.layout, at, opened)?;
+    let mut rebuild = SegmentRebuilder::create(&found.layout, at, opened)?;
     let mut written = Ok(());
-    history.tell(&mut |at, record| {
+    history.write_records(&mut |at, record| {
         if written.is_ok() {
             written = rebuild.record(at, record);
         }
     })?;
     written?;
     let head = rebuild.finish()?;
-    set_documents_aside(found, &copies)?;
+    move_documents(found, &copies)?;
     if let Some(manifest) = &found.manifest {
         let former = manifest.reopened.iter().flatten().copied();
         let reopened = former.chain(reopens.then_some(epoch)).collect();
-        let manifest = Manifest {
+        let manifest = RunManifest {
             epoch,
             settled: told.settled as u64,
-            journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
+            journal: JournalExtent { epoch: head.epoch, durable_bytes: head.bytes },
             // Its files of records may have another order than the journal now.
             sealed: Vec::new(),
             unsealed: None,
@@ -62,13 +62,13 @@ pub(super) fn rebuild(
         };
         manifest.write(&found.layout)?;
     }
-    set_segments_aside(found, epoch, &copies)?;
-    sync(&copies)?;
+    move_segments(found, epoch, &copies)?;
+    sync_directory(&copies)?;
     Ok(copies)
 }
 
 /// Moves documents away that cannot be read: the next run of the job writes them again.
-fn set_documents_aside(found: &Found, copies: &Path) -> Result<(), RepairError> {
+fn move_documents(found: &RunDirectoryContents, copies: &Path) -> Result<(), RepairError> {
     for path in &found.documents {
         let to = copies.join(path.file_name().unwrap_or_default());
         if to.exists() {
@@ -81,7 +81,7 @@ fn set_documents_aside(found: &Found, copies: &Path) -> Result<(), RepairError> 
 }
 
 /// Moves every segment away that the new one replaces.
-fn set_segments_aside(found: &Found, epoch: u32, copies: &Path) -> Result<(), RepairError> {
+fn move_segments(found: &RunDirectoryContents, epoch: u32, copies: &Path) -> Result<(), RepairError> {
     let to = copies.join("journal");
     fs::create_dir_all(&to).map_err(failed("create", &to))?;
     let journal = found.layout.journal();
@@ -93,12 +93,12 @@ fn set_segments_aside(found: &Found, epoch: u32, copies: &Path) -> Result<(), Re
             fs::rename(&path, to.join(name)).map_err(failed("move", &path))?;
         }
     }
-    sync(&to)?;
-    sync(&journal)
+    sync_directory(&to)?;
+    sync_directory(&journal)
 }
 
 /// A new directory for copies.
-fn copies(root: &Path) -> Result<PathBuf, RepairError> {
+fn create_copies_directory(root: &Path) -> Result<PathBuf, RepairError> {
     for n in 1.. {
         let path = root.join(format!("repair-{n}"));
         match fs::create_dir(&path) {
@@ -116,7 +116,7 @@ fn copy(path: &Path, copies: &Path) -> Result<(), RepairError> {
     copied.map_err(failed("copy", path))
 }
 
-fn sync(directory: &Path) -> Result<(), RepairError> {
+fn sync_directory(directory: &Path) -> Result<(), RepairError> {
     let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(failed("sync", directory))
 }

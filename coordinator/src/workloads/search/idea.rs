@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::digest::Digest;
 
-use super::manifest::{Dedupe, DedupeScope, IdeaFile, Manifest, SkippedIdea};
+use super::manifest::{DuplicateIdeas, DedupeScope, IdeaFile, SearchManifest, SkippedIdea};
 use rollout_protocol::search::NodeId;
 
 /// The idea without what makes no difference: blank lines, white space around lines, the sign of a
 /// bullet, upper case, and what ends a line.
-pub fn normalized(text: &str) -> String {
+pub fn normalize_idea(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines = lines.map(|line| match line.strip_prefix("* ") {
@@ -20,26 +20,26 @@ pub fn normalized(text: &str) -> String {
 }
 
 /// The file of an idea, by its content.
-pub fn file(path: String, content: &[u8]) -> IdeaFile {
+pub fn idea_file(path: String, content: &[u8]) -> IdeaFile {
     let text = String::from_utf8_lossy(content);
     let hex = |digest: Digest| digest.hex();
     IdeaFile {
         path,
         sha256: hex(Digest::sha256(content)),
-        normalized_sha256: hex(Digest::sha256(normalized(&text).as_bytes())),
+        normalized_sha256: hex(Digest::sha256(normalize_idea(&text).as_bytes())),
     }
 }
 
 /// The ideas of a node that are tried: in the order of their file names, without those that repeat
 /// others, at most as many as the search tries on a node. `planned` are ideas chosen for other nodes
 /// of the same depth.
-pub fn choose(
-    manifest: &Manifest,
+pub fn choose_ideas(
+    manifest: &SearchManifest,
     node: NodeId,
     planned: &BTreeMap<String, String>,
-) -> (Vec<IdeaFile>, Dedupe) {
+) -> (Vec<IdeaFile>, DuplicateIdeas) {
     let policy = manifest.run_config.dedupe_scope;
-    let mut known = known(manifest, node, policy, planned);
+    let mut known = known_ideas(manifest, node, policy, planned);
     let mut files = manifest.node(node).generated_idea_files.clone().unwrap_or_default();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
@@ -60,12 +60,12 @@ pub fn choose(
             }
         }
     }
-    (chosen, Dedupe { policy, skipped })
+    (chosen, DuplicateIdeas { policy, skipped })
 }
 
 /// Ideas that may not be repeated, with the file of each.
-fn known(
-    manifest: &Manifest,
+fn known_ideas(
+    manifest: &SearchManifest,
     node: NodeId,
     policy: DedupeScope,
     planned: &BTreeMap<String, String>,
@@ -91,10 +91,10 @@ mod tests {
     fn what_makes_no_difference() {
         let one = "Use a *Cache*\r\n\r\n* first\r\n   * second  \r\n";
         let other = "\nuse a *cache*\n- first\n- second";
-        assert_eq!(normalized(one), other.trim_start());
-        assert_eq!(file("a".into(), one.as_bytes()).normalized_sha256, {
-            file("b".into(), other.as_bytes()).normalized_sha256
+        assert_eq!(normalize_idea(one), other.trim_start());
+        assert_eq!(idea_file("a".into(), one.as_bytes()).normalized_sha256, {
+            idea_file("b".into(), other.as_bytes()).normalized_sha256
         });
-        assert_ne!(normalized("a b"), normalized("a  b"));
+        assert_ne!(normalize_idea("a b"), normalize_idea("a  b"));
     }
 }

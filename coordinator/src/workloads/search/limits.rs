@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::config::SearchLimits;
-use crate::engine::concurrency::Caps;
+use crate::engine::concurrency::ConcurrencyLimits;
 
-impl Caps {
+impl ConcurrencyLimits {
     /// The limits of a search's file.
-    pub fn of_search(limits: &SearchLimits) -> Self {
+    pub fn from_search_limits(limits: &SearchLimits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {
             llm: limits.inflight,

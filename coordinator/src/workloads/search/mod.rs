@@ -10,5 +10,5 @@ pub mod policy;
 pub mod report;
 pub mod repository;
 pub mod score;
-pub mod steady;
+pub mod normalize;
 pub mod validate;

@@ -13,56 +13,56 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_worker::supervise;
 use serde_json::json;
 
-use super::line::{Publisher, Puller};
-use super::{Floor, READER};
-use crate::bench::queue::helper::{Helper, Part};
-use crate::bench::queue::{Fault, Once};
-use crate::bench::usage::Meter;
+use super::messaging::{FloorPublisher, FloorPuller};
+use super::{FloorConfig, READER};
+use crate::bench::queue::helper::{HelperProcess, HelperRole};
+use crate::bench::queue::{QueueBenchError, QueueMeasurement};
+use crate::bench::usage::CpuMeter;
 
 /// Reports between two purges of what was read.
-const PURGE_EVERY: u64 = 4096;
+const PURGE_INTERVAL: u64 = 4096;
 
 /// Requests for reports ask for this many.
-const REPORTS: usize = 2048;
+const MAX_REPORTS_PER_REQUEST: usize = 2048;
 
 /// Runs the loop for so many items, each with so many bytes of journal in `directory`.
 pub(in crate::bench::queue) async fn run(
-    floor: &Floor,
+    floor: &FloorConfig,
     items: u64,
     journal_bytes: usize,
     directory: &Path,
-    meter: &Meter,
-) -> Result<Once, Fault> {
-    let client = async_nats::connect(&floor.url).await.map_err(Fault::of("connect"))?;
+    meter: &CpuMeter,
+) -> Result<QueueMeasurement, QueueBenchError> {
+    let client = async_nats::connect(&floor.url).await.map_err(QueueBenchError::from_display("connect"))?;
     floor.prepare(&client).await?;
-    let helper = Helper::start(&Part::Floor(floor.clone())).await?;
-    let offers = Publisher::new(&client).await?;
-    let reports = Puller::new(&client, &floor.reports(), READER, REPORTS).await?;
+    let helper = HelperProcess::start(&HelperRole::Floor(floor.clone())).await?;
+    let offers = FloorPublisher::new(&client).await?;
+    let reports = FloorPuller::new(&client, &floor.reports(), READER, MAX_REPORTS_PER_REQUEST).await?;
     let file = Arc::new(File::create(directory.join("floor.log"))?);
-    let work = Work { floor: floor.clone(), items, journal_bytes, client, offers, reports, file };
+    let work = FloorCoordinator { floor: floor.clone(), items, journal_bytes, client, offers, reports, file };
     let (before, start) = (meter.read(), Instant::now());
     // A task of its own, as the engine of a run is.
-    let working = supervise::spawn("floor", work.go());
-    working.await.map_err(|panic| Fault::Worker(panic.to_string()))??;
+    let working = supervise::spawn("floor", work.run());
+    working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))??;
     let took = start.elapsed();
     let used = meter.read().since(&before);
     let worker = helper.finish().await?;
-    Ok(Once::new(items, took, used, worker))
+    Ok(QueueMeasurement::new(items, took, used, worker))
 }
 
 /// What the loop works with.
-struct Work {
-    floor: Floor,
+struct FloorCoordinator {
+    floor: FloorConfig,
     items: u64,
     journal_bytes: usize,
     client: async_nats::Client,
-    offers: Publisher,
-    reports: Puller,
+    offers: FloorPublisher,
+    reports: FloorPuller,
     file: Arc<File>,
 }
 
-impl Work {
-    async fn go(self) -> Result<(), Fault> {
+impl FloorCoordinator {
+    async fn run(self) -> Result<(), QueueBenchError> {
         let Self { floor, items, journal_bytes, client, mut offers, mut reports, file } = self;
         let payload = Bytes::from(vec![b'x'; floor.offer_bytes]);
         let (mut offered, mut acknowledged, mut settled) = (0, 0, 0);
@@ -77,16 +77,16 @@ impl Work {
                 writing.push(write(file.clone(), gathered, journal_bytes));
                 gathered = 0;
             }
-            reports.ask().await?;
+            reports.request().await?;
             tokio::select! {
-                arrived = reports.arrived() => {
+                arrived = reports.next_messages() => {
                     gathered += arrived?.len() as u64;
                 }
-                answers = offers.acknowledged() => acknowledged += answers?.len() as u64,
+                answers = offers.next_acknowledged() => acknowledged += answers?.len() as u64,
                 Some(written) = writing.next(), if !writing.is_empty() => {
                     let written = written?;
                     (free, settled) = (free + written, settled + written);
-                    if settled - purged >= PURGE_EVERY {
+                    if settled - purged >= PURGE_INTERVAL {
                         purged = settled;
                         purge(&client, &floor, settled).await?;
                     }
@@ -97,7 +97,7 @@ impl Work {
     }
 }
 
-fn offer_subject(floor: &Floor) -> String {
+fn offer_subject(floor: &FloorConfig) -> String {
     let (item, try_id) = (ItemId::from_bytes(rand::random()), TryId { epoch: 1, n: 1 });
     format!("{}.v1.work.default.c0.{}.{item}.{try_id}", floor.namespace, floor.run)
 }
@@ -114,9 +114,9 @@ async fn write(file: Arc<File>, items: u64, bytes: usize) -> std::io::Result<u64
 }
 
 /// Removes what was read, as runs do. The answer tells nothing new.
-async fn purge(client: &async_nats::Client, floor: &Floor, below: u64) -> Result<(), Fault> {
+async fn purge(client: &async_nats::Client, floor: &FloorConfig, below: u64) -> Result<(), QueueBenchError> {
     let subject = format!("$JS.API.STREAM.PURGE.{}", floor.reports());
     let body = json!({ "filter": floor.report_subject(), "seq": below }).to_string();
     let sent = client.publish_with_reply(subject, client.new_inbox(), body.into()).await;
-    sent.map_err(Fault::of("purge"))
+    sent.map_err(QueueBenchError::from_display("purge"))
 }

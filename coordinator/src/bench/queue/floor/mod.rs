@@ -9,7 +9,7 @@
 //!   the offer when the report is acknowledged
 
 mod coordinator;
-mod line;
+mod messaging;
 mod worker;
 
 use std::time::Duration;
@@ -21,12 +21,12 @@ use rollout_protocol::limits;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::coordinator::run;
-pub(super) use self::worker::Worker;
-use super::Fault;
+pub(super) use self::worker::FloorWorker;
+use super::QueueBenchError;
 
 /// What both processes have to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Floor {
+pub(super) struct FloorConfig {
     pub(super) url: String,
     pub(super) namespace: String,
     /// The token of the run in subjects.
@@ -41,7 +41,7 @@ const CONSUMER: &str = "default-c0";
 /// The reader of reports.
 const READER: &str = "reader";
 
-impl Floor {
+impl FloorConfig {
     fn work(&self) -> String {
         format!("{}_WORK", self.namespace.to_ascii_uppercase())
     }
@@ -55,7 +55,7 @@ impl Floor {
     }
 
     /// Makes streams and consumers with the settings that runs use.
-    async fn prepare(&self, client: &async_nats::Client) -> Result<(), Fault> {
+    async fn prepare(&self, client: &async_nats::Client) -> Result<(), QueueBenchError> {
         let context = jetstream::new(client.clone());
         let work = Config {
             name: self.work(),
@@ -76,8 +76,8 @@ impl Floor {
             filter_subject: format!("{}.v1.work.default.c0.>", self.namespace),
             ..pull::Config::default()
         };
-        let stream = make(&context, work).await?;
-        stream.create_consumer(offers).await.map_err(Fault::of("make a consumer"))?;
+        let stream = create_stream(&context, work).await?;
+        stream.create_consumer(offers).await.map_err(QueueBenchError::from_display("make a consumer"))?;
         let reports = Config {
             name: self.reports(),
             subjects: vec![format!("{}.v1.report.*", self.namespace)],
@@ -96,12 +96,12 @@ impl Floor {
             filter_subject: self.report_subject(),
             ..pull::Config::default()
         };
-        let stream = make(&context, reports).await?;
-        stream.create_consumer(reader).await.map_err(Fault::of("make a consumer"))?;
+        let stream = create_stream(&context, reports).await?;
+        stream.create_consumer(reader).await.map_err(QueueBenchError::from_display("make a consumer"))?;
         Ok(())
     }
 }
 
-async fn make(context: &Context, config: Config) -> Result<Stream, Fault> {
-    context.create_stream(config).await.map_err(Fault::of("make a stream"))
+async fn create_stream(context: &Context, config: Config) -> Result<Stream, QueueBenchError> {
+    context.create_stream(config).await.map_err(QueueBenchError::from_display("make a stream"))
 }

@@ -6,50 +6,50 @@ use async_nats::Client;
 use bytes::Bytes;
 use rollout_worker::supervise;
 
-use super::line::{Publisher, Puller};
-use super::{CONSUMER, Floor};
-use crate::bench::queue::Fault;
+use super::messaging::{FloorPublisher, FloorPuller};
+use super::{CONSUMER, FloorConfig};
+use crate::bench::queue::QueueBenchError;
 
 /// Reports whatever is offered.
 #[derive(Debug)]
-pub(in crate::bench::queue) struct Worker {
+pub(in crate::bench::queue) struct FloorWorker {
     client: Client,
-    floor: Floor,
-    offers: Puller,
-    reports: Publisher,
+    floor: FloorConfig,
+    offers: FloorPuller,
+    reports: FloorPublisher,
 }
 
-impl Worker {
-    pub(in crate::bench::queue) async fn connect(floor: Floor) -> Result<Self, Fault> {
-        let client = async_nats::connect(&floor.url).await.map_err(Fault::of("connect"))?;
-        let mut offers = Puller::new(&client, &floor.work(), CONSUMER, floor.window).await?;
-        offers.ask().await?;
-        let reports = Publisher::new(&client).await?;
+impl FloorWorker {
+    pub(in crate::bench::queue) async fn connect(floor: FloorConfig) -> Result<Self, QueueBenchError> {
+        let client = async_nats::connect(&floor.url).await.map_err(QueueBenchError::from_display("connect"))?;
+        let mut offers = FloorPuller::new(&client, &floor.work(), CONSUMER, floor.window).await?;
+        offers.request().await?;
+        let reports = FloorPublisher::new(&client).await?;
         Ok(Self { client, floor, offers, reports })
     }
 
     /// Works until it is dropped.
-    pub(in crate::bench::queue) async fn work(self) -> Result<(), Fault> {
+    pub(in crate::bench::queue) async fn run(self) -> Result<(), QueueBenchError> {
         let working = supervise::spawn("floor", self.report());
-        working.await.map_err(|panic| Fault::Worker(panic.to_string()))?
+        working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?
     }
 
-    async fn report(mut self) -> Result<(), Fault> {
+    async fn report(mut self) -> Result<(), QueueBenchError> {
         let payload = Bytes::from(vec![b'x'; self.floor.report_bytes]);
         let subject = self.floor.report_subject();
         let (mut number, mut unacknowledged) = (0, HashMap::new());
         loop {
-            self.offers.ask().await?;
+            self.offers.request().await?;
             tokio::select! {
-                offers = self.offers.arrived() => for offer in offers? {
+                offers = self.offers.next_messages() => for offer in offers? {
                     number += 1;
-                    unacknowledged.insert(number, offer.reply.ok_or(Fault::Closed)?);
+                    unacknowledged.insert(number, offer.reply.ok_or(QueueBenchError::Closed)?);
                     self.reports.publish(number, subject.clone(), payload.clone()).await?;
                 },
-                reported = self.reports.acknowledged() => for number in reported? {
+                reported = self.reports.next_acknowledged() => for number in reported? {
                     let Some(reply) = unacknowledged.remove(&number) else { continue };
                     let acknowledged = self.client.publish(reply, Bytes::from_static(b"+ACK")).await;
-                    acknowledged.map_err(Fault::of("acknowledge"))?;
+                    acknowledged.map_err(QueueBenchError::from_display("acknowledge"))?;
                 },
             }
         }

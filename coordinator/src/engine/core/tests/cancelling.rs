@@ -3,28 +3,28 @@
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::fleet::{line, planned};
+use super::fleet::{running_execution, planned};
 use super::*;
 
-fn cancel(world: &mut World, items: &[u8]) -> CommandReceipt {
+fn cancel(world: &mut CoreFixture, items: &[u8]) -> CommandReceipt {
     let items = items.iter().map(|n| planned(*n, 1)).collect();
-    world.handle(Input::Cancel { id: 7, items });
+    world.handle(CoreInput::Cancel { id: 7, items });
     let mut receipts = world.effects.iter().filter_map(|effect| match effect {
-        Effect::Receipt { id: 7, receipt } => Some(receipt.clone()),
+        CoreEffect::Receipt { id: 7, receipt } => Some(receipt.clone()),
         _ => None,
     });
     receipts.next_back().expect("a receipt")
 }
 
-fn outcomes(world: &World) -> Vec<(u8, ItemOutcome)> {
+fn outcomes(world: &CoreFixture) -> Vec<(u8, ItemOutcome)> {
     let settled = world.settled().into_iter();
     settled.map(|settled| (settled.item.as_bytes()[0], settled.verdict.outcome)).collect()
 }
 
 #[test]
 fn what_nobody_runs_is_cancelled_at_once_and_what_runs_is_stopped() {
-    let mut world = World::elsewhere(3, 2);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(3, 2);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     let receipt = cancel(&mut world, &[0, 1, 2]);
     assert_eq!((receipt.named, receipt.settled, receipt.ended), (3, 0, 3));
     assert_eq!(outcomes(&world), [(1, ItemOutcome::Cancelled), (2, ItemOutcome::Cancelled)]);
@@ -35,15 +35,15 @@ fn what_nobody_runs_is_cancelled_at_once_and_what_runs_is_stopped() {
     assert_eq!(outcomes(&world).last(), Some(&(0, ItemOutcome::Cancelled)));
     assert!(world.core.is_complete());
     assert_eq!(world.core.in_flight(), 0);
-    world.same_from_the_journal();
+    world.assert_replay_matches();
 }
 
 #[test]
 fn items_that_nobody_asked_for_yet_are_never_offered() {
-    let mut world = World::elsewhere(1, 4);
+    let mut world = CoreFixture::remote(1, 4);
     let receipt = cancel(&mut world, &[5]);
     assert_eq!((receipt.named, receipt.ended), (1, 1));
-    world.handle(Input::Items(vec![planned(5, 1)]));
+    world.handle(CoreInput::Items(vec![planned(5, 1)]));
     assert_eq!(world.offered(), [(item(0), FIRST)]);
     let replayed = world.take_over(&[1, 1, 1, 1, 1, 1]);
     assert_eq!(replayed[0].item, item(5));
@@ -52,8 +52,8 @@ fn items_that_nobody_asked_for_yet_are_never_offered() {
 
 #[test]
 fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
-    let mut world = World::elsewhere(2, 2);
-    world.show(&[("a", &[line(0, FIRST, 1, false), line(1, FIRST, 2, false)])]);
+    let mut world = CoreFixture::remote(2, 2);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false), running_execution(1, FIRST, 2, false)])]);
     world.report(0, FIRST, 9, 1, ok(0.5));
     assert!(world.settled().is_empty(), "withheld: execution 1 is newer");
     cancel(&mut world, &[0, 1]);
@@ -69,23 +69,23 @@ fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
 
 #[test]
 fn every_word_of_a_cancelled_item_is_answered_with_a_stop() {
-    let mut world = World::elsewhere(2, 2);
+    let mut world = CoreFixture::remote(2, 2);
     cancel(&mut world, &[0]);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Drop));
     world.report(0, FIRST, 2, 1, ReportBody::Started);
     assert_eq!(world.stops(), [exec(2)]);
-    world.watch(1, &[("a", &[line(0, FIRST, 3, false)])]);
+    world.watch(1, &[("a", &[running_execution(0, FIRST, 3, false)])]);
     assert_eq!(world.stops(), [exec(2), exec(3)]);
-    world.watch(4, &[("a", &[line(0, FIRST, 3, false)])]);
+    world.watch(4, &[("a", &[running_execution(0, FIRST, 3, false)])]);
     assert_eq!(world.stops().len(), 2, "it was told a moment ago");
-    world.watch(2, &[("a", &[line(0, FIRST, 3, false)])]);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 3, false)])]);
     assert_eq!(world.stops().len(), 3);
 }
 
 #[test]
 fn a_cancelled_item_whose_worker_is_gone_settles_when_it_is_lost() {
-    let mut world = World::elsewhere(1, 1);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     cancel(&mut world, &[0]);
     world.watch(61, &[]);
     world.observe(&[]);
@@ -94,7 +94,7 @@ fn a_cancelled_item_whose_worker_is_gone_settles_when_it_is_lost() {
 
 #[test]
 fn a_cancel_ends_the_waiting_for_a_retry() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     cancel(&mut world, &[0]);
     assert_eq!(outcomes(&world), [(0, ItemOutcome::Cancelled)]);
@@ -105,17 +105,17 @@ fn a_cancel_ends_the_waiting_for_a_retry() {
 
 #[test]
 fn a_stop_gives_back_what_nobody_runs_and_is_quiet_when_the_rest_has_ended() {
-    let mut world = World::elsewhere(3, 2);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
-    world.handle(Input::Stop(StopLevel::Drain));
+    let mut world = CoreFixture::remote(3, 2);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
+    world.handle(CoreInput::Stop(StopLevel::Drain));
     assert_eq!(world.withdrawn(), [(item(1), FIRST), (item(0), FIRST)]);
     assert_eq!((world.core.in_flight(), world.core.is_quiet()), (1, false));
     assert_eq!(world.ask(1, 1, FIRST, 2), Some(ClaimAnswer::Drop));
     world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
     assert!(world.core.is_quiet());
-    world.show(&[("a", &[line(1, FIRST, 3, false)])]);
+    world.show(&[("a", &[running_execution(1, FIRST, 3, false)])]);
     assert!(!world.core.is_quiet(), "somebody had taken it unseen");
-    world.watch(6, &[("a", &[line(1, FIRST, 3, false)])]);
+    world.watch(6, &[("a", &[running_execution(1, FIRST, 3, false)])]);
     assert_eq!(world.stops(), [exec(3)], "it missed that the run stops");
     world.report(1, FIRST, 3, 1, ok(1.0));
     assert!(world.core.is_quiet());

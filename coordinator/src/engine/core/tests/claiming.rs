@@ -2,44 +2,44 @@
 
 use rollout_protocol::wire::heartbeat::Heartbeat;
 
-use super::fleet::line;
+use super::fleet::running_execution;
 use super::*;
 
 #[test]
 fn a_try_that_nobody_else_can_have_runs_at_once() {
-    let mut world = World::elsewhere(2, 2);
+    let mut world = CoreFixture::remote(2, 2);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run), "the watch has just begun");
     assert_eq!(world.ask(2, 0, FIRST, 1), Some(ClaimAnswer::Run), "its answer was lost");
-    let claims = world.journal.iter().filter(|(_, r)| matches!(r, Record::Claimed { .. }));
+    let claims = world.journal.iter().filter(|(_, r)| matches!(r, JournalRecord::Claimed { .. }));
     assert_eq!(claims.count(), 1);
 }
 
 #[test]
 fn what_a_live_worker_shows_is_not_run_beside() {
-    let mut world = World::elsewhere(1, 1);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Hold));
-    world.watch(70, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(70, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.ask(2, 0, FIRST, 3), Some(ClaimAnswer::Hold));
 }
 
 #[test]
 fn an_execution_that_was_just_answered_is_not_run_beside_though_no_hello_shows_it_yet() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.watch(100, &[]);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run));
     assert_eq!(world.ask(2, 0, FIRST, 2), None);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.answer(2), Some(ClaimAnswer::Hold));
 }
 
 #[test]
 fn before_a_run_what_nobody_shows_is_lost() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
     assert_eq!((world.ask(1, 0, FIRST, 2), world.lookups()), (None, 1));
-    world.handle(Input::Found { item: item(0), reports: Vec::new() });
+    world.handle(CoreInput::Found { item: item(0), reports: Vec::new() });
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
     assert_eq!(world.offered().len(), 1, "under the same try");
@@ -51,20 +51,20 @@ fn before_a_run_what_nobody_shows_is_lost() {
 
 #[test]
 fn before_a_run_the_results_of_what_is_gone_are_looked_for() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     let reports = vec![fleet::marker(0, FIRST, 1, ok(1.0))];
-    world.handle(Input::Found { item: item(0), reports });
+    world.handle(CoreInput::Found { item: item(0), reports });
     assert_eq!(world.answer(1), Some(ClaimAnswer::Drop));
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
 }
 
 #[test]
 fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     world.watch(14, &[]);
@@ -75,8 +75,8 @@ fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
 
 #[test]
 fn a_claim_may_settle_the_item_and_is_dropped_then() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(2, &[("a", &[line(0, FIRST, 2, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 2, false)])]);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty());
     assert_eq!(world.ask(1, 0, FIRST, 3), Some(ClaimAnswer::Drop), "withheld and eligible");
@@ -87,26 +87,26 @@ fn a_claim_may_settle_the_item_and_is_dropped_then() {
 
 #[test]
 fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
-    let mut world = World::elsewhere(2, 2);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(2, 2);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.take_over(&[1, 1]);
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     assert_eq!(world.ask(2, 1, FIRST, 3), None, "somebody may have taken it before");
     world.watch(30, &[]);
     assert_eq!(world.ask(3, 0, FIRST, 2), None);
-    world.watch(10, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(10, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     let both = (world.answer(1), world.answer(3));
     assert_eq!(both, (Some(ClaimAnswer::Hold), Some(ClaimAnswer::Hold)), "under every name it was asked");
     assert_eq!(world.answer(2), None);
-    world.watch(25, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(25, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.answer(2), Some(ClaimAnswer::Run));
 }
 
 #[test]
 fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(Input::HellosKept(Duration::from_secs(61)));
+    world.handle(CoreInput::HellosKept(Duration::from_secs(61)));
     assert_eq!(world.ask(1, 0, FIRST, 2), None, "nobody was heard yet");
     world.watch(2, &[("a", &[]), ("b", &[])]);
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
@@ -114,9 +114,9 @@ fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard(
 
 #[test]
 fn hellos_that_were_not_kept_for_a_lease_before_a_takeover_prove_nothing() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(Input::HellosKept(Duration::from_secs(59)));
+    world.handle(CoreInput::HellosKept(Duration::from_secs(59)));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     world.watch(20, &[("a", &[])]);
     assert_eq!(world.answer(1), None);
@@ -124,42 +124,42 @@ fn hellos_that_were_not_kept_for_a_lease_before_a_takeover_prove_nothing() {
 
 #[test]
 fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_be_gone() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(Input::HellosKept(Duration::from_secs(600)));
+    world.handle(CoreInput::HellosKept(Duration::from_secs(600)));
     let silent = |age, gone| {
-        let hello = fleet::hello("b", Vec::new());
+        let hello = fleet::heartbeat("b", Vec::new());
         ReceivedHeartbeat { hello: Heartbeat { gone, ..hello }, age: Duration::from_secs(age) }
     };
-    let live = || ReceivedHeartbeat { hello: fleet::hello("a", Vec::new()), age: Duration::ZERO };
-    world.handle(Input::Hellos(vec![silent(5, false)]));
+    let live = || ReceivedHeartbeat { hello: fleet::heartbeat("a", Vec::new()), age: Duration::ZERO };
+    world.handle(CoreInput::Hellos(vec![silent(5, false)]));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     for second in 0..10 {
         world.wait(1000);
-        world.handle(Input::Hellos(vec![live(), silent(6 + second, false)]));
+        world.handle(CoreInput::Hellos(vec![live(), silent(6 + second, false)]));
     }
     assert_eq!(world.answer(1), None, "it may come back and show that it runs it");
     world.wait(1000);
-    world.handle(Input::Hellos(vec![live(), silent(20, true)]));
+    world.handle(CoreInput::Hellos(vec![live(), silent(20, true)]));
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
 }
 
 #[test]
 fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
-    let mut world = World::elsewhere(3, 2);
+    let mut world = CoreFixture::remote(3, 2);
     world.watch(50, &[]);
-    world.handle(Input::Reconnected);
+    world.handle(CoreInput::Reconnected);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.ask(1, 2, FIRST, 2), Some(ClaimAnswer::Run), "offered after it");
     assert_eq!(world.ask(2, 1, FIRST, 3), None);
-    world.watch(61, &[("a", &[line(2, FIRST, 2, false)])]);
+    world.watch(61, &[("a", &[running_execution(2, FIRST, 2, false)])]);
     assert_eq!(world.answer(2), Some(ClaimAnswer::Run));
 }
 
 #[test]
 fn a_pause_of_the_coordinator_proves_nothing() {
-    let mut world = World::elsewhere(1, 1);
-    let running = [line(0, FIRST, 1, false)];
+    let mut world = CoreFixture::remote(1, 1);
+    let running = [running_execution(0, FIRST, 1, false)];
     world.watch(70, &[("a", &running)]);
     world.wait(50_000);
     assert_eq!(world.ask(1, 0, FIRST, 2), None, "it was the coordinator that saw nothing");
@@ -170,7 +170,7 @@ fn a_pause_of_the_coordinator_proves_nothing() {
 
 #[test]
 fn what_is_not_owed_is_dropped() {
-    let mut world = World::elsewhere(2, 1);
+    let mut world = CoreFixture::remote(2, 1);
     assert_eq!(world.ask(1, 0, SECOND, 1), Some(ClaimAnswer::Drop), "a try that nobody journalled");
     assert_eq!(world.ask(2, 1, FIRST, 1), Some(ClaimAnswer::Drop), "not offered");
     world.report(0, FIRST, 1, 1, outage());
@@ -184,12 +184,12 @@ fn what_is_not_owed_is_dropped() {
 
 #[test]
 fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(80, &[]);
     world.observe(&[(0, FIRST, true)]);
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Hold));
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
@@ -197,14 +197,14 @@ fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
 
 #[test]
 fn hellos_are_journalled_once() {
-    let mut world = World::elsewhere(1, 1);
-    let running = [line(0, FIRST, 1, false), line(9, FIRST, 2, false), line(0, FIRST, 3, true)];
+    let mut world = CoreFixture::remote(1, 1);
+    let running = [running_execution(0, FIRST, 1, false), running_execution(9, FIRST, 2, false), running_execution(0, FIRST, 3, true)];
     world.watch(1, &[("a", &running)]);
     let records = world.journal.len();
     world.watch(10, &[("a", &running)]);
     assert_eq!(world.journal.len(), records);
     let heard = world.journal.iter().filter_map(|(_, record)| match record {
-        Record::Heard { executions, .. } => Some(executions.len()),
+        JournalRecord::Heard { executions, .. } => Some(executions.len()),
         _ => None,
     });
     assert_eq!(heard.collect::<Vec<_>>(), [1], "not a claim, not another plan's");
@@ -212,8 +212,8 @@ fn hellos_are_journalled_once() {
 
 #[test]
 fn an_execution_first_heard_of_by_a_hello_is_newer_than_a_result_nobody_had_heard_of() {
-    let mut world = World::elsewhere(1, 1);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.report(0, FIRST, 2, 1, ok(0.0));
     assert!(world.settled().is_empty());
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -222,9 +222,9 @@ fn an_execution_first_heard_of_by_a_hello_is_newer_than_a_result_nobody_had_hear
 
 #[test]
 fn an_old_hello_shows_nothing() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.now_ms = 100_000;
-    let hello = fleet::hello("a", vec![line(0, FIRST, 1, false)]);
-    world.handle(Input::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
+    let hello = fleet::heartbeat("a", vec![running_execution(0, FIRST, 1, false)]);
+    world.handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Run));
 }

@@ -2,13 +2,13 @@
 
 use rollout_protocol::limits::{DEATHS_BEFORE_SOLO, MAX_DEATHS, SOLO_DEATHS, TRIES_PER_ITEM};
 
-use super::fleet::line;
+use super::fleet::running_execution;
 use super::*;
 
 /// The class of the last offer.
-fn class(world: &World) -> SizeClass {
+fn class(world: &CoreFixture) -> SizeClass {
     let mut offers = world.effects.iter().filter_map(|effect| match effect {
-        Effect::Offer { class, .. } => Some(*class),
+        CoreEffect::Offer { class, .. } => Some(*class),
         _ => None,
     });
     offers.next_back().expect("an offer")
@@ -20,7 +20,7 @@ fn nth(n: u32) -> TryId {
 
 #[test]
 fn after_two_deaths_an_item_runs_alone_and_after_three_more_it_is_poisoned() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     for n in 1..=DEATHS_BEFORE_SOLO {
         assert_eq!(class(&world), SizeClass(0));
         world.report(0, nth(n), u64::from(n), 1, lost(LostReason::WorkerDied));
@@ -36,12 +36,12 @@ fn after_two_deaths_an_item_runs_alone_and_after_three_more_it_is_poisoned() {
     let error = settled[0].verdict.error.clone().expect("an error");
     assert_eq!((error.code.clone(), error.is_retryable()), (ErrorCode::POISONED, false));
     assert_eq!(settled[0].superseded.len(), 5, "every execution is kept");
-    world.same_from_the_journal();
+    world.assert_replay_matches();
 }
 
 #[test]
 fn an_innocent_item_that_died_in_company_ends_normally() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     for n in 1..=DEATHS_BEFORE_SOLO {
         world.report(0, nth(n), u64::from(n), 1, lost(LostReason::WorkerDied));
     }
@@ -51,7 +51,7 @@ fn an_innocent_item_that_died_in_company_ends_normally() {
 
 #[test]
 fn deaths_that_nobody_can_attribute_have_a_bound_too() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     // Heard of only by their loss, under a try that is over.
     for e in 1..=u64::from(MAX_DEATHS) {
         assert!(world.settled().is_empty());
@@ -62,7 +62,7 @@ fn deaths_that_nobody_can_attribute_have_a_bound_too() {
 
 #[test]
 fn a_death_is_withdrawn_when_the_execution_reports_after_all() {
-    let mut world = World::elsewhere(1, 1);
+    let mut world = CoreFixture::remote(1, 1);
     world.report(0, nth(1), 1, 1, lost(LostReason::WorkerDied));
     world.report(0, nth(2), 2, 1, lost(LostReason::WorkerDied));
     assert_eq!(class(&world), SizeClass::SOLO);
@@ -74,8 +74,8 @@ fn a_death_is_withdrawn_when_the_execution_reports_after_all() {
 
 #[test]
 fn what_is_out_of_reach_is_dead_only_after_it_was_for_as_long_as_a_worker_goes_on() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(1, &[("a", &[line(0, nth(1), 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(1, &[("a", &[running_execution(0, nth(1), 1, false)])]);
     world.watch(90, &[("b", &[])]);
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
@@ -85,13 +85,13 @@ fn what_is_out_of_reach_is_dead_only_after_it_was_for_as_long_as_a_worker_goes_o
     assert_eq!(world.lost_executions().last(), Some(&died));
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.lost_executions().len(), 2, "once");
-    world.same_from_the_journal();
+    world.assert_replay_matches();
 }
 
 #[test]
 fn the_word_of_its_host_says_more_than_silence() {
-    let mut world = World::elsewhere(1, 1);
-    world.watch(1, &[("a", &[line(0, nth(1), 1, false)])]);
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(1, &[("a", &[running_execution(0, nth(1), 1, false)])]);
     world.watch(90, &[("b", &[])]);
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.offered().len(), 1, "it will be delivered again");
@@ -104,7 +104,7 @@ fn the_word_of_its_host_says_more_than_silence() {
 #[test]
 fn what_we_ended_ourselves_counts_as_nothing() {
     for reason in [LostReason::Stopped, LostReason::ProcessDied, LostReason::Outage] {
-        let mut world = World::elsewhere(1, 1);
+        let mut world = CoreFixture::remote(1, 1);
         for n in 1..=2 * TRIES_PER_ITEM {
             world.report(0, nth(n), u64::from(n), 1, lost(reason));
         }

@@ -16,7 +16,7 @@ const ITEMS: u8 = 3;
 const LEASE: u64 = 60_000;
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum FleetStep {
     Deliver(usize, usize),
     Finish(usize, bool),
     /// Milliseconds pass; living workers say hello and extend what they hold.
@@ -40,28 +40,28 @@ enum Step {
     Respecify(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = FleetStep> {
     prop_oneof![
-        8 => (any::<usize>(), 0usize..2).prop_map(|(n, w)| Step::Deliver(n, w)),
-        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, ok)| Step::Finish(n, ok)),
-        5 => (0u64..3000).prop_map(Step::Wait),
-        3 => (20_000u64..70_000).prop_map(Step::Wait),
-        3 => Just(Step::Observe),
-        1 => (0usize..2).prop_map(Step::Die),
-        2 => (0usize..2).prop_map(Step::Return),
-        2 => (0usize..2).prop_map(Step::Cut),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Wipe),
-        1 => Just(Step::Takeover),
-        1 => (0usize..3, 0usize..3).prop_map(|(small, large)| Step::Room(small, large)),
-        1 => any::<usize>().prop_map(Step::Cancel),
-        1 => any::<usize>().prop_map(Step::Respecify),
+        8 => (any::<usize>(), 0usize..2).prop_map(|(n, w)| FleetStep::Deliver(n, w)),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, ok)| FleetStep::Finish(n, ok)),
+        5 => (0u64..3000).prop_map(FleetStep::Wait),
+        3 => (20_000u64..70_000).prop_map(FleetStep::Wait),
+        3 => Just(FleetStep::Observe),
+        1 => (0usize..2).prop_map(FleetStep::Die),
+        2 => (0usize..2).prop_map(FleetStep::Return),
+        2 => (0usize..2).prop_map(FleetStep::Cut),
+        1 => Just(FleetStep::Restart),
+        1 => Just(FleetStep::Wipe),
+        1 => Just(FleetStep::Takeover),
+        1 => (0usize..3, 0usize..3).prop_map(|(small, large)| FleetStep::Room(small, large)),
+        1 => any::<usize>().prop_map(FleetStep::Cancel),
+        1 => any::<usize>().prop_map(FleetStep::Respecify),
     ]
 }
 
 /// A message in the queue.
 #[derive(Debug, Clone, Copy)]
-struct Message {
+struct QueuedTry {
     try_id: TryId,
     spec: u8,
     delivered: u32,
@@ -70,7 +70,7 @@ struct Message {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Execution {
+struct FleetExecution {
     item: u8,
     try_id: TryId,
     spec: u8,
@@ -81,39 +81,39 @@ struct Execution {
 }
 
 #[derive(Debug, Default)]
-struct Worker {
+struct FleetWorker {
     process: u32,
     dead: bool,
     cut: bool,
     /// Until when every delivery is suspicious.
     suspicious: u64,
-    executions: Vec<Execution>,
+    executions: Vec<FleetExecution>,
     /// What a former process ran.
-    left: Vec<Execution>,
+    left: Vec<FleetExecution>,
     /// Ends that are not reported yet.
-    spool: Vec<(Execution, ReportBody)>,
+    spool: Vec<(FleetExecution, ReportBody)>,
 }
 
 struct Fleet {
-    world: World,
-    workers: [Worker; 2],
-    queue: BTreeMap<u8, Message>,
+    world: CoreFixture,
+    workers: [FleetWorker; 2],
+    queue: BTreeMap<u8, QueuedTry>,
     hellos: BTreeMap<String, (u64, Heartbeat)>,
     /// Every report, in the stream and the store alike.
     said: Vec<PositionedReport>,
     markers: Vec<Report>,
     next_exec: u64,
     next_question: u64,
-    questions: BTreeMap<u64, (usize, Execution)>,
+    questions: BTreeMap<u64, (usize, FleetExecution)>,
     seen: usize,
-    settled: BTreeMap<ItemId, Settled>,
+    settled: BTreeMap<ItemId, ItemSettlement>,
     specs: BTreeMap<u8, u8>,
 }
 
 impl Fleet {
     fn new() -> Self {
         let mut fleet = Self {
-            world: World::elsewhere(ITEMS, 2),
+            world: CoreFixture::remote(ITEMS, 2),
             workers: Default::default(),
             queue: BTreeMap::new(),
             hellos: BTreeMap::new(),
@@ -130,7 +130,7 @@ impl Fleet {
         fleet
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: CoreInput) {
         self.world.handle(input);
         self.perform();
     }
@@ -141,28 +141,28 @@ impl Fleet {
             let effect = self.world.effects[self.seen].clone();
             self.seen += 1;
             match effect {
-                Effect::Offer { item, try_id, .. } => {
+                CoreEffect::Offer { item, try_id, .. } => {
                     let n = item.as_bytes()[0];
                     let spec = self.specs[&n];
-                    let message = Message { try_id, spec, delivered: 0, until: 0 };
+                    let message = QueuedTry { try_id, spec, delivered: 0, until: 0 };
                     assert!(self.queue.insert(n, message).is_none(), "two tries in the queue");
                 }
-                Effect::Withdraw { item, try_id } => self.remove(item.as_bytes()[0], try_id),
-                Effect::Answer { id, answer } => self.answered(id, answer),
-                Effect::Settled(settled) => {
+                CoreEffect::Withdraw { item, try_id } => self.remove(item.as_bytes()[0], try_id),
+                CoreEffect::Answer { id, answer } => self.answered(id, answer),
+                CoreEffect::Settled(settled) => {
                     let former = self.settled.insert(settled.item, (*settled).clone());
                     assert!(former.is_none(), "settled twice: {settled:?}");
                 }
-                Effect::LookForResults { item } => {
+                CoreEffect::LookForResults { item } => {
                     let of_item = |report: &&Report| report.item == item;
                     let reports = self.markers.iter().filter(of_item).cloned().collect();
-                    self.world.handle(Input::Found { item, reports });
+                    self.world.handle(CoreInput::Found { item, reports });
                 }
-                Effect::StopExecution { exec, .. } => self.stopped(exec),
-                Effect::Retry(_)
-                | Effect::Lost { .. }
-                | Effect::Receipt { .. }
-                | Effect::Stop(_) => {}
+                CoreEffect::StopExecution { exec, .. } => self.stopped(exec),
+                CoreEffect::Retry(_)
+                | CoreEffect::Lost { .. }
+                | CoreEffect::Receipt { .. }
+                | CoreEffect::Stop(_) => {}
             }
         }
     }
@@ -185,7 +185,7 @@ impl Fleet {
         match answer {
             ClaimAnswer::Run => {
                 worker.executions[place].claiming = false;
-                self.nobody_else_shows(w, &execution);
+                self.assert_shown_by_no_other(w, &execution);
             }
             ClaimAnswer::Hold => drop(worker.executions.remove(place)),
             ClaimAnswer::Drop => {
@@ -196,7 +196,7 @@ impl Fleet {
     }
 
     /// Nothing is told to run beside what a connected worker shows.
-    fn nobody_else_shows(&self, w: usize, execution: &Execution) {
+    fn assert_shown_by_no_other(&self, w: usize, execution: &FleetExecution) {
         let floor = self.world.core.rows[&item(execution.item)].floor;
         for other in self.workers.iter().filter(|worker| !worker.dead && !worker.cut) {
             let beside = other.executions.iter().find(|e| {
@@ -213,7 +213,7 @@ impl Fleet {
     fn stopped(&mut self, exec_id: ExecId) {
         for w in 0..2 {
             let worker = &mut self.workers[w];
-            let running = |e: &Execution| exec(e.exec) == exec_id && !e.claiming;
+            let running = |e: &FleetExecution| exec(e.exec) == exec_id && !e.claiming;
             if let Some(place) = worker.executions.iter().position(running)
                 && !worker.cut
             {
@@ -224,49 +224,49 @@ impl Fleet {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: FleetStep) {
         match step {
-            Step::Deliver(n, w) => self.deliver(n, w),
-            Step::Finish(n, fine) => self.finish(n, fine),
-            Step::Wait(ms) => self.wait(ms),
-            Step::Observe => self.observe(),
-            Step::Die(w) => {
+            FleetStep::Deliver(n, w) => self.deliver(n, w),
+            FleetStep::Finish(n, fine) => self.finish(n, fine),
+            FleetStep::Wait(ms) => self.wait(ms),
+            FleetStep::Observe => self.observe(),
+            FleetStep::Die(w) => {
                 let worker = &mut self.workers[w];
                 worker.dead = true;
                 let executions = std::mem::take(&mut worker.executions);
                 worker.left.extend(executions.into_iter().filter(|e| !e.claiming));
             }
-            Step::Return(w) => self.come_back(w),
-            Step::Cut(w) => {
+            FleetStep::Return(w) => self.reconnect_worker(w),
+            FleetStep::Cut(w) => {
                 let worker = &mut self.workers[w];
                 worker.cut = !worker.cut;
                 if !worker.cut {
                     worker.suspicious = self.world.now_ms + LEASE;
-                    self.hello(w);
+                    self.send_heartbeat(w);
                     self.publish(w);
                 }
             }
-            Step::Restart => {
+            FleetStep::Restart => {
                 for message in self.queue.values_mut() {
                     (message.until, message.delivered) = (0, 0);
                 }
                 self.reconnected();
             }
-            Step::Wipe => {
+            FleetStep::Wipe => {
                 self.queue.clear();
                 self.reconnected();
             }
-            Step::Takeover => self.take_over(),
-            Step::Room(small, large) => {
+            FleetStep::Takeover => self.take_over(),
+            FleetStep::Room(small, large) => {
                 let rooms = [(SizeClass(0), small), (SizeClass(1), large)];
-                self.handle(Input::Room(rooms.into()));
+                self.handle(CoreInput::Room(rooms.into()));
             }
-            Step::Cancel(n) => {
+            FleetStep::Cancel(n) => {
                 let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
                 let items = vec![planned(n, self.specs[&n])];
-                self.handle(Input::Cancel { id: 0, items });
+                self.handle(CoreInput::Cancel { id: 0, items });
             }
-            Step::Respecify(n) => {
+            FleetStep::Respecify(n) => {
                 let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
                 if !self.settled.contains_key(&item(n)) {
                     *self.specs.get_mut(&n).expect("planned") += 1;
@@ -281,7 +281,7 @@ impl Fleet {
             worker.suspicious = self.world.now_ms + LEASE;
         }
         self.hellos.clear();
-        self.handle(Input::Reconnected);
+        self.handle(CoreInput::Reconnected);
     }
 
     fn take_over(&mut self) {
@@ -312,8 +312,8 @@ impl Fleet {
         let message = self.queue.get_mut(&item).expect("free");
         message.delivered += 1;
         message.until = now + LEASE;
-        let Message { try_id, spec, delivered, .. } = *message;
-        let same = |e: &Execution| (e.item, e.try_id) == (item, try_id);
+        let QueuedTry { try_id, spec, delivered, .. } = *message;
+        let same = |e: &FleetExecution| (e.item, e.try_id) == (item, try_id);
         if self.workers[w].executions.iter().any(same) {
             // What runs here keeps the message alive.
             return;
@@ -321,14 +321,14 @@ impl Fleet {
         self.next_exec += 1;
         let claiming = delivered > 1 || try_id.n > 1 || now < worker.suspicious;
         let exec = self.next_exec;
-        let execution = Execution { item, try_id, spec, exec, claiming, shown: false };
+        let execution = FleetExecution { item, try_id, spec, exec, claiming, shown: false };
         self.workers[w].executions.push(execution);
         if claiming {
             self.ask(w, execution);
         }
     }
 
-    fn ask(&mut self, w: usize, execution: Execution) {
+    fn ask(&mut self, w: usize, execution: FleetExecution) {
         self.next_question += 1;
         let id = self.next_question;
         self.questions.insert(id, (w, execution));
@@ -341,12 +341,12 @@ impl Fleet {
             worker: self.name(w).parse().expect("valid"),
             stage: None,
         };
-        self.handle(Input::Claim { id, claim });
+        self.handle(CoreInput::Claim { id, claim });
     }
 
     /// An answer that did not arrive is asked for again.
     fn ask_again(&mut self, w: usize) {
-        let waits = |e: &Execution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
+        let waits = |e: &FleetExecution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
         let executions = self.workers[w].executions.iter();
         let unanswered: Vec<_> = executions.filter(|e| e.claiming && !waits(e)).copied().collect();
         for execution in unanswered {
@@ -372,7 +372,7 @@ impl Fleet {
         self.publish(w);
     }
 
-    fn report(&self, w: usize, of: &Execution, body: ReportBody) -> Report {
+    fn report(&self, w: usize, of: &FleetExecution, body: ReportBody) -> Report {
         Report {
             run: RUN,
             item: item(of.item),
@@ -394,12 +394,12 @@ impl Fleet {
             let position = ReportPosition::for_report(Incarnation(1), sequence, &report);
             let reported = PositionedReport { position, report };
             self.said.push(reported.clone());
-            self.handle(Input::Reported(Box::new(reported)));
+            self.handle(CoreInput::Reported(Box::new(reported)));
             self.remove(ended.item, ended.try_id);
         }
     }
 
-    fn come_back(&mut self, w: usize) {
+    fn reconnect_worker(&mut self, w: usize) {
         let worker = &mut self.workers[w];
         if !std::mem::take(&mut worker.dead) {
             return;
@@ -410,17 +410,17 @@ impl Fleet {
         for gone in std::mem::take(&mut worker.left) {
             worker.spool.push((gone, lost(LostReason::WorkerDied)));
         }
-        self.hello(w);
+        self.send_heartbeat(w);
         self.publish(w);
     }
 
     fn wait(&mut self, ms: u64) {
         for second in (0..ms).step_by(5000) {
-            self.pass((ms - second).min(5000));
+            self.pass_time((ms - second).min(5000));
         }
     }
 
-    fn pass(&mut self, ms: u64) {
+    fn pass_time(&mut self, ms: u64) {
         self.world.now_ms += ms;
         let now = self.world.now_ms;
         for w in 0..2 {
@@ -434,25 +434,25 @@ impl Fleet {
                     message.until = now + LEASE;
                 }
             }
-            self.hello(w);
+            self.send_heartbeat(w);
             self.ask_again(w);
         }
-        self.handle(Input::Tick);
+        self.handle(CoreInput::Tick);
     }
 
-    fn hello(&mut self, w: usize) {
+    fn send_heartbeat(&mut self, w: usize) {
         let executions = self.workers[w].executions.iter_mut();
         let executions = executions.map(|e| {
             e.shown = true;
-            line(e.item, e.try_id, e.exec, e.claiming)
+            running_execution(e.item, e.try_id, e.exec, e.claiming)
         });
         let executions = executions.collect();
         let name = self.name(w);
-        self.hellos.insert(name.clone(), (self.world.now_ms, hello(&name, executions)));
-        self.handle(Input::Hellos(self.all_hellos()));
+        self.hellos.insert(name.clone(), (self.world.now_ms, heartbeat(&name, executions)));
+        self.handle(CoreInput::Hellos(self.all_heartbeats()));
     }
 
-    fn all_hellos(&self) -> Vec<ReceivedHeartbeat> {
+    fn all_heartbeats(&self) -> Vec<ReceivedHeartbeat> {
         let seen = self.hellos.values().map(|(at, hello)| ReceivedHeartbeat {
             hello: hello.clone(),
             age: Duration::from_millis(self.world.now_ms - at),
@@ -467,16 +467,16 @@ impl Fleet {
             delivered: message.delivered > 0,
         });
         let listed = listed.collect();
-        self.handle(Input::Observed(listed));
+        self.handle(CoreInput::Observed(listed));
     }
 
     /// No more faults: everything is run to its end.
     fn heal(&mut self) {
-        self.handle(Input::Room(BTreeMap::new()));
+        self.handle(CoreInput::Room(BTreeMap::new()));
         for w in 0..2 {
-            self.come_back(w);
+            self.reconnect_worker(w);
             if self.workers[w].cut {
-                self.step(Step::Cut(w));
+                self.step(FleetStep::Cut(w));
             }
         }
         for round in 0..200 {
@@ -508,7 +508,7 @@ pub(super) fn planned(n: u8, under: u8) -> NewItem {
     NewItem { item: item(n), ordinal, spec: spec(under), class, lane: 0 }
 }
 
-pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> ActiveExecution {
+pub(super) fn running_execution(n: u8, try_id: TryId, e: u64, claiming: bool) -> ActiveExecution {
     let phase = Phase::AgentExecution;
     ActiveExecution {
         run: RUN,
@@ -522,7 +522,7 @@ pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> ActiveExecut
     }
 }
 
-pub(super) fn hello(name: &str, executions: Vec<ActiveExecution>) -> Heartbeat {
+pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbeat {
     Heartbeat {
         worker: name.parse().expect("valid"),
         host: "host".to_owned(),
@@ -551,7 +551,7 @@ proptest! {
         let mut fleet = Fleet::new();
         for step in steps {
             fleet.step(step);
-            fleet.world.same_from_the_journal();
+            fleet.world.assert_replay_matches();
         }
         fleet.heal();
         prop_assert_eq!(fleet.settled.len(), usize::from(ITEMS));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn winner(world: &World) -> ExecId {
+fn winner(world: &CoreFixture) -> ExecId {
     let settled = world.settled();
     assert_eq!(settled.len(), 1, "settled once: {settled:?}");
     settled[0].by.as_ref().expect("settled by an execution").exec
@@ -10,7 +10,7 @@ fn winner(world: &World) -> ExecId {
 
 #[test]
 fn an_undisturbed_item_costs_one_record_beside_the_shared_offer() {
-    let mut world = World::new(3, 3);
+    let mut world = CoreFixture::new(3, 3);
     for n in 0..3 {
         world.report(n, FIRST, u64::from(n), 1, ok(1.0));
     }
@@ -20,7 +20,7 @@ fn an_undisturbed_item_costs_one_record_beside_the_shared_offer() {
 
 #[test]
 fn the_permits_bound_what_is_offered() {
-    let mut world = World::new(10, 2);
+    let mut world = CoreFixture::new(10, 2);
     assert_eq!(world.offered().len(), 2);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.offered().len(), 3);
@@ -28,7 +28,7 @@ fn the_permits_bound_what_is_offered() {
 
 #[test]
 fn a_result_said_twice_counts_once() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, ok(1.0));
     world.report(0, FIRST, 1, 1, ok(1.0));
     world.report(0, FIRST, 2, 1, ok(0.0));
@@ -37,7 +37,7 @@ fn a_result_said_twice_counts_once() {
 
 #[test]
 fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
     assert!(world.settled().is_empty(), "execution 1 was heard of while running: it is newer");
@@ -48,7 +48,7 @@ fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
 
 #[test]
 fn a_withheld_result_settles_when_the_newer_execution_is_lost() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
     world.report(0, FIRST, 1, 1, lost(LostReason::WorkerDied));
@@ -57,23 +57,23 @@ fn a_withheld_result_settles_when_the_newer_execution_is_lost() {
 
 #[test]
 fn an_execution_that_reports_after_it_was_lost_counts() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.claim(0, FIRST, 1);
     world.report(0, FIRST, 1, 1, lost(LostReason::Unreachable));
     assert_eq!(world.offered().last(), Some(&(item(0), SECOND)));
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(winner(&world), exec(1));
-    let withdrawn = Effect::Withdraw { item: item(0), try_id: SECOND };
+    let withdrawn = CoreEffect::Withdraw { item: item(0), try_id: SECOND };
     assert!(world.effects.contains(&withdrawn), "the second try is not wanted any more");
 }
 
 #[test]
 fn an_infrastructure_failure_is_retried_off_its_permit_and_kept() {
-    let mut world = World::new(2, 1);
+    let mut world = CoreFixture::new(2, 1);
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.offered().last(), Some(&(item(1), FIRST)), "the permit went to another item");
     let wait = world.effects.iter().find_map(|effect| match effect {
-        Effect::Retry(retry) => Some(retry.wait_ms),
+        CoreEffect::Retry(retry) => Some(retry.wait_ms),
         _ => None,
     });
     let wait = wait.expect("a retry");
@@ -90,7 +90,7 @@ fn an_infrastructure_failure_is_retried_off_its_permit_and_kept() {
 
 #[test]
 fn the_last_infrastructure_failure_settles_without_a_reward() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     for n in 1..=3 {
         world.report(0, TryId { epoch: 1, n }, u64::from(n), 1, outage());
         world.wait(60_000);
@@ -103,7 +103,7 @@ fn the_last_infrastructure_failure_settles_without_a_reward() {
 
 #[test]
 fn what_a_sitting_decided_by_its_policy_stays_decided_under_another() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     world.wait(60_000);
     world.report(0, SECOND, 2, 1, ok(1.0));
@@ -117,15 +117,15 @@ fn what_a_sitting_decided_by_its_policy_stays_decided_under_another() {
 #[test]
 fn a_stop_before_anything_is_offered_is_kept_and_a_former_one_is_forgotten() {
     use rollout_protocol::wire::control::StopLevel;
-    let mut world = World::new(3, 2);
-    world.handle(Input::Stop(StopLevel::Kill));
+    let mut world = CoreFixture::new(3, 2);
+    world.handle(CoreInput::Stop(StopLevel::Kill));
     world.crash(world.journal.len(), 3);
     assert_eq!(world.core.stopping(), None);
     assert_eq!(world.offered().len(), 2, "the new sitting goes on");
 
     world.core = Core::new(settings(9, 2));
     world.effects.clear();
-    world.handle(Input::Stop(StopLevel::Drain));
+    world.handle(CoreInput::Stop(StopLevel::Drain));
     world.begin(3);
     assert_eq!(world.core.stopping(), Some(StopLevel::Drain));
     assert_eq!(world.offered().len(), 0);
@@ -133,7 +133,7 @@ fn a_stop_before_anything_is_offered_is_kept_and_a_former_one_is_forgotten() {
 
 #[test]
 fn an_agents_failure_is_never_retried() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     let error = TrialError::new(
         ErrorType::AgentExecutionFailed,
         ErrorCode::NON_ZERO_EXIT,
@@ -147,7 +147,7 @@ fn an_agents_failure_is_never_retried() {
 
 #[test]
 fn a_result_made_under_another_spec_never_settles() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.claim(0, FIRST, 1);
     let records = world.journal.len();
     world.epoch += 1;
@@ -157,11 +157,11 @@ fn a_result_made_under_another_spec_never_settles() {
     }
     let planned =
         vec![NewItem { item: item(0), ordinal: 0, spec: spec(2), class: SizeClass(0), lane: 0 }];
-    world.handle(Input::Items(planned));
-    world.handle(Input::Exhausted);
+    world.handle(CoreInput::Items(planned));
+    world.handle(CoreInput::Exhausted);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty());
-    world.handle(Input::FormerExecutorsDead);
+    world.handle(CoreInput::FormerExecutorsDead);
     let second = TryId { epoch: 2, n: 2 };
     assert_eq!(world.offered().last(), Some(&(item(0), second)));
     world.report(0, second, 2, 2, ok(0.5));
@@ -170,7 +170,7 @@ fn a_result_made_under_another_spec_never_settles() {
 
 #[test]
 fn claims_are_answered_by_the_state_of_the_item() {
-    let mut world = World::new(2, 1);
+    let mut world = CoreFixture::new(2, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run, "asked again by the same execution");
     assert_eq!(world.claim(0, FIRST, 2), ClaimAnswer::Hold, "another execution lives");
@@ -183,7 +183,7 @@ fn claims_are_answered_by_the_state_of_the_item() {
 
 #[test]
 fn executions_that_end_without_verdict_are_bounded() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     for n in 1..=rollout_protocol::limits::TRIES_PER_ITEM {
         assert!(world.settled().is_empty());
         world.report(0, TryId { epoch: 1, n }, u64::from(n), 1, lost(LostReason::Unreachable));
@@ -195,14 +195,14 @@ fn executions_that_end_without_verdict_are_bounded() {
 #[test]
 fn a_stop_withdraws_and_offers_nothing_more_and_only_gets_harder() {
     use rollout_protocol::wire::control::StopLevel;
-    let mut world = World::new(5, 2);
-    world.handle(Input::Stop(StopLevel::Drain));
+    let mut world = CoreFixture::new(5, 2);
+    world.handle(CoreInput::Stop(StopLevel::Drain));
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.offered().len(), 2);
-    let withdrawn = world.effects.iter().filter(|e| matches!(e, Effect::Withdraw { .. })).count();
+    let withdrawn = world.effects.iter().filter(|e| matches!(e, CoreEffect::Withdraw { .. })).count();
     assert_eq!(withdrawn, 2);
-    world.handle(Input::Stop(StopLevel::Kill));
-    world.handle(Input::Stop(StopLevel::Drain));
+    world.handle(CoreInput::Stop(StopLevel::Kill));
+    world.handle(CoreInput::Stop(StopLevel::Drain));
     assert_eq!(world.core.stopping(), Some(StopLevel::Kill));
     assert!(!world.core.is_complete());
 }

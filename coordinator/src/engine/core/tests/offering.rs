@@ -2,73 +2,73 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::line;
+use super::fleet::running_execution;
 use super::*;
 
 const SMALL: SizeClass = SizeClass(0);
 const LARGE: SizeClass = SizeClass(3);
 
 /// Items in the order of the plan, by class and lane.
-fn of(kinds: &[(SizeClass, u16)], permits: usize) -> World {
-    let mut world = World::elsewhere(0, permits);
+fn world_with_items(kinds: &[(SizeClass, u16)], permits: usize) -> CoreFixture {
+    let mut world = CoreFixture::remote(0, permits);
     let items = (0..).zip(kinds).map(|(n, (class, lane))| NewItem {
         class: *class,
         lane: *lane,
         ..fleet::planned(n, 1)
     });
-    world.handle(Input::Items(items.collect()));
+    world.handle(CoreInput::Items(items.collect()));
     world
 }
 
-fn room(world: &mut World, small: usize, large: usize) {
-    world.handle(Input::Room(BTreeMap::from([(SMALL, small), (LARGE, large)])));
+fn set_capacity(world: &mut CoreFixture, small: usize, large: usize) {
+    world.handle(CoreInput::Room(BTreeMap::from([(SMALL, small), (LARGE, large)])));
 }
 
-fn offered(world: &World) -> Vec<u8> {
+fn offered(world: &CoreFixture) -> Vec<u8> {
     world.offered().iter().map(|(item, _)| item.as_bytes()[0]).collect()
 }
 
 #[test]
 fn the_next_item_is_the_first_of_a_class_that_has_room() {
-    let mut world = World::elsewhere(0, 10);
-    room(&mut world, 2, 1);
+    let mut world = CoreFixture::remote(0, 10);
+    set_capacity(&mut world, 2, 1);
     let kinds = [LARGE, LARGE, SMALL, SMALL, SMALL, LARGE];
     let items = (0..).zip(kinds).map(|(n, class)| NewItem { class, ..fleet::planned(n, 1) });
-    world.handle(Input::Items(items.collect()));
+    world.handle(CoreInput::Items(items.collect()));
     assert_eq!(offered(&world), [0, 2, 3]);
     assert_eq!(world.core.unstarted(), BTreeMap::from([(SMALL, 2), (LARGE, 1)]));
     world.report(2, FIRST, 1, 1, ReportBody::Started);
     assert_eq!(offered(&world), [0, 2, 3, 4], "one of the small ones was taken");
     world.report(0, FIRST, 2, 1, ok(1.0));
     assert_eq!(offered(&world), [0, 2, 3, 4, 1]);
-    room(&mut world, 2, 9);
+    set_capacity(&mut world, 2, 9);
     assert_eq!(offered(&world), [0, 2, 3, 4, 1, 5]);
 }
 
 #[test]
 fn items_without_room_do_not_keep_others_from_being_looked_for() {
-    let mut world = of(&[], 4);
+    let mut world = world_with_items(&[], 4);
     world.core.exhausted = false;
-    room(&mut world, 16, 1);
-    assert_eq!(world.core.wants(), 4);
+    set_capacity(&mut world, 16, 1);
+    assert_eq!(world.core.wanted_items(), 4);
     let large = (0..4).map(|n| NewItem { class: LARGE, ..fleet::planned(n, 1) });
-    world.handle(Input::Items(large.collect()));
+    world.handle(CoreInput::Items(large.collect()));
     assert_eq!(offered(&world), [0]);
-    assert_eq!(world.core.wants(), 3);
-    world.handle(Input::Unplaceable(BTreeMap::from([(7, "too large".to_owned())])));
+    assert_eq!(world.core.wanted_items(), 3);
+    world.handle(CoreInput::Unplaceable(BTreeMap::from([(7, "too large".to_owned())])));
     let nowhere = (4..9).map(|n| NewItem { lane: 7, ..fleet::planned(n, 1) });
-    world.handle(Input::Items(nowhere.collect()));
-    assert_eq!((offered(&world), world.core.wants()), (vec![0], 3));
+    world.handle(CoreInput::Items(nowhere.collect()));
+    assert_eq!((offered(&world), world.core.wanted_items()), (vec![0], 3));
 }
 
 #[test]
 fn an_idle_offer_makes_way_for_another_class_after_one_lease() {
-    let mut world = of(&[(LARGE, 0), (LARGE, 0), (SMALL, 0), (SMALL, 0), (SMALL, 0)], 2);
-    room(&mut world, 16, 16);
+    let mut world = world_with_items(&[(LARGE, 0), (LARGE, 0), (SMALL, 0), (SMALL, 0), (SMALL, 0)], 2);
+    set_capacity(&mut world, 16, 16);
     assert_eq!(offered(&world), [0, 1]);
-    world.watch(59, &[("a", &[line(0, FIRST, 1, true)])]);
+    world.watch(59, &[("a", &[running_execution(0, FIRST, 1, true)])]);
     assert_eq!(offered(&world), [0, 1]);
-    world.watch(2, &[("a", &[line(0, FIRST, 1, true)])]);
+    world.watch(2, &[("a", &[running_execution(0, FIRST, 1, true)])]);
     assert_eq!(world.withdrawn(), [(item(1), FIRST)], "the first one is about to be run");
     assert_eq!(offered(&world), [0, 1, 2]);
     world.report(2, FIRST, 2, 1, ok(1.0));
@@ -76,15 +76,15 @@ fn an_idle_offer_makes_way_for_another_class_after_one_lease() {
     assert_eq!(offered(&world), [0, 1, 2, 3, 4], "the class that gave its permit back comes last");
     world.report(4, FIRST, 4, 1, ok(1.0));
     assert_eq!(world.offered().last(), Some(&(item(1), SECOND)), "nothing else is owed");
-    let ended = world.core.rows[&item(1)].ended();
+    let ended = world.core.rows[&item(1)].ended_executions();
     assert_eq!(ended, 0, "an offer that nobody started counts for nothing");
-    world.same_from_the_journal();
+    world.assert_replay_matches();
 }
 
 #[test]
 fn idle_offers_stay_when_nobody_else_needs_the_permits() {
-    let mut world = of(&[(LARGE, 0), (LARGE, 0), (LARGE, 0)], 2);
-    room(&mut world, 16, 16);
+    let mut world = world_with_items(&[(LARGE, 0), (LARGE, 0), (LARGE, 0)], 2);
+    set_capacity(&mut world, 16, 16);
     world.watch(300, &[]);
     assert_eq!((offered(&world), world.withdrawn()), (vec![0, 1], vec![]));
 }
@@ -92,17 +92,17 @@ fn idle_offers_stay_when_nobody_else_needs_the_permits() {
 #[test]
 fn a_lane_without_a_worker_waits_and_fails_at_the_timeout() {
     let reason = || BTreeMap::from([(1, "needs 64 cpus".to_owned())]);
-    let mut world = World::elsewhere(0, 2);
-    world.handle(Input::Unplaceable(reason()));
+    let mut world = CoreFixture::remote(0, 2);
+    world.handle(CoreInput::Unplaceable(reason()));
     let items = (0..3).map(|n| NewItem { lane: u16::from(n > 0), ..fleet::planned(n, 1) });
-    world.handle(Input::Items(items.collect()));
+    world.handle(CoreInput::Items(items.collect()));
     assert_eq!(offered(&world), [0]);
     assert_eq!(world.core.unplaceable().collect::<Vec<_>>(), [(1, "needs 64 cpus", 2)]);
     world.report(0, FIRST, 1, 1, ok(1.0));
-    let timeout = Bounds::default().unplaceable_timeout.as_millis();
+    let timeout = RemoteTimeouts::default().unplaceable_timeout.as_millis();
     assert_eq!(world.core.next_due_ms().map(u128::from), Some(timeout));
     world.wait(600_000);
-    world.handle(Input::Unplaceable(reason()));
+    world.handle(CoreInput::Unplaceable(reason()));
     assert_eq!(world.settled().len(), 1);
     world.wait(300_000);
     let settled = world.settled();
@@ -114,27 +114,27 @@ fn a_lane_without_a_worker_waits_and_fails_at_the_timeout() {
     assert!(world.core.is_complete());
     assert_eq!(world.core.next_due_ms(), None);
     let items = vec![NewItem { lane: 1, ..fleet::planned(9, 1) }];
-    world.handle(Input::Items(items));
+    world.handle(CoreInput::Items(items));
     assert_eq!(world.settled().len(), 4, "later ones have nobody to wait for");
-    world.same_from_the_journal();
+    world.assert_replay_matches();
 }
 
 #[test]
 fn a_lane_for_which_a_worker_comes_is_offered() {
-    let mut world = World::elsewhere(0, 2);
-    world.handle(Input::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));
-    world.handle(Input::Items(vec![fleet::planned(0, 1)]));
+    let mut world = CoreFixture::remote(0, 2);
+    world.handle(CoreInput::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));
+    world.handle(CoreInput::Items(vec![fleet::planned(0, 1)]));
     assert!(offered(&world).is_empty());
-    world.handle(Input::Unplaceable(BTreeMap::new()));
+    world.handle(CoreInput::Unplaceable(BTreeMap::new()));
     assert_eq!(offered(&world), [0]);
 }
 
 #[test]
 fn what_was_offered_before_its_lane_lost_its_workers_fails_too() {
-    let mut world = World::elsewhere(2, 2);
-    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
-    world.handle(Input::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));
-    world.watch(900, &[("a", &[line(0, FIRST, 1, false)])]);
+    let mut world = CoreFixture::remote(2, 2);
+    world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
+    world.handle(CoreInput::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));
+    world.watch(900, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     let settled: Vec<_> = world.settled().iter().map(|settled| settled.item).collect();
     assert_eq!(settled, [item(1)], "the other one runs");
     assert_eq!(world.withdrawn(), [(item(1), FIRST)]);

@@ -16,15 +16,15 @@ fn failed() -> ReportBody {
 }
 
 /// The executions that a settlement names.
-fn executions(settled: Settled) -> Vec<rollout_protocol::record::Execution> {
+fn executions(settled: ItemSettlement) -> Vec<rollout_protocol::record::Execution> {
     settled.superseded.into_iter().chain(settled.by).collect()
 }
 
-impl World {
+impl CoreFixture {
     /// The next sitting reopens items.
     fn reopen(&mut self, items: u8, reopened: &[u8]) {
-        let mut former: Vec<Settled> = self.replay(policy());
-        let Some((_, Record::Opened(opening))) = self.journal.last_mut() else {
+        let mut former: Vec<ItemSettlement> = self.replay(policy());
+        let Some((_, JournalRecord::Opened(opening))) = self.journal.last_mut() else {
             unreachable!("a sitting begins with an opening")
         };
         opening.reopened = reopened.iter().map(|n| item(*n)).collect();
@@ -33,7 +33,7 @@ impl World {
         for n in reopened {
             let place = former.iter().rposition(|settled| settled.item == item(*n));
             let settled = former.remove(place.expect("it was settled"));
-            self.core.recall(item(*n), at, executions(settled));
+            self.core.restore_executions(item(*n), at, executions(settled));
         }
         self.begin(items);
     }
@@ -41,7 +41,7 @@ impl World {
 
 #[test]
 fn reopened_item_runs_again_and_keeps_its_former_execution() {
-    let mut world = World::new(2, 2);
+    let mut world = CoreFixture::new(2, 2);
     world.report(0, FIRST, 1, 1, failed());
     world.report(1, FIRST, 2, 1, ok(1.0));
     assert_eq!(world.settled().len(), 2);
@@ -59,7 +59,7 @@ fn reopened_item_runs_again_and_keeps_its_former_execution() {
 
 #[test]
 fn late_report_of_former_try_settles_no_reopened_item() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, failed());
     world.reopen(1, &[0]);
     // The same report once more, and one of another execution of the former try.
@@ -73,7 +73,7 @@ fn late_report_of_former_try_settles_no_reopened_item() {
 
 #[test]
 fn reopening_survives_the_next_sitting() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, failed());
     world.reopen(1, &[0]);
     let records = world.journal.len();
@@ -88,7 +88,7 @@ fn reopening_survives_the_next_sitting() {
 
 #[test]
 fn reopened_item_has_all_its_tries_again() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     let mut try_id = FIRST;
     for number in 1..=3 {
         world.report(0, try_id, number, 1, outage());
@@ -106,10 +106,10 @@ fn reopened_item_has_all_its_tries_again() {
 
 #[test]
 fn wait_for_a_retry_survives_a_restart() {
-    let mut world = World::new(1, 1);
+    let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     let wait = world.effects.iter().find_map(|effect| match effect {
-        Effect::Retry(retry) => Some(retry.wait_ms),
+        CoreEffect::Retry(retry) => Some(retry.wait_ms),
         _ => None,
     });
     let wait = wait.expect("a retry");
@@ -125,7 +125,7 @@ fn wait_for_a_retry_survives_a_restart() {
 proptest::proptest! {
     #[test]
     fn waits_are_below_their_bound_and_differ_between_items(failures in 1u32..3) {
-        let mut world = World::new(40, 40);
+        let mut world = CoreFixture::new(40, 40);
         for n in 0..40 {
             let mut try_id = FIRST;
             for failure in 1..=failures {
@@ -135,7 +135,7 @@ proptest::proptest! {
             }
         }
         let waits: Vec<u64> = world.effects.iter().filter_map(|effect| match effect {
-            Effect::Retry(retry) if retry.try_id.n == failures => Some(retry.wait_ms),
+            CoreEffect::Retry(retry) if retry.try_id.n == failures => Some(retry.wait_ms),
             _ => None,
         }).collect();
         proptest::prop_assert_eq!(waits.len(), 40);

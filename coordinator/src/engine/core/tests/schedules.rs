@@ -11,11 +11,11 @@ use super::*;
 const ITEMS: u8 = 4;
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum ScheduleStep {
     /// Deliver an offer (again, if it was delivered before) to a worker that claims it if it must.
     Deliver(usize),
     /// A running execution ends.
-    Finish(usize, Kind),
+    Finish(usize, ResultKind),
     /// A report is said again.
     Repeat(usize),
     /// Time passes.
@@ -27,42 +27,42 @@ enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum ResultKind {
     Verdict,
     Outage,
     Died,
     Unreachable,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ScheduleStep> {
     prop_oneof![
-        6 => any::<usize>().prop_map(Step::Deliver),
-        2 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Verdict)),
-        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Outage)),
-        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Died)),
-        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Unreachable)),
-        1 => any::<usize>().prop_map(Step::Repeat),
-        2 => (0u64..3000).prop_map(Step::Wait),
-        3 => Just(Step::Sync),
-        1 => any::<usize>().prop_map(Step::Crash),
+        6 => any::<usize>().prop_map(ScheduleStep::Deliver),
+        2 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Verdict)),
+        1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Outage)),
+        1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Died)),
+        1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Unreachable)),
+        1 => any::<usize>().prop_map(ScheduleStep::Repeat),
+        2 => (0u64..3000).prop_map(ScheduleStep::Wait),
+        3 => Just(ScheduleStep::Sync),
+        1 => any::<usize>().prop_map(ScheduleStep::Crash),
     ]
 }
 
 /// The world with its queue, its executions, and what was ever reported.
 struct Schedule {
-    world: World,
+    world: CoreFixture,
     running: Vec<(u8, TryId, u64)>,
     said: Vec<(u8, TryId, u64, ReportBody)>,
     verdicts: HashSet<(ItemId, ExecId)>,
     next_exec: u64,
     durable: usize,
-    settled: HashMap<ItemId, Settled>,
+    settled: HashMap<ItemId, ItemSettlement>,
 }
 
 impl Schedule {
-    fn run(steps: Vec<Step>) -> Self {
+    fn run(steps: Vec<ScheduleStep>) -> Self {
         let mut schedule = Self {
-            world: World::new(ITEMS, 2),
+            world: CoreFixture::new(ITEMS, 2),
             running: Vec::new(),
             said: Vec::new(),
             verdicts: HashSet::new(),
@@ -77,19 +77,19 @@ impl Schedule {
         schedule
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: ScheduleStep) {
         match step {
-            Step::Deliver(n) => self.deliver(n),
-            Step::Finish(n, kind) => self.finish(n, kind),
-            Step::Repeat(n) => {
+            ScheduleStep::Deliver(n) => self.deliver(n),
+            ScheduleStep::Finish(n, kind) => self.finish(n, kind),
+            ScheduleStep::Repeat(n) => {
                 if !self.said.is_empty() {
                     let (item, try_id, e, body) = self.said[n % self.said.len()].clone();
                     self.world.report(item, try_id, e, 1, body);
                 }
             }
-            Step::Wait(ms) => self.world.wait(ms),
-            Step::Sync => self.sync(),
-            Step::Crash(n) => self.crash(n),
+            ScheduleStep::Wait(ms) => self.world.wait(ms),
+            ScheduleStep::Sync => self.sync(),
+            ScheduleStep::Crash(n) => self.crash(n),
         }
     }
 
@@ -109,18 +109,18 @@ impl Schedule {
         }
     }
 
-    fn finish(&mut self, n: usize, kind: Kind) {
+    fn finish(&mut self, n: usize, kind: ResultKind) {
         if self.running.is_empty() {
             return;
         }
         let (n, try_id, e) = self.running.swap_remove(n % self.running.len());
         let body = match kind {
-            Kind::Verdict => ok(e as f64),
-            Kind::Outage => outage(),
-            Kind::Died => lost(LostReason::WorkerDied),
-            Kind::Unreachable => lost(LostReason::Unreachable),
+            ResultKind::Verdict => ok(e as f64),
+            ResultKind::Outage => outage(),
+            ResultKind::Died => lost(LostReason::WorkerDied),
+            ResultKind::Unreachable => lost(LostReason::Unreachable),
         };
-        if matches!(kind, Kind::Verdict | Kind::Outage) {
+        if matches!(kind, ResultKind::Verdict | ResultKind::Outage) {
             self.verdicts.insert((item(n), exec(e)));
         }
         self.said.push((n, try_id, e, body.clone()));
@@ -129,7 +129,7 @@ impl Schedule {
 
     fn sync(&mut self) {
         self.durable = self.world.journal.len();
-        let settled: Vec<Settled> = self.world.settled().into_iter().cloned().collect();
+        let settled: Vec<ItemSettlement> = self.world.settled().into_iter().cloned().collect();
         for settled in settled {
             let former = self.settled.insert(settled.item, settled.clone());
             assert!(former.is_none_or(|f| f == settled), "settled twice: {settled:?}");
@@ -142,7 +142,7 @@ impl Schedule {
         self.running.clear();
         let replayed = self.world.crash(records, ITEMS);
         self.durable = records;
-        let replayed: HashMap<ItemId, Settled> =
+        let replayed: HashMap<ItemId, ItemSettlement> =
             replayed.into_iter().map(|settled| (settled.item, settled)).collect();
         for (item, settled) in &self.settled {
             let again = replayed.get(item).expect("what was durable is not taken back");
@@ -155,7 +155,7 @@ impl Schedule {
     fn heal(&mut self) {
         for _ in 0..400 {
             while !self.running.is_empty() {
-                self.finish(0, Kind::Verdict);
+                self.finish(0, ResultKind::Verdict);
             }
             if self.world.core.is_complete() {
                 break;

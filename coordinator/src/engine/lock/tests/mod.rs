@@ -1,26 +1,26 @@
 //! Two owners of one run.
 
-mod board;
+mod kv_lock;
 mod directory;
 mod races;
-mod whole;
+mod end_to_end;
 
 use std::path::Path;
 
 use super::owner::{FileId, LockOwner};
-use crate::engine::journal::Layout;
+use crate::engine::journal::RunLayout;
 
 /// An owner on another host.
-fn elsewhere(n: u8) -> LockOwner {
-    let mut owner = LockOwner::current(&Layout::new(Path::new("/nowhere")));
+fn remote_owner(n: u8) -> LockOwner {
+    let mut owner = LockOwner::current(&RunLayout::new(Path::new("/nowhere")));
     owner.process.host = format!("host-{n}/0123456789abcdef");
     owner.file = Some(FileId { device: 1, inode: n.into() });
     owner
 }
 
 /// An owner that ran here and is gone.
-fn dead() -> LockOwner {
-    let mut owner = LockOwner::current(&Layout::new(Path::new("/nowhere")));
+fn dead_owner() -> LockOwner {
+    let mut owner = LockOwner::current(&RunLayout::new(Path::new("/nowhere")));
     let child = std::process::Command::new("true").spawn();
     let mut child = child.expect("a program that ends at once");
     owner.process.pid = child.id();

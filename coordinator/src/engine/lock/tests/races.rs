@@ -12,13 +12,13 @@ use rollout_protocol::id::{ExecId, OwnerId, RunId};
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::ReportKind;
 
-use super::super::board::{BoardLock, Look, Looked, Place, RenewError, View};
-use super::super::judge::Watch;
-use super::super::{LockError, Patience, RunFacts};
-use super::board::{Fault, MemoryBoard, pause};
-use super::elsewhere;
-use crate::engine::Standing;
-use crate::engine::journal::{Chain, Head, Lack};
+use super::super::kv_lock::{KvLock, RunDirectoryReader, RunDirectoryCache, KvLockTarget, RenewError, RunDirectoryState};
+use super::super::takeover_policy::ChangeWatch;
+use super::super::{LockError, LockWaitPolicy, RunEntryInfo};
+use super::kv_lock::{KvStoreFault, MemoryKvStore, yield_once};
+use super::remote_owner;
+use crate::engine::DurableState;
+use crate::engine::journal::{RecordChain, JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
@@ -32,12 +32,12 @@ const ACTORS: usize = 4;
 
 /// A run directory, as far as its journal goes.
 #[derive(Debug, Clone, Default)]
-struct Directory {
-    segments: Vec<Segment>,
+struct RaceDirectory {
+    segments: Vec<RaceSegment>,
 }
 
 #[derive(Debug, Clone)]
-struct Segment {
+struct RaceSegment {
     epoch: u32,
     holder: OwnerId,
     /// Epoch before, and how many of its records count.
@@ -46,18 +46,18 @@ struct Segment {
     durable: usize,
 }
 
-impl Segment {
-    fn head(&self, records: usize) -> Head {
+impl RaceSegment {
+    fn prefix(&self, records: usize) -> JournalPrefix {
         let fold = |chain: u64, record: &u64| (chain ^ record).wrapping_mul(0x0100_0000_01b3);
         let chain = self.records[..records].iter().fold(0xcbf2_9ce4_8422_2325, fold);
-        let chain: Chain = format!("{chain:016x}").parse().expect("hexadecimal");
-        Head { epoch: self.epoch, records: records as u64, bytes: 10 * records as u64, chain }
+        let chain: RecordChain = format!("{chain:016x}").parse().expect("hexadecimal");
+        JournalPrefix { epoch: self.epoch, records: records as u64, bytes: 10 * records as u64, chain }
     }
 }
 
-impl Directory {
+impl RaceDirectory {
     /// The segments that count, the newest first, with how much of each counts.
-    fn links(&self) -> Vec<(&Segment, usize)> {
+    fn active_segments(&self) -> Vec<(&RaceSegment, usize)> {
         let newest = self.segments.iter().max_by_key(|segment| segment.epoch);
         let mut links: Vec<_> = newest.map(|s| (s, s.records.len())).into_iter().collect();
         while let Some((epoch, records)) = links.last().and_then(|(segment, _)| segment.former) {
@@ -67,53 +67,53 @@ impl Directory {
         links
     }
 
-    fn lacks(&self, wanted: Head) -> Option<Lack> {
-        let links = self.links();
+    fn find_missing_records(&self, wanted: JournalPrefix) -> Option<MissingRecords> {
+        let links = self.active_segments();
         let Some((segment, counts)) = links.iter().find(|(s, _)| s.epoch == wanted.epoch) else {
-            return Some(Lack { wanted, found: None });
+            return Some(MissingRecords { wanted, found: None });
         };
-        let found = segment.head((*counts).min(usize::try_from(wanted.records).expect("few")));
-        (found != wanted).then_some(Lack { wanted, found: Some(found) })
+        let found = segment.prefix((*counts).min(usize::try_from(wanted.records).expect("few")));
+        (found != wanted).then_some(MissingRecords { wanted, found: Some(found) })
     }
 
-    fn view(&self, wanted: Option<Head>) -> View {
-        let links = self.links();
+    fn view(&self, wanted: Option<JournalPrefix>) -> RunDirectoryState {
+        let links = self.active_segments();
         let newest = links.first();
-        View {
+        RunDirectoryState {
             newest: self.segments.iter().map(|s| s.epoch).max().unwrap_or_default(),
-            head: newest.filter(|_| wanted.is_none()).map(|(s, counts)| s.head(*counts)),
+            head: newest.filter(|_| wanted.is_none()).map(|(s, counts)| s.prefix(*counts)),
             shared: newest.is_some(),
             holder: newest.map(|(segment, _)| segment.holder),
-            lack: wanted.and_then(|wanted| self.lacks(wanted)),
+            lack: wanted.and_then(|wanted| self.find_missing_records(wanted)),
         }
     }
 
-    fn segment(&mut self, epoch: u32) -> &mut Segment {
+    fn segment(&mut self, epoch: u32) -> &mut RaceSegment {
         let found = self.segments.iter_mut().find(|segment| segment.epoch == epoch);
         found.expect("it was created")
     }
 }
 
 #[derive(Debug, Default)]
-struct World {
+struct RaceState {
     now: Duration,
-    directories: Vec<Directory>,
+    directories: Vec<RaceDirectory>,
     /// Heads that a renewal confirmed: whatever is purged is in one of them.
-    confirmed: Vec<Head>,
+    confirmed: Vec<JournalPrefix>,
     /// Epochs that were opened, in whatever directory.
     opened: Vec<u32>,
     next_record: u64,
 }
 
-type Shared = Arc<Mutex<World>>;
+type SharedRaceState = Arc<Mutex<RaceState>>;
 
-fn world(shared: &Shared) -> MutexGuard<'_, World> {
+fn lock_state(shared: &SharedRaceState) -> MutexGuard<'_, RaceState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a sitting ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum RaceSessionEnd {
     Released,
     Lost,
     Held,
@@ -122,54 +122,54 @@ enum End {
     Late,
 }
 
-fn place(shared: &Shared, board: &Arc<MemoryBoard>, directory: usize) -> Place {
+fn lock_target(shared: &SharedRaceState, board: &Arc<MemoryKvStore>, directory: usize) -> KvLockTarget {
     let of = Arc::clone(shared);
-    let look: Look = Arc::new(move |head| {
-        let view = world(&of).directories[directory].view(head);
+    let look: RunDirectoryReader = Arc::new(move |head| {
+        let view = lock_state(&of).directories[directory].view(head);
         Box::pin(std::future::ready(Ok(view)))
     });
-    Place { board: board.clone(), run: RUN, look, facts: RunFacts::default() }
+    KvLockTarget { board: board.clone(), run: RUN, look, facts: RunEntryInfo::default() }
 }
 
 /// One sitting of a coordinator in a directory that every other one can write, too.
-async fn sit(shared: Shared, board: Arc<MemoryBoard>, directory: usize, n: u8, hasty: bool) -> End {
-    let me = elsewhere(n);
-    let patience = Patience { stale: STALE, force: hasty, wait: true, hung: true };
-    let place = place(&shared, &board, directory);
-    let mut watch = Watch::new();
-    let mut looked = Looked::default();
+async fn run_session(shared: SharedRaceState, board: Arc<MemoryKvStore>, directory: usize, n: u8, hasty: bool) -> RaceSessionEnd {
+    let me = remote_owner(n);
+    let patience = LockWaitPolicy { stale: STALE, force: hasty, wait: true, hung: true };
+    let place = lock_target(&shared, &board, directory);
+    let mut watch = ChangeWatch::new();
+    let mut looked = RunDirectoryCache::default();
     let mut lock = loop {
         let found = place.read().await;
-        let now = world(&shared).now;
+        let now = lock_state(&shared).now;
         let Ok(found) = found else {
-            watch.unanswered();
+            watch.record_failure();
             continue;
         };
-        let watched = watch.answered(now, found.as_ref().map(|entry| entry.revision));
+        let watched = watch.record_value(now, found.as_ref().map(|entry| entry.revision));
         match place.attempt(found, &me, watched, &patience, &mut looked).await {
             Ok(Some((lock, _))) => break lock,
             Ok(None) => {}
-            Err(LockError::Copy { .. }) => return End::Copy,
-            Err(LockError::Elsewhere { .. }) => return End::Held,
+            Err(LockError::Copy { .. }) => return RaceSessionEnd::Copy,
+            Err(LockError::Elsewhere { .. }) => return RaceSessionEnd::Held,
             Err(other) => panic!("{other}"),
         }
     };
     {
-        let world = world(&shared);
+        let world = lock_state(&shared);
         for head in &world.confirmed {
-            let lack = world.directories[directory].lacks(*head);
+            let lack = world.directories[directory].find_missing_records(*head);
             assert_eq!(lack, None, "a directory won that lacks what may have been purged");
         }
     }
-    pause().await;
+    yield_once().await;
     if !open_segment(&shared, directory, &lock, me.id) {
-        return End::Late;
+        return RaceSessionEnd::Late;
     }
-    work(&shared, &board, directory, &mut lock, me.id).await
+    write_records(&shared, &board, directory, &mut lock, me.id).await
 }
 
-fn open_segment(shared: &Shared, directory: usize, lock: &BoardLock, me: OwnerId) -> bool {
-    let mut world = world(shared);
+fn open_segment(shared: &SharedRaceState, directory: usize, lock: &KvLock, me: OwnerId) -> bool {
+    let mut world = lock_state(shared);
     world.next_record += 1;
     let record = world.next_record;
     let directory = &mut world.directories[directory];
@@ -177,27 +177,27 @@ fn open_segment(shared: &Shared, directory: usize, lock: &BoardLock, me: OwnerId
     if directory.segments.iter().any(|segment| segment.epoch == epoch) {
         return false;
     }
-    if let Some(head) = lock.head() {
-        assert_eq!(directory.lacks(head), None, "what is built on holds what was durable");
+    if let Some(head) = lock.durable_prefix() {
+        assert_eq!(directory.find_missing_records(head), None, "what is built on holds what was durable");
     }
-    let former = directory.links().first().map(|(segment, counts)| (segment.epoch, *counts));
-    let opened = Segment { epoch, holder: me, former, records: vec![record], durable: 1 };
+    let former = directory.active_segments().first().map(|(segment, counts)| (segment.epoch, *counts));
+    let opened = RaceSegment { epoch, holder: me, former, records: vec![record], durable: 1 };
     directory.segments.push(opened);
     assert!(!world.opened.contains(&epoch), "tries are numbered by epoch");
     world.opened.push(epoch);
     true
 }
 
-async fn work(
-    shared: &Shared,
-    board: &MemoryBoard,
+async fn write_records(
+    shared: &SharedRaceState,
+    board: &MemoryKvStore,
     directory: usize,
-    lock: &mut BoardLock,
+    lock: &mut KvLock,
     me: OwnerId,
-) -> End {
+) -> RaceSessionEnd {
     let epoch = lock.epoch();
     for n in 0..=RECORDS {
-        pause().await;
+        yield_once().await;
         let standing = append(shared, directory, epoch);
         let renewed = if n < RECORDS {
             lock.renew(Some(&standing)).await
@@ -209,28 +209,28 @@ async fn work(
                 assert_eq!(position, standing.position);
                 let owner = board.entry(&RUN.to_string()).expect("just written").owner;
                 assert_eq!(owner.id, me, "only the owner's renewals succeed");
-                world(shared).confirmed.push(standing.head);
+                lock_state(shared).confirmed.push(standing.head);
             }
-            Err(RenewError::Lost(_)) => return End::Lost,
+            Err(RenewError::Lost(_)) => return RaceSessionEnd::Lost,
             Err(RenewError::Unreachable(_)) => {}
         }
     }
-    End::Released
+    RaceSessionEnd::Released
 }
 
 /// Writes a record and makes it durable.
-fn append(shared: &Shared, directory: usize, epoch: u32) -> Standing {
-    let mut world = world(shared);
+fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableState {
+    let mut world = lock_state(shared);
     world.next_record += 1;
     let record = world.next_record;
     let segment = world.directories[directory].segment(epoch);
     segment.records.push(record);
     segment.durable = segment.records.len();
-    let head = segment.head(segment.durable);
+    let head = segment.prefix(segment.durable);
     let anchor = ExecId::from_bytes([0; 16]);
     let position =
         ReportPosition { incarnation: Incarnation(1), sequence: record, anchor, said: ReportKind::Result };
-    Standing { head, position: Some(position), total: 10, settled: 1, closed: false }
+    DurableState { head, position: Some(position), total: 10, settled: 1, closed: false }
 }
 
 /// What happens next, from a list that shrinks well.
@@ -244,31 +244,31 @@ impl Choices {
 
 struct Actor {
     directory: usize,
-    future: Pin<Box<dyn Future<Output = End>>>,
+    future: Pin<Box<dyn Future<Output = RaceSessionEnd>>>,
 }
 
-struct Race {
-    shared: Shared,
-    board: Arc<MemoryBoard>,
+struct LockRace {
+    shared: SharedRaceState,
+    board: Arc<MemoryKvStore>,
     actors: Vec<Actor>,
     started: u8,
 }
 
-impl Race {
+impl LockRace {
     fn new() -> Self {
-        let directories = vec![Directory::default()];
-        let shared = Arc::new(Mutex::new(World { directories, ..World::default() }));
+        let directories = vec![RaceDirectory::default()];
+        let shared = Arc::new(Mutex::new(RaceState { directories, ..RaceState::default() }));
         Self { shared, board: Arc::default(), actors: Vec::new(), started: 0 }
     }
 
     fn start(&mut self, directory: usize, hasty: bool) {
         self.started = self.started.wrapping_add(1);
         let (shared, board) = (Arc::clone(&self.shared), Arc::clone(&self.board));
-        let future = Box::pin(sit(shared, board, directory, self.started, hasty));
+        let future = Box::pin(run_session(shared, board, directory, self.started, hasty));
         self.actors.push(Actor { directory, future });
     }
 
-    fn step(&mut self, n: usize) -> Option<End> {
+    fn step(&mut self, n: usize) -> Option<RaceSessionEnd> {
         let mut context = Context::from_waker(Waker::noop());
         match self.actors[n].future.as_mut().poll(&mut context) {
             Poll::Ready(end) => {
@@ -279,13 +279,13 @@ impl Race {
         }
     }
 
-    fn pass(&self, seconds: u64) {
-        world(&self.shared).now += Duration::from_secs(seconds);
+    fn pass_time(&self, seconds: u64) {
+        lock_state(&self.shared).now += Duration::from_secs(seconds);
     }
 
     /// One thing that may happen; nothing when the choices are used up.
-    fn happen(&mut self, choices: &mut Choices) -> Option<()> {
-        let directories = world(&self.shared).directories.len();
+    fn step_any(&mut self, choices: &mut Choices) -> Option<()> {
+        let directories = lock_state(&self.shared).directories.len();
         match choices.below(32)? {
             0 | 1 if self.actors.len() < ACTORS => {
                 let hasty = choices.below(4)? == 0;
@@ -297,16 +297,16 @@ impl Race {
                 self.cut(dead.directory, choices)?;
             }
             3 if directories < 4 => {
-                let mut world = world(&self.shared);
+                let mut world = lock_state(&self.shared);
                 let copied = world.directories[choices.below(directories)?].clone();
                 world.directories.push(copied);
             }
-            4 => self.board.fail(Some(Fault::Lost)),
-            5 => self.board.fail(Some(Fault::Unanswered)),
-            6 => self.pass(40),
+            4 => self.board.fail(Some(KvStoreFault::Lost)),
+            5 => self.board.fail(Some(KvStoreFault::Unanswered)),
+            6 => self.pass_time(40),
             _ if self.actors.is_empty() => self.start(choices.below(directories)?, false),
             _ => {
-                self.pass(choices.below(4)? as u64);
+                self.pass_time(choices.below(4)? as u64);
                 let next = choices.below(self.actors.len())?;
                 self.step(next);
             }
@@ -316,8 +316,8 @@ impl Race {
 
     /// A power failure: what was not synced may be gone.
     fn cut(&self, directory: usize, choices: &mut Choices) -> Option<()> {
-        let mut world = world(&self.shared);
-        let links = world.directories[directory].links();
+        let mut world = lock_state(&self.shared);
+        let links = world.directories[directory].active_segments();
         let newest = links.first().map(|(segment, _)| segment.epoch);
         if let Some(epoch) = newest {
             let segment = world.directories[directory].segment(epoch);
@@ -332,24 +332,24 @@ impl Race {
     fn settle(mut self) {
         self.actors.clear();
         self.board.fail(None);
-        let count = world(&self.shared).directories.len();
+        let count = lock_state(&self.shared).directories.len();
         let mut whole = 0;
         for directory in 0..count {
-            let confirmed = world(&self.shared).confirmed.clone();
+            let confirmed = lock_state(&self.shared).confirmed.clone();
             self.start(directory, false);
             let end = (0..1000).find_map(|_| {
-                self.pass(2);
+                self.pass_time(2);
                 self.step(0)
             });
             match end.expect("nobody else is there, so it does not wait for ever") {
-                End::Released => {
+                RaceSessionEnd::Released => {
                     whole += 1;
-                    let world = world(&self.shared);
+                    let world = lock_state(&self.shared);
                     for head in confirmed {
-                        assert_eq!(world.directories[directory].lacks(head), None);
+                        assert_eq!(world.directories[directory].find_missing_records(head), None);
                     }
                 }
-                End::Copy => {}
+                RaceSessionEnd::Copy => {}
                 other => panic!("{other:?} although nobody else is there"),
             }
         }
@@ -373,18 +373,18 @@ proptest! {
         choices in proptest::collection::vec(any::<u8>(), 0..600),
     ) {
         in_context(|| {
-            let mut race = Race::new();
+            let mut race = LockRace::new();
             let mut choices = Choices(choices.into_iter());
-            while race.happen(&mut choices).is_some() {}
+            while race.step_any(&mut choices).is_some() {}
             race.settle();
         });
     }
 }
 
 /// Runs an actor alone until it has the lock, and comes to its end.
-fn alone(race: &mut Race) -> Option<End> {
+fn run_alone(race: &mut LockRace) -> Option<RaceSessionEnd> {
     (0..1000).find_map(|_| {
-        race.pass(2);
+        race.pass_time(2);
         race.step(0)
     })
 }
@@ -392,20 +392,20 @@ fn alone(race: &mut Race) -> Option<End> {
 #[test]
 fn an_owner_adopts_what_it_wrote_without_an_answer() {
     in_context(|| {
-        for fault in [Fault::Lost, Fault::Unanswered] {
-            let mut race = Race::new();
+        for fault in [KvStoreFault::Lost, KvStoreFault::Unanswered] {
+            let mut race = LockRace::new();
             race.start(0, false);
             let end = (0..1000).find_map(|n| {
                 // Sometimes a write, sometimes the read that follows one.
                 if n % 5 == 0 {
                     race.board.fail(Some(fault));
                 }
-                race.pass(1);
+                race.pass_time(1);
                 race.step(0)
             });
             race.board.fail(None);
-            assert_eq!(end, Some(End::Released), "{fault:?}");
-            let confirmed = world(&race.shared).confirmed.len();
+            assert_eq!(end, Some(RaceSessionEnd::Released), "{fault:?}");
+            let confirmed = lock_state(&race.shared).confirmed.len();
             assert!(confirmed > 1, "it goes on after {fault:?}");
             race.settle();
         }
@@ -415,67 +415,67 @@ fn an_owner_adopts_what_it_wrote_without_an_answer() {
 #[test]
 fn a_board_that_forgets_costs_a_living_owner_nothing() {
     in_context(|| {
-        let mut race = Race::new();
+        let mut race = LockRace::new();
         race.start(0, false);
-        assert_eq!(alone(&mut race), Some(End::Released));
+        assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
         race.start(0, false);
-        while world(&race.shared).confirmed.len() < 9 {
+        while lock_state(&race.shared).confirmed.len() < 9 {
             assert_eq!(race.step(0), None);
         }
-        let copied = world(&race.shared).directories[0].clone();
-        world(&race.shared).directories.push(copied);
+        let copied = lock_state(&race.shared).directories[0].clone();
+        lock_state(&race.shared).directories.push(copied);
         race.board.wipe();
         race.start(1, false);
         for _ in 0..20 {
-            race.pass(1);
+            race.pass_time(1);
             assert_eq!(race.step(1), None, "it watches for longer than that");
         }
         // The owner comes back and writes its entry again, as it is the one its directory names.
-        let owner = world(&race.shared).directories[0].links()[0].0.holder;
+        let owner = lock_state(&race.shared).directories[0].active_segments()[0].0.holder;
         while race.board.entry(&RUN.to_string()).is_none() {
             assert_eq!(race.step(0), None);
         }
         assert_eq!(race.board.entry(&RUN.to_string()).expect("written").owner.id, owner);
         let refused = (0..20).find_map(|_| race.step(1));
-        assert!(matches!(refused, Some(End::Held | End::Copy)), "{refused:?}");
-        assert_eq!(alone(&mut race), Some(End::Released));
+        assert!(matches!(refused, Some(RaceSessionEnd::Held | RaceSessionEnd::Copy)), "{refused:?}");
+        assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
     });
 }
 
 #[test]
 fn a_directory_whose_owner_is_forgotten_and_gone_is_watched_before_it_is_taken() {
     in_context(|| {
-        let mut race = Race::new();
+        let mut race = LockRace::new();
         race.start(0, false);
-        assert_eq!(alone(&mut race), Some(End::Released));
+        assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
         race.board.wipe();
         race.start(0, false);
-        let since = world(&race.shared).now;
+        let since = lock_state(&race.shared).now;
         while race.board.entry(&RUN.to_string()).is_none() {
-            race.pass(1);
+            race.pass_time(1);
             assert_eq!(race.step(0), None);
         }
-        assert!(world(&race.shared).now - since >= STALE);
-        assert_eq!(alone(&mut race), Some(End::Released));
+        assert!(lock_state(&race.shared).now - since >= STALE);
+        assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
     });
 }
 
 #[test]
 fn an_owner_that_slept_through_a_takeover_finds_out() {
     in_context(|| {
-        let mut race = Race::new();
+        let mut race = LockRace::new();
         race.start(0, false);
-        while world(&race.shared).confirmed.is_empty() {
+        while lock_state(&race.shared).confirmed.is_empty() {
             assert_eq!(race.step(0), None);
         }
         race.start(0, false);
         let taken = (0..1000).find_map(|_| {
-            race.pass(1);
+            race.pass_time(1);
             race.step(1)
         });
-        assert_eq!(taken, Some(End::Released));
+        assert_eq!(taken, Some(RaceSessionEnd::Released));
         let end = (0..20).find_map(|_| race.step(0));
-        assert_eq!(end, Some(End::Lost));
+        assert_eq!(end, Some(RaceSessionEnd::Lost));
         race.settle();
     });
 }
@@ -483,19 +483,19 @@ fn an_owner_that_slept_through_a_takeover_finds_out() {
 #[test]
 fn a_former_owner_that_wakes_after_the_board_forgot_everything_drives_nobody_out() {
     in_context(|| {
-        let mut race = Race::new();
+        let mut race = LockRace::new();
         race.start(0, false);
-        while world(&race.shared).confirmed.is_empty() {
+        while lock_state(&race.shared).confirmed.is_empty() {
             assert_eq!(race.step(0), None);
         }
-        let copied = world(&race.shared).directories[0].clone();
-        world(&race.shared).directories.push(copied);
+        let copied = lock_state(&race.shared).directories[0].clone();
+        lock_state(&race.shared).directories.push(copied);
         race.start(1, true);
-        let owner_of = |race: &Race| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
+        let owner_of = |race: &LockRace| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
         let first = owner_of(&race);
-        let confirmed = world(&race.shared).confirmed.len();
-        while world(&race.shared).confirmed.len() < confirmed + 3 {
-            race.pass(1);
+        let confirmed = lock_state(&race.shared).confirmed.len();
+        while lock_state(&race.shared).confirmed.len() < confirmed + 3 {
+            race.pass_time(1);
             assert_eq!(race.step(1), None);
         }
         let second = owner_of(&race);
@@ -509,6 +509,6 @@ fn a_former_owner_that_wakes_after_the_board_forgot_everything_drives_nobody_out
             assert_eq!(race.step(1), None, "it has the higher epoch");
         }
         let end = (0..20).find_map(|_| race.step(0));
-        assert_eq!(end, Some(End::Lost));
+        assert_eq!(end, Some(RaceSessionEnd::Lost));
     });
 }

@@ -12,10 +12,10 @@ use super::*;
 
 /// Runs trials that take a moment.
 #[derive(Debug)]
-struct Slow(LocalRunner);
+struct SlowRunner(LocalRunner);
 
 #[async_trait]
-impl Runner for Slow {
+impl Runner for SlowRunner {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         // The work of the trial.
         tokio::time::sleep(Duration::from_millis(150)).await;
@@ -25,14 +25,14 @@ impl Runner for Slow {
 
 /// The executions that run as events say.
 #[derive(Debug, Default)]
-struct Shown {
+struct ShownExecutions {
     running: BTreeSet<(ItemId, ExecId)>,
     settled: BTreeSet<ItemId>,
     phases: usize,
     ended: bool,
 }
 
-impl Shown {
+impl ShownExecutions {
     fn apply(&mut self, event: &RunEvent) {
         match &event.kind {
             EventKind::TrialPhase { item, exec, .. } => {
@@ -68,22 +68,22 @@ impl Shown {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_executions_are_ended_by_events_after_kills_and_takeovers() {
-    let world = World::new(150).await;
+    let world = RemoteFixture::new(150).await;
     let slow = |name: &str| {
-        let runner = Slow(world.runner(name));
+        let runner = SlowRunner(world.runner(name));
         world.worker_with(name, 3, Arc::new(runner))
     };
     let _lasting = [slow("a"), slow("b")];
     let killed = slow("c");
-    let (sitting, mut seen) = world.sit().await;
-    Shown::default().watch(&mut seen, 40).await;
+    let (sitting, mut seen) = world.start_session().await;
+    ShownExecutions::default().watch(&mut seen, 40).await;
     // The hello of a worker that was killed stays where the next coordinator reads it.
     drop(killed);
     drop(sitting);
-    let (sitting, mut seen) = world.sit().await;
-    let mut shown = Shown::default();
+    let (sitting, mut seen) = world.start_session().await;
+    let mut shown = ShownExecutions::default();
     shown.watch(&mut seen, usize::MAX).await;
-    assert_eq!(timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"), DONE);
+    assert_eq!(timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"), COMPLETED);
     assert_eq!((shown.ended, shown.settled.len()), (true, 150));
     assert!(shown.phases > 0, "hellos showed executions");
 }

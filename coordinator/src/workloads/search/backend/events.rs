@@ -6,11 +6,11 @@ use rollout_protocol::search::{PromotedEval, SearchEvent};
 use tokio::sync::mpsc;
 
 use crate::workloads::search::driver::EvalResult;
-use crate::workloads::search::manifest::{Eval, Manifest};
-use crate::workloads::search::report::{best_path, why};
+use crate::workloads::search::manifest::{SearchEval, SearchManifest};
+use crate::workloads::search::report::{best_path, decision_reason};
 
 /// Sends events. Waits while the outputs cannot follow, so it must not be called by a task.
-pub(super) fn tell(events: &mpsc::Sender<Vec<RunEvent>>, told: Vec<SearchEvent>) {
+pub(super) fn send(events: &mpsc::Sender<Vec<RunEvent>>, told: Vec<SearchEvent>) {
     let at = Timestamp::now();
     let told = told.into_iter().map(|event| RunEvent { at, kind: EventKind::Search(event) });
     // Outputs that are gone have an error of their own.
@@ -18,7 +18,7 @@ pub(super) fn tell(events: &mpsc::Sender<Vec<RunEvent>>, told: Vec<SearchEvent>)
 }
 
 /// The event of a session that begins.
-pub(super) fn started(manifest: &Manifest) -> Vec<SearchEvent> {
+pub(super) fn started_events(manifest: &SearchManifest) -> Vec<SearchEvent> {
     let evals = &manifest.evaluations;
     let best = best_path(manifest).last().and_then(|id| {
         let eval = manifest.node(*id).promoted_from_eval_id?;
@@ -36,7 +36,7 @@ pub(super) fn started(manifest: &Manifest) -> Vec<SearchEvent> {
 }
 
 /// The events of the last block of a manifest.
-pub(super) fn of_block(manifest: &Manifest) -> Vec<SearchEvent> {
+pub(super) fn block_events(manifest: &SearchManifest) -> Vec<SearchEvent> {
     let state = &manifest.state;
     if state.planned_depth == Some(state.current_depth) {
         let (depth, nodes) = (state.current_depth, state.frontier_node_ids.len() as u64);
@@ -57,7 +57,7 @@ pub(super) fn of_block(manifest: &Manifest) -> Vec<SearchEvent> {
 }
 
 /// The event of an eval that has a result.
-pub(super) fn ended(result: &EvalResult) -> SearchEvent {
+pub(super) fn eval_ended(result: &EvalResult) -> SearchEvent {
     let error = result.error.as_ref();
     SearchEvent::EvalEnded {
         eval: result.eval_id,
@@ -68,10 +68,10 @@ pub(super) fn ended(result: &EvalResult) -> SearchEvent {
 }
 
 /// Why an eval was not promoted; nothing when it was.
-fn rejected(manifest: &Manifest, eval: &Eval) -> Option<SearchEvent> {
+fn rejected(manifest: &SearchManifest, eval: &SearchEval) -> Option<SearchEvent> {
     let decision = eval.decision.as_ref().filter(|d| d.promoted_to_node_id.is_none())?;
     let mut reason = decision.promotion_reason?.to_string();
-    if let Some(why) = why(manifest, eval) {
+    if let Some(why) = decision_reason(manifest, eval) {
         reason = format!("{reason}: {why}");
     }
     Some(SearchEvent::EvalRejected { eval: eval.eval_id, reason })

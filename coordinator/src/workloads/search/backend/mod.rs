@@ -9,27 +9,27 @@
 //!    │  └────── what is settled ─────┘
 //!    └─ repository, results as files, idea commands
 //! ```
-//! The two share nothing but `Asked`. Everything durable is either in the journal
+//! The two share nothing but `WorkRequests`. Everything durable is either in the journal
 //! (what an execution came to) or follows from it and the manifest, so that a process may die
 //! between any two steps: a search that is opened again asks for the same tries by the same names,
 //! and hears at once of those that were settled before.
 
-mod asked;
+mod requests;
 mod events;
-mod former;
+mod past_requests;
 mod ideas;
-mod kept;
+mod inactive_repository;
 mod outcome;
 mod planner;
 mod results;
-mod search;
-mod shop;
+mod task;
+mod live;
 mod spec;
 mod stops;
 
-pub(crate) use asked::Asked;
-pub use kept::Kept;
+pub(crate) use requests::WorkRequests;
+pub use inactive_repository::InactiveRepository;
 pub use planner::EvalPlanner;
-pub(crate) use search::{Owner, Search, opening, outcome};
-pub use spec::{Plan, PlanError};
-pub(crate) use stops::Stops;
+pub(crate) use task::{OwnedRun, SearchTask, run_open_options, combine_outcomes};
+pub use spec::{SearchPlan, SearchPlanError};
+pub(crate) use stops::SearchStops;

@@ -4,13 +4,13 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalEnd, EvalRecord, ItemOutcome};
 
-use crate::engine::core::Settled;
+use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
-use crate::workloads::search::manifest::{EvalError, EvalStatus};
+use crate::workloads::search::manifest::{SearchEvalError, EvalStatus};
 
 /// Whether a try says nothing about its idea: the infrastructure failed, however often it was tried,
 /// or no command was run at all. An idea that kills worker after worker is to blame itself.
-pub(super) fn is_unable(settled: &Settled) -> bool {
+pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
     let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
     settled.verdict.error.as_ref().is_some_and(|error| {
         let ours = error.class == ErrorClass::Infrastructure || before(error.phase);
@@ -20,7 +20,7 @@ pub(super) fn is_unable(settled: &Settled) -> bool {
 
 /// Whether another try of the user's own may make it better: its commands failed, or were ended by
 /// their time limit. What the infrastructure did was tried again before.
-pub(super) fn is_worth_another(settled: &Settled, record: Option<&EvalRecord>) -> bool {
+pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecord>) -> bool {
     let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
     let ours = |error: &TrialError| error.class == ErrorClass::Infrastructure;
     failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
@@ -28,16 +28,16 @@ pub(super) fn is_worth_another(settled: &Settled, record: Option<&EvalRecord>) -
 
 /// What the tries of an eval took together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Tries {
+pub(super) struct AttemptTotals {
     /// Seconds.
     pub(super) seconds: f64,
     /// What their commands say that they cost.
     pub(super) cost: Option<f64>,
 }
 
-impl Tries {
+impl AttemptTotals {
     /// With one more.
-    pub(super) fn and(self, record: Option<&EvalRecord>) -> Self {
+    pub(super) fn plus(self, record: Option<&EvalRecord>) -> Self {
         let Some(record) = record else { return self };
         let times = &record.timestamps;
         let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
@@ -53,7 +53,7 @@ impl Tries {
 pub(super) fn result(
     order: &EvalOrder,
     attempt: u32,
-    settled: &Settled,
+    settled: &ItemSettlement,
     record: Option<&EvalRecord>,
     results: Option<String>,
 ) -> EvalResult {
@@ -85,16 +85,16 @@ pub(super) fn result(
 }
 
 /// Makes a result one of an eval whose candidate is refused.
-pub(super) fn refused(result: &mut EvalResult, reason: String) {
+pub(super) fn mark_refused(result: &mut EvalResult, reason: String) {
     result.status = EvalStatus::Failed;
     result.candidate_commit = None;
     result.results_csv = None;
     let (error_type, timed_out) = ("candidate_refused".to_owned(), false);
     let infrastructure = false;
-    result.error = Some(EvalError { error_type, message: reason, timed_out, infrastructure });
+    result.error = Some(SearchEvalError { error_type, message: reason, timed_out, infrastructure });
 }
 
-fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
+fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalError {
     let message = error.map_or("it ended without results", |error| &error.message).to_owned();
     // The command that failed is the last one that was run.
     let last = record.and_then(|record| record.commands.last());
@@ -114,7 +114,7 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
         error.class == ErrorClass::Infrastructure && error.code != ErrorCode::POISONED
     };
     let infrastructure = error.is_some_and(ours);
-    EvalError { error_type, message, timed_out, infrastructure }
+    SearchEvalError { error_type, message, timed_out, infrastructure }
 }
 
 #[cfg(test)]
@@ -126,12 +126,12 @@ mod tests {
 
     use super::*;
 
-    fn settled(class: ErrorClass, code: ErrorCode, phase: Phase) -> Settled {
+    fn settled(class: ErrorClass, code: ErrorCode, phase: Phase) -> ItemSettlement {
         let kind = ErrorType::AgentExecutionFailed;
         let error = TrialError::new(kind, code, class, RetryClass::Permanent, "it failed");
         let verdict = Verdict::failed(error.in_phase(phase));
         let (item, at) = (ItemId::from_bytes([0; 16]), Timestamp::UNIX_EPOCH);
-        Settled { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+        ItemSettlement { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
     }
 
     #[test]

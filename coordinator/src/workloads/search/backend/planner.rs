@@ -10,55 +10,55 @@ use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
 use tokio::sync::Notify;
 
-use super::asked::{Asked, Try, WorkKind};
-use super::former::Former;
-use crate::engine::concurrency::Tickets;
-use crate::engine::core::{NewItem, Settled};
-use crate::engine::{Needs, Planner};
-use crate::workloads::search::driver::Directory;
+use super::requests::{WorkRequests, WorkRequest, WorkKind};
+use super::past_requests::PastRequests;
+use crate::engine::concurrency::ConcurrencyLimiter;
+use crate::engine::core::{NewItem, ItemSettlement};
+use crate::engine::{WorkerRequirements, Planner};
+use crate::workloads::search::driver::SearchDirectory;
 
 /// Hands out tries of evals and commands for ideas as the search asks for them. All work of one kind
 /// has the same demands on a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
-    asked: Arc<Asked>,
+    asked: Arc<WorkRequests>,
     /// By the number of the kind.
-    needs: [Needs; 2],
-    directory: Directory,
-    former: OnceLock<Former>,
-    tickets: Option<Arc<Tickets>>,
+    needs: [WorkerRequirements; 2],
+    directory: SearchDirectory,
+    former: OnceLock<PastRequests>,
+    tickets: Option<Arc<ConcurrencyLimiter>>,
     /// Longest wait of an eval for a service that gives no answer, seconds; the usual one if absent.
     max_park_sec: Option<u32>,
 }
 
 impl EvalPlanner {
     /// Hands out the work that is asked for there. `needs` are the demands of evals and of ideas.
-    pub(crate) fn new(asked: Arc<Asked>, needs: [Needs; 2], directory: Directory) -> Self {
+    pub(crate) fn new(asked: Arc<WorkRequests>, needs: [WorkerRequirements; 2], directory: SearchDirectory) -> Self {
         let (former, tickets) = (OnceLock::new(), None);
         Self { asked, needs, directory, former, tickets, max_park_sec: None }
     }
 
     /// Has evals wait so long for a service that gives no answer.
     #[must_use]
-    pub fn parking(self, max_park_sec: u32) -> Self {
+    pub fn with_max_park(self, max_park_sec: u32) -> Self {
         let usual = RetryPolicy::default().max_park_sec;
         Self { max_park_sec: Some(max_park_sec).filter(|sec| *sec != usual), ..self }
     }
 
     /// Has some of their commands wait for tickets.
     #[must_use]
-    pub fn limited(self, tickets: Option<Arc<Tickets>>) -> Self {
+    pub fn with_limiter(self, tickets: Option<Arc<ConcurrencyLimiter>>) -> Self {
         Self { tickets, ..self }
     }
 
     /// What former sittings may have asked for.
-    fn former(&self) -> &Former {
+    fn past_requests(&self) -> &PastRequests {
         self.former.get_or_init(|| match self.directory.read() {
-            Ok(manifest) => manifest.as_ref().map(Former::of).unwrap_or_default(),
+            Ok(manifest) => manifest.as_ref().map(PastRequests::from_manifest).unwrap_or_default(),
             Err(error) => {
                 // The search says so, too, and does not go on.
                 tracing::debug!("what was asked for before is not known: {error}");
-                Former::default()
+                PastRequests::default()
             }
         })
     }
@@ -67,13 +67,13 @@ impl EvalPlanner {
         self.needs[kind as usize].class
     }
 
-    fn new_item(&self, ordinal: u64, wanted: &Try) -> NewItem {
+    fn new_item(&self, ordinal: u64, wanted: &WorkRequest) -> NewItem {
         let (item, spec, class) = (wanted.item, wanted.spec, self.class(wanted.kind));
         NewItem { item, ordinal, spec, class, lane: wanted.kind as u16 }
     }
 
-    fn at(&self, ordinal: u64) -> Try {
-        self.asked.at(ordinal).expect("only ordinals that were handed out are asked for")
+    fn at(&self, ordinal: u64) -> WorkRequest {
+        self.asked.get(ordinal).expect("only ordinals that were handed out are asked for")
     }
 }
 
@@ -93,8 +93,8 @@ impl Planner for EvalPlanner {
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
-        let Try { kind, spec, .. } = self.at(ordinal);
-        let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
+        let WorkRequest { kind, spec, .. } = self.at(ordinal);
+        let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
         let tickets = tickets.unwrap_or_default();
         let pacing = RunRateLimits { tickets, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
         let class = self.class(kind);
@@ -105,7 +105,7 @@ impl Planner for EvalPlanner {
         Offer { run, item, try_id, spec, class, work, pacing }
     }
 
-    fn lanes(&self) -> &[Needs] {
+    fn lanes(&self) -> &[WorkerRequirements] {
         &self.needs
     }
 
@@ -118,11 +118,11 @@ impl Planner for EvalPlanner {
         self.at(ordinal).name
     }
 
-    fn growth(&self) -> Option<Arc<Notify>> {
+    fn growth_signal(&self) -> Option<Arc<Notify>> {
         Some(Arc::clone(&self.asked.growth))
     }
 
-    fn tickets(&self) -> Option<Arc<Tickets>> {
+    fn concurrency_limiter(&self) -> Option<Arc<ConcurrencyLimiter>> {
         self.tickets.clone()
     }
 
@@ -132,12 +132,12 @@ impl Planner for EvalPlanner {
 
     /// What a former sitting asked for, and what was settled then, is asked for from now on: the
     /// run's records name everything that it ever settled.
-    fn settled(&self, settled: &Settled, spec: Option<Digest>) {
+    fn on_settled(&self, settled: &ItemSettlement, spec: Option<Digest>) {
         if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
-            && let Some((kind, name)) = self.former().name(&settled.item, &spec)
+            && let Some((kind, name)) = self.past_requests().name(&settled.item, &spec)
         {
-            self.asked.adopt(Try { kind, item: settled.item, spec, name });
+            self.asked.add_settled(WorkRequest { kind, item: settled.item, spec, name });
         }
-        self.asked.settled(settled);
+        self.asked.on_settled(settled);
     }
 }

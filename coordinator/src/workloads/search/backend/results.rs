@@ -20,7 +20,7 @@ use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
 use crate::engine::RunError;
-use crate::engine::file::write_json;
+use crate::engine::atomic_file::write_json;
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ pub(super) async fn write(
             }
             _ => {}
         }
-        make(dir).await?;
+        create_directory(dir).await?;
     }
     write_json(&experiment.join("record.json"), record)?;
     for output in &record.outputs {
@@ -137,7 +137,7 @@ pub(super) fn best_effort(written: Result<(), ResultsError>) -> Result<(), Resul
     }
 }
 
-async fn make(dir: &Path) -> Result<(), ResultsError> {
+async fn create_directory(dir: &Path) -> Result<(), ResultsError> {
     tokio::fs::create_dir_all(dir).await.map_err(ResultsError::disk("creating", dir))
 }
 
@@ -147,7 +147,7 @@ pub(super) async fn fetch(
     to: &Path,
 ) -> Result<(), ResultsError> {
     if let Some(parent) = to.parent() {
-        make(parent).await?;
+        create_directory(parent).await?;
     }
     let failed = |source| ResultsError::Store { what: to.display().to_string(), source };
     store.get_file(&blob.digest, to).await.map_err(failed)

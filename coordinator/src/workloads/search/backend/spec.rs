@@ -18,12 +18,12 @@ use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
 use crate::config::{SearchCommand as TreeCommand, CommandEnvironment as TreePlace, TreeFile};
-use crate::engine::Needs;
+use crate::engine::WorkerRequirements;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
 /// What all evals of a search have in common.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct SearchPlan {
     tree: String,
     commands: EvalCommands,
     environment: TaskEnvironment,
@@ -45,7 +45,7 @@ struct IdeasCommand {
 
 /// Why a search has no plan.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub enum SearchPlanError {
     /// A directory of a Dockerfile cannot be packed.
     #[error("the build context {path} cannot be packed")]
     Context {
@@ -63,12 +63,12 @@ pub enum PlanError {
     Store(#[from] StoreError),
 }
 
-impl Plan {
+impl SearchPlan {
     /// The plan of a search. What its environment is built from is stored.
     ///
     /// # Errors
-    /// [`PlanError`].
-    pub async fn new(tree: &TreeFile, store: Arc<dyn BlobStore>) -> Result<Self, PlanError> {
+    /// [`SearchPlanError`].
+    pub async fn new(tree: &TreeFile, store: Arc<dyn BlobStore>) -> Result<Self, SearchPlanError> {
         let command = |command: &TreeCommand| EvalCommand {
             script: command.run.clone(),
             timeout_sec: Some(command.timeout_sec),
@@ -80,14 +80,14 @@ impl Plan {
             true => None,
             false => {
                 let environment = environment(tree, own, Arc::clone(&store)).await?;
-                Some(Box::new(SweepEnvironment { environment, settings: settings(own) }))
+                Some(Box::new(SweepEnvironment { environment, settings: environment_settings(own) }))
             }
         };
         let place_of_ideas = &commands.ideas.place;
         let ideas = IdeasCommand {
             command: command(&commands.ideas),
             environment: environment(tree, place_of_ideas, Arc::clone(&store)).await?,
-            settings: settings(place_of_ideas),
+            settings: environment_settings(place_of_ideas),
         };
         Ok(Self {
             ideas,
@@ -99,7 +99,7 @@ impl Plan {
                 sweep: command(&commands.sweep),
             },
             environment: environment(tree, place, store).await?,
-            settings: settings(place),
+            settings: environment_settings(place),
             sweep_environment,
             results_file: tree.results_file.clone(),
             timeout_sec: tree.search.eval_timeout_seconds,
@@ -108,40 +108,40 @@ impl Plan {
     }
 
     /// The demands of evals and of commands for ideas on a worker.
-    pub fn needs(&self) -> [Needs; 2] {
+    pub fn needs(&self) -> [WorkerRequirements; 2] {
         [self.needs_of_evals(), self.needs_of_ideas()]
     }
 
-    fn needs_of_ideas(&self) -> Needs {
+    fn needs_of_ideas(&self) -> WorkerRequirements {
         let IdeasCommand { command, environment, settings } = &self.ideas;
         let resources = &environment.resources;
-        Needs {
+        WorkerRequirements {
             class: SizeClass::for_resources(resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider: settings.provider.kind(),
             also: None,
-            variables: required([command].into_iter()),
+            variables: required_variables([command].into_iter()),
         }
     }
 
-    fn needs_of_evals(&self) -> Needs {
+    fn needs_of_evals(&self) -> WorkerRequirements {
         let own = self.sweep_environment.as_deref();
         // One environment at a time: the larger figures are enough.
         let resources = own.map_or(self.environment.resources, |own| {
-            larger(&self.environment.resources, &own.environment.resources)
+            max_resources(&self.environment.resources, &own.environment.resources)
         });
         let (provider, own) =
             (self.settings.provider.kind(), own.map(|o| o.settings.provider.kind()));
         let EvalCommands { implement, tests, review, sweep } = &self.commands;
         let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
-        Needs {
+        WorkerRequirements {
             class: SizeClass::for_resources(&resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider,
             also: own.filter(|kind| *kind != provider),
-            variables: required(commands.into_iter().flatten()),
+            variables: required_variables(commands.into_iter().flatten()),
         }
     }
 
@@ -201,7 +201,7 @@ impl Plan {
 }
 
 /// Variables without a default that commands refer to.
-fn required<'a>(commands: impl Iterator<Item = &'a EvalCommand>) -> BTreeSet<String> {
+fn required_variables<'a>(commands: impl Iterator<Item = &'a EvalCommand>) -> BTreeSet<String> {
     let templates = commands.flat_map(|command| command.env.values());
     let named = templates.flat_map(|template| template.variables());
     named.filter(|(_, has_default)| !has_default).map(|(name, _)| name).collect()
@@ -211,7 +211,7 @@ async fn environment(
     tree: &TreeFile,
     place: &TreePlace,
     store: Arc<dyn BlobStore>,
-) -> Result<TaskEnvironment, PlanError> {
+) -> Result<TaskEnvironment, SearchPlanError> {
     let context = match &place.context {
         Some(dir) => Some(pack(&tree.resolve_path(dir), store).await?),
         None => None,
@@ -221,7 +221,7 @@ async fn environment(
 }
 
 /// The larger figures of two.
-fn larger(one: &Resources, other: &Resources) -> Resources {
+fn max_resources(one: &Resources, other: &Resources) -> Resources {
     Resources {
         cpus: one.cpus.max(other.cpus),
         memory_mb: one.memory_mb.max(other.memory_mb),
@@ -230,7 +230,7 @@ fn larger(one: &Resources, other: &Resources) -> Resources {
     }
 }
 
-fn settings(place: &TreePlace) -> EnvironmentSpec {
+fn environment_settings(place: &TreePlace) -> EnvironmentSpec {
     EnvironmentSpec {
         provider: place.provider.clone(),
         force_build: false,
@@ -240,13 +240,13 @@ fn settings(place: &TreePlace) -> EnvironmentSpec {
 }
 
 /// Packs and stores the directory of a Dockerfile.
-async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, PlanError> {
+async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, SearchPlanError> {
     let scratch = tempfile::tempdir()?;
     let (from, to) = (dir.to_owned(), scratch.path().join("context.tar"));
     let archive = to.clone();
     let packed = supervise::blocking(move || {
         archive::pack(&from, &archive, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes)
     });
-    packed.await.map_err(|source| PlanError::Context { path: dir.to_owned(), source })?;
+    packed.await.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
     Ok(store.put_file(&to, MediaType::Tar).await?)
 }

@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 
 /// Tells the parts of a search to stop.
 #[derive(Debug, Clone)]
-pub(crate) struct Stops {
+pub(crate) struct SearchStops {
     /// Read by the search between two blocks.
     pub(crate) flag: Arc<AtomicBool>,
     /// Read by the engine.
     engine: mpsc::Sender<StopLevel>,
 }
 
-impl Stops {
+impl SearchStops {
     /// Passes on what a user asks for. Gives what the engine reads, too.
     pub(crate) fn fork(
         mut asked: mpsc::Receiver<StopLevel>,
@@ -26,20 +26,20 @@ impl Stops {
         let passing = this.clone();
         let task = supervise::spawn("stops of the search", async move {
             while let Some(level) = asked.recv().await {
-                passing.search();
-                passing.engine(level).await;
+                passing.stop_search();
+                passing.stop_engine(level).await;
             }
         });
         (this, stops, task)
     }
 
     /// Tells the search.
-    pub(crate) fn search(&self) {
+    pub(crate) fn stop_search(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
     /// Tells the engine.
-    pub(crate) async fn engine(&self, level: StopLevel) {
+    pub(crate) async fn stop_engine(&self, level: StopLevel) {
         // An engine that has ended needs not be told.
         let _gone = self.engine.send(level).await;
     }

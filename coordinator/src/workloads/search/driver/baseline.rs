@@ -6,28 +6,28 @@ use std::path::Path;
 
 use rollout_worker::backoff::chain;
 
-use super::scoring::named;
-use super::{Directory, TreeError};
+use super::scoring::list_names;
+use super::{SearchDirectory, SearchError};
 use crate::config::{ScoringProfile, TreeFile};
-use crate::workloads::search::score::{Gaps, SweepSummary, summarize};
+use crate::workloads::search::score::{ConfigGaps, SweepSummary, summarize};
 
 /// Checks the baseline of a search that has not begun, before anything is made. Gives what is odd
 /// about it, a line each. A search that is there has a baseline of its own, which is not looked at
 /// again. Blocks.
 ///
 /// # Errors
-/// [`TreeError::Baseline`], with everything that is missing.
-pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, TreeError> {
-    if Directory::new(tree.run_dir()).read()?.is_some() {
+/// [`SearchError::Baseline`], with everything that is missing.
+pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, SearchError> {
+    if SearchDirectory::new(tree.run_dir()).read()?.is_some() {
         return Ok(Vec::new());
     }
     check(tree, &tree.resolve_path(&tree.root_baseline_csv))
 }
 
 /// Checks a file with the results of the root.
-pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, TreeError> {
-    let refused = |missing| TreeError::Baseline { path: path.to_owned(), missing };
-    let file = File::open(path).map_err(TreeError::io("open", path))?;
+pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, SearchError> {
+    let refused = |missing| SearchError::Baseline { path: path.to_owned(), missing };
+    let file = File::open(path).map_err(SearchError::io("open", path))?;
     let limit = tree.search.sweep_config_limit;
     let summary = summarize(file, &tree.profile, limit);
     let summary = summary.map_err(|error| refused(vec![chain(&error)]))?;
@@ -39,7 +39,7 @@ pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, TreeErr
     if !missing.is_empty() {
         return Err(refused(missing));
     }
-    Ok(odd(&summary, tree))
+    Ok(warnings(&summary, tree))
 }
 
 fn without_primary(summary: &SweepSummary, profile: &ScoringProfile) -> Option<String> {
@@ -51,14 +51,14 @@ fn without_primary(summary: &SweepSummary, profile: &ScoringProfile) -> Option<S
     Some(if summary.columns.contains(primary) {
         format!("no number in the column {metric}")
     } else {
-        format!("no column {metric}; the columns are {}", named(&summary.columns))
+        format!("no column {metric}; the columns are {}", list_names(&summary.columns))
     })
 }
 
 /// The configurations that every sweep has to run and a baseline lacks.
 fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
     if !summary.missing_columns.is_empty() {
-        let names = named(&summary.missing_columns);
+        let names = list_names(&summary.missing_columns);
         return vec![format!(
             "no column {names}, which says what of `sweep_config_limit` is there"
         )];
@@ -66,7 +66,7 @@ fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
     if summary.completeness.is_some_and(|rows| rows.is_complete()) {
         return Vec::new();
     }
-    let Gaps { absent, failed, repeated } = &summary.gaps;
+    let ConfigGaps { absent, failed, repeated } = &summary.gaps;
     let rows = summary.completeness.unwrap_or_default();
     let lacking = limit.saturating_sub(rows.observed_unique_config_ids);
     let lines = [
@@ -75,20 +75,20 @@ fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
         (repeated, "more than one row for a configuration: ".to_owned()),
     ];
     let lines = lines.into_iter().filter(|(ids, _)| !ids.is_empty());
-    lines.map(|(ids, what)| what + &first(ids)).collect()
+    lines.map(|(ids, what)| what + &first_ids(ids)).collect()
 }
 
-fn first(ids: &[u64]) -> String {
+fn first_ids(ids: &[u64]) -> String {
     let ids: Vec<_> = ids.iter().map(u64::to_string).collect();
     ids.join(", ")
 }
 
 /// Faults of a baseline with which a search can begin.
-fn odd(summary: &SweepSummary, tree: &TreeFile) -> Vec<String> {
+fn warnings(summary: &SweepSummary, tree: &TreeFile) -> Vec<String> {
     let mut odd = Vec::new();
     let absent = summary.absent_metrics(&tree.profile);
     if !absent.is_empty() {
-        let (names, profile) = (named(&absent), &tree.profile.name);
+        let (names, profile) = (list_names(&absent), &tree.profile.name);
         odd.push(format!(
             "the baseline has no number in {names}: these metrics of the profile `{profile}` count \
              in no score"

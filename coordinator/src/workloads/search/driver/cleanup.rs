@@ -6,25 +6,25 @@ use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
 
 use super::directory::remove_all;
-use super::{Directory, Keeper, Left, TreeError, Wanted};
+use super::{SearchDirectory, RepositoryMaintenance, FailedRemoval, SearchError, DesiredRepositoryState};
 use crate::engine::Fence;
-use crate::workloads::search::manifest::{Cleanup, CleanupKind, Event, EventKind, Manifest};
+use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind, ManifestEvent, ManifestEventKind, SearchManifest};
 
 /// Wait before the second try, seconds; each further wait is twice as long.
-const FIRST_WAIT: i64 = 5;
+const FIRST_RETRY_SECONDS: i64 = 5;
 
 /// Longest wait, seconds.
-const LONGEST_WAIT: i64 = 600;
+const MAX_RETRY_SECONDS: i64 = 600;
 
 /// Tries again to remove what is due, unless the search is somebody else's by now. Whether anything
 /// was tried.
 pub(super) fn retry(
-    directory: &Directory,
-    manifest: &mut Manifest,
-    keeper: &mut dyn Keeper,
+    directory: &SearchDirectory,
+    manifest: &mut SearchManifest,
+    keeper: &mut dyn RepositoryMaintenance,
     fence: &Fence,
     now: Timestamp,
-) -> Result<bool, TreeError> {
+) -> Result<bool, SearchError> {
     if manifest.state.deferred_cleanup.iter().all(|item| item.next_retry_at > now) {
         return Ok(false);
     }
@@ -39,12 +39,12 @@ pub(super) fn retry(
         };
         match removed {
             Ok(()) => {
-                let kind = EventKind::CleanedUp { path: item.path, attempts: item.attempts };
-                manifest.events.push(Event { at: now, kind });
+                let kind = ManifestEventKind::CleanedUp { path: item.path, attempts: item.attempts };
+                manifest.events.push(ManifestEvent { at: now, kind });
             }
             Err(reason) => {
                 item.attempts = item.attempts.saturating_add(1);
-                item.next_retry_at = later(now, item.attempts);
+                item.next_retry_at = next_retry(now, item.attempts);
                 item.reason = reason;
                 waiting.push(item);
             }
@@ -57,29 +57,29 @@ pub(super) fn retry(
 
 /// Makes everything what the manifest wants, unless the search is somebody else's by now. What could
 /// not be removed is noted down; whether anything was.
-pub(super) fn keep(
-    directory: &Directory,
-    manifest: &mut Manifest,
-    keeper: &mut dyn Keeper,
+pub(super) fn reconcile(
+    directory: &SearchDirectory,
+    manifest: &mut SearchManifest,
+    keeper: &mut dyn RepositoryMaintenance,
     fence: &Fence,
-    wanted: &Wanted,
+    wanted: &DesiredRepositoryState,
     now: Timestamp,
-) -> Result<bool, TreeError> {
+) -> Result<bool, SearchError> {
     fence.check()?;
     let waiting = &manifest.state.deferred_cleanup;
     let deferred: BTreeSet<String> = waiting.iter().map(|item| item.path.clone()).collect();
-    let mut left = keeper.keep(wanted, &deferred)?;
+    let mut left = keeper.reconcile(wanted, &deferred)?;
     for path in wanted.useless.difference(&deferred) {
         if let Err(reason) = remove(directory, path) {
-            left.push(Left { path: path.clone(), kind: CleanupKind::Dir, reason });
+            left.push(FailedRemoval { path: path.clone(), kind: CleanupKind::Dir, reason });
         }
     }
-    let items = left.into_iter().map(|Left { path, kind, reason }| Cleanup {
+    let items = left.into_iter().map(|FailedRemoval { path, kind, reason }| DeferredCleanup {
         path,
         kind,
         reason,
         attempts: 1,
-        next_retry_at: later(now, 1),
+        next_retry_at: next_retry(now, 1),
     });
     let before = deferred.len();
     manifest.state.deferred_cleanup.extend(items);
@@ -87,18 +87,18 @@ pub(super) fn keep(
     Ok(manifest.state.deferred_cleanup.len() > before)
 }
 
-fn remove(directory: &Directory, path: &str) -> Result<(), String> {
-    let Some(path) = directory.below(path) else {
+fn remove(directory: &SearchDirectory, path: &str) -> Result<(), String> {
+    let Some(path) = directory.resolve_below(path) else {
         return Err("it is not below the directory of the search".to_owned());
     };
     remove_all(&path).map_err(|error| match error {
-        TreeError::File { source, .. } => source.to_string(),
+        SearchError::File { source, .. } => source.to_string(),
         other => other.to_string(),
     })
 }
 
-fn later(now: Timestamp, attempts: u32) -> Timestamp {
+fn next_retry(now: Timestamp, attempts: u32) -> Timestamp {
     let doubled = 1i64.checked_shl(attempts.saturating_sub(1).min(20)).unwrap_or(i64::MAX);
-    let wait = FIRST_WAIT.saturating_mul(doubled).min(LONGEST_WAIT);
+    let wait = FIRST_RETRY_SECONDS.saturating_mul(doubled).min(MAX_RETRY_SECONDS);
     now.saturating_add(SignedDuration::from_secs(wait)).unwrap_or(Timestamp::MAX)
 }

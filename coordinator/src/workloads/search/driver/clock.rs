@@ -5,7 +5,7 @@ use rollout_protocol::Timestamp;
 
 /// Where a manifest's times come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
+pub enum ManifestClock {
     /// The system.
     System,
     /// The manifest itself: a second for every time that it was written. Equal searches have equal
@@ -13,7 +13,7 @@ pub enum Clock {
     Counted,
 }
 
-impl Clock {
+impl ManifestClock {
     /// The time of a block that follows one of time `last`.
     pub fn after(self, last: Timestamp) -> Timestamp {
         match self {

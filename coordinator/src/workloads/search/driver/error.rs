@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::engine::{LockError, Lost, OpenError, RunError};
-use crate::workloads::search::backend::PlanError;
+use crate::engine::{LockError, LockLostError, OpenError, RunError};
+use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
 
 /// Why a search could not go on. What is written down stays; the same command goes on with it.
 #[derive(Debug, thiserror::Error)]
-pub enum TreeError {
+pub enum SearchError {
     /// A file or directory.
     #[error("cannot {action} {}", path.display())]
     File {
@@ -25,7 +25,7 @@ pub enum TreeError {
     Lock(#[from] LockError),
     /// Another process took it over.
     #[error("the lock of the search is lost")]
-    Lost(#[from] Lost),
+    Lost(#[from] LockLostError),
     /// A file of the search is not what it has to be.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
@@ -72,10 +72,10 @@ pub enum TreeError {
     },
     /// Commands or repository.
     #[error(transparent)]
-    Work(#[from] WorkError),
+    Work(#[from] BackendError),
     /// What evals run under cannot be prepared.
     #[error("the evals of the search cannot be prepared")]
-    Plan(#[from] PlanError),
+    Plan(#[from] SearchPlanError),
     /// The run that evals are items of.
     #[error(transparent)]
     Run(Box<RunError>),
@@ -83,7 +83,7 @@ pub enum TreeError {
 
 /// Why something outside of the search was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WorkError {
+pub enum BackendError {
     /// A user asked for a stop.
     #[error("stopped on request")]
     Stopped,
@@ -103,7 +103,7 @@ pub enum WorkError {
     },
 }
 
-impl TreeError {
+impl SearchError {
     /// An error of the system at a path.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
@@ -111,7 +111,7 @@ impl TreeError {
     }
 }
 
-impl From<RunError> for TreeError {
+impl From<RunError> for SearchError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::File { action, path, source } => Self::File { action, path, source },

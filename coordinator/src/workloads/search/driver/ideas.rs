@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
 
 use super::directory::{remove_all, sync};
-use super::{Directory, IdeasOrder, TreeError};
+use super::{SearchDirectory, IdeasOrder, SearchError};
 use crate::workloads::search::idea;
-use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, Manifest};
+use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest};
 use rollout_protocol::search::NodeId;
 
 /// File beside a node's ideas with what it cost to have them written, if that is known. Hidden files
@@ -18,10 +18,10 @@ use rollout_protocol::search::NodeId;
 pub const COST_FILE: &str = ".cost";
 
 /// Bytes of that file.
-const COST_BYTES: u64 = 64;
+const MAX_COST_BYTES: u64 = 64;
 
 /// What a node's generator is shown.
-pub(super) struct Context {
+pub(super) struct IdeaContext {
     /// As the manifest names the directories.
     pub(super) names: Vec<String>,
     /// The directories that there are.
@@ -32,12 +32,12 @@ pub(super) struct Context {
 
 /// What a node's generator is shown, in its order: what the user names, then the ideas of the
 /// ancestors, from the root on.
-pub(super) fn context(
-    directory: &Directory,
-    manifest: &Manifest,
+pub(super) fn idea_context(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
     node: NodeId,
     extra: &[PathBuf],
-) -> Result<Context, TreeError> {
+) -> Result<IdeaContext, SearchError> {
     let config = &manifest.run_config;
     let nodes = match config.ideas_context_strategy {
         ContextStrategy::GlobalPriorIdeas => Vec::new(),
@@ -48,9 +48,9 @@ pub(super) fn context(
         let name = &manifest.node(*id).node_ideas_dir;
         (name.clone(), directory.root().join(name))
     });
-    let mut context = Context { names: Vec::new(), paths: Vec::new(), files: Vec::new() };
+    let mut context = IdeaContext { names: Vec::new(), paths: Vec::new(), files: Vec::new() };
     for (name, path) in config.context_ideas_dirs.iter().zip(extra) {
-        context.files.extend(users(path, name));
+        context.files.extend(user_idea_files(path, name));
         context.paths.extend(path.is_dir().then(|| path.clone()));
         context.names.push(name.clone());
     }
@@ -65,50 +65,50 @@ pub(super) fn context(
 }
 
 /// What a generator is to write, into an empty directory beside the one that it becomes.
-pub(super) fn order(
-    directory: &Directory,
-    manifest: &Manifest,
+pub(super) fn ideas_order(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
     node: NodeId,
     context: Vec<PathBuf>,
-) -> Result<IdeasOrder, TreeError> {
+) -> Result<IdeasOrder, SearchError> {
     let into = staging(directory, node);
     remove_all(&into)?;
-    fs::create_dir_all(&into).map_err(TreeError::io("create", &into))?;
+    fs::create_dir_all(&into).map_err(SearchError::io("create", &into))?;
     let count = manifest.run_config.ideas_per_node;
     let pack = directory.context(node);
-    let round = manifest.discarded(node);
+    let round = manifest.idea_discards(node);
     Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack, round })
 }
 
 /// Accepts what a generator wrote: from now on the node has its ideas.
-pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeError> {
+pub(super) fn accept(directory: &SearchDirectory, node: NodeId) -> Result<(), SearchError> {
     let from = staging(directory, node);
     let found = read(&from, "", node)?;
     if found.is_empty() {
         let reason = "the command wrote no file".to_owned();
-        return Err(TreeError::Ideas { node, reason });
+        return Err(SearchError::Ideas { node, reason });
     }
     for IdeaFile { path, .. } in found {
         let name = path.trim_start_matches('/');
         let file = from.join(name);
-        let content = fs::read(&file).map_err(TreeError::io("read", &file))?;
+        let content = fs::read(&file).map_err(SearchError::io("read", &file))?;
         if let Some(why) = non_text_reason(&content) {
-            return Err(TreeError::Ideas { node, reason: format!("{name}: {why}") });
+            return Err(SearchError::Ideas { node, reason: format!("{name}: {why}") });
         }
     }
     let to = directory.ideas(node);
-    fs::rename(&from, &to).map_err(TreeError::io("rename", &from))?;
+    fs::rename(&from, &to).map_err(SearchError::io("rename", &from))?;
     sync(to.parent().unwrap_or(directory.root()))
 }
 
 /// The ideas in a directory, by file name. Hidden files and whatever is no file are none.
-pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile>, TreeError> {
-    let unusable = |reason| TreeError::Ideas { node, reason };
+pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile>, SearchError> {
+    let unusable = |reason| SearchError::Ideas { node, reason };
     let mut found = Vec::new();
-    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
-        let entry = entry.map_err(TreeError::io("list", path))?;
+    for entry in fs::read_dir(path).map_err(SearchError::io("list", path))? {
+        let entry = entry.map_err(SearchError::io("list", path))?;
         let metadata = entry.path().symlink_metadata();
-        let metadata = metadata.map_err(TreeError::io("inspect", &entry.path()))?;
+        let metadata = metadata.map_err(SearchError::io("inspect", &entry.path()))?;
         let Ok(file) = entry.file_name().into_string() else {
             return Err(unusable("a file name is not UTF-8".to_owned()));
         };
@@ -121,22 +121,22 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
         if found.len() == MAX_IDEAS {
             return Err(unusable(format!("there are more than {MAX_IDEAS} files")));
         }
-        let content = fs::read(entry.path()).map_err(TreeError::io("read", &entry.path()))?;
-        found.push(idea::file(format!("{name}/{file}"), &content));
+        let content = fs::read(entry.path()).map_err(SearchError::io("read", &entry.path()))?;
+        found.push(idea::idea_file(format!("{name}/{file}"), &content));
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
 /// The ideas in a directory of the user, by file name.
-fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
-    let files = usable(path).into_iter();
-    files.map(|(file, content)| idea::file(format!("{name}/{file}"), &content)).collect()
+fn user_idea_files(path: &Path, name: &str) -> Vec<IdeaFile> {
+    let files = read_user_ideas(path).into_iter();
+    files.map(|(file, content)| idea::idea_file(format!("{name}/{file}"), &content)).collect()
 }
 
 /// The ideas in a directory that the user named, by file name. What is odd there is left out: it is
 /// the user's, and may be no idea at all. Blocks.
-pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let left_out = |what: &str, why: &str| {
         tracing::warn!("{what} in {} is left out of the ideas: {why}", path.display());
     };
@@ -161,7 +161,7 @@ pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
             left_out(&format!("{file}, and what follows it,"), "there are too many files");
             break;
         }
-        match user(&path.join(file)) {
+        match read_user_idea(&path.join(file)) {
             Ok(Some(content)) => {
                 found.insert(file.to_owned(), content);
             }
@@ -173,7 +173,7 @@ pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// An idea of the user; nothing when it is no file.
-fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
+fn read_user_idea(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let metadata = path.symlink_metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
         return Ok(None);
@@ -192,18 +192,18 @@ fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
 }
 
 /// What it cost to have a node's ideas written, if that is known.
-pub(super) fn cost(path: &Path) -> Result<Option<f64>, TreeError> {
+pub(super) fn cost(path: &Path) -> Result<Option<f64>, SearchError> {
     let path = path.join(COST_FILE);
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(TreeError::io("open", &path)(error)),
+        Err(error) => return Err(SearchError::io("open", &path)(error)),
     };
     let mut text = String::new();
-    file.take(COST_BYTES).read_to_string(&mut text).map_err(TreeError::io("read", &path))?;
+    file.take(MAX_COST_BYTES).read_to_string(&mut text).map_err(SearchError::io("read", &path))?;
     Ok(text.trim().parse().ok().filter(|cost: &f64| cost.is_finite() && *cost >= 0.0))
 }
 
-fn staging(directory: &Directory, node: NodeId) -> PathBuf {
+fn staging(directory: &SearchDirectory, node: NodeId) -> PathBuf {
     directory.root().join("node_ideas").join(format!(".new-{node}"))
 }

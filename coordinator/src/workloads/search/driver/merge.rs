@@ -4,26 +4,26 @@ use std::path::{Path, PathBuf};
 
 use rollout_worker::backoff::chain;
 
-use super::{Directory, EvalResult, Sweep, TreeError, Workshop, scoring};
-use crate::engine::file;
+use super::{SearchDirectory, EvalResult, SweepFiles, SearchError, SearchBackend, scoring};
+use crate::engine::atomic_file;
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, Eval, EvalError, EvalStatus, Manifest, Provenance,
+    ArtifactPolicy, SearchEval, SearchEvalError, EvalStatus, SearchManifest, CopiedFile,
 };
-use crate::workloads::search::{policy, steady};
+use crate::workloads::search::{policy, normalize};
 use rollout_protocol::search::EvalId;
 
 /// Takes in the result of an eval. Whatever is wrong with its results is said by the eval.
 pub(super) fn merge(
-    directory: &Directory,
-    manifest: &mut Manifest,
-    workshop: &dyn Workshop,
+    directory: &SearchDirectory,
+    manifest: &mut SearchManifest,
+    workshop: &dyn SearchBackend,
     result: EvalResult,
-) -> Result<(), TreeError> {
+) -> Result<(), SearchError> {
     let id = result.eval_id;
     let Some(planned) = manifest.evaluations.get(&id) else { return Ok(()) };
     let committed = result.candidate_commit.is_some();
     let name = policy::candidate_ref(manifest, id);
-    let mut eval = Eval {
+    let mut eval = SearchEval {
         status: result.status,
         attempt: result.attempt,
         worker: result.worker,
@@ -33,42 +33,42 @@ pub(super) fn merge(
         cost: result.cost,
         candidate_commit: result.candidate_commit,
         candidate_ref_name: committed.then_some(name),
-        error: result.error.map(steady::error),
+        error: result.error.map(normalize::normalize_error),
         ..planned.clone()
     };
     if eval.status == EvalStatus::Completed {
         let written = result.results_csv.as_deref();
         match written.and_then(|path| source(directory, id, path)) {
             Some(from) => results(directory, manifest, workshop, &mut eval, &from)?,
-            None => eval.error = Some(odd("results_missing", "the sweep left no results")),
+            None => eval.error = Some(results_error("results_missing", "the sweep left no results")),
         }
     }
-    policy::settled(manifest, eval);
+    policy::add_result(manifest, eval);
     Ok(())
 }
 
 /// The file with an eval's results: a regular one in the eval's own directory.
-fn source(directory: &Directory, eval: EvalId, path: &str) -> Option<PathBuf> {
-    let path = directory.below(&format!("eval/{eval}/{path}"))?;
+fn source(directory: &SearchDirectory, eval: EvalId, path: &str) -> Option<PathBuf> {
+    let path = directory.resolve_below(&format!("eval/{eval}/{path}"))?;
     let real = path.canonicalize().ok()?;
     let root = directory.eval(eval).canonicalize().ok()?;
     (real.starts_with(root) && real.is_file()).then_some(path)
 }
 
 fn results(
-    directory: &Directory,
-    manifest: &Manifest,
-    workshop: &dyn Workshop,
-    eval: &mut Eval,
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    workshop: &dyn SearchBackend,
+    eval: &mut SearchEval,
     from: &Path,
-) -> Result<(), TreeError> {
-    let kept = keep(directory, manifest, eval.eval_id, from)?;
+) -> Result<(), SearchError> {
+    let kept = copy_results(directory, manifest, eval.eval_id, from)?;
     let candidate = directory.root().join(&kept.copied_to_path);
     eval.candidate_results_csv_path = Some(kept.copied_to_path.clone());
     eval.candidate_results_provenance = Some(kept);
     let baseline = |path: &str| directory.root().join(path);
     let parent = &manifest.node(eval.parent_node_id).baseline_results_csv_path;
-    let scored = workshop.score(&Sweep {
+    let scored = workshop.score(&SweepFiles {
         manifest,
         eval: eval.eval_id,
         directory,
@@ -82,31 +82,31 @@ fn results(
             if !scores.missing_columns.is_empty() {
                 let names = scores.missing_columns.join("`, `");
                 let words = format!("the results have no column `{names}`, which is needed");
-                eval.error = Some(odd("columns_missing", &words));
+                eval.error = Some(results_error("columns_missing", &words));
             } else if let Some((kind, words)) = &scores.metrics_fault {
-                eval.error = Some(odd(kind, words));
+                eval.error = Some(results_error(kind, words));
             }
             if let Some(error) = &eval.error {
                 tracing::warn!("eval {}: {}", eval.eval_id, error.message);
             }
             let file = directory.eval(eval.eval_id).join(scoring::FILE);
-            file::write_json(&file, &scores.document())?;
+            atomic_file::write_json(&file, &scores.document())?;
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);
         }
         Err(error) => {
-            eval.error = Some(odd("results_unreadable", &chain(&error)));
+            eval.error = Some(results_error("results_unreadable", &chain(&error)));
         }
     }
     Ok(())
 }
 
 /// Copies results to where nothing changes them any more, if that is the policy.
-fn keep(
-    directory: &Directory,
-    manifest: &Manifest,
+fn copy_results(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
     eval: EvalId,
     from: &Path,
-) -> Result<Provenance, TreeError> {
+) -> Result<CopiedFile, SearchError> {
     let to = format!("artifacts/candidate_eval_{eval}.csv");
     let name = from.strip_prefix(directory.root()).unwrap_or(from).to_string_lossy().into_owned();
     let mut kept = directory.copy(from, &to)?;
@@ -114,13 +114,13 @@ fn keep(
     if manifest.run_config.artifact_policy == ArtifactPolicy::ExternalPaths {
         // The copy was made for its digest only.
         let copy = directory.root().join(&to);
-        std::fs::remove_file(&copy).map_err(TreeError::io("remove", &copy))?;
+        std::fs::remove_file(&copy).map_err(SearchError::io("remove", &copy))?;
         kept.copied_to_path = name;
     }
     Ok(kept)
 }
 
-fn odd(error_type: &str, message: &str) -> EvalError {
+fn results_error(error_type: &str, message: &str) -> SearchEvalError {
     let (error_type, message) = (error_type.to_owned(), message.to_owned());
-    EvalError { error_type, message, timed_out: false, infrastructure: false }
+    SearchEvalError { error_type, message, timed_out: false, infrastructure: false }
 }

@@ -7,16 +7,16 @@ use std::path::Path;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::TreeError;
-use crate::engine::file;
-use crate::workloads::search::manifest::{EvalError, EvalStatus, Manifest};
+use super::SearchError;
+use crate::engine::atomic_file;
+use crate::workloads::search::manifest::{SearchEvalError, EvalStatus, SearchManifest};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Name of the file.
 pub(super) const FILE: &str = "eval_result.json";
 
 /// Bytes of the file.
-const BYTES: u64 = 1 << 20;
+const MAX_RESULT_BYTES: u64 = 1 << 20;
 
 /// What came of an eval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,52 +50,52 @@ pub struct EvalResult {
     /// What the commands say that it cost.
     pub cost: Option<f64>,
     /// Why it failed.
-    pub error: Option<EvalError>,
+    pub error: Option<SearchEvalError>,
 }
 
 impl EvalResult {
     /// Leaves it in the directory of its eval, whole or not at all.
     ///
     /// # Errors
-    /// [`TreeError::File`].
-    pub fn write(&self, root: &Path) -> Result<(), TreeError> {
-        Ok(file::write_json(&root.join(FILE), self)?)
+    /// [`SearchError::File`].
+    pub fn write(&self, root: &Path) -> Result<(), SearchError> {
+        Ok(atomic_file::write_json(&root.join(FILE), self)?)
     }
 
     /// The result of an eval, if there is one and it is that eval's and was not thrown away.
     pub(in crate::workloads::search) fn read(
         root: &Path,
-        manifest: &Manifest,
+        manifest: &SearchManifest,
         id: EvalId,
-    ) -> Result<Option<Self>, TreeError> {
+    ) -> Result<Option<Self>, SearchError> {
         let eval = &manifest.evaluations[&id];
         let path = root.join(FILE);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(TreeError::io("open", &path)(error)),
+            Err(error) => return Err(SearchError::io("open", &path)(error)),
         };
         let mut bytes = Vec::new();
-        file.take(BYTES).read_to_end(&mut bytes).map_err(TreeError::io("read", &path))?;
+        file.take(MAX_RESULT_BYTES).read_to_end(&mut bytes).map_err(SearchError::io("read", &path))?;
         let found: Result<Self, _> = serde_json::from_slice(&bytes);
         let found = match found {
             Ok(found) => found,
-            Err(error) => return Err(TreeError::Damaged { path, reason: error.to_string() }),
+            Err(error) => return Err(SearchError::Damaged { path, reason: error.to_string() }),
         };
         let is_its = found.eval_id == eval.eval_id
             && found.parent_node_id == eval.parent_node_id
             && found.idea_normalized_sha256 == eval.idea_normalized_sha256
-            && found.round == manifest.round(id)
+            && found.round == manifest.eval_discards(id)
             && found.status.is_settled();
         Ok(is_its.then_some(found))
     }
 
     /// Takes the result of an eval away.
-    pub(super) fn discard(root: &Path) -> Result<(), TreeError> {
+    pub(super) fn discard(root: &Path) -> Result<(), SearchError> {
         let path = root.join(FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(TreeError::io("remove", &path)(error))
+                Err(SearchError::io("remove", &path)(error))
             }
             _ => Ok(()),
         }

@@ -3,22 +3,22 @@
 use std::fs;
 use std::path::Path;
 
-use super::begin::{Opening, run_config};
-use super::directory::{OLD, remove_all, sync};
-use super::{Directory, EvalResult, TreeError, ideas as written, rewind};
+use super::opening::{SearchOpenOptions, run_config};
+use super::directory::{DISCARDED_PREFIX, remove_all, sync};
+use super::{SearchDirectory, EvalResult, SearchError, ideas as written, rewind};
 use crate::config::differences;
 use crate::engine::Fence;
-use crate::workloads::search::manifest::{Eval, EvalStatus, Event, EventKind, Manifest, Node};
+use crate::workloads::search::manifest::{SearchEval, EvalStatus, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode};
 use crate::workloads::search::policy;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// The search that is there, under the configuration of now: what decides what comes of it has to
 /// be the same, the rest is taken over.
-pub(super) fn check(
-    directory: &Directory,
-    mut manifest: Manifest,
-    opening: &Opening,
-) -> Result<Manifest, TreeError> {
+pub(super) fn check_config(
+    directory: &SearchDirectory,
+    mut manifest: SearchManifest,
+    opening: &SearchOpenOptions,
+) -> Result<SearchManifest, SearchError> {
     let now = run_config(&opening.tree, opening.dry_run)?;
     let before = &manifest.run_config;
     let mut differences = differences(&before.settings, &now.settings);
@@ -28,22 +28,22 @@ pub(super) fn check(
         differences.push(format!("commands were {before} and would now be {now}"));
     }
     if !differences.is_empty() {
-        return Err(TreeError::Changed { root: directory.root().to_owned(), differences });
+        return Err(SearchError::Changed { root: directory.root().to_owned(), differences });
     }
     manifest.run_config = now;
-    policy::forget(&mut manifest);
+    policy::clear_removed_refs(&mut manifest);
     Ok(manifest)
 }
 
 /// Finishes what a killed owner was about to throw away. Ideas that the manifest still names come
 /// back: it did not get as far as to say that they are gone.
-pub(super) fn leftovers(directory: &Directory, manifest: &Manifest) -> Result<(), TreeError> {
+pub(super) fn finish_interrupted_discard(directory: &SearchDirectory, manifest: &SearchManifest) -> Result<(), SearchError> {
     for name in names(&directory.root().join("node_ideas"))? {
-        let Some(id) = name.strip_prefix(OLD).and_then(|id| id.parse::<NodeId>().ok()) else {
+        let Some(id) = name.strip_prefix(DISCARDED_PREFIX).and_then(|id| id.parse::<NodeId>().ok()) else {
             continue;
         };
-        let (old, ideas) = (directory.old_ideas(id), directory.ideas(id));
-        let has_ideas = |node: &Node| node.generated_idea_files.is_some();
+        let (old, ideas) = (directory.discarded_ideas(id), directory.ideas(id));
+        let has_ideas = |node: &SearchNode| node.generated_idea_files.is_some();
         if manifest.nodes.get(&id).is_some_and(has_ideas) && !ideas.exists() {
             rename(&old, &ideas)?;
         } else {
@@ -60,55 +60,55 @@ pub(super) fn leftovers(directory: &Directory, manifest: &Manifest) -> Result<()
     Ok(())
 }
 
-fn names(path: &Path) -> Result<Vec<String>, TreeError> {
+fn names(path: &Path) -> Result<Vec<String>, SearchError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
-        let entry = entry.map_err(TreeError::io("list", path))?;
+    for entry in fs::read_dir(path).map_err(SearchError::io("list", path))? {
+        let entry = entry.map_err(SearchError::io("list", path))?;
         names.extend(entry.file_name().into_string());
     }
     Ok(names)
 }
 
 /// Renames a directory within its own, durably.
-fn rename(from: &Path, to: &Path) -> Result<(), TreeError> {
-    fs::rename(from, to).map_err(TreeError::io("rename", from))?;
+fn rename(from: &Path, to: &Path) -> Result<(), SearchError> {
+    fs::rename(from, to).map_err(SearchError::io("rename", from))?;
     sync(to.parent().unwrap_or(to))
 }
 
 /// Throws away what was asked for. It is noted down before anything is made anew, and a directory
 /// of ideas is whole or not there at any time.
 pub(super) fn discard(
-    directory: &Directory,
-    manifest: &mut Manifest,
-    opening: &Opening,
+    directory: &SearchDirectory,
+    manifest: &mut SearchManifest,
+    opening: &SearchOpenOptions,
     fence: &Fence,
-) -> Result<(), TreeError> {
+) -> Result<(), SearchError> {
     let at = opening.clock.beside(manifest.updated_at);
-    let (mut events, mut discarded) = (Vec::new(), Discarded::default());
+    let (mut events, mut discarded) = (Vec::new(), DiscardedIds::default());
     if opening.force_regenerate_ideas {
-        discarded = ideas(directory, manifest);
+        discarded = discard_ideas(directory, manifest);
         let nodes = discarded.nodes.clone();
-        events.extend((!nodes.is_empty()).then_some(EventKind::IdeasDiscarded { nodes }));
+        events.extend((!nodes.is_empty()).then_some(ManifestEventKind::IdeasDiscarded { nodes }));
     }
     let mut again = Vec::new();
     if opening.rerun_evals {
-        let withdrawn = rewind::last_depth(manifest);
-        again = results(directory, manifest);
+        let withdrawn = rewind::rewind_last_depth(manifest);
+        again = discard_results(directory, manifest);
         let evals = again.clone();
         if evals.is_empty() {
             let depth = manifest.state.current_depth;
             tracing::warn!("depth {depth} has no evals yet: there is nothing to run again");
         } else {
-            events.push(EventKind::EvalsRequeued { evals, withdrawn });
+            events.push(ManifestEventKind::EvalsRequeued { evals, withdrawn });
         }
     }
     if events.is_empty() {
         return Ok(());
     }
-    manifest.events.extend(events.into_iter().map(|kind| Event { at, kind }));
+    manifest.events.extend(events.into_iter().map(|kind| ManifestEvent { at, kind }));
     fence.check()?;
     for id in &discarded.nodes {
-        let (ideas, old) = (directory.ideas(*id), directory.old_ideas(*id));
+        let (ideas, old) = (directory.ideas(*id), directory.discarded_ideas(*id));
         if ideas.exists() {
             rename(&ideas, &old)?;
         }
@@ -123,14 +123,14 @@ pub(super) fn discard(
         remove_all(&directory.eval(id))?;
     }
     for id in discarded.nodes {
-        remove_all(&directory.old_ideas(id))?;
+        remove_all(&directory.discarded_ideas(id))?;
     }
     Ok(())
 }
 
 /// What is thrown away.
 #[derive(Default)]
-struct Discarded {
+struct DiscardedIds {
     /// Nodes, of which the ideas are …
     nodes: Vec<NodeId>,
     /// … and evals that were planned for them.
@@ -139,14 +139,14 @@ struct Discarded {
 
 /// The ideas of the frontier go, with what was planned for them, unless one of them was tried:
 /// ideas that have results stay.
-fn ideas(directory: &Directory, manifest: &mut Manifest) -> Discarded {
+fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> DiscardedIds {
     let depth = manifest.state.current_depth;
     if manifest.state.stopped || manifest.evals_at(depth).any(|(_, e)| e.status.is_settled()) {
-        return Discarded::default();
+        return DiscardedIds::default();
     }
     let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &evals {
-        count(directory, manifest, *id);
+        add_discarded_spending(directory, manifest, *id);
         manifest.evaluations.remove(id);
     }
     if manifest.state.planned_depth == Some(depth) {
@@ -164,11 +164,11 @@ fn ideas(directory: &Directory, manifest: &mut Manifest) -> Discarded {
             node.dedupe.skipped.clear();
         }
     }
-    Discarded { nodes, evals }
+    DiscardedIds { nodes, evals }
 }
 
 /// Notes down what an eval took that is thrown away, also when its result was not merged yet.
-fn count(directory: &Directory, manifest: &mut Manifest, id: EvalId) {
+fn add_discarded_spending(directory: &SearchDirectory, manifest: &mut SearchManifest, id: EvalId) {
     let eval = &manifest.evaluations[&id];
     let (seconds, cost) = if eval.status.is_settled() {
         (eval.seconds, eval.cost)
@@ -183,13 +183,13 @@ fn count(directory: &Directory, manifest: &mut Manifest, id: EvalId) {
 }
 
 /// The results of the depth under way go: nothing is decided about them.
-fn results(directory: &Directory, manifest: &mut Manifest) -> Vec<EvalId> {
+fn discard_results(directory: &SearchDirectory, manifest: &mut SearchManifest) -> Vec<EvalId> {
     let depth = manifest.state.current_depth;
     let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &ids {
-        count(directory, manifest, *id);
+        add_discarded_spending(directory, manifest, *id);
         let Some(eval) = manifest.evaluations.get_mut(id) else { continue };
-        *eval = Eval {
+        *eval = SearchEval {
             status: EvalStatus::Queued,
             started_at: None,
             finished_at: None,

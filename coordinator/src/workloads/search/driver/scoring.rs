@@ -5,28 +5,28 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Sweep;
+use super::SweepFiles;
 use crate::config::ScoringProfile;
-use crate::workloads::search::manifest::View;
+use crate::workloads::search::manifest::ComparisonSummary;
 use crate::workloads::search::score::{
-    Comparison, Completeness, SweepError, SweepSummary, compare, summarize,
+    SweepComparison, SweepCompleteness, SweepError, SweepSummary, compare, summarize,
 };
 
 /// A candidate's results against the parent's and the root's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scores {
     /// Rows that succeeded and did not.
-    pub completeness: Option<Completeness>,
+    pub completeness: Option<SweepCompleteness>,
     /// Columns without which the gate cannot tell whether rows are missing or failed.
     pub missing_columns: Vec<String>,
     /// Why the results say little of the profile's metrics, if so: a type and a message.
     pub metrics_fault: Option<(&'static str, String)>,
     /// Against the parent's.
-    pub parent: Option<View>,
+    pub parent: Option<ComparisonSummary>,
     /// Against the root's.
-    pub root: Option<View>,
+    pub root: Option<ComparisonSummary>,
     /// Both comparisons, for whoever wants every column.
-    pub comparisons: Option<(Comparison, Comparison)>,
+    pub comparisons: Option<(SweepComparison, SweepComparison)>,
 }
 
 impl Scores {
@@ -46,18 +46,18 @@ pub(in crate::workloads::search) const FILE: &str = "score.json";
 ///
 /// # Errors
 /// [`SweepError`] when one of the files is no sweep.
-pub fn score(sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
+pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
     let config = &sweep.manifest.run_config;
     let read = |path: &Path| -> Result<SweepSummary, SweepError> {
         let file = File::open(path).map_err(csv::Error::from)?;
         summarize(file, &config.scoring_profile, config.sweep_config_limit)
     };
     let candidate = read(sweep.candidate)?;
-    let against = |path: &Path| -> Result<Comparison, SweepError> {
+    let against = |path: &Path| -> Result<SweepComparison, SweepError> {
         Ok(compare(&read(path)?, &candidate, &config.scoring_profile))
     };
     let (parent, root) = (against(sweep.parent)?, against(sweep.root)?);
-    let view = |comparison: &Comparison| View {
+    let view = |comparison: &SweepComparison| ComparisonSummary {
         recommendation_summary: Some(comparison.recommendation.clone()),
         primary_delta: comparison.primary_delta,
         baseline_rows_used: comparison.baseline_rows_used,
@@ -88,8 +88,8 @@ fn metrics_fault(results: &SweepSummary, profile: &ScoringProfile) -> Option<(&'
         let message = format!(
             "the results have no number in any metric of the profile `{}` ({}); their columns are {}",
             profile.name,
-            named(&profile.columns()),
-            named(&results.columns)
+            list_names(&profile.columns()),
+            list_names(&results.columns)
         );
         return Some(("metrics_missing", message));
     }
@@ -98,7 +98,7 @@ fn metrics_fault(results: &SweepSummary, profile: &ScoringProfile) -> Option<(&'
 }
 
 /// The first names of a list, in words.
-pub(super) fn named<T: AsRef<str>>(names: &[T]) -> String {
+pub(super) fn list_names<T: AsRef<str>>(names: &[T]) -> String {
     const MOST: usize = 12;
     let quoted = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref()));
     let mut words = quoted.collect::<Vec<_>>().join(", ");

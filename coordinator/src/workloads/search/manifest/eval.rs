@@ -5,13 +5,13 @@ use std::fmt;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::super::score::{Completeness, Recommendation};
-use super::Provenance;
+use super::super::score::{SweepCompleteness, Recommendation};
+use super::CopiedFile;
 use rollout_protocol::search::{EvalId, EvalStatus, NodeId};
 
 /// One idea tried on one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Eval {
+pub struct SearchEval {
     /// Its number.
     pub eval_id: EvalId,
     /// The node.
@@ -41,7 +41,7 @@ pub struct Eval {
     #[serde(default)]
     pub cost: Option<f64>,
     /// Why it failed.
-    pub error: Option<EvalError>,
+    pub error: Option<SearchEvalError>,
     /// Where its commands wrote, below the run's directory.
     pub eval_output_root: String,
     /// Logs and outputs, below it; nothing when they were removed.
@@ -53,20 +53,20 @@ pub struct Eval {
     /// Its results, below the run's directory.
     pub candidate_results_csv_path: Option<String>,
     /// Where they came from.
-    pub candidate_results_provenance: Option<Provenance>,
+    pub candidate_results_provenance: Option<CopiedFile>,
     /// Rows that succeeded and did not.
-    pub strict_completeness: Option<Completeness>,
+    pub strict_completeness: Option<SweepCompleteness>,
     /// Against the parent's results: decides whether it may be promoted.
-    pub parent_relative: Option<View>,
+    pub parent_relative: Option<ComparisonSummary>,
     /// Against the root's: decides its rank.
-    pub root_relative: Option<View>,
+    pub root_relative: Option<ComparisonSummary>,
     /// What was decided; nothing before all evals of its depth are settled.
-    pub decision: Option<Decision>,
+    pub decision: Option<EvalDecision>,
 }
 
 /// Why an eval failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvalError {
+pub struct SearchEvalError {
     /// Type.
     pub error_type: String,
     /// What failed, and what it said.
@@ -80,7 +80,7 @@ pub struct EvalError {
 
 /// A candidate's results against a baseline's, as far as decisions need them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct View {
+pub struct ComparisonSummary {
     /// What to make of them.
     pub recommendation_summary: Option<Recommendation>,
     /// How much better the primary metric is.
@@ -95,11 +95,11 @@ pub struct View {
 
 /// What was decided about an eval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
-    /// Always [`Basis::ParentRelative`].
-    pub gate_basis: Basis,
-    /// Always [`Basis::RootRelative`].
-    pub rank_basis: Basis,
+pub struct EvalDecision {
+    /// Always [`ComparisonBasis::ParentRelative`].
+    pub gate_basis: ComparisonBasis,
+    /// Always [`ComparisonBasis::RootRelative`].
+    pub rank_basis: ComparisonBasis,
     /// Whether it may be promoted.
     pub passed_gate: bool,
     /// Its rank among those that may.
@@ -117,7 +117,7 @@ pub struct Decision {
 /// What results are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+pub enum ComparisonBasis {
     /// The parent's results.
     ParentRelative,
     /// The root's.

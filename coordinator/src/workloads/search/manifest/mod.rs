@@ -16,17 +16,17 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
 pub use rollout_protocol::search::{EvalStatus, StopReason};
 
-pub use eval::{Basis, Decision, Eval, EvalError, Reason, View};
-pub use node::{Dedupe, IdeaFile, Node, NodeStatus, SkippedIdea};
-pub use state::{Cleanup, CleanupKind, Event, EventKind, Spent, State};
+pub use eval::{ComparisonBasis, EvalDecision, SearchEval, SearchEvalError, Reason, ComparisonSummary};
+pub use node::{DuplicateIdeas, IdeaFile, SearchNode, NodeStatus, SkippedIdea};
+pub use state::{DeferredCleanup, CleanupKind, ManifestEvent, ManifestEventKind, SearchSpending, SearchState};
 
 /// The version that is written.
-pub const VERSION: u32 = 3;
+pub const MANIFEST_VERSION: u32 = 3;
 
 /// A search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// [`VERSION`].
+pub struct SearchManifest {
+    /// [`MANIFEST_VERSION`].
     pub manifest_version: u32,
     /// Name of the search.
     pub tree_run_id: String,
@@ -35,23 +35,23 @@ pub struct Manifest {
     /// When this was written.
     pub updated_at: Timestamp,
     /// What it runs under.
-    pub run_config: RunConfig,
+    pub run_config: SearchRunConfig,
     /// Where it began.
-    pub root: Root,
+    pub root: SearchRoot,
     /// How far it has come.
-    pub state: State,
+    pub state: SearchState,
     /// What happened beside the plan.
     #[serde(default)]
-    pub events: Vec<Event>,
+    pub events: Vec<ManifestEvent>,
     /// The nodes.
-    pub nodes: BTreeMap<NodeId, Node>,
+    pub nodes: BTreeMap<NodeId, SearchNode>,
     /// The evals.
-    pub evaluations: BTreeMap<EvalId, Eval>,
+    pub evaluations: BTreeMap<EvalId, SearchEval>,
 }
 
 /// What a search runs under.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RunConfig {
+pub struct SearchRunConfig {
     /// Ideas tried on a node, after repeated ones were left out.
     pub ideas_per_node: u32,
     /// Depth at which the search ends.
@@ -108,7 +108,7 @@ pub struct RunConfig {
 
 /// Where a search began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Root {
+pub struct SearchRoot {
     /// The commit.
     pub root_commit: String,
     /// A reference that keeps it.
@@ -116,12 +116,12 @@ pub struct Root {
     /// The results that everything is ranked against, below the run's directory.
     pub root_baseline_csv_path: String,
     /// Where they came from.
-    pub root_baseline_provenance: Provenance,
+    pub root_baseline_provenance: CopiedFile,
 }
 
 /// A file that was made, and what its content was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptFile {
+pub struct GeneratedFile {
     /// Where it is, below the run's directory.
     pub path: String,
     /// Its content, in hexadecimal digits.
@@ -130,7 +130,7 @@ pub struct KeptFile {
 
 /// A file that was copied, and what its content was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Provenance {
+pub struct CopiedFile {
     /// Where it was.
     pub source_path: String,
     /// Where it is, below the run's directory.
@@ -139,19 +139,19 @@ pub struct Provenance {
     pub sha256: String,
 }
 
-impl Manifest {
+impl SearchManifest {
     /// A node that the manifest refers to.
     ///
     /// # Panics
     /// When it is not there: a defect.
-    pub fn node(&self, id: NodeId) -> &Node {
+    pub fn node(&self, id: NodeId) -> &SearchNode {
         self.nodes.get(&id).expect("every node that is referred to is there")
     }
 
     /// How often ideas of a node were discarded.
-    pub fn discarded(&self, node: NodeId) -> u32 {
-        let of_node = |event: &&Event| match &event.kind {
-            EventKind::IdeasDiscarded { nodes } => nodes.contains(&node),
+    pub fn idea_discards(&self, node: NodeId) -> u32 {
+        let of_node = |event: &&ManifestEvent| match &event.kind {
+            ManifestEventKind::IdeasDiscarded { nodes } => nodes.contains(&node),
             _ => false,
         };
         u32::try_from(self.events.iter().filter(of_node).count()).unwrap_or(u32::MAX)
@@ -168,16 +168,16 @@ impl Manifest {
     }
 
     /// How often the results of an eval were thrown away.
-    pub fn round(&self, id: EvalId) -> u32 {
-        let thrown = |event: &&Event| match &event.kind {
-            EventKind::EvalsRequeued { evals, .. } => evals.contains(&id),
+    pub fn eval_discards(&self, id: EvalId) -> u32 {
+        let thrown = |event: &&ManifestEvent| match &event.kind {
+            ManifestEventKind::EvalsRequeued { evals, .. } => evals.contains(&id),
             _ => false,
         };
         u32::try_from(self.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)
     }
 
     /// The evals of a depth, in their order.
-    pub fn evals_at(&self, depth: u32) -> impl Iterator<Item = (&EvalId, &Eval)> {
+    pub fn evals_at(&self, depth: u32) -> impl Iterator<Item = (&EvalId, &SearchEval)> {
         self.evaluations.iter().filter(move |(_, eval)| eval.depth == depth)
     }
 }

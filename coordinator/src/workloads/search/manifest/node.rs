@@ -3,12 +3,12 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{KeptFile, Provenance};
+use super::{GeneratedFile, CopiedFile};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// A commit that ideas are tried on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Node {
+pub struct SearchNode {
     /// Its number.
     pub node_id: NodeId,
     /// The node whose candidate it was; nothing for the root.
@@ -24,7 +24,7 @@ pub struct Node {
     /// Its own results, below the run's directory: what its candidates are measured against.
     pub baseline_results_csv_path: String,
     /// Where they came from.
-    pub baseline_provenance: Provenance,
+    pub baseline_provenance: CopiedFile,
     /// The ideas that led to it, from the root on.
     pub idea_chain: Vec<String>,
     /// The eval that it was promoted from; nothing for the root.
@@ -43,7 +43,7 @@ pub struct Node {
     pub context_idea_files: Vec<IdeaFile>,
     /// What the generator was told beside them.
     #[serde(default)]
-    pub context_pack_files: Vec<KeptFile>,
+    pub context_pack_files: Vec<GeneratedFile>,
     /// What its commands say that it cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ideas_cost: Option<f64>,
@@ -52,7 +52,7 @@ pub struct Node {
     pub generated_idea_files: Option<Vec<IdeaFile>>,
     /// Ideas that were left out.
     #[serde(default)]
-    pub dedupe: Dedupe,
+    pub dedupe: DuplicateIdeas,
 }
 
 /// What became of a node.
@@ -78,7 +78,7 @@ pub struct IdeaFile {
 
 /// Ideas that were left out because they repeat others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dedupe {
+pub struct DuplicateIdeas {
     /// Among which ideas they were looked for.
     pub policy: super::DedupeScope,
     /// Which, and what they repeat.

@@ -9,7 +9,7 @@ use rollout_protocol::search::{NodeId, StopReason};
 
 /// How far a search has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct SearchState {
     /// The depth that is being expanded.
     pub current_depth: u32,
     /// The nodes of that depth.
@@ -29,15 +29,15 @@ pub struct State {
     /// Whether it has ended.
     pub stopped: bool,
     /// What could not be removed yet.
-    pub deferred_cleanup: Vec<Cleanup>,
+    pub deferred_cleanup: Vec<DeferredCleanup>,
     /// What ideas and results took that were thrown away on request. It only grows.
     #[serde(default)]
-    pub thrown_away: Spent,
+    pub thrown_away: SearchSpending,
 }
 
 /// What something took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct SearchSpending {
     /// Seconds of evals.
     pub seconds: f64,
     /// What commands said that they cost.
@@ -46,7 +46,7 @@ pub struct Spent {
 
 /// Something to be removed later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cleanup {
+pub struct DeferredCleanup {
     /// What: a path below the run's directory, or the name of a reference.
     pub path: String,
     /// What it is.
@@ -73,18 +73,18 @@ pub enum CleanupKind {
 
 /// Something that happened beside the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct ManifestEvent {
     /// When.
     pub at: Timestamp,
     /// What.
     #[serde(flatten)]
-    pub kind: EventKind,
+    pub kind: ManifestEventKind,
 }
 
 /// What happened beside the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum EventKind {
+pub enum ManifestEventKind {
     /// Another process became the owner.
     LockTakeover {
         /// The former one.

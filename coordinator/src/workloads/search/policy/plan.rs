@@ -5,27 +5,27 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::manifest::{Eval, EvalStatus, IdeaFile, Manifest, StopReason};
+use super::super::manifest::{SearchEval, EvalStatus, IdeaFile, SearchManifest, StopReason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// The nodes of the frontier that have no ideas yet.
-pub(super) fn without_ideas(manifest: &Manifest) -> Vec<NodeId> {
+pub(super) fn nodes_without_ideas(manifest: &SearchManifest) -> Vec<NodeId> {
     let frontier = manifest.state.frontier_node_ids.iter().copied();
     frontier.filter(|id| manifest.node(*id).generated_idea_files.is_none()).collect()
 }
 
 /// Gives a number to every eval of the depth, in the order of nodes and file names, as far as the
 /// budget goes.
-pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
+pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
     let depth = manifest.state.current_depth;
     manifest.state.planned_depth = Some(depth);
-    if is_spent(manifest) {
+    if is_idea_budget_spent(manifest) {
         manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
         return;
     }
     let mut chosen_here = BTreeMap::new();
     for node in manifest.state.frontier_node_ids.clone() {
-        let (chosen, dedupe) = idea::choose(manifest, node, &chosen_here);
+        let (chosen, dedupe) = idea::choose_ideas(manifest, node, &chosen_here);
         for file in &chosen {
             chosen_here.insert(file.normalized_sha256.clone(), file.path.clone());
         }
@@ -33,11 +33,11 @@ pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
             node.dedupe = dedupe;
         }
         for file in chosen {
-            if is_spent(manifest) {
+            if is_idea_budget_spent(manifest) {
                 manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
                 break;
             }
-            queue(manifest, node, depth, file, now);
+            add_eval(manifest, node, depth, file, now);
         }
     }
 }
@@ -48,13 +48,13 @@ pub(in crate::workloads::search) fn experiment_dir(eval_output_root: &str) -> St
 }
 
 /// Whether as many ideas were tried as may be.
-pub(super) fn is_spent(manifest: &Manifest) -> bool {
+pub(super) fn is_idea_budget_spent(manifest: &SearchManifest) -> bool {
     let most = manifest.run_config.max_total_idea_evals;
     most.is_some_and(|most| manifest.evaluations.len() >= most as usize)
 }
 
-pub(super) fn queue(
-    manifest: &mut Manifest,
+pub(super) fn add_eval(
+    manifest: &mut SearchManifest,
     node: NodeId,
     depth: u32,
     file: IdeaFile,
@@ -63,7 +63,7 @@ pub(super) fn queue(
     let eval_id = EvalId(manifest.state.next_eval_id);
     manifest.state.next_eval_id += 1;
     let root = format!("eval/{eval_id}");
-    let eval = Eval {
+    let eval = SearchEval {
         eval_id,
         parent_node_id: node,
         depth,

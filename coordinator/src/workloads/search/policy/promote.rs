@@ -3,24 +3,24 @@
 use rollout_protocol::Timestamp;
 
 use super::super::manifest::{
-    Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Spent, StopReason,
+    DuplicateIdeas, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode, NodeStatus, SearchSpending, StopReason,
 };
-use super::decide::{self, Artifacts};
+use super::decide::{self, ArtifactLookup};
 use super::plan;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Decides about the depth whose evals are all settled, and begins the next.
-pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) {
+pub(super) fn promote(manifest: &mut SearchManifest, now: Timestamp, artifacts: &dyn ArtifactLookup) {
     let depth = manifest.state.current_depth;
     let best = decide::decide(manifest, depth, artifacts);
-    let frontier: Vec<NodeId> = best.into_iter().map(|eval| node(manifest, eval, now)).collect();
+    let frontier: Vec<NodeId> = best.into_iter().map(|eval| add_node(manifest, eval, now)).collect();
     let expanded = std::mem::replace(&mut manifest.state.frontier_node_ids, frontier);
     for id in &expanded {
         if let Some(node) = manifest.nodes.get_mut(id) {
             node.status = NodeStatus::Expanded;
         }
     }
-    let (no_more_evals, is_spent) = (plan::is_spent(manifest), is_spent(manifest));
+    let (no_more_evals, is_spent) = (plan::is_idea_budget_spent(manifest), is_eval_budget_spent(manifest));
     let state = &mut manifest.state;
     state.expanded_node_ids_by_depth.insert(depth, expanded);
     state.completed_depths.push(depth);
@@ -40,14 +40,14 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
     };
     state.stop_reason = reason;
     state.stopped = reason.is_some();
-    super::forget(manifest);
+    super::clear_removed_refs(manifest);
 }
 
 /// Whether the evals so far took as much as they may, or cost as much with the ideas; those that were
 /// thrown away count. Asked between depths only: within one the answer would depend on which results
 /// came first.
-fn is_spent(manifest: &Manifest) -> bool {
-    let Spent { mut seconds, mut cost } = manifest.state.thrown_away;
+fn is_eval_budget_spent(manifest: &SearchManifest) -> bool {
+    let SearchSpending { mut seconds, mut cost } = manifest.state.thrown_away;
     // In the order of their numbers, so that the sums are the same to the last digit.
     cost += manifest.nodes.values().filter_map(|node| node.ideas_cost).sum::<f64>();
     for eval in manifest.evaluations.values() {
@@ -60,7 +60,7 @@ fn is_spent(manifest: &Manifest) -> bool {
 }
 
 /// Makes a candidate a node.
-fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
+fn add_node(manifest: &mut SearchManifest, eval: EvalId, now: Timestamp) -> NodeId {
     let node_id = NodeId(manifest.state.next_node_id);
     manifest.state.next_node_id += 1;
     let run = manifest.tree_run_id.clone();
@@ -69,11 +69,11 @@ fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
     let mut idea_chain = parent.map(|id| manifest.node(id).idea_chain.clone()).unwrap_or_default();
     let eval = manifest.evaluations.get_mut(&eval).expect("only evals of the manifest are decided");
     if let Some(decision) = &mut eval.decision {
-        decide::promoted(decision, node_id, now);
+        decide::record_promotion(decision, node_id, now);
     }
     idea_chain.push(eval.idea_path.clone());
     let passed = "the gate lets only evals with commit and results pass";
-    let node = Node {
+    let node = SearchNode {
         node_id,
         parent_node_id: Some(eval.parent_node_id),
         depth: eval.depth + 1,
@@ -92,10 +92,10 @@ fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
         context_pack_files: Vec::new(),
         ideas_cost: None,
         generated_idea_files: None,
-        dedupe: Dedupe::default(),
+        dedupe: DuplicateIdeas::default(),
     };
-    let kind = EventKind::Promotion { node: node_id, eval: eval.eval_id };
-    manifest.events.push(Event { at: now, kind });
+    let kind = ManifestEventKind::Promotion { node: node_id, eval: eval.eval_id };
+    manifest.events.push(ManifestEvent { at: now, kind });
     manifest.nodes.insert(node_id, node);
     node_id
 }

@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::manifest::{EvalStatus, Manifest, Node, NodeStatus};
+use super::super::manifest::{EvalStatus, SearchManifest, SearchNode, NodeStatus};
 use rollout_protocol::search::EvalId;
 
 /// The reference that keeps what an eval came to.
-pub fn candidate_ref(manifest: &Manifest, eval: EvalId) -> String {
+pub fn candidate_ref(manifest: &SearchManifest, eval: EvalId) -> String {
     format!("tree/{}/e{eval}", manifest.tree_run_id)
 }
 
 /// References and their commits. Candidates keep theirs until they are decided about; those that
 /// became nodes have the node's from then on.
-pub fn refs(manifest: &Manifest, keep_rejected: bool) -> BTreeMap<String, String> {
+pub fn refs(manifest: &SearchManifest, keep_rejected: bool) -> BTreeMap<String, String> {
     let root = &manifest.root;
     let mut refs = BTreeMap::from([(root.root_ref_name.clone(), root.root_commit.clone())]);
     refs.extend(manifest.nodes.values().map(|node| (node.ref_name.clone(), node.commit.clone())));
@@ -31,7 +31,7 @@ pub fn refs(manifest: &Manifest, keep_rejected: bool) -> BTreeMap<String, String
 
 /// Checkouts below the run's directory and their commits: those of the nodes that are still to be
 /// expanded.
-pub fn worktrees(manifest: &Manifest) -> BTreeMap<String, String> {
+pub fn worktrees(manifest: &SearchManifest) -> BTreeMap<String, String> {
     let frontier: BTreeSet<_> = manifest.state.frontier_node_ids.iter().collect();
     let nodes = manifest.nodes.values().filter(|node| frontier.contains(&node.node_id));
     nodes.filter_map(|node| Some((node.worktree_path.clone()?, node.commit.clone()))).collect()
@@ -39,9 +39,9 @@ pub fn worktrees(manifest: &Manifest) -> BTreeMap<String, String> {
 
 /// Drops the names of what is removed: a manifest points to nothing that is gone. Commits stay, as
 /// what an idea became, although nothing keeps them.
-pub fn forget(manifest: &mut Manifest) {
+pub fn clear_removed_refs(manifest: &mut SearchManifest) {
     let config = &manifest.run_config;
-    let expanded = |node: &&mut Node| node.status == NodeStatus::Expanded;
+    let expanded = |node: &&mut SearchNode| node.status == NodeStatus::Expanded;
     for node in manifest.nodes.values_mut().filter(expanded) {
         node.worktree_path = None;
     }

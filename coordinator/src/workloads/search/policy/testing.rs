@@ -4,15 +4,15 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 
 use super::super::manifest::{
-    ArtifactPolicy, ContextStrategy, Dedupe, DedupeScope, Eval, EvalStatus, Manifest, Node,
-    NodeStatus, Provenance, Root, RunConfig, State, VERSION, View,
+    ArtifactPolicy, ContextStrategy, DuplicateIdeas, DedupeScope, SearchEval, EvalStatus, SearchManifest, SearchNode,
+    NodeStatus, CopiedFile, SearchRoot, SearchRunConfig, SearchState, MANIFEST_VERSION, ComparisonSummary,
 };
-use super::super::score::{Completeness, Grade, Recommendation};
+use super::super::score::{SweepCompleteness, Grade, Recommendation};
 use crate::config::ScoringProfile;
 use rollout_protocol::search::{EvalId, NodeId};
 
-fn provenance(path: &str) -> Provenance {
-    Provenance {
+fn provenance(path: &str) -> CopiedFile {
+    CopiedFile {
         source_path: "somewhere".to_owned(),
         copied_to_path: path.to_owned(),
         sha256: Digest::sha256(path.as_bytes()).hex(),
@@ -20,10 +20,10 @@ fn provenance(path: &str) -> Provenance {
 }
 
 /// A search that has only its root.
-pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
+pub(crate) fn new_search(change: impl FnOnce(&mut SearchRunConfig)) -> SearchManifest {
     let (at, baseline) = (Timestamp::UNIX_EPOCH, "artifacts/root_baseline.csv".to_owned());
     let profile = ScoringProfile::built_in("returns").expect("built in");
-    let mut run_config = RunConfig {
+    let mut run_config = SearchRunConfig {
         ideas_per_node: 4,
         max_depth: 3,
         beam_width: 2,
@@ -53,19 +53,19 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
     };
     change(&mut run_config);
     let root = root(&baseline);
-    Manifest {
-        manifest_version: VERSION,
+    SearchManifest {
+        manifest_version: MANIFEST_VERSION,
         tree_run_id: "run".to_owned(),
         created_at: at,
         updated_at: at,
         run_config,
-        root: Root {
+        root: SearchRoot {
             root_commit: "c0".to_owned(),
             root_ref_name: "tree/run/n0000".to_owned(),
             root_baseline_provenance: provenance(&baseline),
             root_baseline_csv_path: baseline,
         },
-        state: State { frontier_node_ids: vec![NodeId(0)], next_node_id: 1, ..State::default() },
+        state: SearchState { frontier_node_ids: vec![NodeId(0)], next_node_id: 1, ..SearchState::default() },
         events: Vec::new(),
         nodes: [(NodeId(0), root)].into(),
         evaluations: std::collections::BTreeMap::new(),
@@ -73,8 +73,8 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
 }
 
 /// The root.
-fn root(baseline: &str) -> Node {
-    Node {
+fn root(baseline: &str) -> SearchNode {
+    SearchNode {
         node_id: NodeId(0),
         parent_node_id: None,
         depth: 0,
@@ -93,12 +93,12 @@ fn root(baseline: &str) -> Node {
         context_pack_files: Vec::new(),
         ideas_cost: None,
         generated_idea_files: None,
-        dedupe: Dedupe::default(),
+        dedupe: DuplicateIdeas::default(),
     }
 }
 
 /// What an eval comes to, by its number.
-pub(crate) fn played(manifest: &Manifest, id: EvalId) -> Eval {
+pub(crate) fn simulated_eval(manifest: &SearchManifest, id: EvalId) -> SearchEval {
     let eval = manifest.evaluations[&id].clone();
     let (explore, grade, delta, score, complete) = match id.0 % 7 {
         0 => (true, Grade::Promising, Some(0.02), 1.0, true),
@@ -109,7 +109,7 @@ pub(crate) fn played(manifest: &Manifest, id: EvalId) -> Eval {
         5 => (true, Grade::Promising, Some(0.01), 0.7, false),
         _ => (true, Grade::Promising, Some(0.005), 0.6, true),
     };
-    let view = |score: f64| View {
+    let view = |score: f64| ComparisonSummary {
         recommendation_summary: score.is_finite().then(|| Recommendation {
             should_explore: explore,
             grade,
@@ -122,14 +122,14 @@ pub(crate) fn played(manifest: &Manifest, id: EvalId) -> Eval {
         summary_json_path: format!("eval/{id}/score.json"),
     };
     let path = format!("artifacts/candidate_eval_{id}.csv");
-    Eval {
+    SearchEval {
         status: EvalStatus::Completed,
         attempt: 1,
         candidate_commit: Some(format!("c{id}")),
         candidate_ref_name: Some(format!("tree/run/e{id}")),
         candidate_results_provenance: Some(provenance(&path)),
         candidate_results_csv_path: Some(path),
-        strict_completeness: Some(Completeness {
+        strict_completeness: Some(SweepCompleteness {
             expected_count: Some(10),
             observed_unique_config_ids: 10,
             ok_count: if complete { 10 } else { 9 },
@@ -142,18 +142,18 @@ pub(crate) fn played(manifest: &Manifest, id: EvalId) -> Eval {
 }
 
 /// An eval of the root's that may be promoted.
-pub(crate) fn completed(manifest: &mut Manifest, id: EvalId) -> Eval {
-    let file = super::super::idea::file(format!("node_ideas/0000/{id}.md"), b"idea");
+pub(crate) fn promotable_eval(manifest: &mut SearchManifest, id: EvalId) -> SearchEval {
+    let file = super::super::idea::idea_file(format!("node_ideas/0000/{id}.md"), b"idea");
     manifest.state.next_eval_id = id.0;
-    super::plan::queue(manifest, NodeId(0), 0, file, Timestamp::UNIX_EPOCH);
+    super::plan::add_eval(manifest, NodeId(0), 0, file, Timestamp::UNIX_EPOCH);
     let good = EvalId(0);
     let queued = manifest.evaluations[&id].clone();
     let mut model = manifest.clone();
     model.evaluations.insert(good, queued);
-    Eval { eval_id: id, ..played(&model, good) }
+    SearchEval { eval_id: id, ..simulated_eval(&model, good) }
 }
 
 /// A search that has ended.
-pub(crate) fn finished() -> Manifest {
-    super::tests::plain(begun(|_| {}))
+pub(crate) fn finished_search() -> SearchManifest {
+    super::tests::plain(new_search(|_| {}))
 }

@@ -8,12 +8,12 @@ use rollout_protocol::Timestamp;
 
 use super::super::idea;
 use super::super::manifest::{DedupeScope, Reason};
-use super::testing::{begun, played};
+use super::testing::{new_search, simulated_eval};
 use super::*;
 
-struct AllThere;
+struct AllArtifacts;
 
-impl Artifacts for AllThere {
+impl ArtifactLookup for AllArtifacts {
     fn exists(&self, _: &str) -> bool {
         true
     }
@@ -22,13 +22,13 @@ impl Artifacts for AllThere {
 /// Goes as far as the manifest allows. `persist` is called after every block; when it fails, nothing
 /// may be done with the manifest but read it again.
 fn advance<E>(
-    manifest: &mut Manifest,
-    mut persist: impl FnMut(&mut Manifest) -> Result<(), E>,
-) -> Result<Needs, E> {
+    manifest: &mut SearchManifest,
+    mut persist: impl FnMut(&mut SearchManifest) -> Result<(), E>,
+) -> Result<PolicyNeeds, E> {
     loop {
-        match step(manifest, Timestamp::UNIX_EPOCH, &AllThere) {
-            Step::Changed => persist(manifest)?,
-            Step::Needs(needs) => return Ok(needs),
+        match step(manifest, Timestamp::UNIX_EPOCH, &AllArtifacts) {
+            PolicyStep::Changed => persist(manifest)?,
+            PolicyStep::Needs(needs) => return Ok(needs),
         }
     }
 }
@@ -39,7 +39,7 @@ fn ideas(node: NodeId) -> Vec<IdeaFile> {
     let file = |(n, text): (usize, &&str)| {
         let own = format!("idea {n} of {node}");
         let text = if text.is_empty() { &own } else { *text };
-        idea::file(format!("node_ideas/{node}/{n}.md"), text.as_bytes())
+        idea::idea_file(format!("node_ideas/{node}/{n}.md"), text.as_bytes())
     };
     texts.iter().enumerate().map(file).collect()
 }
@@ -47,10 +47,10 @@ fn ideas(node: NodeId) -> Vec<IdeaFile> {
 /// Runs a search to its end. `order` permutes arrivals, `crash` says after which of its blocks the
 /// process dies and reads again what it wrote.
 fn run(
-    mut manifest: Manifest,
+    mut manifest: SearchManifest,
     mut order: impl FnMut(&mut Vec<EvalId>),
     mut crash: impl FnMut(usize) -> bool,
-) -> Manifest {
+) -> SearchManifest {
     let (mut blocks, mut written) = (0, manifest.clone());
     loop {
         let needs = advance(&mut manifest, |manifest| {
@@ -60,20 +60,20 @@ fn run(
         });
         match needs {
             Err(()) => manifest = written.clone(),
-            Ok(Needs::Ended(_)) => return manifest,
-            Ok(Needs::Ideas(nodes)) => {
+            Ok(PolicyNeeds::Ended(_)) => return manifest,
+            Ok(PolicyNeeds::Ideas(nodes)) => {
                 for node in nodes {
-                    generated(&mut manifest, node, ideas(node));
+                    add_ideas(&mut manifest, node, ideas(node));
                 }
             }
-            Ok(Needs::Evals(mut evals)) => {
+            Ok(PolicyNeeds::Evals(mut evals)) => {
                 order(&mut evals);
                 for id in evals {
-                    let result = played(&manifest, id);
-                    assert!(settled(&mut manifest, result.clone()));
-                    assert!(!settled(&mut manifest, result), "once");
+                    let result = simulated_eval(&manifest, id);
+                    assert!(add_result(&mut manifest, result.clone()));
+                    assert!(!add_result(&mut manifest, result), "once");
                     let text = serde_json::to_string(&manifest).expect("plain");
-                    let read: Manifest = serde_json::from_str(&text).expect("what was written");
+                    let read: SearchManifest = serde_json::from_str(&text).expect("what was written");
                     assert_eq!(read, manifest);
                 }
             }
@@ -81,13 +81,13 @@ fn run(
     }
 }
 
-pub(super) fn plain(manifest: Manifest) -> Manifest {
+pub(super) fn plain(manifest: SearchManifest) -> SearchManifest {
     run(manifest, |_| {}, |_| false)
 }
 
 #[test]
 fn a_search_to_its_end() {
-    let done = plain(begun(|_| {}));
+    let done = plain(new_search(|_| {}));
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
     assert_eq!(done.state.completed_depths, [0, 1, 2]);
     // The root tries four; the third repeats the first.
@@ -124,7 +124,7 @@ fn a_search_to_its_end() {
 #[test]
 fn the_budget_ends_a_search_after_its_depth() {
     for (budget, evals, nodes) in [(2, 2, 3), (4, 4, 3), (5, 5, 4), (1000, 4 + 8 + 8, 7)] {
-        let done = plain(begun(|config| config.max_total_idea_evals = Some(budget)));
+        let done = plain(new_search(|config| config.max_total_idea_evals = Some(budget)));
         assert_eq!(done.evaluations.len(), evals, "{budget}");
         assert_eq!(done.nodes.len(), nodes, "{budget}: what was tried is ranked and promoted");
         let spent = done.state.stop_reason == Some(StopReason::MaxTotalIdeaEvalsReached);
@@ -136,23 +136,23 @@ fn the_budget_ends_a_search_after_its_depth() {
 #[test]
 fn ideas_that_cannot_be_tried_are_not_asked_for() {
     for (budget, asked) in [(0, 0), (2, 1), (4, 1), (5, 3), (12, 3)] {
-        let mut search = begun(|config| config.max_total_idea_evals = Some(budget));
+        let mut search = new_search(|config| config.max_total_idea_evals = Some(budget));
         let mut nodes_asked = 0;
         loop {
             match advance(&mut search, |_| Ok::<_, Infallible>(())).expect("it cannot fail") {
-                Needs::Ideas(nodes) => {
+                PolicyNeeds::Ideas(nodes) => {
                     nodes_asked += nodes.len();
                     for node in nodes {
-                        generated(&mut search, node, ideas(node));
+                        add_ideas(&mut search, node, ideas(node));
                     }
                 }
-                Needs::Evals(evals) => {
+                PolicyNeeds::Evals(evals) => {
                     for id in evals {
-                        let result = played(&search, id);
-                        assert!(settled(&mut search, result));
+                        let result = simulated_eval(&search, id);
+                        assert!(add_result(&mut search, result));
                     }
                 }
-                Needs::Ended(reason) => {
+                PolicyNeeds::Ended(reason) => {
                     assert_eq!(reason, StopReason::MaxTotalIdeaEvalsReached, "{budget}");
                     break;
                 }
@@ -164,7 +164,7 @@ fn ideas_that_cannot_be_tried_are_not_asked_for() {
 
 #[test]
 fn nothing_to_promote_ends_a_search() {
-    let mut search = begun(|config| config.ideas_per_node = 1);
+    let mut search = new_search(|config| config.ideas_per_node = 1);
     search.state.next_eval_id = 2;
     let done = plain(search);
     assert_eq!(done.state.stop_reason, Some(StopReason::EmptyFrontier));
@@ -173,16 +173,16 @@ fn nothing_to_promote_ends_a_search() {
 
 #[test]
 fn whatever_was_written_last_is_gone_on_with() {
-    let whole = plain(begun(|_| {}));
+    let whole = plain(new_search(|_| {}));
     for at in 1..=6 {
-        assert_eq!(run(begun(|_| {}), |_| {}, |block| block == at), whole, "after block {at}");
+        assert_eq!(run(new_search(|_| {}), |_| {}, |block| block == at), whole, "after block {at}");
     }
-    assert_eq!(run(begun(|_| {}), |_| {}, |_| true), whole, "after every block");
+    assert_eq!(run(new_search(|_| {}), |_| {}, |_| true), whole, "after every block");
 }
 
 #[test]
 fn ids_are_never_given_out_twice() {
-    let done = plain(begun(|config| config.dedupe_scope = DedupeScope::None));
+    let done = plain(new_search(|config| config.dedupe_scope = DedupeScope::None));
     let paths: BTreeSet<_> = done.evaluations.values().map(|eval| &eval.eval_output_root).collect();
     assert_eq!(paths.len(), done.evaluations.len());
     assert_eq!(done.state.next_eval_id as usize, done.evaluations.len());
@@ -192,7 +192,7 @@ fn ids_are_never_given_out_twice() {
 #[test]
 fn every_scope_of_repetition() {
     let skipped = |scope| {
-        let done = plain(begun(|config| config.dedupe_scope = scope));
+        let done = plain(new_search(|config| config.dedupe_scope = scope));
         let count: usize = done.nodes.values().map(|node| node.dedupe.skipped.len()).sum();
         count
     };
@@ -205,12 +205,12 @@ fn every_scope_of_repetition() {
 
 #[test]
 fn a_failure_to_write_stops_everything() {
-    let mut search = begun(|_| {});
-    generated(&mut search, NodeId(0), ideas(NodeId(0)));
+    let mut search = new_search(|_| {});
+    add_ideas(&mut search, NodeId(0), ideas(NodeId(0)));
     let refused = advance(&mut search, |_| Err("full"));
     assert_eq!(refused, Err("full"));
     let fine: Result<_, Infallible> = advance(&mut search, |_| Ok(()));
-    assert!(matches!(fine, Ok(Needs::Evals(_))));
+    assert!(matches!(fine, Ok(PolicyNeeds::Evals(_))));
 }
 
 proptest! {
@@ -229,6 +229,6 @@ proptest! {
             }
         };
         let crash = |block: usize| crashes.get(block).copied().unwrap_or(false);
-        prop_assert_eq!(run(begun(|_| {}), shuffle, crash), plain(begun(|_| {})));
+        prop_assert_eq!(run(new_search(|_| {}), shuffle, crash), plain(new_search(|_| {})));
     }
 }

@@ -1,15 +1,15 @@
 //! The best node and the way to it.
 
-use super::super::manifest::{Eval, Manifest};
+use super::super::manifest::{SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
 
 /// The eval that a node was promoted from.
-pub(super) fn promoted_from(manifest: &Manifest, node: NodeId) -> Option<&Eval> {
+pub(super) fn promoted_from(manifest: &SearchManifest, node: NodeId) -> Option<&SearchEval> {
     manifest.evaluations.get(&manifest.node(node).promoted_from_eval_id?)
 }
 
 /// A node's score against the root, and its primary metric's difference.
-pub(super) fn standing(manifest: &Manifest, node: NodeId) -> Option<(f64, Option<f64>)> {
+pub(super) fn root_comparison(manifest: &SearchManifest, node: NodeId) -> Option<(f64, Option<f64>)> {
     let eval = promoted_from(manifest, node)?;
     let score = eval.decision.as_ref()?.rank_score?;
     Some((score, eval.root_relative.as_ref().and_then(|view| view.primary_delta)))
@@ -17,10 +17,10 @@ pub(super) fn standing(manifest: &Manifest, node: NodeId) -> Option<(f64, Option
 
 /// From the root to the node that ranks highest: by its score against the root, then by the primary
 /// metric, then the older. Only the root when nothing was promoted.
-pub fn best_path(manifest: &Manifest) -> Vec<NodeId> {
+pub fn best_path(manifest: &SearchManifest) -> Vec<NodeId> {
     let worst = f64::NEG_INFINITY;
     let ranked = manifest.nodes.keys().filter_map(|id| {
-        let (score, delta) = standing(manifest, *id)?;
+        let (score, delta) = root_comparison(manifest, *id)?;
         Some((score, delta.filter(|delta| delta.is_finite()).unwrap_or(worst), *id))
     });
     let best =

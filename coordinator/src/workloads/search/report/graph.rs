@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::super::manifest::Manifest;
-use super::best::{best_path, standing};
+use super::super::manifest::SearchManifest;
+use super::best::{best_path, root_comparison};
 use super::outcome::outcome;
 use super::{idea_name, number};
 
 /// The graph as Markdown with a Mermaid block.
-pub fn graph(manifest: &Manifest) -> String {
+pub fn graph(manifest: &SearchManifest) -> String {
     let mut text = "# Tree\n\nNumbers are scores against the results of the root.\n\n\
                     ```mermaid\nflowchart TD\n"
         .to_owned();
@@ -17,7 +17,7 @@ pub fn graph(manifest: &Manifest) -> String {
     for (id, node) in &manifest.nodes {
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
         let score =
-            standing(manifest, *id).map(|(score, _)| format!("<br/>root {}", number(Some(score))));
+            root_comparison(manifest, *id).map(|(score, _)| format!("<br/>root {}", number(Some(score))));
         let score = score.unwrap_or_default();
         let _infallible = writeln!(text, "  n{id}[\"{id} {}{score}\"]", label(idea));
         if let Some(parent) = node.parent_node_id {

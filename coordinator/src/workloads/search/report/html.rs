@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::{Eval, Manifest};
-use super::best::{best_path, promoted_from, standing};
+use super::super::manifest::{SearchEval, SearchManifest};
+use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
-use super::overview::Counts;
-use super::relative::{Relative, signed};
+use super::overview::OutcomeCounts;
+use super::relative::{RelativeResults, signed};
 use super::svg::{escaped, svg};
-use super::{idea_name, legend, number, why, word};
+use super::{idea_name, legend, number, decision_reason, serialized_name};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
@@ -32,40 +32,40 @@ th.group { border-bottom: none }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 ";
 
-const KEY: &str = "Large circles are nodes: by their score against the root, green is better than the \
+const LEGEND: &str = "Large circles are nodes: by their score against the root, green is better than the \
                    root and red is worse; a blue rim is on the best path. Small ones are ideas that \
                    were not promoted; point at one to see why.";
 
 /// The page.
-pub fn html(manifest: &Manifest) -> String {
+pub fn html(manifest: &SearchManifest) -> String {
     let name = escaped(&manifest.tree_run_id);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <title>Search {name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Search {name}</h1>\n<p>{}</p>\n<div class=\"tree\">\n{}</div>\n<p class=\"key\">{KEY}</p>\n",
+         <h1>Search {name}</h1>\n<p>{}</p>\n<div class=\"tree\">\n{}</div>\n<p class=\"key\">{LEGEND}</p>\n",
         escaped(&sentence(manifest)),
         svg(manifest)
     );
-    way(manifest, &mut page);
+    write_best_path(manifest, &mut page);
     evals(manifest, &mut page);
     page.push_str("</body>\n</html>\n");
     page
 }
 
-fn sentence(manifest: &Manifest) -> String {
+fn sentence(manifest: &SearchManifest) -> String {
     let promoted = manifest.nodes.len().saturating_sub(1);
-    let best = best_path(manifest).last().and_then(|id| standing(manifest, *id));
+    let best = best_path(manifest).last().and_then(|id| root_comparison(manifest, *id));
     format!(
         "Ideas tried: {}; {promoted} promoted; best score against the root {}. Ideas that a generator \
          is shown: {}. {}",
-        Counts::of(manifest),
+        OutcomeCounts::from_manifest(manifest),
         number(best.map(|(score, _)| score)),
-        word(manifest.run_config.ideas_context_strategy),
+        serialized_name(manifest.run_config.ideas_context_strategy),
         legend(manifest)
     )
 }
 
-fn way(manifest: &Manifest, page: &mut String) {
+fn write_best_path(manifest: &SearchManifest, page: &mut String) {
     page.push_str("<h2>Best path</h2>\n<ol>\n");
     for id in best_path(manifest) {
         let node = manifest.node(id);
@@ -74,7 +74,7 @@ fn way(manifest: &Manifest, page: &mut String) {
         let results = escaped(&node.baseline_results_csv_path);
         let mut numbers = String::new();
         if let (Some((score, delta)), Some(eval)) =
-            (standing(manifest, id), promoted_from(manifest, id))
+            (root_comparison(manifest, id), promoted_from(manifest, id))
         {
             let parent = eval.parent_relative.as_ref().and_then(|view| view.primary_delta);
             numbers = format!(
@@ -93,7 +93,7 @@ fn way(manifest: &Manifest, page: &mut String) {
 }
 
 /// The table of all evals, with a group of columns for each baseline.
-fn evals(manifest: &Manifest, page: &mut String) {
+fn evals(manifest: &SearchManifest, page: &mut String) {
     page.push_str(
         "<h2>Ideas</h2>\n<div class=\"wide\">\n<table>\n<tr><th class=\"group\" colspan=\"4\"></th>\
          <th class=\"group\" colspan=\"4\">against the root</th>\
@@ -110,9 +110,9 @@ fn evals(manifest: &Manifest, page: &mut String) {
     page.push_str("</table>\n</div>\n");
 }
 
-fn row(manifest: &Manifest, eval: &Eval) -> String {
+fn row(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
-    let (root, parent) = (Relative::to_root(manifest, eval), Relative::to_parent(manifest, eval));
+    let (root, parent) = (RelativeResults::to_root(manifest, eval), RelativeResults::to_parent(manifest, eval));
     let mut row = format!(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>",
         eval.eval_id,
@@ -121,7 +121,7 @@ fn row(manifest: &Manifest, eval: &Eval) -> String {
         escaped(idea_name(&eval.idea_path)),
         number(rank)
     );
-    let of = |relative: &Relative| {
+    let of = |relative: &RelativeResults| {
         let [grade, explore, primary] = relative.cells();
         format!("<td>{grade}</td><td>{explore}</td><td class=\"number\">{primary}</td>")
     };
@@ -132,7 +132,7 @@ fn row(manifest: &Manifest, eval: &Eval) -> String {
     row.push_str(&of(&root));
     row.push_str(&code(Some(&parent.baseline_csv_path)));
     row.push_str(&of(&parent));
-    let why = why(manifest, eval).map(|why| format!("<div class=\"why\">{}</div>", escaped(&why)));
+    let why = decision_reason(manifest, eval).map(|why| format!("<div class=\"why\">{}</div>", escaped(&why)));
     let outcome = escaped(&outcome(eval));
     let _infallible = write!(row, "<td>{outcome}{}</td>", why.unwrap_or_default());
     let commit = eval.candidate_commit.as_deref().map(|commit| commit.get(..12).unwrap_or(commit));

@@ -15,22 +15,22 @@ mod svg;
 #[cfg(test)]
 mod tests;
 
-use super::manifest::Manifest;
+use super::manifest::SearchManifest;
 
 pub use best::best_path;
 pub use graph::graph;
 pub use html::html;
-pub use outcome::why;
-pub use overview::{BestStep, Counts, Overview, TriedIdea};
-pub use relative::Relative;
+pub use outcome::decision_reason;
+pub use overview::{BestStep, OutcomeCounts, SearchOverview, TriedIdea};
+pub use relative::RelativeResults;
 pub(crate) use summary::cell;
 pub use summary::summary;
 
 /// Makes a report.
-pub type Render = fn(&super::manifest::Manifest) -> String;
+pub type ReportRenderer = fn(&super::manifest::SearchManifest) -> String;
 
 /// Names of the reports below the run's directory, and what makes them.
-pub const REPORTS: &[(&str, Render)] =
+pub const REPORTS: &[(&str, ReportRenderer)] =
     &[("TREE_SUMMARY.md", summary), ("TREE_GRAPH.md", graph), ("tree.html", html)];
 
 /// A number as people read it; what is not there is a dash.
@@ -44,13 +44,13 @@ fn idea_name(path: &str) -> &str {
 }
 
 /// The word that a value has in the manifest.
-fn word<T: serde::Serialize>(value: T) -> String {
+fn serialized_name<T: serde::Serialize>(value: T) -> String {
     let value = serde_json::to_value(value).ok();
     value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 /// The meaning of the numbers, in a sentence or two.
-fn legend(manifest: &Manifest) -> String {
+fn legend(manifest: &SearchManifest) -> String {
     let profile = &manifest.run_config.scoring_profile;
     format!(
         "\"Root\" is the comparison with the root's results, which ranks; \"parent\" the one with the \

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use rollout_protocol::limits::shorten;
 
-use super::super::manifest::{Eval, Manifest, Reason};
+use super::super::manifest::{SearchEval, SearchManifest, Reason};
 use super::relative::signed;
 
 /// Bytes of a reason.
-const WHY_BYTES: usize = 600;
+const MAX_REASON_BYTES: usize = 600;
 
 /// The outcome of an eval, in a few words.
-pub(super) fn outcome(eval: &Eval) -> String {
+pub(super) fn outcome(eval: &SearchEval) -> String {
     let Some(decision) = &eval.decision else {
         let status = serde_json::to_value(eval.status).unwrap_or_default();
         let status = status.as_str().unwrap_or_default().replace('_', " ");
@@ -24,7 +24,7 @@ pub(super) fn outcome(eval: &Eval) -> String {
     with_error(reason.to_string(), eval)
 }
 
-fn with_error(words: String, eval: &Eval) -> String {
+fn with_error(words: String, eval: &SearchEval) -> String {
     match &eval.error {
         Some(error) => format!("{words}: {}", error.error_type),
         None => words,
@@ -33,9 +33,9 @@ fn with_error(words: String, eval: &Eval) -> String {
 
 /// Why it was decided so, as far as more is known than the reason's word says. Equal evals have
 /// equal reasons.
-pub fn why(manifest: &Manifest, eval: &Eval) -> Option<String> {
+pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<String> {
     if let Some(error) = &eval.error {
-        return Some(shorten(error.message.clone(), WHY_BYTES));
+        return Some(shorten(error.message.clone(), MAX_REASON_BYTES));
     }
     let decision = eval.decision.as_ref()?;
     let config = &manifest.run_config;
@@ -80,10 +80,10 @@ pub fn why(manifest: &Manifest, eval: &Eval) -> Option<String> {
         }
         _ => return None,
     };
-    Some(shorten(why, WHY_BYTES))
+    Some(shorten(why, MAX_REASON_BYTES))
 }
 
-fn rows(eval: &Eval) -> String {
+fn rows(eval: &SearchEval) -> String {
     let Some(rows) = eval.strict_completeness else { return "nothing is known of rows".to_owned() };
     let (ok, unique) = (rows.ok_count, rows.observed_unique_config_ids);
     match rows.expected_count {

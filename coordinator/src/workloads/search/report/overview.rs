@@ -4,16 +4,16 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::manifest::{ContextStrategy, Eval, EvalError, EvalStatus, Manifest, StopReason};
-use super::best::{best_path, promoted_from, standing};
+use super::super::manifest::{ContextStrategy, SearchEval, SearchEvalError, EvalStatus, SearchManifest, StopReason};
+use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
-use super::relative::Relative;
-use super::{idea_name, why};
+use super::relative::RelativeResults;
+use super::{idea_name, decision_reason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// A search in brief.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Overview {
+pub struct SearchOverview {
     /// Its name.
     pub tree_run_id: String,
     /// Whether commands were played.
@@ -29,7 +29,7 @@ pub struct Overview {
     /// Those that are settled.
     pub settled: usize,
     /// How they ended.
-    pub counts: Counts,
+    pub counts: OutcomeCounts,
     /// Things that could not be removed yet.
     pub deferred_cleanup: usize,
     /// The ideas that a generator is shown.
@@ -44,7 +44,7 @@ pub struct Overview {
 
 /// How the evals of a search ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct OutcomeCounts {
     /// With results that could be scored.
     pub scored: usize,
     /// With results that could not be scored.
@@ -69,9 +69,9 @@ pub struct BestStep {
     /// Its score against the root, by which it ranks.
     pub rank_score: Option<f64>,
     /// Its results against the root's; nothing for the root.
-    pub root_relative: Option<Relative>,
+    pub root_relative: Option<RelativeResults>,
     /// Its results against its parent's; nothing for the root.
-    pub parent_relative: Option<Relative>,
+    pub parent_relative: Option<RelativeResults>,
     /// Its commit.
     pub commit: String,
     /// Its own results: the baseline of the ideas that are tried on it.
@@ -94,15 +94,15 @@ pub struct TriedIdea {
     /// Its score against the root, by which it ranks.
     pub rank_score: Option<f64>,
     /// Its results against the root's.
-    pub root_relative: Relative,
+    pub root_relative: RelativeResults,
     /// Its results against its parent's.
-    pub parent_relative: Relative,
+    pub parent_relative: RelativeResults,
     /// What was decided.
     pub outcome: String,
     /// Why, as far as more is known than the outcome says.
     pub why: Option<String>,
     /// The error, if it failed or its results cannot be used.
-    pub error: Option<EvalError>,
+    pub error: Option<SearchEvalError>,
     /// The node that it became.
     pub promoted_to_node_id: Option<NodeId>,
     /// The commit that it became.
@@ -111,9 +111,9 @@ pub struct TriedIdea {
     pub candidate_csv_path: Option<String>,
 }
 
-impl Overview {
+impl SearchOverview {
     /// The search of a manifest.
-    pub fn of(manifest: &Manifest) -> Self {
+    pub fn from_manifest(manifest: &SearchManifest) -> Self {
         let state = &manifest.state;
         let settled = manifest.evaluations.values().filter(|eval| eval.status.is_settled());
         Self {
@@ -124,7 +124,7 @@ impl Overview {
             nodes: manifest.nodes.len(),
             evals: manifest.evaluations.len(),
             settled: settled.count(),
-            counts: Counts::of(manifest),
+            counts: OutcomeCounts::from_manifest(manifest),
             deferred_cleanup: state.deferred_cleanup.len(),
             ideas_context_strategy: manifest.run_config.ideas_context_strategy,
             primary_metric: manifest.run_config.scoring_profile.primary.column.clone(),
@@ -134,9 +134,9 @@ impl Overview {
     }
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// Those of a manifest.
-    pub fn of(manifest: &Manifest) -> Self {
+    pub fn from_manifest(manifest: &SearchManifest) -> Self {
         let mut counts = Self::default();
         for eval in manifest.evaluations.values() {
             let count = match eval.status {
@@ -160,12 +160,12 @@ impl Counts {
 
     /// Whether there were evals, and none of them has results that could be scored or left the
     /// program as it is.
-    pub fn is_nothing_but_failures(&self) -> bool {
+    pub fn has_only_failures(&self) -> bool {
         self.failed + self.not_scored > 0 && self.scored + self.no_changes + self.open == 0
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for OutcomeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.total())?;
         let parts = [
@@ -186,21 +186,21 @@ impl fmt::Display for Counts {
     }
 }
 
-fn step(manifest: &Manifest, id: NodeId) -> BestStep {
+fn step(manifest: &SearchManifest, id: NodeId) -> BestStep {
     let node = manifest.node(id);
     let eval = promoted_from(manifest, id);
     BestStep {
         node_id: id,
         idea: node.idea_chain.last().map(|path| idea_name(path).to_owned()),
-        rank_score: standing(manifest, id).map(|(score, _)| score),
-        root_relative: eval.map(|eval| Relative::to_root(manifest, eval)),
-        parent_relative: eval.map(|eval| Relative::to_parent(manifest, eval)),
+        rank_score: root_comparison(manifest, id).map(|(score, _)| score),
+        root_relative: eval.map(|eval| RelativeResults::to_root(manifest, eval)),
+        parent_relative: eval.map(|eval| RelativeResults::to_parent(manifest, eval)),
         commit: node.commit.clone(),
         baseline_csv_path: node.baseline_results_csv_path.clone(),
     }
 }
 
-fn tried(manifest: &Manifest, eval: &Eval) -> TriedIdea {
+fn tried(manifest: &SearchManifest, eval: &SearchEval) -> TriedIdea {
     TriedIdea {
         eval_id: eval.eval_id,
         depth: eval.depth,
@@ -208,10 +208,10 @@ fn tried(manifest: &Manifest, eval: &Eval) -> TriedIdea {
         idea: idea_name(&eval.idea_path).to_owned(),
         status: eval.status,
         rank_score: eval.decision.as_ref().and_then(|decision| decision.rank_score),
-        root_relative: Relative::to_root(manifest, eval),
-        parent_relative: Relative::to_parent(manifest, eval),
+        root_relative: RelativeResults::to_root(manifest, eval),
+        parent_relative: RelativeResults::to_parent(manifest, eval),
         outcome: outcome(eval),
-        why: why(manifest, eval),
+        why: decision_reason(manifest, eval),
         error: eval.error.clone(),
         promoted_to_node_id: eval.decision.as_ref().and_then(|d| d.promoted_to_node_id),
         commit: eval.candidate_commit.clone(),

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::super::manifest::{Eval, Manifest, View};
+use super::super::manifest::{SearchEval, SearchManifest, ComparisonSummary};
 use super::super::score::Grade;
 use super::number;
 
 /// The results of an eval against one baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Relative {
+pub struct RelativeResults {
     /// The baseline: results below the run's directory.
     pub baseline_csv_path: String,
     /// The score.
@@ -23,20 +23,20 @@ pub struct Relative {
     pub reasons: Vec<String>,
 }
 
-impl Relative {
+impl RelativeResults {
     /// Against the results of the node that the idea was tried on.
-    pub(super) fn to_parent(manifest: &Manifest, eval: &Eval) -> Self {
+    pub(super) fn to_parent(manifest: &SearchManifest, eval: &SearchEval) -> Self {
         let parent = manifest.nodes.get(&eval.parent_node_id);
         let baseline = parent.map(|node| node.baseline_results_csv_path.as_str());
-        Self::of(eval.parent_relative.as_ref(), baseline.unwrap_or_default())
+        Self::from_comparison(eval.parent_relative.as_ref(), baseline.unwrap_or_default())
     }
 
     /// Against the results of the root.
-    pub(super) fn to_root(manifest: &Manifest, eval: &Eval) -> Self {
-        Self::of(eval.root_relative.as_ref(), &manifest.root.root_baseline_csv_path)
+    pub(super) fn to_root(manifest: &SearchManifest, eval: &SearchEval) -> Self {
+        Self::from_comparison(eval.root_relative.as_ref(), &manifest.root.root_baseline_csv_path)
     }
 
-    fn of(view: Option<&View>, baseline: &str) -> Self {
+    fn from_comparison(view: Option<&ComparisonSummary>, baseline: &str) -> Self {
         let summary = view.and_then(|view| view.recommendation_summary.as_ref());
         Self {
             baseline_csv_path: baseline.to_owned(),

@@ -2,20 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::{Eval, EvalStatus, Manifest};
-use super::best::{best_path, promoted_from, standing};
+use super::super::manifest::{SearchEval, EvalStatus, SearchManifest};
+use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
-use super::overview::Counts;
-use super::relative::{Relative, signed};
-use super::{idea_name, legend, number, why, word};
+use super::overview::OutcomeCounts;
+use super::relative::{RelativeResults, signed};
+use super::{idea_name, legend, number, decision_reason, serialized_name};
 use crate::results::escape;
 
 /// The summary as Markdown.
-pub fn summary(manifest: &Manifest) -> String {
+pub fn summary(manifest: &SearchManifest) -> String {
     let mut text = format!("# Search {}\n\n", cell(&manifest.tree_run_id));
     config(manifest, &mut text);
     let _infallible = writeln!(text, "\n{}", cell(&legend(manifest)));
-    way(manifest, &mut text);
+    write_best_path(manifest, &mut text);
     let depths = manifest.evaluations.values().map(|eval| eval.depth).max();
     for depth in depths.map(|last| 0..=last).into_iter().flatten() {
         let _infallible = writeln!(text, "\n## Depth {depth}");
@@ -27,7 +27,7 @@ pub fn summary(manifest: &Manifest) -> String {
     text
 }
 
-fn config(manifest: &Manifest, text: &mut String) {
+fn config(manifest: &SearchManifest, text: &mut String) {
     let config = &manifest.run_config;
     let rows = match config.sweep_config_limit {
         Some(limit) => format!("exactly the {limit} configurations, all with success"),
@@ -38,7 +38,7 @@ fn config(manifest: &Manifest, text: &mut String) {
     };
     let state = &manifest.state;
     let ended = state.stop_reason.filter(|_| state.stopped);
-    let ended = ended.map_or_else(|| "not yet".to_owned(), word);
+    let ended = ended.map_or_else(|| "not yet".to_owned(), serialized_name);
     let profile = &config.scoring_profile;
     let lines = [
         format!("ideas per node: {}", config.ideas_per_node),
@@ -48,8 +48,8 @@ fn config(manifest: &Manifest, text: &mut String) {
         format!("most seconds of evals: {}", bound(config.budget_seconds)),
         format!("most cost: {}", bound(config.budget_cost)),
         format!("further tries of failed evals: {}", config.eval_retries),
-        format!("ideas may not repeat others of: {}", cell(&word(config.dedupe_scope))),
-        format!("ideas that a generator is shown: {}", word(config.ideas_context_strategy)),
+        format!("ideas may not repeat others of: {}", cell(&serialized_name(config.dedupe_scope))),
+        format!("ideas that a generator is shown: {}", serialized_name(config.ideas_context_strategy)),
         format!("a sweep is complete with: {rows}"),
         format!(
             "profile: {}, primary metric {}",
@@ -58,7 +58,7 @@ fn config(manifest: &Manifest, text: &mut String) {
         ),
         format!("root: `{}`", cell(&manifest.root.root_commit)),
         format!("baseline of the root: {}", path(&manifest.root.root_baseline_csv_path)),
-        format!("evals: {}; nodes: {}", Counts::of(manifest), manifest.nodes.len()),
+        format!("evals: {}; nodes: {}", OutcomeCounts::from_manifest(manifest), manifest.nodes.len()),
         format!("ended: {ended}"),
     ];
     for line in lines {
@@ -70,9 +70,9 @@ fn bound<T: ToString>(bound: Option<T>) -> String {
     bound.map_or_else(|| "none".to_owned(), |bound| bound.to_string())
 }
 
-fn way(manifest: &Manifest, text: &mut String) {
+fn write_best_path(manifest: &SearchManifest, text: &mut String) {
     text.push_str("\n## Best path\n\n");
-    head(
+    write_table_header(
         &[
             "node",
             "idea",
@@ -88,7 +88,7 @@ fn way(manifest: &Manifest, text: &mut String) {
     for id in best_path(manifest) {
         let node = manifest.node(id);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
-        let root = standing(manifest, id);
+        let root = root_comparison(manifest, id);
         let parent = promoted_from(manifest, id).and_then(|eval| eval.parent_relative.as_ref());
         let cells = [
             id.to_string(),
@@ -100,24 +100,24 @@ fn way(manifest: &Manifest, text: &mut String) {
             cell(&node.ref_name),
             path(&node.baseline_results_csv_path),
         ];
-        row(&cells, text);
+        write_table_row(&cells, text);
     }
 }
 
-fn head(names: &[&str], text: &mut String) {
+fn write_table_header(names: &[&str], text: &mut String) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    row(&names, text);
-    row(&vec!["---".to_owned(); names.len()], text);
+    write_table_row(&names, text);
+    write_table_row(&vec!["---".to_owned(); names.len()], text);
 }
 
-fn row(cells: &[String], text: &mut String) {
+fn write_table_row(cells: &[String], text: &mut String) {
     let _infallible = writeln!(text, "| {} |", cells.join(" | "));
 }
 
 /// The numbers of the evals of a depth, against both baselines.
-fn scores(manifest: &Manifest, depth: u32, text: &mut String) {
+fn scores(manifest: &SearchManifest, depth: u32, text: &mut String) {
     text.push('\n');
-    head(
+    write_table_header(
         &[
             "eval",
             "parent",
@@ -144,11 +144,11 @@ fn scores(manifest: &Manifest, depth: u32, text: &mut String) {
             outcome(eval),
             number(rank),
         ];
-        let root = Relative::to_root(manifest, eval).cells();
-        let parent = Relative::to_parent(manifest, eval).cells();
+        let root = RelativeResults::to_root(manifest, eval).cells();
+        let parent = RelativeResults::to_parent(manifest, eval).cells();
         let used = eval.parent_relative.as_ref().map(|view| view.candidate_rows_used.to_string());
         let last = [rows(eval), used.unwrap_or_else(absent)];
-        row(&[&first[..], &root, &parent, &last].concat(), text);
+        write_table_row(&[&first[..], &root, &parent, &last].concat(), text);
     }
 }
 
@@ -156,7 +156,7 @@ fn absent() -> String {
     "-".to_owned()
 }
 
-fn rows(eval: &Eval) -> String {
+fn rows(eval: &SearchEval) -> String {
     eval.strict_completeness.map_or_else(absent, |rows| {
         let all = rows.expected_count.unwrap_or(rows.ok_count + rows.error_count);
         format!("{}/{all}", rows.ok_count)
@@ -164,9 +164,9 @@ fn rows(eval: &Eval) -> String {
 }
 
 /// Why the evals of a depth were decided about as they were.
-fn reasons(manifest: &Manifest, depth: u32, text: &mut String) {
+fn reasons(manifest: &SearchManifest, depth: u32, text: &mut String) {
     let evals = manifest.evals_at(depth);
-    let known: Vec<_> = evals.filter_map(|(_, e)| Some((e, why(manifest, e)?))).collect();
+    let known: Vec<_> = evals.filter_map(|(_, e)| Some((e, decision_reason(manifest, e)?))).collect();
     if !known.is_empty() {
         text.push_str("\nReasons:\n\n");
     }
@@ -185,9 +185,9 @@ fn reasons(manifest: &Manifest, depth: u32, text: &mut String) {
 }
 
 /// Commits and files of the evals of a depth.
-fn files(manifest: &Manifest, depth: u32, text: &mut String) {
+fn files(manifest: &SearchManifest, depth: u32, text: &mut String) {
     text.push('\n');
-    head(
+    write_table_header(
         &["eval", "commit", "reference", "baseline (parent)", "results", "logs and outputs"],
         text,
     );
@@ -197,17 +197,17 @@ fn files(manifest: &Manifest, depth: u32, text: &mut String) {
             eval.candidate_commit
                 .as_deref()
                 .map_or_else(absent, |commit| format!("`{}`", cell(commit))),
-            reference(manifest, eval).map_or_else(absent, cell),
+            commit_reference(manifest, eval).map_or_else(absent, cell),
             path(&manifest.node(eval.parent_node_id).baseline_results_csv_path),
             eval.candidate_results_csv_path.as_deref().map_or_else(absent, path),
             experiment(manifest, eval),
         ];
-        row(&cells, text);
+        write_table_row(&cells, text);
     }
 }
 
 /// The reference that keeps the commit of an eval, if there is one: the node's, or its own.
-fn reference<'a>(manifest: &'a Manifest, eval: &'a Eval) -> Option<&'a str> {
+fn commit_reference<'a>(manifest: &'a SearchManifest, eval: &'a SearchEval) -> Option<&'a str> {
     match eval.decision.as_ref().map(|decision| decision.promoted_to_node_id) {
         Some(Some(node)) => Some(&manifest.node(node).ref_name),
         Some(None) if !manifest.run_config.keep_rejected_worktrees => None,
@@ -216,7 +216,7 @@ fn reference<'a>(manifest: &'a Manifest, eval: &'a Eval) -> Option<&'a str> {
 }
 
 /// A link to the logs and outputs of an eval, if they are there.
-fn experiment(manifest: &Manifest, eval: &Eval) -> String {
+fn experiment(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let keeps = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
     if !eval.status.is_settled() || !keeps {
         return absent();
@@ -245,7 +245,7 @@ fn target(path: &str) -> String {
     target
 }
 
-fn cleanup(manifest: &Manifest, text: &mut String) {
+fn cleanup(manifest: &SearchManifest, text: &mut String) {
     let waiting = &manifest.state.deferred_cleanup;
     if waiting.is_empty() {
         return;

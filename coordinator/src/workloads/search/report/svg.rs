@@ -4,32 +4,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::super::manifest::{Eval, Manifest};
-use super::best::{best_path, promoted_from, standing};
+use super::super::manifest::{SearchEval, SearchManifest};
+use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
-use super::relative::{Relative, signed};
-use super::{idea_name, number, why};
+use super::relative::{RelativeResults, signed};
+use super::{idea_name, number, decision_reason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Distance between neighbours at the bottom of the tree.
-const ACROSS: f64 = 46.0;
+const NODE_SPACING: f64 = 46.0;
 
 /// Distance between depths.
-const DOWN: f64 = 110.0;
+const DEPTH_SPACING: f64 = 110.0;
 
 /// Space around the drawing.
 const MARGIN: f64 = 70.0;
 
 /// What hangs below a node.
 #[derive(Debug, Clone, Copy)]
-enum Child {
+enum DrawingChild {
     Node(NodeId),
     Eval(EvalId),
 }
 
-struct Drawing<'a> {
-    manifest: &'a Manifest,
-    children: BTreeMap<NodeId, Vec<Child>>,
+struct TreeDrawing<'a> {
+    manifest: &'a SearchManifest,
+    children: BTreeMap<NodeId, Vec<DrawingChild>>,
     best: BTreeSet<NodeId>,
     /// Smallest and largest score.
     range: (f64, f64),
@@ -40,10 +40,10 @@ struct Drawing<'a> {
 }
 
 /// The drawing.
-pub(super) fn svg(manifest: &Manifest) -> String {
-    let scores = manifest.nodes.keys().filter_map(|id| standing(manifest, *id));
+pub(super) fn svg(manifest: &SearchManifest) -> String {
+    let scores = manifest.nodes.keys().filter_map(|id| root_comparison(manifest, *id));
     let range = scores.fold((0.0f64, 0.0f64), |(low, high), (s, _)| (low.min(s), high.max(s)));
-    let mut drawing = Drawing {
+    let mut drawing = TreeDrawing {
         manifest,
         children: children(manifest),
         best: best_path(manifest).into_iter().collect(),
@@ -61,8 +61,8 @@ pub(super) fn svg(manifest: &Manifest) -> String {
             "<text class=\"depth\" x=\"6\" y=\"{y:.1}\">depth {depth}</text>"
         );
     }
-    let width = 2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * ACROSS).max(240.0);
-    let height = 2.0f64.mul_add(MARGIN, f64::from(drawing.depth) * DOWN);
+    let width = 2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * NODE_SPACING).max(240.0);
+    let height = 2.0f64.mul_add(MARGIN, f64::from(drawing.depth) * DEPTH_SPACING);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"search tree\">\n\
@@ -72,17 +72,17 @@ pub(super) fn svg(manifest: &Manifest) -> String {
 }
 
 /// What hangs below each node, in the order of evals.
-fn children(manifest: &Manifest) -> BTreeMap<NodeId, Vec<Child>> {
-    let mut children: BTreeMap<NodeId, Vec<Child>> = BTreeMap::new();
+fn children(manifest: &SearchManifest) -> BTreeMap<NodeId, Vec<DrawingChild>> {
+    let mut children: BTreeMap<NodeId, Vec<DrawingChild>> = BTreeMap::new();
     for eval in manifest.evaluations.values() {
         let promoted = eval.decision.as_ref().and_then(|decision| decision.promoted_to_node_id);
-        let child = promoted.map_or(Child::Eval(eval.eval_id), Child::Node);
+        let child = promoted.map_or(DrawingChild::Eval(eval.eval_id), DrawingChild::Node);
         children.entry(eval.parent_node_id).or_default().push(child);
     }
     children
 }
 
-impl Drawing<'_> {
+impl TreeDrawing<'_> {
     /// Draws a node and all below it, and gives where it stands from left to right.
     fn node(&mut self, id: NodeId, depth: u32) -> f64 {
         self.depth = self.depth.max(depth);
@@ -90,8 +90,8 @@ impl Drawing<'_> {
         let mut ends = Vec::with_capacity(below.len());
         for child in below {
             ends.push(match child {
-                Child::Node(node) => (self.node(node, depth + 1), Some(node)),
-                Child::Eval(eval) => (self.eval(eval, depth + 1), None),
+                DrawingChild::Node(node) => (self.node(node, depth + 1), Some(node)),
+                DrawingChild::Eval(eval) => (self.eval(eval, depth + 1), None),
             });
         }
         let x = match (ends.first(), ends.last()) {
@@ -113,14 +113,14 @@ impl Drawing<'_> {
     }
 
     fn leaf(&mut self) -> f64 {
-        let x = self.next_leaf.mul_add(ACROSS, MARGIN);
+        let x = self.next_leaf.mul_add(NODE_SPACING, MARGIN);
         self.next_leaf += 1.0;
         x
     }
 
     fn mark_node(&mut self, id: NodeId, x: f64, y: f64) {
         let node = self.manifest.node(id);
-        let score = standing(self.manifest, id).map(|(score, _)| score);
+        let score = root_comparison(self.manifest, id).map(|(score, _)| score);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
         let mut title = format!("{id} {idea}");
         if let Some(eval) = promoted_from(self.manifest, id) {
@@ -166,28 +166,28 @@ impl Drawing<'_> {
 }
 
 fn height(depth: u32) -> f64 {
-    f64::from(depth).mul_add(DOWN, MARGIN)
+    f64::from(depth).mul_add(DEPTH_SPACING, MARGIN)
 }
 
-fn rejected(manifest: &Manifest, eval: &Eval) -> String {
+fn rejected(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let name = idea_name(&eval.idea_path);
     let mut text = format!("eval {} {name}\n{}", eval.eval_id, outcome(eval));
-    if let Some(why) = why(manifest, eval) {
+    if let Some(why) = decision_reason(manifest, eval) {
         let _infallible = write!(text, "\n{why}");
     }
     text + &numbers(manifest, eval)
 }
 
 /// The numbers of an eval, a line for each baseline.
-fn numbers(manifest: &Manifest, eval: &Eval) -> String {
+fn numbers(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let column = &manifest.run_config.scoring_profile.primary.column;
-    let line = |whose: &str, of: &Relative| {
+    let line = |whose: &str, of: &RelativeResults| {
         let score = number(of.score);
         format!("\nagainst the {whose}: score {score}, {column} {}", signed(of.primary_delta))
     };
     let views = [
-        ("root", &eval.root_relative, Relative::to_root(manifest, eval)),
-        ("parent", &eval.parent_relative, Relative::to_parent(manifest, eval)),
+        ("root", &eval.root_relative, RelativeResults::to_root(manifest, eval)),
+        ("parent", &eval.parent_relative, RelativeResults::to_parent(manifest, eval)),
     ];
     let there = views.iter().filter(|(_, view, _)| view.is_some());
     there.map(|(whose, _, of)| line(whose, of)).collect()

@@ -1,11 +1,11 @@
-use super::super::manifest::{EvalStatus, Manifest};
-use super::super::policy::testing::finished;
+use super::super::manifest::{EvalStatus, SearchManifest};
+use super::super::policy::testing::finished_search;
 use super::*;
 use rollout_protocol::search::{EvalId, NodeId};
 
 #[test]
 fn equal_manifests_give_equal_reports() {
-    let (one, mut other) = (finished(), finished());
+    let (one, mut other) = (finished_search(), finished_search());
     other.updated_at =
         other.updated_at.saturating_add(jiff::SignedDuration::from_secs(5)).expect("a time");
     for (name, make) in REPORTS {
@@ -15,7 +15,7 @@ fn equal_manifests_give_equal_reports() {
 
 #[test]
 fn the_summary_says_what_came_of_every_idea() {
-    let manifest = finished();
+    let manifest = finished_search();
     let text = summary(&manifest);
     for eval in manifest.evaluations.values() {
         assert!(text.contains(&format!("| {} |", eval.eval_id)), "{text}");
@@ -28,12 +28,12 @@ fn the_summary_says_what_came_of_every_idea() {
 
 #[test]
 fn the_summary_leads_to_references_and_files_that_are_there() {
-    let mut manifest = finished();
+    let mut manifest = finished_search();
     manifest.run_config.budget_cost = Some(2.5);
     let (first, last) = (EvalId(0), *manifest.evaluations.keys().last().expect("evals"));
     let eval = manifest.evaluations.get_mut(&last).expect("there");
     (eval.status, eval.experiment_dir) = (EvalStatus::Failed, Some("eval/a b)|/x".to_owned()));
-    let row = |manifest: &Manifest, id: EvalId| {
+    let row = |manifest: &SearchManifest, id: EvalId| {
         let text = summary(manifest);
         let row = text.lines().find(|line| line.starts_with(&format!("| {id} | `")));
         row.expect("a row").to_owned()
@@ -66,14 +66,14 @@ fn the_summary_leads_to_references_and_files_that_are_there() {
 
 #[test]
 fn the_best_path_begins_at_the_root() {
-    let path = best_path(&finished());
+    let path = best_path(&finished_search());
     assert_eq!(path.first(), Some(&NodeId(0)));
     assert!(path.len() > 1);
 }
 
 #[test]
 fn hostile_names_are_text() {
-    let mut manifest = finished();
+    let mut manifest = finished_search();
     let evil = "x|</title><script>alert(1)</script>\"]\n`#.md";
     for eval in manifest.evaluations.values_mut() {
         eval.idea_path = format!("node_ideas/0000/{}", evil.replace('/', ""));
@@ -88,7 +88,7 @@ fn hostile_names_are_text() {
 
 #[test]
 fn numbers_in_reports_say_what_they_are_relative_to() {
-    let mut manifest = finished();
+    let mut manifest = finished_search();
     // Much better than the root, and worse than its parent.
     let id = EvalId(4);
     let eval = manifest.evaluations.get_mut(&id).expect("there");
@@ -120,7 +120,7 @@ fn numbers_in_reports_say_what_they_are_relative_to() {
     assert!(page.contains(numbers), "{page}");
     assert!(page.contains("against the root: score") && page.contains("against the parent: score"));
     assert!(graph(&manifest).contains("scores against the results of the root"));
-    let overview = Overview::of(&manifest);
+    let overview = SearchOverview::from_manifest(&manifest);
     let idea = overview.ideas.iter().find(|idea| idea.eval_id == id).expect("there");
     let grades = [&idea.root_relative, &idea.parent_relative].map(|r| (r.grade, r.primary_delta));
     use crate::workloads::search::score::Grade::{Strong, Weak};
@@ -131,11 +131,11 @@ fn numbers_in_reports_say_what_they_are_relative_to() {
 
 #[test]
 fn errors_of_evals_stand_in_every_report() {
-    let mut manifest = finished();
+    let mut manifest = finished_search();
     let id = EvalId(4);
     let eval = manifest.evaluations.get_mut(&id).expect("there");
     eval.status = EvalStatus::Failed;
-    eval.error = Some(super::super::manifest::EvalError {
+    eval.error = Some(super::super::manifest::SearchEvalError {
         error_type: "tests_failed".to_owned(),
         message: "tests: the command ended with code 1: 2 failed".to_owned(),
         timed_out: false,
@@ -152,7 +152,7 @@ fn errors_of_evals_stand_in_every_report() {
         assert!(report.contains(message), "{report}");
     }
     assert!(page.contains("eval_not_completed: tests_failed"));
-    let overview = Overview::of(&manifest);
+    let overview = SearchOverview::from_manifest(&manifest);
     let idea = overview.ideas.iter().find(|idea| idea.eval_id == id).expect("there");
     assert!(idea.why.as_ref().is_some_and(|why| why.contains(message)), "{idea:?}");
     assert_eq!(overview.counts.failed, 1);

@@ -16,13 +16,13 @@ const FILE: &str = "bundles.json";
 
 /// The commits of a search that are in the blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Bundles {
+pub(super) struct BundleIndex {
     root: CommitBundle,
     /// By commit, each with its parent.
     commits: BTreeMap<String, CommitBundle>,
 }
 
-impl Bundles {
+impl BundleIndex {
     pub(super) const fn new(root: CommitBundle) -> Self {
         Self { root, commits: BTreeMap::new() }
     }
@@ -62,7 +62,7 @@ impl Bundles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(unusable("it is not complete".to_owned()));
             }
-            Err(error) => return Err(RepositoryError::disk("reading", &path, error)),
+            Err(error) => return Err(RepositoryError::io("reading", &path, error)),
         };
         serde_json::from_slice(&text).map_err(|error| unusable(format!("{FILE}: {error}")))
     }
@@ -78,6 +78,6 @@ impl Bundles {
             std::fs::rename(&partial, &path)?;
             File::open(home)?.sync_all()
         };
-        written().map_err(|error: io::Error| RepositoryError::disk("writing", &path, error))
+        written().map_err(|error: io::Error| RepositoryError::io("writing", &path, error))
     }
 }

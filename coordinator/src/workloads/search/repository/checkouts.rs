@@ -4,40 +4,40 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use super::{Left, Repository, RepositoryError, cleanup};
-use crate::workloads::search::driver::Wanted;
+use super::{FailedRemoval, SearchRepository, RepositoryError, cleanup};
+use crate::workloads::search::driver::DesiredRepositoryState;
 use crate::workloads::search::manifest::CleanupKind;
 
 /// Directories of the run in which checkouts are: of nodes, and of candidates that are kept.
-const PLACES: [&str; 2] = ["wt", "cand"];
+const CHECKOUT_DIRECTORIES: [&str; 2] = ["wt", "cand"];
 
 /// Mark of a checkout that is complete, in what our repository knows of it.
-const COMPLETE: &str = "rollout-complete";
+const COMPLETE_MARK: &str = "rollout-complete";
 
 /// What our repository knows of a checkout.
 #[derive(Debug)]
-struct Known {
+struct KnownCheckout {
     /// Where it knows it from.
     admin: PathBuf,
     /// The commit, when the checkout is complete.
     commit: Option<String>,
 }
 
-impl Repository {
-    pub(super) async fn keep_checkouts(
+impl SearchRepository {
+    pub(super) async fn reconcile_checkouts(
         &self,
-        Wanted { worktrees: wanted, candidates, .. }: &Wanted,
+        DesiredRepositoryState { worktrees: wanted, candidates, .. }: &DesiredRepositoryState,
         deferred: &BTreeSet<String>,
-    ) -> Result<Vec<Left>, RepositoryError> {
+    ) -> Result<Vec<FailedRemoval>, RepositoryError> {
         for path in wanted.keys() {
             check_path(path)?;
         }
-        let known = self.known()?;
+        let known = self.known_checkouts()?;
         let is_right = |path: &String, commit: &String| {
             let found = known.get(path).and_then(|known| known.commit.as_ref());
             found == Some(commit) && self.run.join(path).join(".git").is_file()
         };
-        let there: BTreeSet<String> = known.keys().cloned().chain(self.found()?).collect();
+        let there: BTreeSet<String> = known.keys().cloned().chain(self.found_checkouts()?).collect();
         let stays = |path: &String| {
             wanted.contains_key(path) || candidates.contains(path) || deferred.contains(path)
         };
@@ -45,7 +45,7 @@ impl Repository {
         for path in there.iter().filter(|path| !stays(path)) {
             if let Err(error) = self.remove_checkout(path).await {
                 let (path, reason) = (path.clone(), error.chain());
-                left.push(Left { kind: CleanupKind::Worktree, path, reason });
+                left.push(FailedRemoval { kind: CleanupKind::Worktree, path, reason });
             }
         }
         for (path, commit) in wanted.iter().filter(|(path, commit)| !is_right(path, commit)) {
@@ -56,31 +56,31 @@ impl Repository {
     }
 
     async fn make_checkout(&self, path: &str, commit: &str) -> Result<(), RepositoryError> {
-        self.ensure(commit).await?;
+        self.ensure_objects(commit).await?;
         let to = self.run.join(path);
         let above = to.parent().unwrap_or(&self.run);
         let made = tokio::fs::create_dir_all(above).await;
-        made.map_err(|error| RepositoryError::disk("creating", above, error))?;
+        made.map_err(|error| RepositoryError::io("creating", above, error))?;
         let call = self.bare.git().call(["worktree", "add", "-f", "--detach", "--"]);
         let added = call.args([to.as_os_str()]).args([commit]).run().await;
-        added.map_err(|error| self.git(error))?;
-        let Some(Known { admin, .. }) = self.known()?.remove(path) else {
-            return Err(RepositoryError::disk("finding", &to, std::io::ErrorKind::NotFound));
+        added.map_err(|error| self.git_failure(error))?;
+        let Some(KnownCheckout { admin, .. }) = self.known_checkouts()?.remove(path) else {
+            return Err(RepositoryError::io("finding", &to, std::io::ErrorKind::NotFound));
         };
-        let mark = admin.join(COMPLETE);
-        std::fs::write(&mark, b"").map_err(|error| RepositoryError::disk("writing", &mark, error))
+        let mark = admin.join(COMPLETE_MARK);
+        std::fs::write(&mark, b"").map_err(|error| RepositoryError::io("writing", &mark, error))
     }
 
     /// Removes a checkout as what it is, a directory, and then what our repository knows of it.
     pub(super) async fn remove_checkout(&self, path: &str) -> Result<(), RepositoryError> {
         check_path(path)?;
-        let known = self.known()?.remove(path);
-        if let Some(Known { admin, .. }) = &known {
+        let known = self.known_checkouts()?.remove(path);
+        if let Some(KnownCheckout { admin, .. }) = &known {
             // From here on it is not complete, whatever happens.
-            cleanup::remove(&admin.join(COMPLETE)).await?;
+            cleanup::remove(&admin.join(COMPLETE_MARK)).await?;
         }
         cleanup::remove(&self.run.join(path)).await?;
-        if let Some(Known { admin, .. }) = &known {
+        if let Some(KnownCheckout { admin, .. }) = &known {
             cleanup::remove(admin).await?;
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Repository {
 
     /// What our repository knows of, by path below the run's directory. Nothing is read from the
     /// checkouts themselves.
-    fn known(&self) -> Result<BTreeMap<String, Known>, RepositoryError> {
+    fn known_checkouts(&self) -> Result<BTreeMap<String, KnownCheckout>, RepositoryError> {
         let dir = self.bare.dir().join("worktrees");
         let mut known = BTreeMap::new();
         for admin in list(&dir)? {
@@ -96,23 +96,23 @@ impl Repository {
             let home = Path::new(home.trim_end()).parent();
             let path = home.and_then(|home| home.strip_prefix(&self.run).ok()?.to_str());
             let head = std::fs::read_to_string(admin.join("HEAD")).unwrap_or_default();
-            let commit = Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE).exists());
+            let commit = Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE_MARK).exists());
             match path.filter(|path| check_path(path).is_ok()) {
                 Some(path) => {
-                    known.insert(path.to_owned(), Known { admin, commit });
+                    known.insert(path.to_owned(), KnownCheckout { admin, commit });
                 }
                 // A crash came before it was written whose it is.
                 None => rollout_worker::fs_remove::remove_now(&admin)
-                    .map_err(|error| RepositoryError::disk("removing", &admin, error))?,
+                    .map_err(|error| RepositoryError::io("removing", &admin, error))?,
             }
         }
         Ok(known)
     }
 
     /// Directories where checkouts are.
-    fn found(&self) -> Result<Vec<String>, RepositoryError> {
+    fn found_checkouts(&self) -> Result<Vec<String>, RepositoryError> {
         let mut found = Vec::new();
-        for place in PLACES {
+        for place in CHECKOUT_DIRECTORIES {
             for path in list(&self.run.join(place))? {
                 let name = path.file_name().and_then(|name| name.to_str());
                 found.extend(name.map(|name| format!("{place}/{name}")));
@@ -124,7 +124,7 @@ impl Repository {
 
 /// Entries of a directory that need not be there.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, RepositoryError> {
-    let failed = |error| RepositoryError::disk("listing", dir, error);
+    let failed = |error| RepositoryError::io("listing", dir, error);
     match std::fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -137,7 +137,7 @@ pub(super) fn check_path(path: &str) -> Result<(), RepositoryError> {
     let components: Vec<Component<'_>> = Path::new(path).components().collect();
     match components[..] {
         [Component::Normal(place), Component::Normal(_)]
-            if PLACES.iter().any(|known| place == *known) =>
+            if CHECKOUT_DIRECTORIES.iter().any(|known| place == *known) =>
         {
             Ok(())
         }

@@ -5,19 +5,19 @@ use std::path::{Component, Path, PathBuf};
 
 use rollout_worker::{fs_remove, supervise};
 
-use super::{Repository, RepositoryError};
-use crate::workloads::search::manifest::{Cleanup, CleanupKind};
+use super::{SearchRepository, RepositoryError};
+use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind};
 
-impl Repository {
-    /// Tries again to remove something that [`Repository::keep`] could not; it may be gone already.
+impl SearchRepository {
+    /// Tries again to remove something that [`SearchRepository::keep`] could not; it may be gone already.
     ///
     /// # Errors
     /// [`RepositoryError`].
-    pub async fn remove(&self, item: &Cleanup) -> Result<(), RepositoryError> {
+    pub async fn remove(&self, item: &DeferredCleanup) -> Result<(), RepositoryError> {
         let bad = |reason| RepositoryError::BadName { name: item.path.clone(), reason };
         match item.kind {
             CleanupKind::Worktree => self.remove_checkout(&item.path).await,
-            CleanupKind::Branch => self.remove_reference(&self.full(&item.path)?).await,
+            CleanupKind::Branch => self.remove_reference(&self.full_name(&item.path)?).await,
             CleanupKind::Dir => {
                 let path = Path::new(&item.path);
                 let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -33,13 +33,13 @@ impl Repository {
 /// Removes a file or directory that may not be there.
 pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
     let removed = fs_remove::remove(path).await;
-    removed.map_err(|error| RepositoryError::disk("removing", path, error))
+    removed.map_err(|error| RepositoryError::io("removing", path, error))
 }
 
 /// Ends what a killed owner has left at work on the repository.
 pub(super) async fn end_orphans(bare: &Path) -> Result<(), RepositoryError> {
     let ended = rollout_worker::git::end_orphans(bare).await;
-    ended.map_err(|error| RepositoryError::disk("ending the gits at work on", bare, error))
+    ended.map_err(|error| RepositoryError::io("ending the gits at work on", bare, error))
 }
 
 /// Removes the locks and the halves of packs that a git which was killed has left: nobody else works
@@ -70,5 +70,5 @@ pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
         }
         Ok(())
     });
-    removed.await.map_err(|error: io::Error| RepositoryError::disk("cleaning", &shown, error))
+    removed.await.map_err(|error: io::Error| RepositoryError::io("cleaning", &shown, error))
 }

@@ -7,17 +7,17 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::{GitError, TreeEntry, bundle, names};
 
-use super::{Repository, RepositoryError, cleanup};
+use super::{SearchRepository, RepositoryError, cleanup};
 
 /// Mode of another repository's commit.
-const SUBMODULE: u32 = 0o160_000;
+const SUBMODULE_MODE: u32 = 0o160_000;
 
 /// Modes of files.
-const MODES: [u32; 4] = [0o100_644, 0o100_755, 0o120_000, SUBMODULE];
+const FILE_MODES: [u32; 4] = [0o100_644, 0o100_755, 0o120_000, SUBMODULE_MODE];
 
-impl Repository {
+impl SearchRepository {
     /// Takes a candidate of an idea in that was tried on `parent`. Afterwards
-    /// [`Repository::spec`] knows it, and references may be made to it. May be repeated.
+    /// [`SearchRepository::spec`] knows it, and references may be made to it. May be repeated.
     ///
     /// # Errors
     /// [`RepositoryError::Refused`] when it is not what a candidate has to be. Anything else says
@@ -30,20 +30,20 @@ impl Repository {
         }
         self.spec(parent)?;
         if self.bundles().has(candidate) {
-            return self.ensure(&candidate.commit).await;
+            return self.ensure_objects(&candidate.commit).await;
         }
-        self.ensure(parent).await?;
+        self.ensure_objects(parent).await?;
         match self.fetch(candidate, limits::CANDIDATE_BUNDLE_BYTES).await {
             Err(RepositoryError::Git { source, .. }) if source.is_refusal() => {
                 return Err(refused(source.to_string()));
             }
             fetched => fetched?,
         }
-        let parents = self.bare.parents(&candidate.commit).await.map_err(|e| self.git(e))?;
+        let parents = self.bare.parents(&candidate.commit).await.map_err(|e| self.git_failure(e))?;
         if parents != [parent] {
             return Err(refused(format!("its parents are {parents:?}")));
         }
-        if let Some(reason) = self.fault(parent, &candidate.commit).await? {
+        if let Some(reason) = self.find_tree_fault(parent, &candidate.commit).await? {
             return Err(refused(reason));
         }
         let mut bundles = self.bundles();
@@ -52,9 +52,9 @@ impl Repository {
     }
 
     /// What is wrong with the tree of a candidate.
-    async fn fault(&self, parent: &str, commit: &str) -> Result<Option<String>, RepositoryError> {
-        let before = self.bare.tree(parent).await.map_err(|error| self.git(error))?;
-        let after = self.bare.tree(commit).await.map_err(|error| self.git(error))?;
+    async fn find_tree_fault(&self, parent: &str, commit: &str) -> Result<Option<String>, RepositoryError> {
+        let before = self.bare.tree(parent).await.map_err(|error| self.git_failure(error))?;
+        let after = self.bare.tree(commit).await.map_err(|error| self.git_failure(error))?;
         let known: BTreeSet<(u32, &str, &[u8])> = before.iter().map(key).collect();
         if after.len() as u64 > limits::CHECKOUT_ENTRIES {
             return Ok(Some(format!("it has {} files", after.len())));
@@ -64,7 +64,7 @@ impl Repository {
             return Ok(Some(format!("its files have {bytes} bytes")));
         }
         let new = after.iter().filter(|entry| !known.contains(&key(entry)));
-        Ok(new.filter_map(fault_of).next())
+        Ok(new.filter_map(entry_fault).next())
     }
 
     /// Gets the objects of a commit, whose parent's are there.
@@ -81,15 +81,15 @@ impl Repository {
         // Git takes a commit only when what it needs can be reached by some name.
         let names = [link.parent.as_ref(), Some(&link.commit)];
         let names = names.map(|commit| format!("refs/incoming/{}", commit.map_or("", |c| c)));
-        let taken = self.take(link, &file, &names).await;
+        let taken = self.fetch_bundle(link, &file, &names).await;
         for name in &names {
             let _absent = self.bare.git().call(["update-ref", "-d", name]).run().await;
         }
         cleanup::remove(&file).await?;
-        taken.map_err(|error| self.git(error))
+        taken.map_err(|error| self.git_failure(error))
     }
 
-    async fn take(
+    async fn fetch_bundle(
         &self,
         link: &CommitBundle,
         file: &std::path::Path,
@@ -107,12 +107,12 @@ fn key(entry: &TreeEntry) -> (u32, &str, &[u8]) {
 }
 
 /// What is wrong with a file that the parent does not have.
-fn fault_of(entry: &TreeEntry) -> Option<String> {
+fn entry_fault(entry: &TreeEntry) -> Option<String> {
     let path = String::from_utf8_lossy(&entry.path);
     if !names::is_safe(&entry.path) {
         return Some(format!("{path:?} is no path for a commit"));
     }
-    if !MODES.contains(&entry.mode) || entry.mode == SUBMODULE {
+    if !FILE_MODES.contains(&entry.mode) || entry.mode == SUBMODULE_MODE {
         return Some(format!("{path:?} has mode {:o}", entry.mode));
     }
     let large = entry.size_bytes.filter(|bytes| *bytes > limits::CANDIDATE_FILE_BYTES);

@@ -1,8 +1,8 @@
 //! The repository of a search: what the user's has at the root, and what came of it.
 //!
-//! * [`UsersRepository`] is only read: whether it is clean, what a revision is, the root's files. It may
+//! * [`SourceRepository`] is only read: whether it is clean, what a revision is, the root's files. It may
 //!   be a directory inside a repository: then the root is a commit of that directory alone.
-//! * [`Repository`] is ours, bare, in `repository/` below the run's directory. It has the root
+//! * [`SearchRepository`] is ours, bare, in `repository/` below the run's directory. It has the root
 //!   without its history, the candidates that were taken in, and the nodes' checkouts as worktrees.
 //!   No git command ever runs in a checkout: they are made from outside, looked at through what our
 //!   repository knows of them, and removed as directories.
@@ -10,17 +10,17 @@
 //!   A candidate's own bundle is what its children's evals use.
 //!
 //! # For whoever runs searches
-//! 1. A new run: [`UsersRepository::open`], [`UsersRepository::check_clean`] and
-//!    [`UsersRepository::resolve`], then [`Repository::create`]. A resumed one: [`Repository::open`],
+//! 1. A new run: [`SourceRepository::open`], [`SourceRepository::check_clean`] and
+//!    [`SourceRepository::resolve`], then [`SearchRepository::create`]. A resumed one: [`SearchRepository::open`],
 //!    or `create` again when that says that there is none.
-//! 2. Whenever the search asks for it: [`Repository::keep`]. It makes what is missing, removes what
+//! 2. Whenever the search asks for it: [`SearchRepository::reconcile`]. It makes what is missing, removes what
 //!    is too much, and gives what could not be removed, for the search's queue. It may be repeated
 //!    at any time.
-//! 3. When the queue says so: [`Repository::remove`].
-//! 4. An eval of a node: [`Repository::spec`] of the node's commit goes into its
+//! 3. When the queue says so: [`SearchRepository::remove`].
+//! 4. An eval of a node: [`SearchRepository::spec`] of the node's commit goes into its
 //!    [`EvalSpec`](rollout_protocol::spec::eval::EvalSpec).
-//! 5. What a generator of ideas is told of a node: [`Repository::diff`].
-//! 6. A record with a candidate: [`Repository::import`] before the eval is settled; only then may
+//! 5. What a generator of ideas is told of a node: [`SearchRepository::diff`].
+//! 6. A record with a candidate: [`SearchRepository::import`] before the eval is settled; only then may
 //!    the manifest name the commit. A candidate that is refused makes the eval a failed one.
 
 mod bundles;
@@ -28,10 +28,10 @@ mod checkouts;
 mod cleanup;
 mod diff;
 mod import;
-mod look;
-mod part;
+mod inspect;
+mod subdirectory;
 mod references;
-mod users;
+mod source_repo;
 
 #[cfg(test)]
 mod tests;
@@ -46,11 +46,11 @@ use rollout_protocol::spec::eval::RepositorySpec;
 use rollout_worker::git::{self, BareRepository, GitError};
 use rollout_worker::store::{BlobStore, StoreError};
 
-use self::bundles::Bundles;
-use super::driver::{Left, Wanted};
+use self::bundles::BundleIndex;
+use super::driver::{FailedRemoval, DesiredRepositoryState};
 
-pub use self::look::Look;
-pub use self::users::UsersRepository;
+pub use self::inspect::RepositoryInspector;
+pub use self::source_repo::SourceRepository;
 
 /// Directory of the repository below the run's.
 const DIRECTORY: &str = "repository";
@@ -59,17 +59,17 @@ const DIRECTORY: &str = "repository";
 const BARE: &str = "bare";
 
 /// Name of the root's reference, whatever the search calls it.
-const ROOT: &str = "refs/rollout/root";
+const ROOT_REFERENCE: &str = "refs/rollout/root";
 
 /// The repository of a search. One process at a time has it: the owner of the run.
 #[derive(Debug)]
-pub struct Repository {
+pub struct SearchRepository {
     /// The run's directory, without links.
     run: PathBuf,
     tree: String,
     bare: BareRepository,
     store: Arc<dyn BlobStore>,
-    bundles: Mutex<Bundles>,
+    bundles: Mutex<BundleIndex>,
 }
 
 /// What went wrong with a repository.
@@ -139,7 +139,7 @@ pub enum RepositoryError {
 }
 
 impl RepositoryError {
-    fn disk(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+    fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Self::Disk { action, path: path.to_owned(), source: source.into() }
     }
 
@@ -164,7 +164,7 @@ impl RepositoryError {
     }
 }
 
-impl Repository {
+impl SearchRepository {
     /// Makes the repository of a new search called `tree`, in its run's directory, and stores the
     /// root. What an earlier call that did not end has left is made anew.
     ///
@@ -173,7 +173,7 @@ impl Repository {
     pub async fn create(
         run: &Path,
         tree: &str,
-        user: &UsersRepository,
+        user: &SourceRepository,
         root: &str,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, RepositoryError> {
@@ -181,32 +181,32 @@ impl Repository {
         cleanup::end_orphans(&home.join(BARE)).await?;
         cleanup::remove(&home).await?;
         let made = tokio::fs::create_dir_all(&home).await;
-        made.map_err(|error| RepositoryError::disk("creating", &home, error))?;
+        made.map_err(|error| RepositoryError::io("creating", &home, error))?;
         // Git is called in other directories than this process is in.
-        let home = home.canonicalize().map_err(|e| RepositoryError::disk("resolving", &home, e))?;
+        let home = home.canonicalize().map_err(|e| RepositoryError::io("resolving", &home, e))?;
         let file = home.join("root.bundle");
         let root = user.export(root, &file, store.as_ref()).await?;
-        let bare = BareRepository::create(&home.join(BARE), &root, &file, ROOT).await;
+        let bare = BareRepository::create(&home.join(BARE), &root, &file, ROOT_REFERENCE).await;
         bare.map_err(|source| RepositoryError::Git { path: home.clone(), source })?;
         cleanup::remove(&file).await?;
         // Whoever finds this finds the rest complete.
-        Bundles::new(root).write(&home)?;
+        BundleIndex::new(root).write(&home)?;
         Self::open(run, tree, store).await
     }
 
     /// Opens the repository of a search that was begun. What a killed git left is removed.
     ///
     /// # Errors
-    /// [`RepositoryError`]; [`RepositoryError::Unusable`] when [`Repository::create`] has not ended
+    /// [`RepositoryError`]; [`RepositoryError::Unusable`] when [`SearchRepository::create`] has not ended
     /// well.
     pub async fn open(
         run: &Path,
         tree: &str,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, RepositoryError> {
-        let run = run.canonicalize().map_err(|e| RepositoryError::disk("resolving", run, e))?;
+        let run = run.canonicalize().map_err(|e| RepositoryError::io("resolving", run, e))?;
         let home = run.join(DIRECTORY);
-        let bundles = Mutex::new(Bundles::read(&home)?);
+        let bundles = Mutex::new(BundleIndex::read(&home)?);
         let bare = BareRepository::from_dir(home.join(BARE));
         cleanup::end_orphans(bare.dir()).await?;
         cleanup::remove_locks(bare.dir()).await?;
@@ -233,13 +233,13 @@ impl Repository {
     /// # Errors
     /// [`RepositoryError`] when something cannot be made. What was made before stays, and calling
     /// this again goes on.
-    pub async fn keep(
+    pub async fn reconcile(
         &self,
-        wanted: &Wanted,
+        wanted: &DesiredRepositoryState,
         deferred: &BTreeSet<String>,
-    ) -> Result<Vec<Left>, RepositoryError> {
-        let mut left = self.keep_references(&wanted.refs, deferred).await?;
-        left.extend(self.keep_checkouts(wanted, deferred).await?);
+    ) -> Result<Vec<FailedRemoval>, RepositoryError> {
+        let mut left = self.reconcile_references(&wanted.refs, deferred).await?;
+        left.extend(self.reconcile_checkouts(wanted, deferred).await?);
         Ok(left)
     }
 
@@ -248,23 +248,23 @@ impl Repository {
         self.bare.dir()
     }
 
-    fn bundles(&self) -> std::sync::MutexGuard<'_, Bundles> {
+    fn bundles(&self) -> std::sync::MutexGuard<'_, BundleIndex> {
         self.bundles.lock().expect("nothing panics while it holds the bundles")
     }
 
-    fn git(&self, source: GitError) -> RepositoryError {
+    fn git_failure(&self, source: GitError) -> RepositoryError {
         RepositoryError::Git { path: self.bare.dir().to_owned(), source }
     }
 
     /// Brings a commit of the search back whose objects are not there, from the blob store.
-    async fn ensure(&self, commit: &str) -> Result<(), RepositoryError> {
+    async fn ensure_objects(&self, commit: &str) -> Result<(), RepositoryError> {
         let object = format!("{commit}^{{commit}}");
-        if self.bare.reference(&object).await.map_err(|e| self.git(e))?.is_some() {
+        if self.bare.reference(&object).await.map_err(|e| self.git_failure(e))?.is_some() {
             return Ok(());
         }
         for link in self.spec(commit)?.chain {
             let known = format!("{}^{{commit}}", link.commit);
-            if self.bare.reference(&known).await.map_err(|e| self.git(e))?.is_none() {
+            if self.bare.reference(&known).await.map_err(|e| self.git_failure(e))?.is_none() {
                 self.fetch(&link, limits::CANDIDATE_BUNDLE_BYTES).await?;
             }
         }

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_worker::git::{GitError, is_commit};
 
-use super::{Left, Repository, RepositoryError};
+use super::{FailedRemoval, SearchRepository, RepositoryError};
 use crate::workloads::search::manifest::CleanupKind;
 
-impl Repository {
+impl SearchRepository {
     /// What all references of the search begin with.
     fn namespace(&self) -> String {
         format!("refs/tree/{}/", self.tree)
     }
 
     /// The whole name of a reference of the search.
-    pub(super) fn full(&self, name: &str) -> Result<String, RepositoryError> {
+    pub(super) fn full_name(&self, name: &str) -> Result<String, RepositoryError> {
         let full = if name.starts_with("refs/") { name.to_owned() } else { format!("refs/{name}") };
         let bad = |reason| RepositoryError::BadName { name: name.to_owned(), reason };
         match full.strip_prefix(&self.namespace()) {
@@ -30,7 +30,7 @@ impl Repository {
     pub(super) async fn references(&self) -> Result<BTreeMap<String, String>, RepositoryError> {
         let format = "--format=%(objectname) %(refname)";
         let listed = self.bare.git().call(["for-each-ref", format, &self.namespace()]).run_line().await;
-        let listed = listed.map_err(|error| self.git(error))?;
+        let listed = listed.map_err(|error| self.git_failure(error))?;
         let pairs = listed.lines().filter_map(|line| line.split_once(' '));
         Ok(pairs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
     }
@@ -38,17 +38,17 @@ impl Repository {
     /// Makes missing references and removes surplus ones: all at once, or else one by one, so that
     /// one that cannot be removed keeps none of the others. Nothing is removed before everything is
     /// made.
-    pub(super) async fn keep_references(
+    pub(super) async fn reconcile_references(
         &self,
         wanted: &BTreeMap<String, String>,
         deferred: &BTreeSet<String>,
-    ) -> Result<Vec<Left>, RepositoryError> {
+    ) -> Result<Vec<FailedRemoval>, RepositoryError> {
         let mut full = BTreeMap::new();
         for (name, commit) in wanted {
             if !is_commit(commit) {
                 return Err(RepositoryError::Unknown { commit: commit.clone() });
             }
-            full.insert(self.full(name)?, commit);
+            full.insert(self.full_name(name)?, commit);
         }
         let there = self.references().await?;
         let missing = full.iter().filter(|(name, commit)| there.get(*name) != Some(**commit));
@@ -59,28 +59,28 @@ impl Repository {
             return Ok(Vec::new());
         }
         for (_, commit) in &missing {
-            self.ensure(commit).await?;
+            self.ensure_objects(commit).await?;
         }
         let made = missing.iter().map(|(name, commit)| format!("update {name} {commit}\n"));
         let gone = surplus.iter().map(|name| format!("delete {name}\n"));
         let all = made.clone().chain(gone).collect::<String>();
-        match self.update(&all).await {
+        match self.update_references(&all).await {
             Ok(()) => return Ok(Vec::new()),
             Err(GitError::Failed { .. }) => {}
-            Err(error) => return Err(self.git(error)),
+            Err(error) => return Err(self.git_failure(error)),
         }
-        self.update(&made.collect::<String>()).await.map_err(|error| self.git(error))?;
+        self.update_references(&made.collect::<String>()).await.map_err(|error| self.git_failure(error))?;
         let mut left = Vec::new();
         for name in surplus {
             if let Err(error) = self.remove_reference(name).await {
                 let (path, reason) = (name.clone(), error.chain());
-                left.push(Left { kind: CleanupKind::Branch, path, reason });
+                left.push(FailedRemoval { kind: CleanupKind::Branch, path, reason });
             }
         }
         Ok(left)
     }
 
-    async fn update(&self, commands: &str) -> Result<(), GitError> {
+    async fn update_references(&self, commands: &str) -> Result<(), GitError> {
         if commands.is_empty() {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Repository {
 
     /// Removes a reference of the search; one that is gone is no error.
     pub(super) async fn remove_reference(&self, name: &str) -> Result<(), RepositoryError> {
-        let removed = self.update(&format!("delete {name}\n")).await;
-        removed.map_err(|error| self.git(error))
+        let removed = self.update_references(&format!("delete {name}\n")).await;
+        removed.map_err(|error| self.git_failure(error))
     }
 }

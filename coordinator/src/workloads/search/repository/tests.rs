@@ -8,19 +8,19 @@ use rollout_worker::git::{Git, CommitIdentity, bundle};
 use rollout_worker::store::MemoryStore;
 
 use super::*;
-use crate::workloads::search::manifest::{Cleanup, CleanupKind};
+use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A user's repository, a run's directory, and the repository of its search.
-struct World {
+struct RepositoryFixture {
     user: Users,
     run: tempfile::TempDir,
     store: Arc<MemoryStore>,
-    repository: Repository,
+    repository: SearchRepository,
 }
 
-impl World {
+impl RepositoryFixture {
     async fn new() -> Self {
         let user = Users::default();
         user.write("src/main.py", "print(1)\n");
@@ -28,7 +28,7 @@ impl World {
         user.write("src/main.py", "print(2)\n");
         let root = user.commit("root");
         let (run, store) = (tempfile::tempdir().expect("a directory"), Arc::default());
-        let users = UsersRepository::open(user.path()).await.expect("opened");
+        let users = SourceRepository::open(user.path()).await.expect("opened");
         let repository = create(&run, &users, &root, &store).await;
         Self { user, run, store, repository }
     }
@@ -65,16 +65,16 @@ impl World {
         CommitBundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
     }
 
-    fn wanted(&self, refs: &[(&str, &str)], worktrees: &[(&str, &str)]) -> Wanted {
+    fn wanted(&self, refs: &[(&str, &str)], worktrees: &[(&str, &str)]) -> DesiredRepositoryState {
         let map = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter().map(|(name, commit)| ((*name).into(), (*commit).into()));
             pairs.collect::<BTreeMap<String, String>>()
         };
-        Wanted { refs: map(refs), worktrees: map(worktrees), ..Wanted::default() }
+        DesiredRepositoryState { refs: map(refs), worktrees: map(worktrees), ..DesiredRepositoryState::default() }
     }
 
-    async fn reconcile(&self, wanted: &Wanted) -> Vec<Left> {
-        self.repository.keep(wanted, &BTreeSet::new()).await.expect("kept")
+    async fn reconcile(&self, wanted: &DesiredRepositoryState) -> Vec<FailedRemoval> {
+        self.repository.reconcile(wanted, &BTreeSet::new()).await.expect("kept")
     }
 
     async fn references(&self) -> Vec<(String, String)> {
@@ -92,18 +92,18 @@ fn kind(mode: &str) -> &'static str {
 
 async fn create(
     run: &tempfile::TempDir,
-    user: &UsersRepository,
+    user: &SourceRepository,
     root: &str,
     store: &Arc<MemoryStore>,
-) -> Repository {
-    let made = Repository::create(run.path(), "run", user, root, store.clone()).await;
+) -> SearchRepository {
+    let made = SearchRepository::create(run.path(), "run", user, root, store.clone()).await;
     made.expect("created")
 }
 
 #[tokio::test]
 async fn a_repository_must_be_clean_and_is_not_touched() {
-    let world = World::new().await;
-    let user = UsersRepository::open(world.user.path()).await.expect("opened");
+    let world = RepositoryFixture::new().await;
+    let user = SourceRepository::open(world.user.path()).await.expect("opened");
     user.check_clean(&[]).await.expect("clean");
     assert_eq!(user.resolve("HEAD").await.expect("resolved"), world.repository.root());
     assert_eq!(user.resolve("main~1").await.expect("resolved").len(), 40);
@@ -118,7 +118,7 @@ async fn a_repository_must_be_clean_and_is_not_touched() {
     world.user.write("src/main.py", "changed");
     assert!(user.check_clean(&[world.user.path().join("runs")]).await.is_err());
     let nowhere = tempfile::tempdir().expect("a directory");
-    let error = UsersRepository::open(nowhere.path()).await;
+    let error = SourceRepository::open(nowhere.path()).await;
     assert!(matches!(error, Err(RepositoryError::Unusable { .. })), "{error:?}");
     let names = world.user.git(&["for-each-ref", "--format=%(refname)"]);
     assert_eq!(names, "refs/heads/main", "nothing of ours is there");
@@ -126,11 +126,11 @@ async fn a_repository_must_be_clean_and_is_not_touched() {
 
 #[tokio::test]
 async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let user = &world.user;
     let before = user.git(&["count-objects"]);
     user.git(&["config", "i18n.commitEncoding", "latin1"]);
-    let open = || async { UsersRepository::open(&user.path().join("src")).await.expect("opened") };
+    let open = || async { SourceRepository::open(&user.path().join("src")).await.expect("opened") };
     let part = open().await;
     let root = part.resolve("HEAD").await.expect("resolved");
     // What is beside it counts neither as a change nor for the commit.
@@ -148,10 +148,10 @@ async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
     let other = Users::default();
     other.write("deep/er/main.py", "print(2)\n");
     other.commit("alike");
-    let alike = UsersRepository::open(&other.path().join("deep/er")).await.expect("opened");
+    let alike = SourceRepository::open(&other.path().join("deep/er")).await.expect("opened");
     assert_eq!(alike.resolve("HEAD").await.expect("resolved"), root);
     other.write("fresh/file", "x");
-    let fresh = UsersRepository::open(&other.path().join("fresh")).await.expect("opened");
+    let fresh = SourceRepository::open(&other.path().join("fresh")).await.expect("opened");
     let none = fresh.resolve("HEAD").await;
     assert!(matches!(none, Err(RepositoryError::Unusable { .. })), "{none:?}");
     // A search can begin with it when the repository has gone on, and in another process.
@@ -173,7 +173,7 @@ async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
 
 #[tokio::test]
 async fn candidates_are_taken_in_and_travel_on_as_they_came() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
     world.repository.import(&root, &one).await.expect("taken in");
@@ -188,12 +188,12 @@ async fn candidates_are_taken_in_and_travel_on_as_they_came() {
     );
     // Another process goes on, with objects that nothing had kept.
     let store = world.store.clone();
-    let again = Repository::open(world.run.path(), "run", store).await.expect("opened");
+    let again = SearchRepository::open(world.run.path(), "run", store).await.expect("opened");
     again.bare.git().call(["repack", "-q", "-a", "-d"]).run().await.expect("forgotten");
     let object = format!("{}^{{commit}}", two.commit);
     assert_eq!(again.bare.reference(&object).await.expect("asked"), None);
     let wanted = world.wanted(&[("tree/run/e0002", &two.commit)], &[("wt/0002", &two.commit)]);
-    again.keep(&wanted, &BTreeSet::new()).await.expect("brought back");
+    again.reconcile(&wanted, &BTreeSet::new()).await.expect("brought back");
     assert_eq!(world.read("wt/0002/two").as_deref(), Some("2"));
     // The user can take what was found.
     let from = again.dir().display().to_string();
@@ -211,7 +211,7 @@ async fn candidates_are_taken_in_and_travel_on_as_they_came() {
 
 #[tokio::test]
 async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let good = world.candidate(&root, "good", "100644", "1").await;
     let elsewhere = world.repository.import(&good.commit, &good).await;
@@ -263,7 +263,7 @@ async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
 
 #[tokio::test]
 async fn references_and_checkouts_become_what_they_have_to_be_however_often() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
     world.repository.import(&root, &one).await.expect("taken in");
@@ -296,20 +296,20 @@ async fn references_and_checkouts_become_what_they_have_to_be_however_often() {
     std::fs::create_dir_all(world.run.path().join("wt/stray/x")).expect("made");
     std::fs::write(world.repository.dir().join("refs/tree/run/n0000.lock"), "").expect("made");
     let store = world.store.clone();
-    let again = Repository::open(world.run.path(), "run", store).await.expect("opened");
+    let again = SearchRepository::open(world.run.path(), "run", store).await.expect("opened");
     let last = world.wanted(&[("tree/run/n0002", b)], &[("wt/0000", a), ("wt/0001", b)]);
-    let kept = Wanted { candidates: ["cand/0000".to_owned()].into(), ..last.clone() };
-    again.keep(&kept, &BTreeSet::new()).await.expect("kept");
+    let kept = DesiredRepositoryState { candidates: ["cand/0000".to_owned()].into(), ..last.clone() };
+    again.reconcile(&kept, &BTreeSet::new()).await.expect("kept");
     assert!(world.run.path().join("cand/0000").exists(), "a candidate may stay");
-    assert_eq!(again.keep(&last, &BTreeSet::new()).await.expect("again"), []);
+    assert_eq!(again.reconcile(&last, &BTreeSet::new()).await.expect("again"), []);
     assert_eq!(world.read("wt/0001/one").as_deref(), Some("1"));
     assert!(world.read("wt/0000/src/main.py").is_some());
     assert!(
         !world.run.path().join("wt/stray").exists() && !world.run.path().join("cand/0000").exists()
     );
     assert_eq!(world.references().await, [("refs/tree/run/n0002".to_owned(), b.to_owned())]);
-    let nothing = Wanted::default();
-    again.keep(&nothing, &BTreeSet::new()).await.expect("emptied");
+    let nothing = DesiredRepositoryState::default();
+    again.reconcile(&nothing, &BTreeSet::new()).await.expect("emptied");
     assert_eq!(world.references().await, []);
     let listed = again.bare.git().call(["worktree", "list", "--porcelain"]).run_line().await;
     assert_eq!(listed.expect("listed").matches("worktree ").count(), 1, "the bare one alone");
@@ -321,7 +321,7 @@ fn checkouts_mark() -> &'static str {
 
 #[tokio::test]
 async fn an_agent_that_wrote_into_a_checkout_gets_nothing_run() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let wanted = world.wanted(&[], &[("wt/0000", &root)]);
     world.reconcile(&wanted).await;
@@ -334,32 +334,32 @@ async fn an_agent_that_wrote_into_a_checkout_gets_nothing_run() {
     // Its `.git` is no longer what we made, so it is made anew.
     world.reconcile(&wanted).await;
     assert!(home.join(".git").is_file() && !mark.exists() && Path::new("/etc/passwd").exists());
-    world.reconcile(&Wanted::default()).await;
+    world.reconcile(&DesiredRepositoryState::default()).await;
     assert!(!home.exists() && !mark.exists());
 }
 
 #[tokio::test]
 async fn names_that_are_not_the_searchs_own_are_refused() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     for name in ["heads/main", "tree/other/n1", "tree/run/", "tree/run/a b", "tree/run/../x"] {
         let wanted = world.wanted(&[(name, &root)], &[]);
-        let refused = world.repository.keep(&wanted, &BTreeSet::new()).await;
+        let refused = world.repository.reconcile(&wanted, &BTreeSet::new()).await;
         assert!(matches!(refused, Err(RepositoryError::BadName { .. })), "{name}: {refused:?}");
     }
     for path in ["wt", "wt/0/1", "../wt/0", "/wt/0", "src/0", "wt/..", "repository/bare"] {
         let wanted = world.wanted(&[], &[(path, &root)]);
-        let refused = world.repository.keep(&wanted, &BTreeSet::new()).await;
+        let refused = world.repository.reconcile(&wanted, &BTreeSet::new()).await;
         assert!(matches!(refused, Err(RepositoryError::BadName { .. })), "{path}: {refused:?}");
     }
     let unknown = world.wanted(&[("tree/run/n1", &"0".repeat(40))], &[]);
-    let refused = world.repository.keep(&unknown, &BTreeSet::new()).await;
+    let refused = world.repository.reconcile(&unknown, &BTreeSet::new()).await;
     assert!(matches!(refused, Err(RepositoryError::Unknown { .. })), "{refused:?}");
 }
 
 #[tokio::test]
 async fn what_cannot_be_removed_comes_back_and_keeps_nothing_else() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let refs = ["tree/run/n0000", "tree/run/n0001", "tree/run/n0002"].map(|n| (n, root.as_str()));
     world.reconcile(&world.wanted(&refs, &[])).await;
@@ -371,9 +371,9 @@ async fn what_cannot_be_removed_comes_back_and_keeps_nothing_else() {
     assert_eq!((left.len(), left[0].path.as_str()), (1, "refs/tree/run/n0001"));
     assert_eq!(world.references().await.len(), 2, "the other one is gone");
     let deferred = BTreeSet::from([left[0].path.clone()]);
-    let again = world.repository.keep(&wanted, &deferred).await.expect("kept");
+    let again = world.repository.reconcile(&wanted, &deferred).await.expect("kept");
     assert_eq!(again, [], "it is in the queue already");
-    let item = |path: &str, kind| Cleanup {
+    let item = |path: &str, kind| DeferredCleanup {
         path: path.to_owned(),
         kind,
         reason: String::new(),
@@ -400,13 +400,13 @@ async fn what_cannot_be_removed_comes_back_and_keeps_nothing_else() {
 
 #[tokio::test]
 async fn a_creation_that_did_not_end_is_begun_again() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     std::fs::remove_file(world.run.path().join("repository/bundles.json")).expect("removed");
     let store = world.store.clone();
-    let error = Repository::open(world.run.path(), "run", store).await;
+    let error = SearchRepository::open(world.run.path(), "run", store).await;
     assert!(matches!(error, Err(RepositoryError::Unusable { .. })), "{error:?}");
-    let users = UsersRepository::open(world.user.path()).await.expect("opened");
+    let users = SourceRepository::open(world.user.path()).await.expect("opened");
     let before = world.repository.spec(&root).expect("known");
     let again = create(&world.run, &users, &root, &world.store).await;
     assert_eq!(again.spec(&root).expect("known"), before, "equal commits are equal bundles");
@@ -416,7 +416,7 @@ async fn a_creation_that_did_not_end_is_begun_again() {
 
 #[tokio::test]
 async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let text = "print(3)\n".repeat(200);
     let candidate = world.candidate(&root, "new file", "100644", &text).await;
@@ -443,7 +443,7 @@ async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
 
 #[tokio::test]
 async fn a_change_too_large_to_be_compared_is_told_and_stops_nothing() {
-    let world = World::new().await;
+    let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let lines = |step: usize| (0..700_000).map(move |n| format!("{}\n", n * step % 1_000_003));
     let (one, two): (String, String) = (lines(7).collect(), lines(11).collect());

@@ -9,11 +9,11 @@ use super::summary::SweepSummary;
 use crate::config::{GuardedMetric, ScoringProfile};
 
 /// The reason that stands for a fall of the primary metric beyond its bound.
-const PRIMARY_REGRESSED: &str = "primary_metric_regressed";
+const PRIMARY_REGRESSED_REASON: &str = "primary_metric_regressed";
 
 /// How a candidate compares with a baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Comparison {
+pub struct SweepComparison {
     /// What to make of it.
     pub recommendation: Recommendation,
     /// How much better the primary metric is: positive is better whichever way it counts. Nothing
@@ -28,7 +28,7 @@ pub struct Comparison {
     /// Metrics that got worse.
     pub negative: u32,
     /// Every column that is numeric on both sides.
-    pub columns: BTreeMap<String, Delta>,
+    pub columns: BTreeMap<String, ColumnDelta>,
 }
 
 /// What to make of a candidate.
@@ -46,8 +46,8 @@ pub struct Recommendation {
 
 impl Recommendation {
     /// Whether the primary metric fell beyond its bound.
-    pub fn says_primary_regressed(&self) -> bool {
-        self.reasons.iter().any(|reason| reason == PRIMARY_REGRESSED)
+    pub fn has_primary_regressed(&self) -> bool {
+        self.reasons.iter().any(|reason| reason == PRIMARY_REGRESSED_REASON)
     }
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Grade {
 
 /// One column on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Delta {
+pub struct ColumnDelta {
     /// The baseline's mean.
     pub baseline_mean: f64,
     /// The candidate's mean.
@@ -88,22 +88,22 @@ pub struct Delta {
 }
 
 /// Compares two sweeps.
-pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &ScoringProfile) -> Comparison {
+pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &ScoringProfile) -> SweepComparison {
     let shared = baseline.means.iter().filter_map(|(name, &baseline_mean)| {
         let candidate_mean = *candidate.means.get(name)?;
         let delta = candidate_mean - baseline_mean;
-        Some((name.clone(), Delta { baseline_mean, candidate_mean, delta }))
+        Some((name.clone(), ColumnDelta { baseline_mean, candidate_mean, delta }))
     });
     let columns: BTreeMap<_, _> = shared.collect();
-    let Signals { score, positive, negative } = signals(&columns, profile);
-    let falls = |guarded: &GuardedMetric| fall(&columns, guarded, profile.eps);
+    let MetricSignals { score, positive, negative } = signals(&columns, profile);
+    let falls = |guarded: &GuardedMetric| metric_drop(&columns, guarded, profile.eps);
     let primary_ok = match falls(&profile.primary) {
-        Fall::None => true,
-        Fall::By(share) => share <= profile.primary.max_rel_drop,
+        MetricDrop::None => true,
+        MetricDrop::By(share) => share <= profile.primary.max_rel_drop,
         // Nothing to compare it with.
-        Fall::FromNothing => false,
+        MetricDrop::FromNothing => false,
     };
-    let too_far = |risk: &&GuardedMetric| matches!(falls(risk), Fall::By(by) if by > risk.max_rel_drop);
+    let too_far = |risk: &&GuardedMetric| matches!(falls(risk), MetricDrop::By(by) if by > risk.max_rel_drop);
     let risks: Vec<_> =
         profile.risk.iter().filter(too_far).map(|risk| risk.column.as_str()).collect();
     let explore = &profile.explore;
@@ -112,7 +112,7 @@ pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Scor
         primary_ok && risks.is_empty() && (score >= explore.min_score || positive >= enough);
     let mut reasons = Vec::new();
     if !primary_ok {
-        reasons.push(PRIMARY_REGRESSED.to_owned());
+        reasons.push(PRIMARY_REGRESSED_REASON.to_owned());
     }
     if !risks.is_empty() {
         reasons.push(format!("risk_regressed: {}", risks.join(", ")));
@@ -122,7 +122,7 @@ pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Scor
     let primary = columns.get(&profile.primary.column);
     let primary_delta = primary
         .map(|d| profile.primary.direction.improvement(d.baseline_mean, d.candidate_mean) + 0.0);
-    Comparison {
+    SweepComparison {
         recommendation: Recommendation {
             should_explore,
             grade: grade(score, profile),
@@ -138,13 +138,13 @@ pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Scor
     }
 }
 
-struct Signals {
+struct MetricSignals {
     score: f64,
     positive: u32,
     negative: u32,
 }
 
-fn signals(columns: &BTreeMap<String, Delta>, profile: &ScoringProfile) -> Signals {
+fn signals(columns: &BTreeMap<String, ColumnDelta>, profile: &ScoringProfile) -> MetricSignals {
     let (mut sum, mut weights, mut positive, mut negative) = (0.0, 0.0, 0, 0);
     for metric in &profile.metrics {
         let Some(delta) = columns.get(&metric.column) else { continue };
@@ -157,11 +157,11 @@ fn signals(columns: &BTreeMap<String, Delta>, profile: &ScoringProfile) -> Signa
         negative += u32::from(improvement < 0.0);
     }
     let score = if weights > 0.0 { sum / weights + 0.0 } else { 0.0 };
-    Signals { score, positive, negative }
+    MetricSignals { score, positive, negative }
 }
 
 /// How far a metric fell.
-enum Fall {
+enum MetricDrop {
     /// Not at all, or nobody knows.
     None,
     /// By this share of the baseline.
@@ -170,16 +170,16 @@ enum Fall {
     FromNothing,
 }
 
-fn fall(columns: &BTreeMap<String, Delta>, guarded: &GuardedMetric, eps: f64) -> Fall {
-    let Some(delta) = columns.get(&guarded.column) else { return Fall::None };
+fn metric_drop(columns: &BTreeMap<String, ColumnDelta>, guarded: &GuardedMetric, eps: f64) -> MetricDrop {
+    let Some(delta) = columns.get(&guarded.column) else { return MetricDrop::None };
     let improvement = guarded.direction.improvement(delta.baseline_mean, delta.candidate_mean);
     let base = delta.baseline_mean.abs();
     if improvement >= 0.0 {
-        Fall::None
+        MetricDrop::None
     } else if base <= eps {
-        Fall::FromNothing
+        MetricDrop::FromNothing
     } else {
-        Fall::By(improvement.abs() / base)
+        MetricDrop::By(improvement.abs() / base)
     }
 }
 

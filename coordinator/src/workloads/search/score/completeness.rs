@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How complete a sweep is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Completeness {
+pub struct SweepCompleteness {
     /// Configurations that were asked for; nothing when no number was.
     pub expected_count: Option<u64>,
     /// Different configurations among the rows that count.
@@ -17,7 +17,7 @@ pub struct Completeness {
     pub error_count: u64,
 }
 
-impl Completeness {
+impl SweepCompleteness {
     /// Whether every configuration that was asked for has exactly one row, which succeeded. Without
     /// a number nothing can be missing.
     pub fn is_complete(&self) -> bool {
@@ -35,11 +35,11 @@ impl Completeness {
 }
 
 /// Configurations that are named when a sweep is not complete.
-const NAMED: usize = 10;
+const MAX_NAMED_CONFIGS: usize = 10;
 
 /// Configurations that keep a sweep from being complete, the first of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Gaps {
+pub struct ConfigGaps {
     /// Below the limit, and without a row.
     pub absent: Vec<u64>,
     /// With a row that did not succeed.
@@ -49,7 +49,7 @@ pub struct Gaps {
 }
 
 /// Counts rows.
-pub(super) struct Counter {
+pub(super) struct RowCounter {
     limit: Option<u64>,
     seen: HashSet<u64>,
     failed: BTreeSet<u64>,
@@ -58,7 +58,7 @@ pub(super) struct Counter {
     errors: u64,
 }
 
-impl Counter {
+impl RowCounter {
     pub(super) fn new(limit: Option<u64>) -> Self {
         let (failed, repeated) = (BTreeSet::new(), BTreeSet::new());
         Self { limit, seen: HashSet::new(), failed, repeated, ok: 0, errors: 0 }
@@ -76,10 +76,10 @@ impl Counter {
         }
         if let Some(config) = config {
             if !self.seen.insert(config) {
-                first(&mut self.repeated, config);
+                keep_smallest(&mut self.repeated, config);
             }
             if !ok {
-                first(&mut self.failed, config);
+                keep_smallest(&mut self.failed, config);
             }
         }
         if ok {
@@ -90,17 +90,17 @@ impl Counter {
     }
 
     /// The configurations below the limit that keep the sweep from being complete.
-    pub(super) fn gaps(&self) -> Gaps {
+    pub(super) fn gaps(&self) -> ConfigGaps {
         let all = 0..self.limit.unwrap_or(0);
-        Gaps {
-            absent: all.filter(|id| !self.seen.contains(id)).take(NAMED).collect(),
+        ConfigGaps {
+            absent: all.filter(|id| !self.seen.contains(id)).take(MAX_NAMED_CONFIGS).collect(),
             failed: self.failed.iter().copied().collect(),
             repeated: self.repeated.iter().copied().collect(),
         }
     }
 
-    pub(super) fn finish(self) -> Completeness {
-        Completeness {
+    pub(super) fn finish(self) -> SweepCompleteness {
+        SweepCompleteness {
             expected_count: self.limit,
             observed_unique_config_ids: self.seen.len() as u64,
             ok_count: self.ok,
@@ -110,9 +110,9 @@ impl Counter {
 }
 
 /// Adds a number to the smallest that are kept.
-fn first(numbers: &mut BTreeSet<u64>, number: u64) {
+fn keep_smallest(numbers: &mut BTreeSet<u64>, number: u64) {
     numbers.insert(number);
-    if numbers.len() > NAMED {
+    if numbers.len() > MAX_NAMED_CONFIGS {
         numbers.pop_last();
     }
 }

@@ -11,6 +11,6 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{Comparison, Delta, Grade, Recommendation, compare};
-pub use completeness::{Completeness, Gaps};
+pub use compare::{SweepComparison, ColumnDelta, Grade, Recommendation, compare};
+pub use completeness::{SweepCompleteness, ConfigGaps};
 pub use summary::{SweepError, SweepSummary, summarize};

@@ -14,14 +14,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
-use super::completeness::{Completeness, Counter, Gaps};
+use super::completeness::{SweepCompleteness, RowCounter, ConfigGaps};
 use crate::config::ScoringProfile;
 
 /// Columns of a sweep: far above any, so that a file of one endless line is an error.
-const COLUMNS: usize = 4096;
+const MAX_COLUMNS: usize = 4096;
 
 /// Bytes of a sweep.
-const BYTES: u64 = 512 * 1024 * 1024;
+const MAX_SWEEP_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What counts of a sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,13 +33,13 @@ pub struct SweepSummary {
     /// The mean of every column that has one, over the rows used.
     pub means: BTreeMap<String, f64>,
     /// How complete it is; nothing without the columns that say so.
-    pub completeness: Option<Completeness>,
+    pub completeness: Option<SweepCompleteness>,
     /// Which of those columns are missing: that of configurations is needed with a limit only.
     pub missing_columns: Vec<String>,
     /// Names of all columns, in their order.
     pub columns: Vec<String>,
     /// Which configurations keep it from being complete.
-    pub gaps: Gaps,
+    pub gaps: ConfigGaps,
 }
 
 impl SweepSummary {
@@ -63,13 +63,13 @@ pub enum SweepError {
         column: String,
     },
     /// Too many columns.
-    #[error("{found} columns are more than {COLUMNS}")]
+    #[error("{found} columns are more than {MAX_COLUMNS}")]
     TooManyColumns {
         /// How many.
         found: usize,
     },
     /// Too large.
-    #[error("the file has more than {BYTES} bytes")]
+    #[error("the file has more than {MAX_SWEEP_BYTES} bytes")]
     TooLarge,
     /// Not CSV, not UTF-8, or unreadable.
     #[error("the file is not CSV")]
@@ -85,13 +85,13 @@ pub fn summarize(
     profile: &ScoringProfile,
     limit: Option<u64>,
 ) -> Result<SweepSummary, SweepError> {
-    let mut bounded = file.take(BYTES + 1);
+    let mut bounded = file.take(MAX_SWEEP_BYTES + 1);
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&mut bounded);
     let columns = columns(&reader.headers()?.clone())?;
     let position = |name: &str| columns.iter().position(|column| column == name);
     let (id, status) = (position(&profile.id_column), position(&profile.status_column));
-    let mut counter = Counter::new(limit);
-    let (mut first, mut by_id) = (Means::new(columns.len()), Means::new(columns.len()));
+    let mut counter = RowCounter::new(limit);
+    let (mut first, mut by_id) = (ColumnMeans::new(columns.len()), ColumnMeans::new(columns.len()));
     let (mut rows, mut row) = (0, csv::StringRecord::new());
     while reader.read_record(&mut row)? {
         let config = id.and_then(|id| config_id(row.get(id)?));
@@ -118,7 +118,7 @@ pub fn summarize(
     Ok(SweepSummary {
         rows,
         rows_used: used.rows,
-        means: used.of(&columns),
+        means: used.by_name(&columns),
         gaps: counter.gaps(),
         completeness: missing.is_empty().then(|| counter.finish()),
         missing_columns: missing,
@@ -127,7 +127,7 @@ pub fn summarize(
 }
 
 fn columns(header: &csv::StringRecord) -> Result<Vec<String>, SweepError> {
-    if header.len() > COLUMNS {
+    if header.len() > MAX_COLUMNS {
         return Err(SweepError::TooManyColumns { found: header.len() });
     }
     let clean = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
@@ -155,21 +155,21 @@ fn config_id(cell: &str) -> Option<u64> {
 }
 
 /// Sums of columns, each with what rounding lost.
-struct Means {
+struct ColumnMeans {
     rows: u64,
-    columns: Vec<Sum>,
+    columns: Vec<ColumnSum>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct ColumnSum {
     sum: f64,
     lost: f64,
     count: u64,
 }
 
-impl Means {
+impl ColumnMeans {
     fn new(columns: usize) -> Self {
-        Self { rows: 0, columns: vec![Sum::default(); columns] }
+        Self { rows: 0, columns: vec![ColumnSum::default(); columns] }
     }
 
     fn add(&mut self, row: &csv::StringRecord) {
@@ -181,13 +181,13 @@ impl Means {
         }
     }
 
-    fn of(&self, names: &[String]) -> BTreeMap<String, f64> {
+    fn by_name(&self, names: &[String]) -> BTreeMap<String, f64> {
         let named = names.iter().zip(&self.columns).filter(|(name, _)| !name.is_empty());
         named.filter_map(|(name, sum)| Some((name.clone(), sum.mean()?))).collect()
     }
 }
 
-impl Sum {
+impl ColumnSum {
     /// Adds as Neumaier does: the error stays that of one rounding, whatever the order.
     fn add(&mut self, value: f64) {
         let sum = self.sum + value;

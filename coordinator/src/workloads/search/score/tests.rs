@@ -19,7 +19,7 @@ fn read(text: &str, limit: Option<u64>) -> SweepSummary {
     summarize(text.as_bytes(), &profile("returns"), limit).expect("a sweep")
 }
 
-fn scored(profile: &ScoringProfile, baseline: &str, candidate: &str) -> Comparison {
+fn scored(profile: &ScoringProfile, baseline: &str, candidate: &str) -> SweepComparison {
     let read = |text: &str| summarize(text.as_bytes(), profile, None).expect("a sweep");
     compare(&read(baseline), &read(candidate), profile)
 }
@@ -29,12 +29,12 @@ fn near(a: f64, b: f64) -> bool {
 }
 
 /// Of one profile: explore, grade, score to twelve places, primary delta.
-type Expected = (bool, Grade, f64, Option<f64>);
+type ExpectedScore = (bool, Grade, f64, Option<f64>);
 
 #[test]
 fn the_vectors_of_the_format() {
     use Grade::{Mixed, Promising, Weak};
-    let vectors: [(&str, Expected, Expected); 7] = [
+    let vectors: [(&str, ExpectedScore, ExpectedScore); 7] = [
         (
             "0,ok,0.022,0.63,1.55,-0.24,-0.088",
             (true, Promising, 0.061_414_141_414, Some(0.002)),

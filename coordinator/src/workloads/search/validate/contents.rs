@@ -10,11 +10,11 @@ use rollout_worker::backoff::chain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::FaultKind::{ChangedFile, MissingFile, UnreadableFile};
-use super::files::Files;
+use super::ValidationFaultKind::{ChangedFile, MissingFile, UnreadableFile};
+use super::files::FileChecker;
 use crate::workloads::search::driver::EvalResult;
 use crate::workloads::search::idea;
-use crate::workloads::search::manifest::{Eval, EvalStatus, Manifest, View};
+use crate::workloads::search::manifest::{SearchEval, EvalStatus, SearchManifest, ComparisonSummary};
 
 /// Names of a comparison's numbers: in a file of its own, and in the manifest.
 const NUMBERS: [(&str, &str); 4] = [
@@ -24,28 +24,28 @@ const NUMBERS: [(&str, &str); 4] = [
     ("candidate_rows_used", "candidate_rows_used"),
 ];
 
-impl Files<'_> {
+impl FileChecker<'_> {
     /// The files of a settled eval, whose places were checked before.
-    pub(super) fn contents(&mut self, manifest: &Manifest, eval: &Eval) {
+    pub(super) fn check_contents(&mut self, manifest: &SearchManifest, eval: &SearchEval) {
         let subject = format!("eval {}", eval.eval_id);
-        self.idea(&subject, eval);
-        self.result(&subject, manifest, eval);
-        self.scores(&subject, eval);
+        self.check_idea(&subject, eval);
+        self.check_result(&subject, manifest, eval);
+        self.check_scores(&subject, eval);
         let kept = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
         // A played eval leaves no logs.
         if let Some(experiment) = eval.experiment_dir.as_deref().filter(|_| kept)
             && !manifest.run_config.dry_run
         {
-            self.experiment(&subject, manifest, eval, experiment);
-            self.all_below(&subject, experiment);
+            self.check_experiment(&subject, manifest, eval, experiment);
+            self.read_all_below(&subject, experiment);
         }
     }
 
     /// The idea that was tried: its text is the one that others may not repeat.
-    fn idea(&mut self, subject: &str, eval: &Eval) {
+    fn check_idea(&mut self, subject: &str, eval: &SearchEval) {
         let path = &eval.idea_path;
         let Some(content) = self.read(subject, path) else { return };
-        let found = idea::file(path.clone(), &content);
+        let found = idea::idea_file(path.clone(), &content);
         if found.normalized_sha256 != eval.idea_normalized_sha256 {
             let message = format!("{path} is not the idea that was tried");
             self.findings.add(ChangedFile, subject, message);
@@ -53,7 +53,7 @@ impl Files<'_> {
     }
 
     /// `eval_result.json`, from which the eval was merged.
-    fn result(&mut self, subject: &str, manifest: &Manifest, eval: &Eval) {
+    fn check_result(&mut self, subject: &str, manifest: &SearchManifest, eval: &SearchEval) {
         let path = format!("{}/eval_result.json", eval.eval_output_root);
         // A missing file is a fault already.
         if !self.directory.root().join(&path).exists() {
@@ -72,7 +72,7 @@ impl Files<'_> {
             }
         };
         let error =
-            |error: &crate::workloads::search::manifest::EvalError| error.error_type.clone();
+            |error: &crate::workloads::search::manifest::SearchEvalError| error.error_type.clone();
         let merged = found.error.as_ref().map(error);
         let is_same = [
             ("the status", found.status == eval.status),
@@ -95,14 +95,14 @@ impl Files<'_> {
     }
 
     /// `score.json`, which has both comparisons.
-    fn scores(&mut self, subject: &str, eval: &Eval) {
+    fn check_scores(&mut self, subject: &str, eval: &SearchEval) {
         let views =
             [("parent_relative", &eval.parent_relative), ("root_relative", &eval.root_relative)];
         for (key, view) in views {
             let Some(view) = view else { continue };
             let path = &view.summary_json_path;
-            let Some(document) = self.json::<Value>(subject, path) else { continue };
-            if !says_the_same(&document[key], view) {
+            let Some(document) = self.read_json::<Value>(subject, path) else { continue };
+            if !matches_summary(&document[key], view) {
                 let message = format!("`{key}` in {path} is not that of the manifest");
                 self.findings.add(ChangedFile, subject, message);
             }
@@ -110,7 +110,7 @@ impl Files<'_> {
     }
 
     /// The records of all tries, and what they name: outputs by their digests.
-    fn experiment(&mut self, subject: &str, manifest: &Manifest, eval: &Eval, experiment: &str) {
+    fn check_experiment(&mut self, subject: &str, manifest: &SearchManifest, eval: &SearchEval, experiment: &str) {
         for attempt in 1..=eval.attempt {
             let tried = format!("{experiment}/attempt-{attempt}");
             let path = format!("{tried}/record.json");
@@ -121,7 +121,7 @@ impl Files<'_> {
                 }
                 continue;
             }
-            let Some(record) = self.json::<EvalRecord>(subject, &path) else { continue };
+            let Some(record) = self.read_json::<EvalRecord>(subject, &path) else { continue };
             let name = (&record.name.tree, &record.name.eval);
             if name != (&manifest.tree_run_id, &eval.eval_id.to_string()) {
                 let message = format!("{path} is the record of another eval");
@@ -131,7 +131,7 @@ impl Files<'_> {
             for output in &record.outputs {
                 let Ok(Some(clean)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
                 let path = format!("{tried}/{}", clean.as_path().display());
-                self.digest(subject, &path, &output.blob.digest.hex());
+                self.check_digest(subject, &path, &output.blob.digest.hex());
             }
             let kept = eval.candidate_results_provenance.as_ref().filter(|_| is_needed);
             if let (Some(results), Some(kept)) = (&record.results, kept)
@@ -144,7 +144,7 @@ impl Files<'_> {
     }
 
     /// Reads every file below a directory to its end.
-    fn all_below(&mut self, subject: &str, path: &str) {
+    fn read_all_below(&mut self, subject: &str, path: &str) {
         let mut next = VecDeque::from([path.to_owned()]);
         while let Some(path) = next.pop_front() {
             let place = self.directory.root().join(&path);
@@ -159,7 +159,7 @@ impl Files<'_> {
             let mut listed = match listed {
                 Ok(listed) => listed,
                 Err(error) => {
-                    self.unreadable(subject, &path, &error);
+                    self.add_unreadable(subject, &path, &error);
                     continue;
                 }
             };
@@ -169,14 +169,14 @@ impl Files<'_> {
                 if kind.is_dir() {
                     next.push_back(path);
                 } else if kind.is_file() {
-                    self.opened(subject, &path, &place.join(&name));
+                    self.read_through(subject, &path, &place.join(&name));
                 }
             }
         }
     }
 
     /// A file of JSON.
-    fn json<T: DeserializeOwned>(&mut self, subject: &str, path: &str) -> Option<T> {
+    fn read_json<T: DeserializeOwned>(&mut self, subject: &str, path: &str) -> Option<T> {
         let content = self.read(subject, path)?;
         match serde_json::from_slice(&content) {
             Ok(document) => Some(document),
@@ -190,7 +190,7 @@ impl Files<'_> {
 
     /// The content of a file that may be missing: that is a fault already.
     fn read(&mut self, subject: &str, path: &str) -> Option<Vec<u8>> {
-        let place = self.directory.below(path)?;
+        let place = self.directory.resolve_below(path)?;
         self.content(subject, path, &place)
     }
 
@@ -202,7 +202,7 @@ impl Files<'_> {
         match fs::read(place) {
             Ok(content) => Some(content),
             Err(error) => {
-                self.unreadable(subject, path, &error);
+                self.add_unreadable(subject, path, &error);
                 None
             }
         }
@@ -210,7 +210,7 @@ impl Files<'_> {
 }
 
 /// Whether a comparison as a file has it, whole or in brief, is that of the manifest.
-fn says_the_same(found: &Value, view: &View) -> bool {
+fn matches_summary(found: &Value, view: &ComparisonSummary) -> bool {
     let Ok(view) = serde_json::to_value(view) else { return false };
     NUMBERS.iter().all(|(whole, brief)| {
         let found = found.get(*whole).or_else(|| found.get(*brief)).unwrap_or(&Value::Null);

@@ -2,27 +2,27 @@
 
 use std::collections::BTreeSet;
 
-use super::FaultKind::Decision;
-use super::Findings;
-use crate::workloads::search::driver::Directory;
-use crate::workloads::search::manifest::{Manifest, Reason};
-use crate::workloads::search::policy::decide::{Artifacts, decide};
+use super::ValidationFaultKind::Decision;
+use super::ValidationFindings;
+use crate::workloads::search::driver::SearchDirectory;
+use crate::workloads::search::manifest::{SearchManifest, Reason};
+use crate::workloads::search::policy::decide::{ArtifactLookup, decide};
 use rollout_protocol::search::EvalId;
 
 /// Files are as they were when it was decided: what is missing now is a fault of its own.
-struct AsItWas<'a> {
-    directory: &'a Directory,
+struct RecordedArtifacts<'a> {
+    directory: &'a SearchDirectory,
     gone: BTreeSet<String>,
 }
 
-impl Artifacts for AsItWas<'_> {
+impl ArtifactLookup for RecordedArtifacts<'_> {
     fn exists(&self, path: &str) -> bool {
         !self.gone.contains(path) || self.directory.exists(path)
     }
 }
 
-pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
-    let artifacts = AsItWas { directory, gone: gone(manifest) };
+pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
+    let artifacts = RecordedArtifacts { directory, gone: recorded_missing_files(manifest) };
     let mut again = manifest.clone();
     for depth in manifest.state.completed_depths.iter().copied() {
         let promoted: BTreeSet<EvalId> =
@@ -62,7 +62,7 @@ pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut F
 }
 
 /// Files that were gone when it was decided.
-fn gone(manifest: &Manifest) -> BTreeSet<String> {
+fn recorded_missing_files(manifest: &SearchManifest) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     for eval in manifest.evaluations.values() {
         match eval.decision.as_ref().and_then(|decision| decision.promotion_reason) {

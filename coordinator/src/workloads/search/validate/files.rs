@@ -7,117 +7,117 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::DigestHasher;
 
-use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
-use super::Findings;
-use crate::workloads::search::driver::{Directory, Wanted};
+use super::ValidationFaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
+use super::ValidationFindings;
+use crate::workloads::search::driver::{SearchDirectory, DesiredRepositoryState};
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, Eval, EvalStatus, Manifest, Node, Provenance,
+    ArtifactPolicy, SearchEval, EvalStatus, SearchManifest, SearchNode, CopiedFile,
 };
-use crate::workloads::search::policy::decide::ARTIFACTS;
+use crate::workloads::search::policy::decide::ARTIFACTS_PREFIX;
 
-pub(super) struct Files<'a> {
-    pub(super) directory: &'a Directory,
-    pub(super) findings: &'a mut Findings,
+pub(super) struct FileChecker<'a> {
+    pub(super) directory: &'a SearchDirectory,
+    pub(super) findings: &'a mut ValidationFindings,
     /// Digests of files that were read.
     known: BTreeMap<PathBuf, String>,
 }
 
-pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
-    let mut files = Files { directory, findings, known: BTreeMap::new() };
+pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
+    let mut files = FileChecker { directory, findings, known: BTreeMap::new() };
     let copied = manifest.run_config.artifact_policy == ArtifactPolicy::CopyToRunRoot;
     let root = &manifest.root;
-    files.artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied);
+    files.check_artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied);
     for node in manifest.nodes.values() {
-        files.node(node, copied, &manifest.run_config.node_ideas_root_dir);
+        files.check_node(node, copied, &manifest.run_config.node_ideas_root_dir);
     }
     for eval in manifest.evaluations.values() {
-        files.eval(eval, copied, manifest.run_config.keep_failed_artifacts);
+        files.check_eval(eval, copied, manifest.run_config.keep_failed_artifacts);
         if eval.status.is_settled() {
-            files.contents(manifest, eval);
+            files.check_contents(manifest, eval);
         }
     }
     // What is played has no checkouts.
     if !manifest.run_config.dry_run {
-        for path in Wanted::of(manifest).worktrees.keys() {
+        for path in DesiredRepositoryState::from_manifest(manifest).worktrees.keys() {
             files.findings.checked.checkouts += 1;
-            files.checkout(path);
+            files.check_checkout(path);
         }
     }
 }
 
-impl Files<'_> {
+impl FileChecker<'_> {
     /// A checkout of a node that is to be expanded, or of a candidate that is kept.
-    fn checkout(&mut self, path: &str) {
+    fn check_checkout(&mut self, path: &str) {
         let subject = match path.split_once('/') {
             Some(("cand", eval)) => format!("eval {eval}"),
             Some((_, node)) => format!("node {node}"),
             None => "search".to_owned(),
         };
-        if self.there(&subject, path).is_some_and(|real| !real.is_dir()) {
+        if self.require_path(&subject, path).is_some_and(|real| !real.is_dir()) {
             self.findings.add(MissingFile, subject, format!("{path} is not a checkout"));
         }
     }
 
-    fn node(&mut self, node: &Node, copied: bool, ideas: &str) {
+    fn check_node(&mut self, node: &SearchNode, copied: bool, ideas: &str) {
         let subject = format!("node {}", node.node_id);
         let baseline = &node.baseline_results_csv_path;
-        self.artifact(&subject, baseline, &node.baseline_provenance, copied);
+        self.check_artifact(&subject, baseline, &node.baseline_provenance, copied);
         for file in &node.context_pack_files {
-            self.digest(&subject, &file.path, &file.sha256);
+            self.check_digest(&subject, &file.path, &file.sha256);
         }
         let own = format!("{ideas}/");
         for shown in &node.context_idea_files {
             if shown.path.starts_with(&own) {
-                self.digest(&subject, &shown.path, &shown.sha256);
+                self.check_digest(&subject, &shown.path, &shown.sha256);
             } else {
                 // The user's own, which may have changed since.
                 self.findings.checked.outside += 1;
             }
         }
         for idea in node.generated_idea_files.iter().flatten() {
-            self.digest(&subject, &idea.path, &idea.sha256);
+            self.check_digest(&subject, &idea.path, &idea.sha256);
         }
     }
 
     /// Results: where they have to be, and with the bytes that they had.
-    fn artifact(&mut self, subject: &str, path: &str, kept: &Provenance, copied: bool) {
+    fn check_artifact(&mut self, subject: &str, path: &str, kept: &CopiedFile, copied: bool) {
         if path != kept.copied_to_path {
             let message = format!("{path} is not what was kept, {}", kept.copied_to_path);
             self.findings.add(ChangedFile, subject, message);
         }
-        if copied && !path.starts_with(ARTIFACTS) {
-            let message = format!("{path} is not below {ARTIFACTS}");
+        if copied && !path.starts_with(ARTIFACTS_PREFIX) {
+            let message = format!("{path} is not below {ARTIFACTS_PREFIX}");
             self.findings.add(OutsideArtifacts, subject, message);
         }
-        self.digest(subject, path, &kept.sha256);
+        self.check_digest(subject, path, &kept.sha256);
     }
 
-    fn eval(&mut self, eval: &Eval, copied: bool, keeps_failed: bool) {
+    fn check_eval(&mut self, eval: &SearchEval, copied: bool, keeps_failed: bool) {
         let subject = format!("eval {}", eval.eval_id);
-        self.there(&subject, &eval.idea_path);
+        self.require_path(&subject, &eval.idea_path);
         if !eval.status.is_settled() {
             return;
         }
-        self.there(&subject, &format!("{}/eval_result.json", eval.eval_output_root));
+        self.require_path(&subject, &format!("{}/eval_result.json", eval.eval_output_root));
         let kept = eval.status != EvalStatus::Failed || keeps_failed;
         if let Some(experiment) = eval.experiment_dir.as_ref().filter(|_| kept) {
-            self.there(&subject, experiment);
+            self.require_path(&subject, experiment);
         }
         if let (Some(path), Some(kept)) =
             (&eval.candidate_results_csv_path, &eval.candidate_results_provenance)
         {
-            self.artifact(&subject, path, kept, copied);
-            self.there(&subject, &kept.source_path);
+            self.check_artifact(&subject, path, kept, copied);
+            self.require_path(&subject, &kept.source_path);
         }
         for view in [&eval.parent_relative, &eval.root_relative].into_iter().flatten() {
-            self.there(&subject, &view.summary_json_path);
+            self.require_path(&subject, &view.summary_json_path);
         }
     }
 
     /// A file or directory that has to be there, really below the search's directory.
-    fn there(&mut self, subject: &str, path: &str) -> Option<PathBuf> {
+    fn require_path(&mut self, subject: &str, path: &str) -> Option<PathBuf> {
         self.findings.checked.paths += 1;
-        let Some(place) = self.directory.below(path) else {
+        let Some(place) = self.directory.resolve_below(path) else {
             let message = format!("{path} is not a path below the directory of the search");
             self.findings.add(BadPath, subject, message);
             return None;
@@ -136,8 +136,8 @@ impl Files<'_> {
     }
 
     /// A file with the bytes that it had.
-    pub(super) fn digest(&mut self, subject: &str, path: &str, expected: &str) {
-        let Some(real) = self.there(subject, path) else { return };
+    pub(super) fn check_digest(&mut self, subject: &str, path: &str, expected: &str) {
+        let Some(real) = self.require_path(subject, path) else { return };
         if !real.is_file() {
             self.findings.add(MissingFile, subject, format!("{path} is not a file"));
             return;
@@ -148,7 +148,7 @@ impl Files<'_> {
                     self.known.insert(real.clone(), found);
                     self.findings.checked.digests += 1;
                 }
-                Err(error) => return self.unreadable(subject, path, &error),
+                Err(error) => return self.add_unreadable(subject, path, &error),
             }
         }
         if self.known.get(&real).is_none_or(|found| found != expected) {
@@ -158,17 +158,17 @@ impl Files<'_> {
     }
 
     /// Reads a file to its end, unless that was done before.
-    pub(super) fn opened(&mut self, subject: &str, path: &str, place: &Path) {
+    pub(super) fn read_through(&mut self, subject: &str, path: &str, place: &Path) {
         if place.canonicalize().is_ok_and(|real| self.known.contains_key(&real)) {
             return;
         }
         match sha256(place) {
             Ok(_) => self.findings.checked.contents += 1,
-            Err(error) => self.unreadable(subject, path, &error),
+            Err(error) => self.add_unreadable(subject, path, &error),
         }
     }
 
-    pub(super) fn unreadable(&mut self, subject: &str, path: &str, error: &std::io::Error) {
+    pub(super) fn add_unreadable(&mut self, subject: &str, path: &str, error: &std::io::Error) {
         self.findings.add(UnreadableFile, subject, format!("cannot read {path}: {error}"));
     }
 }

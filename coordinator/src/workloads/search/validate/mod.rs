@@ -14,12 +14,12 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::workloads::search::driver::Directory;
-use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::driver::SearchDirectory;
+use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::policy;
 
 /// Knows the commits of a repository.
-pub trait Commits {
+pub trait CommitLookup {
     /// Whether a reference exists and leads to that commit.
     ///
     /// # Errors
@@ -29,11 +29,11 @@ pub trait Commits {
 
 /// The repository that a search's commits are in.
 #[derive(Clone, Copy)]
-pub enum Repository<'a> {
+pub enum CommitSource<'a> {
     /// Not known: commits are not checked, and the validation says so.
     Unknown,
     /// This one.
-    Known(&'a dyn Commits),
+    Known(&'a dyn CommitLookup),
 }
 
 /// What was found.
@@ -42,14 +42,14 @@ pub struct Validation {
     /// Name of the search.
     pub tree_run_id: String,
     /// What was looked at.
-    pub checked: Checked,
+    pub checked: CheckedCounts,
     /// What is wrong; nothing when all is well.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ValidationFault>,
 }
 
 /// What was looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Checked {
+pub struct CheckedCounts {
     /// Nodes.
     pub nodes: usize,
     /// Evals.
@@ -74,9 +74,9 @@ pub struct Checked {
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Fault {
+pub struct ValidationFault {
     /// What kind.
-    pub kind: FaultKind,
+    pub kind: ValidationFaultKind,
     /// Of what: `node 0001`, `eval 0002`, `search`.
     pub subject: String,
     /// What is wrong.
@@ -86,7 +86,7 @@ pub struct Fault {
 /// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FaultKind {
+pub enum ValidationFaultKind {
     /// Nodes, evals or counters contradict each other.
     Structure,
     /// Frontier and expanded nodes are not the nodes of their depths.
@@ -110,14 +110,14 @@ pub enum FaultKind {
 }
 
 /// Collects what is found.
-struct Findings {
-    checked: Checked,
-    faults: Vec<Fault>,
+struct ValidationFindings {
+    checked: CheckedCounts,
+    faults: Vec<ValidationFault>,
 }
 
-impl Findings {
-    fn add(&mut self, kind: FaultKind, subject: impl Into<String>, message: impl Into<String>) {
-        self.faults.push(Fault { kind, subject: subject.into(), message: message.into() });
+impl ValidationFindings {
+    fn add(&mut self, kind: ValidationFaultKind, subject: impl Into<String>, message: impl Into<String>) {
+        self.faults.push(ValidationFault { kind, subject: subject.into(), message: message.into() });
     }
 }
 
@@ -129,27 +129,27 @@ impl Validation {
 }
 
 /// Checks a search. A file that cannot be read is a fault like others.
-pub fn check(directory: &Directory, manifest: &Manifest, repository: Repository<'_>) -> Validation {
-    let mut findings = Findings { checked: Checked::default(), faults: Vec::new() };
+pub fn check(directory: &SearchDirectory, manifest: &SearchManifest, repository: CommitSource<'_>) -> Validation {
+    let mut findings = ValidationFindings { checked: CheckedCounts::default(), faults: Vec::new() };
     findings.checked.nodes = manifest.nodes.len();
     findings.checked.evals = manifest.evaluations.len();
     structure::check(manifest, &mut findings);
     files::check(directory, manifest, &mut findings);
     scores::check(directory, manifest, &mut findings);
     // Decisions follow from nodes and evals that are there, in a tree.
-    if findings.faults.iter().all(|fault| fault.kind != FaultKind::Structure) {
+    if findings.faults.iter().all(|fault| fault.kind != ValidationFaultKind::Structure) {
         decisions::check(directory, manifest, &mut findings);
     }
     commits(manifest, repository, &mut findings);
-    let Findings { checked, mut faults } = findings;
+    let ValidationFindings { checked, mut faults } = findings;
     faults.sort();
     faults.dedup();
     Validation { tree_run_id: manifest.tree_run_id.clone(), checked, faults }
 }
 
 /// Nodes, and candidates whose references are kept.
-fn commits(manifest: &Manifest, repository: Repository<'_>, findings: &mut Findings) {
-    let Repository::Known(commits) = repository else { return };
+fn commits(manifest: &SearchManifest, repository: CommitSource<'_>, findings: &mut ValidationFindings) {
+    let CommitSource::Known(commits) = repository else { return };
     let candidates = policy::refs(manifest, manifest.run_config.keep_rejected_worktrees);
     let nodes = manifest.nodes.iter();
     let nodes: Vec<_> =
@@ -166,6 +166,6 @@ fn commits(manifest: &Manifest, repository: Repository<'_>, findings: &mut Findi
             Ok(false) => format!("{commit} is not what {name} leads to"),
             Err(reason) => format!("{commit} cannot be looked for: {reason}"),
         };
-        findings.add(FaultKind::UnreachableCommit, subject, message);
+        findings.add(ValidationFaultKind::UnreachableCommit, subject, message);
     }
 }

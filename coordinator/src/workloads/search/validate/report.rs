@@ -1,13 +1,13 @@
 //! `VALIDATION_REPORT.md` and `VALIDATION_REPORT.json`: equal searches give equal ones.
 
 use super::Validation;
-use crate::engine::file;
-use crate::workloads::search::driver::{Directory, TreeError};
+use crate::engine::atomic_file;
+use crate::workloads::search::driver::{SearchDirectory, SearchError};
 use crate::workloads::search::report::cell;
 
 /// Names of the reports below the search's directory.
-const MARKDOWN: &str = "VALIDATION_REPORT.md";
-const JSON: &str = "VALIDATION_REPORT.json";
+const MARKDOWN_FILE: &str = "VALIDATION_REPORT.md";
+const JSON_FILE: &str = "VALIDATION_REPORT.json";
 
 impl Validation {
     /// What was found, a line each.
@@ -15,19 +15,19 @@ impl Validation {
         let word = if self.is_sound() { "sound" } else { "NOT SOUND" };
         let mut lines = vec![format!("search {}: {word}", self.tree_run_id)];
         lines.extend(self.faults.iter().map(|fault| {
-            format!("{}: {}: {}", self.word(fault.kind), fault.subject, fault.message)
+            format!("{}: {}: {}", self.fault_kind_name(fault.kind), fault.subject, fault.message)
         }));
-        lines.extend(self.looked_at());
+        lines.extend(self.checked_lines());
         lines
     }
 
     /// Makes both reports anew.
     ///
     /// # Errors
-    /// [`TreeError::File`].
-    pub fn write(&self, directory: &Directory) -> Result<(), TreeError> {
-        file::write_json(&directory.root().join(JSON), self)?;
-        directory.write_report(MARKDOWN, &self.markdown())
+    /// [`SearchError::File`].
+    pub fn write(&self, directory: &SearchDirectory) -> Result<(), SearchError> {
+        atomic_file::write_json(&directory.root().join(JSON_FILE), self)?;
+        directory.write_report(MARKDOWN_FILE, &self.markdown())
     }
 
     fn markdown(&self) -> String {
@@ -38,17 +38,17 @@ impl Validation {
             text.push_str("| kind | of | fault |\n| --- | --- | --- |\n");
             for fault in &self.faults {
                 let (subject, message) = (cell(&fault.subject), cell(&fault.message));
-                text.push_str(&format!("| {} | {subject} | {message} |\n", self.word(fault.kind)));
+                text.push_str(&format!("| {} | {subject} | {message} |\n", self.fault_kind_name(fault.kind)));
             }
         }
         text.push_str("\n## Checked\n\n");
-        for line in self.looked_at() {
+        for line in self.checked_lines() {
             text.push_str(&format!("* {line}\n"));
         }
         text
     }
 
-    fn looked_at(&self) -> Vec<String> {
+    fn checked_lines(&self) -> Vec<String> {
         let checked = &self.checked;
         vec![
             format!("{} nodes and {} evals", checked.nodes, checked.evals),
@@ -72,7 +72,7 @@ impl Validation {
         ]
     }
 
-    fn word(&self, kind: super::FaultKind) -> String {
+    fn fault_kind_name(&self, kind: super::ValidationFaultKind) -> String {
         let value = serde_json::to_value(kind).ok();
         value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().replace('_', " ")
     }

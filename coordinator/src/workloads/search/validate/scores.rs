@@ -5,25 +5,25 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::FaultKind::Score;
-use super::Findings;
-use crate::workloads::search::driver::{Directory, SCORES_FILE, Scores, Sweep, score};
-use crate::workloads::search::manifest::{Eval, EvalStatus, Manifest, View};
+use super::ValidationFaultKind::Score;
+use super::ValidationFindings;
+use crate::workloads::search::driver::{SearchDirectory, SCORES_FILE, Scores, SweepFiles, score};
+use crate::workloads::search::manifest::{SearchEval, EvalStatus, SearchManifest, ComparisonSummary};
 
 /// How far numbers may be apart that are the same, relative to those above 1.
-const EXACTNESS: f64 = 1e-12;
+const RELATIVE_TOLERANCE: f64 = 1e-12;
 
 /// Scores every eval that has results anew. Files that are missing or lead elsewhere are faults of
 /// their own.
-pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
+pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
     if manifest.run_config.dry_run {
         return;
     }
     let mut scored = 0;
     for (id, eval) in &manifest.evaluations {
-        let Some([candidate, parent, root]) = sweeps(directory, manifest, eval) else { continue };
+        let Some([candidate, parent, root]) = sweep_files(directory, manifest, eval) else { continue };
         let (candidate, parent, root) = (&candidate, &parent, &root);
-        let sweep = Sweep { manifest, eval: *id, directory, candidate, parent, root };
+        let sweep = SweepFiles { manifest, eval: *id, directory, candidate, parent, root };
         scored += 1;
         let wrong = match score(&sweep) {
             Ok(scores) => {
@@ -46,20 +46,20 @@ pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut F
 }
 
 /// The results of an eval, of its parent and of the root.
-fn sweeps(directory: &Directory, manifest: &Manifest, eval: &Eval) -> Option<[PathBuf; 3]> {
+fn sweep_files(directory: &SearchDirectory, manifest: &SearchManifest, eval: &SearchEval) -> Option<[PathBuf; 3]> {
     let candidate = eval.candidate_results_csv_path.as_ref();
     let candidate = candidate.filter(|_| eval.status == EvalStatus::Completed)?;
     let parent = &manifest.nodes.get(&eval.parent_node_id)?.baseline_results_csv_path;
     let root = &manifest.root.root_baseline_csv_path;
     let top = directory.root().canonicalize().ok()?;
     let real = |path: &String| {
-        let real = directory.below(path)?.canonicalize().ok()?;
+        let real = directory.resolve_below(path)?.canonicalize().ok()?;
         (real.starts_with(&top) && real.is_file()).then_some(real)
     };
     Some([real(candidate)?, real(parent)?, real(root)?])
 }
 
-fn differences(eval: &Eval, scores: &Scores) -> Vec<String> {
+fn differences(eval: &SearchEval, scores: &Scores) -> Vec<String> {
     let mut wrong = Vec::new();
     if eval.strict_completeness != scores.completeness {
         wrong.push("its rows are not those of its results".to_owned());
@@ -76,16 +76,16 @@ fn differences(eval: &Eval, scores: &Scores) -> Vec<String> {
     wrong
 }
 
-fn is_same(recorded: Option<&View>, computed: Option<&View>) -> bool {
+fn is_same(recorded: Option<&ComparisonSummary>, computed: Option<&ComparisonSummary>) -> bool {
     let (Some(one), Some(other)) = (recorded, computed) else {
         return recorded.is_none() == computed.is_none();
     };
-    let words = |view: &View| {
+    let words = |view: &ComparisonSummary| {
         let summary = view.recommendation_summary.as_ref();
         summary.map(|summary| (summary.should_explore, summary.grade, summary.reasons.clone()))
     };
-    let number = |view: &View| view.recommendation_summary.as_ref().map(|summary| summary.score);
-    let rows = |view: &View| (view.baseline_rows_used, view.candidate_rows_used);
+    let number = |view: &ComparisonSummary| view.recommendation_summary.as_ref().map(|summary| summary.score);
+    let rows = |view: &ComparisonSummary| (view.baseline_rows_used, view.candidate_rows_used);
     words(one) == words(other)
         && rows(one) == rows(other)
         && is_near(number(one), number(other))
@@ -121,7 +121,7 @@ fn is_near(one: Option<f64>, other: Option<f64>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => {
             let scale = one.abs().max(other.abs()).max(1.0);
-            one.total_cmp(&other).is_eq() || (one - other).abs() <= EXACTNESS * scale
+            one.total_cmp(&other).is_eq() || (one - other).abs() <= RELATIVE_TOLERANCE * scale
         }
         (None, None) => true,
         _ => false,

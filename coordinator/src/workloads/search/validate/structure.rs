@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::FaultKind::{Frontier, Structure};
-use super::Findings;
-use crate::workloads::search::manifest::{Manifest, Node, NodeStatus};
+use super::ValidationFaultKind::{Frontier, Structure};
+use super::ValidationFindings;
+use crate::workloads::search::manifest::{SearchManifest, SearchNode, NodeStatus};
 use rollout_protocol::search::NodeId;
 
-pub(super) fn check(manifest: &Manifest, findings: &mut Findings) {
+pub(super) fn check(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     counters(manifest, findings);
     for (id, node) in &manifest.nodes {
         if *id != node.node_id {
@@ -36,7 +36,7 @@ pub(super) fn check(manifest: &Manifest, findings: &mut Findings) {
     frontier(manifest, findings);
 }
 
-fn counters(manifest: &Manifest, findings: &mut Findings) {
+fn counters(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let state = &manifest.state;
     let nodes: Vec<u32> = manifest.nodes.keys().map(|id| id.0).collect();
     if nodes != (0..state.next_node_id).collect::<Vec<_>>() {
@@ -59,7 +59,7 @@ fn counters(manifest: &Manifest, findings: &mut Findings) {
 }
 
 /// Whether a node is what it was promoted from.
-fn origin(manifest: &Manifest, node: &Node, findings: &mut Findings) {
+fn origin(manifest: &SearchManifest, node: &SearchNode, findings: &mut ValidationFindings) {
     let subject = format!("node {}", node.node_id);
     let mut wrong = |message: String| findings.add(Structure, &subject, message);
     let (Some(parent), Some(eval)) = (node.parent_node_id, node.promoted_from_eval_id) else {
@@ -98,7 +98,7 @@ fn origin(manifest: &Manifest, node: &Node, findings: &mut Findings) {
 }
 
 /// References are given once.
-fn references(manifest: &Manifest, findings: &mut Findings) {
+fn references(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let nodes =
         manifest.nodes.values().map(|node| (&node.ref_name, format!("node {}", node.node_id)));
     let evals = manifest.evaluations.values().filter_map(|eval| {
@@ -113,7 +113,7 @@ fn references(manifest: &Manifest, findings: &mut Findings) {
 }
 
 /// Every node is either in the frontier or was expanded, once, at its own depth.
-fn frontier(manifest: &Manifest, findings: &mut Findings) {
+fn frontier(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let state = &manifest.state;
     let mut places: BTreeMap<NodeId, Vec<(u32, NodeStatus)>> = BTreeMap::new();
     for id in &state.frontier_node_ids {

@@ -4,15 +4,15 @@ use crate::workloads::search::manifest::{NodeStatus, Reason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// What makes a search wrong.
-type Change = fn(&mut Manifest);
+type ManifestMutation = fn(&mut SearchManifest);
 
 /// A search that ended.
-struct Search {
+struct FinishedSearch {
     _keep: tempfile::TempDir,
-    directory: Directory,
+    directory: SearchDirectory,
 }
 
-impl Search {
+impl FinishedSearch {
     fn new() -> Self {
         let (_keep, directory) = finished();
         Self { _keep, directory }
@@ -25,29 +25,29 @@ impl Search {
     /// What it is after a change of its manifest, by kind and subject.
     fn with(
         &self,
-        change: impl FnOnce(&mut Manifest),
-        repository: Repository<'_>,
-    ) -> Vec<(FaultKind, String)> {
+        change: impl FnOnce(&mut SearchManifest),
+        repository: CommitSource<'_>,
+    ) -> Vec<(ValidationFaultKind, String)> {
         let mut manifest = self.directory.manifest().expect("there");
         change(&mut manifest);
         let validation = check(&self.directory, &manifest, repository);
         validation.faults.into_iter().map(|fault| (fault.kind, fault.subject)).collect()
     }
 
-    fn changed(&self, change: impl FnOnce(&mut Manifest)) -> Vec<(FaultKind, String)> {
-        self.with(change, Repository::Unknown)
+    fn changed(&self, change: impl FnOnce(&mut SearchManifest)) -> Vec<(ValidationFaultKind, String)> {
+        self.with(change, CommitSource::Unknown)
     }
 
-    fn found(&self) -> Vec<(FaultKind, String)> {
+    fn found(&self) -> Vec<(ValidationFaultKind, String)> {
         self.changed(|_| {})
     }
 }
 
-fn node(manifest: &mut Manifest, id: u32) -> &mut crate::workloads::search::manifest::Node {
+fn node(manifest: &mut SearchManifest, id: u32) -> &mut crate::workloads::search::manifest::SearchNode {
     manifest.nodes.get_mut(&NodeId(id)).expect("there")
 }
 
-fn eval(manifest: &mut Manifest, id: u32) -> &mut crate::workloads::search::manifest::Eval {
+fn eval(manifest: &mut SearchManifest, id: u32) -> &mut crate::workloads::search::manifest::SearchEval {
     manifest.evaluations.get_mut(&EvalId(id)).expect("there")
 }
 
@@ -55,7 +55,7 @@ fn eval(manifest: &mut Manifest, id: u32) -> &mut crate::workloads::search::mani
 fn a_search_as_it_was_left_is_sound() {
     let (_keep, directory) = finished();
     let manifest = directory.manifest().expect("there");
-    let validation = check(&directory, &manifest, Repository::Unknown);
+    let validation = check(&directory, &manifest, CommitSource::Unknown);
     assert_eq!(validation.faults, []);
     let checked = &validation.checked;
     assert!(checked.digests > 15 && checked.decisions == 20 && checked.commits.is_none());
@@ -68,31 +68,31 @@ fn a_search_as_it_was_left_is_sound() {
 
 #[test]
 fn a_changed_byte_of_an_artifact_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let path = search.root().join("artifacts/candidate_eval_0000.csv");
     let mut bytes = std::fs::read(&path).expect("there");
     bytes[3] ^= 1;
     std::fs::write(&path, bytes).expect("written");
-    let both = ["eval 0000", "node 0001"].map(|of| (FaultKind::ChangedFile, of.to_owned()));
+    let both = ["eval 0000", "node 0001"].map(|of| (ValidationFaultKind::ChangedFile, of.to_owned()));
     assert_eq!(search.found(), both);
 }
 
 #[test]
 fn a_missing_artifact_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let remove = |name: &str| std::fs::remove_file(search.root().join(name)).expect("removed");
     remove("artifacts/candidate_eval_0003.csv");
     remove("eval/0002/score.json");
     remove("context/0001/siblings.md");
     let both =
-        ["eval 0002", "eval 0003", "node 0001"].map(|of| (FaultKind::MissingFile, of.to_owned()));
+        ["eval 0002", "eval 0003", "node 0001"].map(|of| (ValidationFaultKind::MissingFile, of.to_owned()));
     assert_eq!(search.found(), both);
 }
 
 /// A repository that lacks one commit.
-struct Without(&'static str);
+struct CommitsWithout(&'static str);
 
-impl Commits for Without {
+impl CommitLookup for CommitsWithout {
     fn is_reachable(&self, reference: &str, _: &str) -> Result<bool, String> {
         Ok(reference != self.0)
     }
@@ -100,15 +100,15 @@ impl Commits for Without {
 
 #[test]
 fn an_unreachable_commit_of_a_node_is_found() {
-    let search = Search::new();
-    let lacks = |name| search.with(|_| {}, Repository::Known(&Without(name)));
-    assert_eq!(lacks("tree/run/n0002"), [(FaultKind::UnreachableCommit, "node 0002".to_owned())]);
+    let search = FinishedSearch::new();
+    let lacks = |name| search.with(|_| {}, CommitSource::Known(&CommitsWithout(name)));
+    assert_eq!(lacks("tree/run/n0002"), [(ValidationFaultKind::UnreachableCommit, "node 0002".to_owned())]);
     assert_eq!(lacks("another"), []);
 }
 
 #[test]
 fn a_baseline_outside_of_the_artifacts_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let root = search.root();
     std::fs::copy(root.join("artifacts/root_baseline.csv"), root.join("b.csv")).expect("copied");
     let found = search.changed(|manifest| {
@@ -117,28 +117,28 @@ fn a_baseline_outside_of_the_artifacts_is_found() {
         root.baseline_provenance.copied_to_path = "b.csv".to_owned();
     });
     // What was decided with it does not follow any more, either.
-    assert!(found.contains(&(FaultKind::OutsideArtifacts, "node 0000".to_owned())), "{found:?}");
+    assert!(found.contains(&(ValidationFaultKind::OutsideArtifacts, "node 0000".to_owned())), "{found:?}");
     for path in ["/etc/passwd", "../secret", "artifacts/../../x"] {
         let found = search.changed(|manifest| {
             node(manifest, 0).baseline_results_csv_path = path.to_owned();
         });
-        assert!(found.contains(&(FaultKind::BadPath, "node 0000".to_owned())), "{path} {found:?}");
+        assert!(found.contains(&(ValidationFaultKind::BadPath, "node 0000".to_owned())), "{path} {found:?}");
     }
 }
 
 #[test]
 fn an_artifact_that_leads_elsewhere_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let path = search.root().join("artifacts/candidate_eval_0003.csv");
     std::fs::remove_file(&path).expect("removed");
     std::os::unix::fs::symlink("/etc/hostname", &path).expect("linked");
-    assert_eq!(search.found(), [(FaultKind::BadPath, "eval 0003".to_owned())]);
+    assert_eq!(search.found(), [(ValidationFaultKind::BadPath, "eval 0003".to_owned())]);
 }
 
 #[test]
 fn a_hole_in_the_frontier_is_found() {
-    let search = Search::new();
-    let wanted = [(FaultKind::Frontier, "node 0006".to_owned())];
+    let search = FinishedSearch::new();
+    let wanted = [(ValidationFaultKind::Frontier, "node 0006".to_owned())];
     let found = search.changed(|manifest| {
         manifest.state.frontier_node_ids.pop();
     });
@@ -153,8 +153,8 @@ fn a_hole_in_the_frontier_is_found() {
 
 #[test]
 fn nodes_and_counters_that_contradict_each_other_are_found() {
-    let search = Search::new();
-    let changes: &[(&str, Change)] = &[
+    let search = FinishedSearch::new();
+    let changes: &[(&str, ManifestMutation)] = &[
         ("search", |manifest| manifest.state.next_eval_id = 3),
         ("search", |manifest| manifest.state.next_node_id = 3),
         ("search", |manifest| manifest.run_config.scoring_profile.clamp = 9.0),
@@ -169,15 +169,15 @@ fn nodes_and_counters_that_contradict_each_other_are_found() {
     ];
     for (subject, change) in changes {
         let found = search.changed(change);
-        let wanted = (FaultKind::Structure, (*subject).to_owned());
+        let wanted = (ValidationFaultKind::Structure, (*subject).to_owned());
         assert!(found.contains(&wanted), "{subject}: {found:?}");
     }
 }
 
 #[test]
 fn decisions_that_do_not_follow_are_found() {
-    let search = Search::new();
-    let wanted = |id: &str| [(FaultKind::Decision, format!("eval {id}"))];
+    let search = FinishedSearch::new();
+    let wanted = |id: &str| [(ValidationFaultKind::Decision, format!("eval {id}"))];
     let found = search.changed(|manifest| {
         let decision = eval(manifest, 2).decision.as_mut().expect("decided");
         decision.promotion_reason = Some(Reason::BeyondBeam);
@@ -191,14 +191,14 @@ fn decisions_that_do_not_follow_are_found() {
     assert_eq!(search.changed(|manifest| eval(manifest, 7).decision = None), wanted("0007"));
 }
 
-fn root_score(manifest: &mut Manifest) -> &mut f64 {
+fn root_score(manifest: &mut SearchManifest) -> &mut f64 {
     let view = eval(manifest, 0).root_relative.as_mut().expect("there");
     &mut view.recommendation_summary.as_mut().expect("there").score
 }
 
 #[test]
 fn scores_that_the_results_do_not_say_are_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let mut manifest = search.directory.manifest().expect("there");
     manifest.run_config.dry_run = false;
     let column = manifest.run_config.scoring_profile.primary.column.clone();
@@ -212,7 +212,7 @@ fn scores_that_the_results_do_not_say_are_found() {
     write(results, 3.3);
     let [candidate, parent, root] = [results, baseline, baseline].map(|n| search.root().join(n));
     let scores =
-        crate::workloads::search::driver::score(&crate::workloads::search::driver::Sweep {
+        crate::workloads::search::driver::score(&crate::workloads::search::driver::SweepFiles {
             manifest: &manifest,
             eval: EvalId(0),
             directory: &search.directory,
@@ -227,12 +227,12 @@ fn scores_that_the_results_do_not_say_are_found() {
     let first = eval(&mut manifest, 0);
     first.strict_completeness = scores.completeness;
     (first.parent_relative, first.root_relative) = (scores.parent, scores.root);
-    let wrong = |change: Change| {
+    let wrong = |change: ManifestMutation| {
         let mut manifest = manifest.clone();
         change(&mut manifest);
-        let found = check(&search.directory, &manifest, Repository::Unknown);
+        let found = check(&search.directory, &manifest, CommitSource::Unknown);
         assert!(found.checked.scores.is_some_and(|scores| scores > 0));
-        let of = |fault: &Fault| fault.kind == FaultKind::Score && fault.subject == "eval 0000";
+        let of = |fault: &ValidationFault| fault.kind == ValidationFaultKind::Score && fault.subject == "eval 0000";
         found.faults.iter().filter(|fault| of(fault)).count()
     };
     assert_eq!(wrong(|_| {}), 0);
@@ -244,7 +244,7 @@ fn scores_that_the_results_do_not_say_are_found() {
     assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-15), 0);
     assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-9), 1);
     assert_eq!(wrong(|manifest| eval(manifest, 0).parent_relative = None), 1);
-    let rows: Change = |manifest| {
+    let rows: ManifestMutation = |manifest| {
         eval(manifest, 0).strict_completeness.as_mut().expect("there").ok_count = 9;
     };
     assert_eq!(wrong(rows), 1);
@@ -255,7 +255,7 @@ fn scores_that_the_results_do_not_say_are_found() {
 
 #[test]
 fn a_missing_checkout_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     std::fs::remove_dir_all(search.root().join("wt/0006")).expect("removed");
     let found = || {
         let found = search.changed(|manifest| {
@@ -270,10 +270,10 @@ fn a_missing_checkout_is_found() {
                 eval.experiment_dir = None;
             }
         });
-        found.into_iter().filter(|(kind, _)| *kind == FaultKind::MissingFile).collect::<Vec<_>>()
+        found.into_iter().filter(|(kind, _)| *kind == ValidationFaultKind::MissingFile).collect::<Vec<_>>()
     };
     let before = found();
-    let is_missing = |of: &str| before.contains(&(FaultKind::MissingFile, of.to_owned()));
+    let is_missing = |of: &str| before.contains(&(ValidationFaultKind::MissingFile, of.to_owned()));
     assert!(is_missing("node 0006") && before.iter().any(|(_, of)| of.starts_with("eval ")));
     assert!(!is_missing("node 0001"), "it was expanded");
     for (_, of) in &before {
@@ -285,7 +285,7 @@ fn a_missing_checkout_is_found() {
 
 #[test]
 fn file_of_an_eval_that_does_not_say_what_the_manifest_says_is_found() {
-    let search = Search::new();
+    let search = FinishedSearch::new();
     let changed = |name: &str, from: &str, to: &str| {
         let path = search.root().join(name);
         let before = std::fs::read_to_string(&path).expect(name);
@@ -295,7 +295,7 @@ fn file_of_an_eval_that_does_not_say_what_the_manifest_says_is_found() {
         std::fs::write(&path, before).expect("written");
         found
     };
-    let (other, damaged) = (FaultKind::ChangedFile, FaultKind::UnreadableFile);
+    let (other, damaged) = (ValidationFaultKind::ChangedFile, ValidationFaultKind::UnreadableFile);
     for (name, from, to, kind) in [
         ("eval/0000/eval_result.json", "\"attempt\": 1", "\"attempt\": 7", other),
         ("eval/0000/eval_result.json", "\"round\": 0", "\"round\": 3", other),
@@ -310,5 +310,5 @@ fn file_of_an_eval_that_does_not_say_what_the_manifest_says_is_found() {
     let both = [(other, "eval 0000".to_owned()), (other, "node 0000".to_owned())];
     assert!(both.iter().all(|fault| found.contains(fault)), "{found:?}");
     std::fs::remove_dir_all(search.root().join("eval/0000/attempt-1")).expect("removed");
-    assert_eq!(search.found(), [(FaultKind::MissingFile, "eval 0000".to_owned())]);
+    assert_eq!(search.found(), [(ValidationFaultKind::MissingFile, "eval 0000".to_owned())]);
 }

@@ -11,25 +11,25 @@ use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 
-use self::scenario::{Part, part};
+use self::scenario::{SimulatedOutcome, simulated_outcome};
 use super::directory::remove_all;
 use super::{
-    EvalOrder, EvalResult, IdeasOrder, Keeper, Left, Scores, Sweep, TreeError, Wanted, WorkError,
-    Workshop,
+    EvalOrder, EvalResult, IdeasOrder, RepositoryMaintenance, FailedRemoval, Scores, SweepFiles, SearchError, DesiredRepositoryState, BackendError,
+    SearchBackend,
 };
-use crate::workloads::search::manifest::{Cleanup, CleanupKind, EvalError, EvalStatus, RunConfig};
+use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind, SearchEvalError, EvalStatus, SearchRunConfig};
 use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Checkouts of these evals cannot be removed at first …
-const STUBBORN: u32 = 3;
+const UNREMOVABLE_EVERY: u32 = 3;
 
 /// … but after this many failures.
-const FAILURES: u32 = 2;
+const REMOVAL_FAILURES: u32 = 2;
 
 /// Plays commands and a repository.
 #[derive(Debug)]
-pub struct Player {
+pub struct SimulatedBackend {
     root: PathBuf,
     results_file: String,
     rows: u64,
@@ -37,7 +37,7 @@ pub struct Player {
     running: BTreeMap<EvalId, EvalOrder>,
 }
 
-impl Player {
+impl SimulatedBackend {
     /// A player for the search in `root`.
     pub fn new(root: impl Into<PathBuf>, config: &crate::config::TreeFile) -> Self {
         let search = &config.search;
@@ -57,18 +57,18 @@ impl Player {
     }
 
     /// Leaves what comes of an eval in its directory.
-    fn leave(&self, order: &EvalOrder) -> Result<EvalResult, TreeError> {
-        let (id, played) = (order.eval.eval_id, part(order.eval.eval_id));
+    fn write_result(&self, order: &EvalOrder) -> Result<EvalResult, SearchError> {
+        let (id, played) = (order.eval.eval_id, simulated_outcome(order.eval.eval_id));
         // The first try of some is one too few.
         let attempt = if id.0 % 10 == 6 && order.retries > 0 { 2 } else { 1 };
         for n in 1..=attempt {
             let path = order.root.join(format!("attempt-{n}"));
             remove_all(&path)?;
-            fs::create_dir_all(&path).map_err(TreeError::io("create", &path))?;
+            fs::create_dir_all(&path).map_err(SearchError::io("create", &path))?;
             let text = self.sweep(&played, n == attempt);
             let file = path.join(&self.results_file);
             if let Some(text) = text {
-                fs::write(&file, text).map_err(TreeError::io("write", &file))?;
+                fs::write(&file, text).map_err(SearchError::io("write", &file))?;
             }
         }
         let result = self.result(order, &played, attempt);
@@ -76,7 +76,7 @@ impl Player {
         Ok(result)
     }
 
-    fn result(&self, order: &EvalOrder, played: &Part, attempt: u32) -> EvalResult {
+    fn result(&self, order: &EvalOrder, played: &SimulatedOutcome, attempt: u32) -> EvalResult {
         let (eval, number) = (&order.eval, order.eval.eval_id.0);
         let (begins, ends) = (1 + number % 5, 11 + number % 7);
         let after = |seconds: u32| {
@@ -86,10 +86,10 @@ impl Player {
         let commit = commit(&[&order.parent_commit, &eval.idea_normalized_sha256]);
         let file = format!("attempt-{attempt}/{}", self.results_file);
         let (status, candidate_commit, results_csv, error) = match played {
-            Part::Results(_) => (EvalStatus::Completed, Some(commit), Some(file), None),
-            Part::NoChanges => (EvalStatus::NoChanges, None, None, None),
-            Part::TimedOut => {
-                let error = EvalError {
+            SimulatedOutcome::Results(_) => (EvalStatus::Completed, Some(commit), Some(file), None),
+            SimulatedOutcome::NoChanges => (EvalStatus::NoChanges, None, None, None),
+            SimulatedOutcome::TimedOut => {
+                let error = SearchEvalError {
                     error_type: "sweep_timeout".to_owned(),
                     message: "the sweep was played to take too long".to_owned(),
                     timed_out: true,
@@ -117,8 +117,8 @@ impl Player {
     }
 
     /// The results of a sweep; only the first half of a try that fails.
-    fn sweep(&self, played: &Part, whole: bool) -> Option<String> {
-        let Part::Results(results) = played else { return None };
+    fn sweep(&self, played: &SimulatedOutcome, whole: bool) -> Option<String> {
+        let SimulatedOutcome::Results(results) = played else { return None };
         let mut text = format!("config_id,status,{}\n", self.column);
         let rows = if whole { self.rows } else { self.rows.div_ceil(2) };
         for row in 0..rows {
@@ -147,16 +147,16 @@ fn commit(parts: &[&str]) -> String {
     hasher.finish().hex().chars().take(40).collect()
 }
 
-fn failed(what: &str) -> impl Fn(std::io::Error) -> WorkError + '_ {
-    move |error| WorkError::Failed { what: what.to_owned(), reason: error.to_string() }
+fn failed(what: &str) -> impl Fn(std::io::Error) -> BackendError + '_ {
+    move |error| BackendError::Failed { what: what.to_owned(), reason: error.to_string() }
 }
 
-impl Keeper for Player {
-    fn keep(
+impl RepositoryMaintenance for SimulatedBackend {
+    fn reconcile(
         &mut self,
-        wanted: &Wanted,
+        wanted: &DesiredRepositoryState,
         deferred: &BTreeSet<String>,
-    ) -> Result<Vec<Left>, WorkError> {
+    ) -> Result<Vec<FailedRemoval>, BackendError> {
         for (path, commit) in &wanted.worktrees {
             self.checkout(path, commit).map_err(failed("cannot make a checkout"))?;
         }
@@ -170,40 +170,40 @@ impl Keeper for Player {
                 if stays {
                     continue;
                 }
-                if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % STUBBORN == 2) {
+                if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % UNREMOVABLE_EVERY == 2) {
                     let reason = "played: a file in it is in use".to_owned();
-                    left.push(Left { path, kind: CleanupKind::Worktree, reason });
+                    left.push(FailedRemoval { path, kind: CleanupKind::Worktree, reason });
                 } else if let Err(error) = remove_all(&self.root.join(&path)) {
                     let reason = error.to_string();
-                    left.push(Left { path, kind: CleanupKind::Worktree, reason });
+                    left.push(FailedRemoval { path, kind: CleanupKind::Worktree, reason });
                 }
             }
         }
         Ok(left)
     }
 
-    fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
-        if item.attempts < FAILURES {
+    fn remove(&mut self, item: &DeferredCleanup) -> Result<(), String> {
+        if item.attempts < REMOVAL_FAILURES {
             return Err("played: a file in it is still in use".to_owned());
         }
         remove_all(&self.root.join(&item.path)).map_err(|error| error.to_string())
     }
 }
 
-impl Workshop for Player {
-    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
+impl SearchBackend for SimulatedBackend {
+    fn resolve(&mut self, name: &str) -> Result<String, BackendError> {
         Ok(commit(&["root", name]))
     }
 
-    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, BackendError> {
         Ok(format!("played: from {from}\nto {to}\n").into_bytes())
     }
 
-    fn ideas(
+    fn generate_ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
-        done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
-    ) -> Result<(), TreeError> {
+        done: &mut dyn FnMut(NodeId) -> Result<(), SearchError>,
+    ) -> Result<(), SearchError> {
         for order in orders {
             let node = order.node.node_id;
             // Two more than are needed: two repeat others.
@@ -214,14 +214,14 @@ impl Workshop for Player {
                     _ => format!("- Idea {n} of node {node}\n"),
                 };
                 let path = order.into.join(format!("idea-{n:03}.md"));
-                fs::write(&path, text).map_err(TreeError::io("write", &path))?;
+                fs::write(&path, text).map_err(SearchError::io("write", &path))?;
             }
             done(node)?;
         }
         Ok(())
     }
 
-    fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
+    fn begin_eval(&mut self, order: EvalOrder) -> Result<(), BackendError> {
         let path = format!("cand/{}", order.eval.eval_id);
         self.checkout(&path, &order.parent_commit).map_err(failed("cannot make a checkout"))?;
         self.running.insert(order.eval.eval_id, order);
@@ -229,17 +229,17 @@ impl Workshop for Player {
     }
 
     /// Several that run end together, and are told of in an order of their own.
-    fn ended(&mut self) -> Result<EvalResult, WorkError> {
+    fn next_result(&mut self) -> Result<EvalResult, BackendError> {
         let mut results = BTreeMap::new();
         for (id, order) in &self.running {
-            let left = self.leave(order).map_err(|error| WorkError::Failed {
+            let left = self.write_result(order).map_err(|error| BackendError::Failed {
                 what: format!("cannot play eval {id}"),
                 reason: error.to_string(),
             })?;
             results.insert(*id, left);
         }
         let first = self.running.keys().min_by_key(|id| Digest::sha256(&id.0.to_be_bytes())).copied();
-        let none = || WorkError::Failed {
+        let none = || BackendError::Failed {
             what: "cannot wait for an eval".to_owned(),
             reason: "none was begun".to_owned(),
         };
@@ -248,10 +248,10 @@ impl Workshop for Player {
         results.remove(&id).ok_or_else(none)
     }
 
-    fn score(&self, sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
-        let config: &RunConfig = &sweep.manifest.run_config;
+    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
+        let config: &SearchRunConfig = &sweep.manifest.run_config;
         let rows = rows(config.sweep_config_limit, config.min_candidate_rows);
-        Ok(scenario::scores(sweep.eval, rows, config.sweep_config_limit))
+        Ok(scenario::simulated_scores(sweep.eval, rows, config.sweep_config_limit))
     }
 }
 
@@ -272,11 +272,11 @@ fn names(directory: &Path) -> std::io::Result<Vec<String>> {
 
 /// A whole search that was played, for tests of whatever looks at one.
 #[cfg(test)]
-pub(crate) fn finished() -> (tempfile::TempDir, super::Directory) {
-    let lab = super::tests::Lab::new();
+pub(crate) fn finished() -> (tempfile::TempDir, super::SearchDirectory) {
+    let lab = super::tests::SearchFixture::new();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(lab.run());
-    let directory = super::Directory::new(lab.root());
+    let directory = super::SearchDirectory::new(lab.root());
     (lab.into_directory(), directory)
 }
 
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_repeated_idea_is_the_same() {
-        let one = idea::normalized("- The same idea everywhere\n");
-        assert_eq!(one, idea::normalized("* the SAME idea everywhere\r\n"));
+        let one = idea::normalize_idea("- The same idea everywhere\n");
+        assert_eq!(one, idea::normalize_idea("* the SAME idea everywhere\r\n"));
     }
 }

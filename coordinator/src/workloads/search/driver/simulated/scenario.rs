@@ -15,21 +15,21 @@
 //! | 9 | better, without the primary metric |
 
 use super::super::Scores;
-use crate::workloads::search::manifest::View;
-use crate::workloads::search::score::{Completeness, Grade, Recommendation};
+use crate::workloads::search::manifest::ComparisonSummary;
+use crate::workloads::search::score::{SweepCompleteness, Grade, Recommendation};
 use rollout_protocol::search::EvalId;
 
 /// What comes of an eval.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
-    Results(Results),
+pub(super) enum SimulatedOutcome {
+    Results(SimulatedResults),
     NoChanges,
     TimedOut,
 }
 
 /// How good its results are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Results {
+pub(super) struct SimulatedResults {
     explore: bool,
     grade: Grade,
     pub(super) delta: Option<f64>,
@@ -39,9 +39,9 @@ pub(super) struct Results {
 }
 
 /// The part of an eval.
-pub(super) fn part(id: EvalId) -> Part {
+pub(super) fn simulated_outcome(id: EvalId) -> SimulatedOutcome {
     let results = |explore, grade, delta, score, complete| {
-        Part::Results(Results { explore, grade, delta, score, complete })
+        SimulatedOutcome::Results(SimulatedResults { explore, grade, delta, score, complete })
     };
     match id.0 % 10 {
         0 => results(true, Grade::Promising, Some(0.02), Some(1.0), true),
@@ -51,18 +51,18 @@ pub(super) fn part(id: EvalId) -> Part {
         4 => results(true, Grade::Promising, Some(0.01), None, true),
         5 => results(true, Grade::Promising, Some(0.01), Some(0.7), false),
         6 => results(true, Grade::Promising, Some(0.005), Some(0.6), true),
-        7 => Part::NoChanges,
-        8 => Part::TimedOut,
+        7 => SimulatedOutcome::NoChanges,
+        8 => SimulatedOutcome::TimedOut,
         _ => results(true, Grade::Promising, None, Some(0.95), true),
     }
 }
 
 /// The scores of an eval with so many rows.
-pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
-    let Part::Results(results) = part(id) else {
+pub(super) fn simulated_scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
+    let SimulatedOutcome::Results(results) = simulated_outcome(id) else {
         return Scores::default();
     };
-    let view = |score: Option<f64>| View {
+    let view = |score: Option<f64>| ComparisonSummary {
         recommendation_summary: score.map(|score| Recommendation {
             should_explore: results.explore,
             grade: results.grade,
@@ -76,7 +76,7 @@ pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
     };
     let errors = u64::from(!results.complete);
     Scores {
-        completeness: Some(Completeness {
+        completeness: Some(SweepCompleteness {
             expected_count: limit,
             observed_unique_config_ids: rows,
             ok_count: rows - errors,

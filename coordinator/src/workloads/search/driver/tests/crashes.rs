@@ -4,12 +4,12 @@ use super::*;
 
 #[tokio::test]
 async fn death_after_every_write_changes_nothing() {
-    let whole = Lab::new();
+    let whole = SearchFixture::new();
     whole.run().await;
     for parallel in [1, 3] {
-        let lab = Lab::new().parallel(parallel);
+        let lab = SearchFixture::new().parallel(parallel);
         let mut sittings = 1;
-        while !lab.sit(1).await {
+        while !lab.run_session(1).await {
             sittings += 1;
         }
         assert!(sittings > 40, "{sittings}");
@@ -19,66 +19,66 @@ async fn death_after_every_write_changes_nothing() {
 
 #[tokio::test]
 async fn death_after_any_write_changes_nothing() {
-    let whole = Lab::new();
+    let whole = SearchFixture::new();
     whole.run().await;
     for writes in (1..60).step_by(9) {
-        let lab = Lab::new().parallel(3);
-        if !lab.sit(writes).await {
-            assert!(lab.sit(u32::MAX).await);
+        let lab = SearchFixture::new().parallel(3);
+        if !lab.run_session(writes).await {
+            assert!(lab.run_session(u32::MAX).await);
         }
         assert_same(&format!("after write {writes}"), &whole.files(), &lab.files());
     }
 }
 
 /// A player that notes down what it begins.
-struct Counting {
-    player: Player,
+struct CountingBackend {
+    player: SimulatedBackend,
     begun: Arc<std::sync::Mutex<Vec<u32>>>,
 }
 
-impl Keeper for Counting {
-    fn keep(
+impl RepositoryMaintenance for CountingBackend {
+    fn reconcile(
         &mut self,
-        wanted: &Wanted,
+        wanted: &DesiredRepositoryState,
         deferred: &std::collections::BTreeSet<String>,
-    ) -> Result<Vec<Left>, WorkError> {
-        self.player.keep(wanted, deferred)
+    ) -> Result<Vec<FailedRemoval>, BackendError> {
+        self.player.reconcile(wanted, deferred)
     }
 
-    fn remove(&mut self, item: &crate::workloads::search::manifest::Cleanup) -> Result<(), String> {
+    fn remove(&mut self, item: &crate::workloads::search::manifest::DeferredCleanup) -> Result<(), String> {
         self.player.remove(item)
     }
 }
 
-impl Workshop for Counting {
-    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
+impl SearchBackend for CountingBackend {
+    fn resolve(&mut self, name: &str) -> Result<String, BackendError> {
         self.player.resolve(name)
     }
 
-    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, BackendError> {
         self.player.diff(from, to)
     }
 
-    fn ideas(
+    fn generate_ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
-        done: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), TreeError>,
-    ) -> Result<(), TreeError> {
-        self.player.ideas(orders, done)
+        done: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), SearchError>,
+    ) -> Result<(), SearchError> {
+        self.player.generate_ideas(orders, done)
     }
 
-    fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
+    fn begin_eval(&mut self, order: EvalOrder) -> Result<(), BackendError> {
         self.begun.lock().expect("no panic").push(order.eval.eval_id.0);
-        self.player.begin(order)
+        self.player.begin_eval(order)
     }
 
-    fn ended(&mut self) -> Result<EvalResult, WorkError> {
-        self.player.ended()
+    fn next_result(&mut self) -> Result<EvalResult, BackendError> {
+        self.player.next_result()
     }
 
     fn score(
         &self,
-        sweep: &Sweep<'_>,
+        sweep: &SweepFiles<'_>,
     ) -> Result<Scores, crate::workloads::search::score::SweepError> {
         self.player.score(sweep)
     }
@@ -86,10 +86,10 @@ impl Workshop for Counting {
 
 #[tokio::test]
 async fn results_that_are_there_are_merged_and_not_made_again() {
-    let lab = Lab::new().parallel(4);
+    let lab = SearchFixture::new().parallel(4);
     let begun = Arc::new(std::sync::Mutex::new(Vec::new()));
     let sit = async |writes| {
-        let workshop = Counting { player: lab.player(), begun: Arc::clone(&begun) };
+        let workshop = CountingBackend { player: lab.backend(), begun: Arc::clone(&begun) };
         let (mut sitting, _lock) = lab.open(lab.opening(), workshop).await.expect("opened");
         sitting.writes_left = Some(writes);
         sitting.run().is_ok()
@@ -107,16 +107,16 @@ async fn results_that_are_there_are_merged_and_not_made_again() {
 
 #[tokio::test]
 async fn a_search_has_one_owner_and_a_takeover_is_told() {
-    let lab = Lab::new();
-    let (sitting, lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
-    let refused = lab.open(lab.opening(), lab.player()).await.err();
-    assert!(matches!(refused, Some(TreeError::Lock(_))), "{refused:?}");
-    let taken = lab.take(true, lab.opening(), lab.player()).await;
+    let lab = SearchFixture::new();
+    let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
+    let refused = lab.open(lab.opening(), lab.backend()).await.err();
+    assert!(matches!(refused, Some(SearchError::Lock(_))), "{refused:?}");
+    let taken = lab.lock_and_open(true, lab.opening(), lab.backend()).await;
     let (mut second, second_lock) = taken.expect("taken over");
     second.run().expect("to its end");
     let kinds = &second.manifest().events;
-    let told = |event: &crate::workloads::search::manifest::Event| {
-        matches!(event.kind, crate::workloads::search::manifest::EventKind::LockTakeover { .. })
+    let told = |event: &crate::workloads::search::manifest::ManifestEvent| {
+        matches!(event.kind, crate::workloads::search::manifest::ManifestEventKind::LockTakeover { .. })
     };
     assert_eq!(kinds.iter().filter(|event| told(event)).count(), 1);
     // The first one wakes up after its successor has ended and gone: it writes nothing more.
@@ -126,21 +126,21 @@ async fn a_search_has_one_owner_and_a_takeover_is_told() {
     std::fs::create_dir_all(&useless).expect("made");
     let mut first = sitting;
     let lost = first.run();
-    assert!(matches!(lost, Err(TreeError::Lost(_))), "{lost:?}");
-    let (directory, mut player) = (Directory::new(lab.root()), lab.player());
-    let lost = tidy(&directory, &mut player, &first.fence);
-    assert!(matches!(lost, Err(TreeError::Lost(_))), "{lost:?}");
+    assert!(matches!(lost, Err(SearchError::Lost(_))), "{lost:?}");
+    let (directory, mut player) = (SearchDirectory::new(lab.root()), lab.backend());
+    let lost = collect_garbage(&directory, &mut player, &first.fence);
+    assert!(matches!(lost, Err(SearchError::Lost(_))), "{lost:?}");
     // Also what is written before the first turn, and what is removed on request.
-    let opening = Opening { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
+    let opening = SearchOpenOptions { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
     let mut manifest = directory.manifest().expect("there");
     let refused = directory.write(&manifest, &first.fence);
-    assert!(matches!(refused, Err(TreeError::Lost(_))), "{refused:?}");
+    assert!(matches!(refused, Err(SearchError::Lost(_))), "{refused:?}");
     manifest.state.stopped = false;
     let refused = resume::discard(&directory, &mut manifest, &opening, &first.fence);
-    assert!(matches!(refused, Err(TreeError::Lost(_))), "{refused:?}");
-    let owned = Owned { fence: first.fence.clone(), former: Some("somebody".to_owned()) };
+    assert!(matches!(refused, Err(SearchError::Lost(_))), "{refused:?}");
+    let owned = SearchOwnership { fence: first.fence.clone(), former: Some("somebody".to_owned()) };
     let refused = open(directory, &opening, owned, player, Arc::default()).err();
-    assert!(matches!(refused, Some(TreeError::Lost(_))), "{refused:?}");
+    assert!(matches!(refused, Some(SearchError::Lost(_))), "{refused:?}");
     assert!(useless.exists(), "it removes nothing, either");
     assert_same("the former owner", &before, &lab.files());
     drop(lock);

@@ -1,27 +1,27 @@
 //! Defects that searches of this kind are known to have, each with the test that would show it.
 
 use super::*;
-use crate::workloads::search::manifest::{EvalStatus, EventKind, NodeStatus, Reason};
+use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStatus, Reason};
 use rollout_protocol::search::NodeId;
 
 #[tokio::test]
 async fn nodes_are_expanded_only_when_their_evals_are_settled() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     // Planned, nothing begun: a death here lost the whole first depth.
-    assert!(!lab.sit(2).await);
-    let planned = Directory::new(lab.root()).manifest().expect("there");
+    assert!(!lab.run_session(2).await);
+    let planned = SearchDirectory::new(lab.root()).manifest().expect("there");
     assert_eq!(planned.evaluations.len(), 4);
     assert_eq!(planned.node(NodeId(0)).status, NodeStatus::Frontier);
     assert!(planned.state.expanded_node_ids_by_depth.is_empty());
-    assert!(lab.sit(u32::MAX).await);
-    let done = Directory::new(lab.root()).manifest().expect("there");
+    assert!(lab.run_session(u32::MAX).await);
+    let done = SearchDirectory::new(lab.root()).manifest().expect("there");
     assert!(done.evaluations.values().all(|eval| eval.status.is_settled()));
     assert_eq!(done.evals_at(0).count(), 4);
 }
 
 #[tokio::test]
 async fn a_second_try_does_not_add_to_the_results_of_the_first() {
-    let done = Lab::new();
+    let done = SearchFixture::new();
     let manifest = done.run().await;
     let twice = manifest.evaluations.values().find(|eval| eval.attempt == 2).expect("one");
     let kept = twice.candidate_results_provenance.as_ref().expect("it has results");
@@ -32,13 +32,13 @@ async fn a_second_try_does_not_add_to_the_results_of_the_first() {
 
 #[tokio::test]
 async fn what_could_not_be_removed_is_removed_later() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     let done = lab.run().await;
     let gone: Vec<_> = done
         .events
         .iter()
         .filter_map(|event| match &event.kind {
-            EventKind::CleanedUp { path, attempts } => Some((path.clone(), *attempts)),
+            ManifestEventKind::CleanedUp { path, attempts } => Some((path.clone(), *attempts)),
             _ => None,
         })
         .collect();
@@ -48,7 +48,7 @@ async fn what_could_not_be_removed_is_removed_later() {
 
 #[tokio::test]
 async fn a_budget_that_ends_within_a_depth_does_not_keep_its_best_from_being_promoted() {
-    let done = Lab::with("max_total_idea_evals: 6").run().await;
+    let done = SearchFixture::with("max_total_idea_evals: 6").run().await;
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxTotalIdeaEvalsReached));
     assert_eq!(done.evaluations.len(), 6);
     assert!(done.nodes.values().any(|node| node.depth == 2), "of depth 1, too");
@@ -56,7 +56,7 @@ async fn a_budget_that_ends_within_a_depth_does_not_keep_its_best_from_being_pro
 
 #[tokio::test]
 async fn as_many_ideas_as_configured_are_tried_although_some_repeat_others() {
-    let done = Lab::new().run().await;
+    let done = SearchFixture::new().run().await;
     for node in done.nodes.values().filter(|node| node.status == NodeStatus::Expanded) {
         let tried = done.evaluations.values().filter(|e| e.parent_node_id == node.node_id);
         assert_eq!(tried.count(), 4, "node {}", node.node_id);
@@ -66,9 +66,9 @@ async fn as_many_ideas_as_configured_are_tried_although_some_repeat_others() {
 
 #[tokio::test]
 async fn an_idea_without_a_change_and_one_that_failed_are_outcomes() {
-    let done = Lab::new().run().await;
+    let done = SearchFixture::new().run().await;
     let by = |status| done.evaluations.values().find(move |eval| eval.status == status);
-    let reason = |eval: &crate::workloads::search::manifest::Eval| {
+    let reason = |eval: &crate::workloads::search::manifest::SearchEval| {
         eval.decision.as_ref().and_then(|decision| decision.promotion_reason)
     };
     let nothing = by(EvalStatus::NoChanges).expect("one");
@@ -81,10 +81,10 @@ async fn an_idea_without_a_change_and_one_that_failed_are_outcomes() {
 #[tokio::test]
 async fn without_a_number_of_configurations_the_least_rows_and_their_share_count() {
     // The fixed limit of the laboratory's file is taken away.
-    let lab = Lab::with("min_candidate_rows: 7");
+    let lab = SearchFixture::with("min_candidate_rows: 7");
     let mut opening = lab.opening();
     opening.tree.search.sweep_config_limit = None;
-    let player = Player::new(lab.root(), &opening.tree);
+    let player = SimulatedBackend::new(lab.root(), &opening.tree);
     let (mut sitting, _lock) = lab.open(opening, player).await.expect("opened");
     sitting.run().expect("to its end");
     let evals = sitting.manifest().evaluations.values();
@@ -96,7 +96,7 @@ async fn without_a_number_of_configurations_the_least_rows_and_their_share_count
 
 #[tokio::test]
 async fn reports_have_no_time_in_them() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     lab.run().await;
     for text in &lab.files()[1..] {
         assert!(!text.contains("1970-01-01") && !text.contains("Generated"), "{text}");
@@ -105,6 +105,6 @@ async fn reports_have_no_time_in_them() {
 
 #[tokio::test]
 async fn a_worker_is_named_by_its_result() {
-    let done = Lab::new().run().await;
+    let done = SearchFixture::new().run().await;
     assert!(done.evaluations.values().all(|eval| eval.worker.as_deref() == Some("player")));
 }

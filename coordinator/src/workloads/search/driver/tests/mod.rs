@@ -2,10 +2,10 @@
 
 mod crashes;
 mod defects;
-mod packs;
+mod context_packs;
 mod requests;
 mod scores;
-mod users_ideas;
+mod user_ideas;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use std::sync::atomic::AtomicBool;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::mpsc;
 
-use super::simulated::Player;
+use super::simulated::SimulatedBackend;
 use super::*;
 use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
-use crate::engine::{Patience, RunLock, Taking};
-use crate::workloads::search::manifest::{Manifest, StopReason};
+use crate::engine::{LockWaitPolicy, RunLock, LockOptions};
+use crate::workloads::search::manifest::{SearchManifest, StopReason};
 use crate::workloads::search::report::REPORTS;
 
 /// A directory with a search in it.
-pub(super) struct Lab {
+pub(super) struct SearchFixture {
     directory: tempfile::TempDir,
     more: &'static str,
     parallel: u32,
 }
 
-impl Lab {
+impl SearchFixture {
     pub(super) fn new() -> Self {
         Self::with("")
     }
@@ -71,57 +71,57 @@ impl Lab {
         problems.finish(tree).expect("no faults").0.expect("a search")
     }
 
-    fn opening(&self) -> Opening {
-        Opening {
+    fn opening(&self) -> SearchOpenOptions {
+        SearchOpenOptions {
             tree: self.tree(),
             dry_run: true,
             resume: true,
             rerun_evals: false,
             force_regenerate_ideas: false,
-            clock: Clock::Counted,
+            clock: ManifestClock::Counted,
         }
     }
 
-    fn player(&self) -> Player {
+    fn backend(&self) -> SimulatedBackend {
         let tree = self.tree();
-        Player::new(tree.run_dir(), &tree)
+        SimulatedBackend::new(tree.run_dir(), &tree)
     }
 
-    async fn open<W: Workshop + Send + 'static>(
+    async fn open<W: SearchBackend + Send + 'static>(
         &self,
-        opening: Opening,
+        opening: SearchOpenOptions,
         workshop: W,
-    ) -> Result<(Sitting<W>, RunLock), TreeError> {
-        self.take(false, opening, workshop).await
+    ) -> Result<(SearchSession<W>, RunLock), SearchError> {
+        self.lock_and_open(false, opening, workshop).await
     }
 
     /// Opens it, by force if need be.
-    async fn take<W: Workshop + Send + 'static>(
+    async fn lock_and_open<W: SearchBackend + Send + 'static>(
         &self,
         force: bool,
-        opening: Opening,
+        opening: SearchOpenOptions,
         workshop: W,
-    ) -> Result<(Sitting<W>, RunLock), TreeError> {
+    ) -> Result<(SearchSession<W>, RunLock), SearchError> {
         let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
-        let patience = Patience { wait: false, force, ..Patience::default() };
-        let taking = Taking { patience, shared: None };
-        begin(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
+        let patience = LockWaitPolicy { wait: false, force, ..LockWaitPolicy::default() };
+        let taking = LockOptions { patience, shared: None };
+        lock_and_open(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
     }
 
     /// Runs the search to its end, in one sitting.
-    pub(super) async fn run(&self) -> Manifest {
-        let (mut sitting, _lock) = self.open(self.opening(), self.player()).await.expect("opened");
+    pub(super) async fn run(&self) -> SearchManifest {
+        let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
         sitting.run().expect("to its end");
         sitting.manifest().clone()
     }
 
     /// Goes on for so many writes. Whether the search has ended before.
-    async fn sit(&self, writes: u32) -> bool {
-        let (mut sitting, _lock) = self.open(self.opening(), self.player()).await.expect("opened");
+    async fn run_session(&self, writes: u32) -> bool {
+        let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
         sitting.writes_left = Some(writes);
         match sitting.run() {
             Ok(_) => true,
-            Err(TreeError::Work(WorkError::Stopped)) => false,
+            Err(SearchError::Work(BackendError::Stopped)) => false,
             Err(error) => panic!("{error}"),
         }
     }
@@ -158,7 +158,7 @@ fn assert_same(what: &str, one: &[String], other: &[String]) {
 
 #[tokio::test]
 async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     let done = lab.run().await;
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
     assert_eq!((done.evaluations.len(), done.nodes.len()), (4 + 8 + 8, 1 + 2 + 2 + 2));
@@ -192,7 +192,7 @@ async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn equal_searches_leave_equal_bytes() {
-    let (one, other) = (Lab::new(), Lab::new());
+    let (one, other) = (SearchFixture::new(), SearchFixture::new());
     one.run().await;
     other.run().await;
     assert_same("repeated", &one.files(), &other.files());
@@ -203,10 +203,10 @@ async fn equal_searches_leave_equal_bytes() {
 
 #[tokio::test]
 async fn results_in_any_order_leave_equal_bytes() {
-    let one = Lab::new();
+    let one = SearchFixture::new();
     one.run().await;
     for parallel in [2, 3, 8] {
-        let other = Lab::new().parallel(parallel);
+        let other = SearchFixture::new().parallel(parallel);
         other.run().await;
         assert_same(&format!("{parallel} at once"), &one.files(), &other.files());
     }

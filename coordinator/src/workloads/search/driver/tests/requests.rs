@@ -1,92 +1,92 @@
 //! What a user asks of a search that is there.
 
 use super::*;
-use crate::workloads::search::manifest::{EvalStatus, EventKind, NodeStatus};
+use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStatus};
 use rollout_protocol::search::{EvalId, NodeId};
 
 #[tokio::test]
 async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
-    let mut lab = Lab::new();
-    assert!(!lab.sit(5).await);
+    let mut lab = SearchFixture::new();
+    assert!(!lab.run_session(5).await);
     lab.more = "min_ok_rate: 0.5";
-    let changed = lab.open(lab.opening(), lab.player()).await.err();
+    let changed = lab.open(lab.opening(), lab.backend()).await.err();
     match changed {
-        Some(TreeError::Changed { differences, .. }) => {
+        Some(SearchError::Changed { differences, .. }) => {
             assert_eq!(differences, ["min_ok_rate: 1.0 is now 0.5"]);
         }
         other => panic!("{other:?}"),
     }
     lab.more = "limits: {llm_max_inflight: 3}";
-    assert!(lab.sit(u32::MAX).await);
+    assert!(lab.run_session(u32::MAX).await);
     lab.more = "";
-    let refused = lab.open(Opening { resume: false, ..lab.opening() }, lab.player()).await.err();
-    assert!(matches!(refused, Some(TreeError::Exists { .. })), "{refused:?}");
-    let real = lab.open(Opening { dry_run: false, ..lab.opening() }, lab.player()).await.err();
-    assert!(matches!(real, Some(TreeError::Changed { .. })), "{real:?}");
+    let refused = lab.open(SearchOpenOptions { resume: false, ..lab.opening() }, lab.backend()).await.err();
+    assert!(matches!(refused, Some(SearchError::Exists { .. })), "{refused:?}");
+    let real = lab.open(SearchOpenOptions { dry_run: false, ..lab.opening() }, lab.backend()).await.err();
+    assert!(matches!(real, Some(SearchError::Changed { .. })), "{real:?}");
 }
 
 #[tokio::test]
 async fn results_of_the_depth_under_way_are_made_again_on_request() {
-    let whole = Lab::new();
+    let whole = SearchFixture::new();
     whole.run().await;
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     // The ideas, the plan, and one eval that ran and is settled.
-    assert!(!lab.sit(4).await);
-    let again = Opening { rerun_evals: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    assert!(!lab.run_session(4).await);
+    let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     let evals = &sitting.manifest().evaluations;
     assert_eq!(evals.len(), 4);
     assert!(evals.values().all(|eval| eval.status == EvalStatus::Queued));
     sitting.run().expect("to its end");
     let done = sitting.manifest();
     let evals = (0..4).map(EvalId).collect();
-    let asked = EventKind::EvalsRequeued { evals, withdrawn: Vec::new() };
+    let asked = ManifestEventKind::EvalsRequeued { evals, withdrawn: Vec::new() };
     assert!(done.events.iter().any(|event| event.kind == asked));
-    let decisions = |manifest: &Manifest| -> Vec<_> {
+    let decisions = |manifest: &SearchManifest| -> Vec<_> {
         let evals = manifest.evaluations.values();
         evals.map(|e| e.decision.as_ref().map(|d| (d.promotion_reason, d.rank_score))).collect()
     };
-    let before = Directory::new(whole.root()).manifest().expect("there");
+    let before = SearchDirectory::new(whole.root()).manifest().expect("there");
     assert_eq!(decisions(done), decisions(&before));
 }
 
 #[tokio::test]
 async fn ideas_that_were_not_tried_are_made_again_on_request() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     // The ideas and the plan.
-    assert!(!lab.sit(2).await);
+    assert!(!lab.run_session(2).await);
     let mark = lab.root().join("node_ideas/0000/idea-009.md");
     std::fs::write(&mark, "- Of the first generation").expect("written");
-    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     assert!(!mark.exists() && sitting.manifest().evaluations.is_empty());
     sitting.run().expect("to its end");
     let done = sitting.manifest();
     let first = *done.evaluations.keys().next().expect("evals");
     assert_eq!(first, EvalId(4), "numbers are given out once");
-    let asked = EventKind::IdeasDiscarded { nodes: vec![NodeId(0)] };
+    let asked = ManifestEventKind::IdeasDiscarded { nodes: vec![NodeId(0)] };
     assert!(done.events.iter().any(|event| event.kind == asked));
 }
 
 #[tokio::test]
 async fn ideas_with_results_stay() {
-    let lab = Lab::new();
-    assert!(!lab.sit(4).await);
-    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
-    let (sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    let lab = SearchFixture::new();
+    assert!(!lab.run_session(4).await);
+    let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
+    let (sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     assert_eq!(sitting.manifest().evaluations.len(), 4);
     assert!(lab.root().join("node_ideas/0000").is_dir());
 }
 
 #[tokio::test]
 async fn what_failed_and_what_was_rejected_stays_on_request() {
-    let lab = Lab::with("keep_failed_artifacts: true\nkeep_rejected_worktrees: true");
+    let lab = SearchFixture::with("keep_failed_artifacts: true\nkeep_rejected_worktrees: true");
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
     let failed = failed.expect("one takes too long");
     let kept = failed.experiment_dir.as_ref().expect("it was kept");
     assert!(lab.root().join(kept).is_dir());
-    let promoted = |eval: &crate::workloads::search::manifest::Eval| {
+    let promoted = |eval: &crate::workloads::search::manifest::SearchEval| {
         eval.decision.as_ref().is_some_and(|d| d.promoted_to_node_id.is_some())
     };
     for (id, eval) in &done.evaluations {
@@ -95,7 +95,7 @@ async fn what_failed_and_what_was_rejected_stays_on_request() {
         let kept = !promoted(eval) && eval.candidate_commit.is_some();
         assert_eq!(there, waits || kept, "{id}");
     }
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
     let failed = failed.expect("one");
@@ -112,7 +112,7 @@ async fn money_and_time_end_a_search_between_depths() {
         ("budgets: {seconds: 140}", 12),
         ("budgets: {cost: 1000, seconds: 100000}", 20),
     ] {
-        let done = Lab::with(more).run().await;
+        let done = SearchFixture::with(more).run().await;
         assert_eq!(done.evaluations.len(), expected, "{more}");
         let spent = done.state.stop_reason == Some(StopReason::BudgetSpent);
         assert_eq!(spent, expected < 20, "{more}");
@@ -122,15 +122,15 @@ async fn money_and_time_end_a_search_between_depths() {
 
 #[tokio::test]
 async fn whoever_dies_while_throwing_ideas_away_leaves_all_or_none() {
-    let lab = Lab::new();
-    assert!(!lab.sit(2).await);
+    let lab = SearchFixture::new();
+    assert!(!lab.run_session(2).await);
     let (ideas, old) =
         (lab.root().join("node_ideas/0000"), lab.root().join("node_ideas/.old-0000"));
     let count = || std::fs::read_dir(&ideas).expect("there").count();
     let all = count();
     // Before the manifest says so: they come back.
     std::fs::rename(&ideas, &old).expect("renamed");
-    let (sitting, lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
+    let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
     assert_eq!((sitting.manifest().evaluations.len(), count()), (4, all));
     drop((sitting, lock));
     // After it, with something in the way of the removal: none of them is ever taken for a new one.
@@ -138,36 +138,36 @@ async fn whoever_dies_while_throwing_ideas_away_leaves_all_or_none() {
     std::fs::write(&mark, "- Of the first generation").expect("written");
     let in_the_way = lab.root().join("eval/0001");
     std::fs::write(&in_the_way, "").expect("written");
-    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
-    let failed = lab.open(again, lab.player()).await.err();
-    assert!(matches!(failed, Some(TreeError::File { .. })), "{failed:?}");
+    let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
+    let failed = lab.open(again, lab.backend()).await.err();
+    assert!(matches!(failed, Some(SearchError::File { .. })), "{failed:?}");
     std::fs::remove_file(&in_the_way).expect("removed");
     assert!(!ideas.exists() && old.exists());
     std::fs::remove_file(old.join("idea-000.md")).expect("one was removed already");
     std::fs::create_dir_all(&in_the_way).expect("a directory of an eval");
-    assert!(lab.sit(u32::MAX).await);
+    assert!(lab.run_session(u32::MAX).await);
     assert_eq!(count(), all);
     assert!(!mark.exists() && !old.exists() && !in_the_way.exists());
 }
 
 #[tokio::test]
 async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file() {
-    let lab = Lab::new();
-    assert!(!lab.sit(4).await);
+    let lab = SearchFixture::new();
+    assert!(!lab.run_session(4).await);
     let file = |id: u32| lab.root().join(format!("eval/000{id}/eval_result.json"));
     let first = std::fs::read(file(0)).expect("it is settled");
     std::fs::create_dir_all(file(1)).expect("in the way");
-    let again = Opening { rerun_evals: true, ..lab.opening() };
-    let failed = lab.open(again, lab.player()).await.err();
-    assert!(matches!(failed, Some(TreeError::File { .. })), "{failed:?}");
-    let manifest = Directory::new(lab.root()).manifest().expect("there");
+    let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
+    let failed = lab.open(again, lab.backend()).await.err();
+    assert!(matches!(failed, Some(SearchError::File { .. })), "{failed:?}");
+    let manifest = SearchDirectory::new(lab.root()).manifest().expect("there");
     for (id, eval) in &manifest.evaluations {
         assert!(!eval.status.is_settled() || file(id.0).exists(), "{id}");
     }
     // A result that was thrown away is none, even if its file is still there.
     std::fs::remove_dir(file(1)).expect("removed");
     std::fs::write(file(0), &first).expect("written");
-    let (mut sitting, _lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
+    let (mut sitting, _lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
     assert!(sitting.unmerged.is_empty());
     sitting.run().expect("to its end");
     assert_ne!(std::fs::read(file(0)).expect("made again"), first);
@@ -176,13 +176,13 @@ async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file()
 #[tokio::test]
 async fn what_was_thrown_away_was_spent_all_the_same() {
     for more in ["budgets: {cost: 2.5}", "budgets: {seconds: 60}"] {
-        let whole = Lab::with(more).run().await;
+        let whole = SearchFixture::with(more).run().await;
         assert!(whole.evaluations.len() > 4, "the first depth alone does not spend it");
-        let lab = Lab::with(more);
+        let lab = SearchFixture::with(more);
         // All four of the first depth, the last of them not merged yet.
-        assert!(!lab.sit(9).await);
-        let again = Opening { rerun_evals: true, ..lab.opening() };
-        let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+        assert!(!lab.run_session(9).await);
+        let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
+        let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
         let thrown_away = sitting.manifest().state.thrown_away;
         assert!(thrown_away.cost > 1.0 && thrown_away.seconds >= 30.0, "{thrown_away:?}");
         sitting.run().expect("to its end");
@@ -190,23 +190,23 @@ async fn what_was_thrown_away_was_spent_all_the_same() {
         assert_eq!(done.state.stop_reason, Some(StopReason::BudgetSpent), "{more}");
         assert_eq!(done.evaluations.len(), 4, "{more}");
     }
-    let lab = Lab::new();
-    assert!(!lab.sit(2).await);
-    let mut manifest = Directory::new(lab.root()).manifest().expect("there");
+    let lab = SearchFixture::new();
+    assert!(!lab.run_session(2).await);
+    let mut manifest = SearchDirectory::new(lab.root()).manifest().expect("there");
     manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(7.0);
-    crate::engine::file::write_json(&lab.root().join("manifest.json"), &manifest).expect("written");
-    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
-    let (sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    crate::engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest).expect("written");
+    let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
+    let (sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     assert_eq!(sitting.manifest().state.thrown_away.cost, 7.0);
     assert_eq!(sitting.manifest().node(NodeId(0)).ideas_cost, None);
 }
 
 #[tokio::test]
 async fn rerun_of_an_ended_search_makes_its_last_depth_again_in_a_new_round() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     let before = lab.run().await;
-    let again = Opening { rerun_evals: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     let begun = sitting.manifest().clone();
     assert_eq!((begun.state.current_depth, begun.state.stopped), (2, false));
     assert_eq!(begun.nodes.len(), before.nodes.len() - 2, "what came of it is withdrawn");
@@ -215,36 +215,36 @@ async fn rerun_of_an_ended_search_makes_its_last_depth_again_in_a_new_round() {
     for id in &last {
         let eval = &begun.evaluations[id];
         assert_eq!((eval.status, &eval.decision), (EvalStatus::Queued, &None), "{id}");
-        assert_eq!(begun.round(*id), 1, "a new round has new keys");
+        assert_eq!(begun.eval_discards(*id), 1, "a new round has new keys");
     }
-    assert_eq!(begun.round(EvalId(0)), 0, "other depths stay");
+    assert_eq!(begun.eval_discards(EvalId(0)), 0, "other depths stay");
     sitting.run().expect("to its end");
     let done = sitting.manifest();
-    let decided = |manifest: &Manifest| {
-        let one = |eval: &crate::workloads::search::manifest::Eval| {
+    let decided = |manifest: &SearchManifest| {
+        let one = |eval: &crate::workloads::search::manifest::SearchEval| {
             let decision = eval.decision.as_ref().expect("decided");
             (decision.promotion_reason, decision.rank_score, decision.promoted_to_node_id)
         };
         manifest.evaluations.values().map(one).collect::<Vec<_>>()
     };
     assert_eq!(decided(done), decided(&before));
-    let nodes = |manifest: &Manifest| {
+    let nodes = |manifest: &SearchManifest| {
         let nodes = manifest.nodes.iter().map(|(id, node)| (*id, node.commit.clone(), node.status));
         nodes.collect::<Vec<_>>()
     };
     assert_eq!(nodes(done), nodes(&before));
     assert_eq!(done.state.stop_reason, before.state.stop_reason);
     let withdrawn = before.state.frontier_node_ids.clone();
-    let asked = EventKind::EvalsRequeued { evals: last, withdrawn };
+    let asked = ManifestEventKind::EvalsRequeued { evals: last, withdrawn };
     assert!(done.events.iter().any(|event| event.kind == asked), "{:?}", done.events);
-    use crate::workloads::search::validate::{Repository, check};
-    let validation = check(&Directory::new(lab.root()), done, Repository::Unknown);
+    use crate::workloads::search::validate::{CommitSource, check};
+    let validation = check(&SearchDirectory::new(lab.root()), done, CommitSource::Unknown);
     assert_eq!(validation.faults, []);
 }
 
 #[tokio::test]
 async fn manifest_of_an_ended_search_points_to_nothing_that_is_gone() {
-    let lab = Lab::new();
+    let lab = SearchFixture::new();
     let done = lab.run().await;
     let there = |path: &str| assert!(lab.root().join(path).exists(), "{path} is gone");
     for node in done.nodes.values() {

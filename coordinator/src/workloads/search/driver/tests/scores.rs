@@ -1,62 +1,62 @@
 //! Results as sweeps write them, scored.
 
 use super::*;
-use crate::workloads::search::manifest::{Reason, RunConfig};
-use crate::workloads::search::policy::testing::{begun, completed};
+use crate::workloads::search::manifest::{Reason, SearchRunConfig};
+use crate::workloads::search::policy::testing::{new_search, promotable_eval};
 use rollout_protocol::search::EvalId;
 
 /// Scores, and has nothing else to do.
-struct Scorer;
+struct ScoringBackend;
 
-impl Keeper for Scorer {
-    fn keep(
+impl RepositoryMaintenance for ScoringBackend {
+    fn reconcile(
         &mut self,
-        _: &Wanted,
+        _: &DesiredRepositoryState,
         _: &std::collections::BTreeSet<String>,
-    ) -> Result<Vec<Left>, WorkError> {
+    ) -> Result<Vec<FailedRemoval>, BackendError> {
         unreachable!("nothing is kept")
     }
 
-    fn remove(&mut self, _: &crate::workloads::search::manifest::Cleanup) -> Result<(), String> {
+    fn remove(&mut self, _: &crate::workloads::search::manifest::DeferredCleanup) -> Result<(), String> {
         unreachable!("nothing is removed")
     }
 }
 
-impl Workshop for Scorer {
-    fn resolve(&mut self, _: &str) -> Result<String, WorkError> {
+impl SearchBackend for ScoringBackend {
+    fn resolve(&mut self, _: &str) -> Result<String, BackendError> {
         unreachable!("nothing begins")
     }
 
-    fn diff(&mut self, _: &str, _: &str) -> Result<Vec<u8>, WorkError> {
+    fn diff(&mut self, _: &str, _: &str) -> Result<Vec<u8>, BackendError> {
         unreachable!("nothing is told")
     }
 
-    fn ideas(
+    fn generate_ideas(
         &mut self,
         _: Vec<IdeasOrder>,
-        _: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), TreeError>,
-    ) -> Result<(), TreeError> {
+        _: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), SearchError>,
+    ) -> Result<(), SearchError> {
         unreachable!("nothing is written")
     }
 
-    fn begin(&mut self, _: EvalOrder) -> Result<(), WorkError> {
+    fn begin_eval(&mut self, _: EvalOrder) -> Result<(), BackendError> {
         unreachable!("nothing is run")
     }
 
-    fn ended(&mut self) -> Result<EvalResult, WorkError> {
+    fn next_result(&mut self) -> Result<EvalResult, BackendError> {
         unreachable!("nothing is run")
     }
 }
 
 /// What comes of results under a configuration: why they are not promoted, and what their eval says.
-fn judged(results: &str, change: impl FnOnce(&mut RunConfig)) -> (Option<Reason>, Option<String>) {
+fn score_results(results: &str, change: impl FnOnce(&mut SearchRunConfig)) -> (Option<Reason>, Option<String>) {
     let place = tempfile::tempdir().expect("a directory");
-    let directory = Directory::new(place.path().join("run"));
+    let directory = SearchDirectory::new(place.path().join("run"));
     directory.create().expect("made");
-    let mut manifest = begun(change);
+    let mut manifest = new_search(change);
     let baseline = directory.root().join(&manifest.root.root_baseline_csv_path);
     std::fs::write(baseline, results).expect("written");
-    let eval = completed(&mut manifest, EvalId(0));
+    let eval = promotable_eval(&mut manifest, EvalId(0));
     let attempt = directory.eval(eval.eval_id).join("attempt-1");
     std::fs::create_dir_all(&attempt).expect("made");
     std::fs::write(attempt.join("results.csv"), results).expect("written");
@@ -76,25 +76,25 @@ fn judged(results: &str, change: impl FnOnce(&mut RunConfig)) -> (Option<Reason>
         cost: None,
         error: None,
     };
-    let workshop = Scorer;
+    let workshop = ScoringBackend;
     merge::merge(&directory, &mut manifest, &workshop, result).expect("merged");
     let eval = &manifest.evaluations[&eval.eval_id];
     let error = eval.error.as_ref().map(|error| error.message.clone());
-    (crate::workloads::search::policy::decide::gate(&manifest, eval, &directory), error)
+    (crate::workloads::search::policy::decide::gate_failure(&manifest, eval, &directory), error)
 }
 
 #[test]
 fn results_in_which_no_row_succeeded_are_no_results_without_metrics() {
     let column = "mean_topN_avg_return_per_trade_pct_oos";
-    let limited = |config: &mut RunConfig| config.sweep_config_limit = Some(2);
+    let limited = |config: &mut SearchRunConfig| config.sweep_config_limit = Some(2);
     let failed = format!("config_id,status,{column}\n0,error,nan\n1,error,nan\n");
-    assert_eq!(judged(&failed, limited), (Some(Reason::IncompleteRows), None));
-    let (reason, error) = judged("config_id,status,z\n0,ok,1\n1,ok,1\n", limited);
+    assert_eq!(score_results(&failed, limited), (Some(Reason::IncompleteRows), None));
+    let (reason, error) = score_results("config_id,status,z\n0,ok,1\n1,ok,1\n", limited);
     assert_eq!(reason, Some(Reason::MissingPrimaryDelta));
     assert!(error.is_some_and(|error| error.contains("no number in any metric")));
 }
 
-fn free(config: &mut RunConfig) {
+fn without_limit(config: &mut SearchRunConfig) {
     (config.sweep_config_limit, config.min_candidate_rows) = (None, 2);
 }
 
@@ -102,13 +102,13 @@ fn free(config: &mut RunConfig) {
 fn rows_need_a_number_only_where_their_number_is_asked_for() {
     let column = "mean_topN_avg_return_per_trade_pct_oos";
     let sweep = format!("status,{column}\nok,1\nOK,2\n");
-    assert_eq!(judged(&sweep, free), (None, None));
+    assert_eq!(score_results(&sweep, without_limit), (None, None));
     let failed = format!("status,{column}\nok,1\nerror,2\n");
-    assert_eq!(judged(&failed, free), (Some(Reason::OkRateTooLow), None));
-    let (reason, error) = judged(&sweep, |config| config.sweep_config_limit = Some(2));
+    assert_eq!(score_results(&failed, without_limit), (Some(Reason::OkRateTooLow), None));
+    let (reason, error) = score_results(&sweep, |config| config.sweep_config_limit = Some(2));
     assert_eq!(reason, Some(Reason::IncompleteRows));
     assert!(error.is_some_and(|error| error.contains("`config_id`")));
-    let (reason, error) = judged(&format!("{column}\n1\n2\n"), free);
+    let (reason, error) = score_results(&format!("{column}\n1\n2\n"), without_limit);
     assert_eq!(reason, Some(Reason::MissingStatus));
     assert!(error.is_some_and(|error| error.contains("`status`")));
 }

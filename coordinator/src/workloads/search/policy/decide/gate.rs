@@ -1,21 +1,21 @@
 //! The gate: whether a candidate may be promoted, by its comparison with its parent.
 
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, Eval, EvalStatus, Manifest, Reason, RunConfig,
+    ArtifactPolicy, SearchEval, EvalStatus, SearchManifest, Reason, SearchRunConfig,
 };
 use crate::workloads::search::score::Grade;
 
 /// Where the artifacts of a run are, below its directory.
-pub(in crate::workloads::search) const ARTIFACTS: &str = "artifacts/";
+pub(in crate::workloads::search) const ARTIFACTS_PREFIX: &str = "artifacts/";
 
 /// Knows which files of a run are there.
-pub trait Artifacts {
+pub trait ArtifactLookup {
     /// Whether there is a file at a path below the run's directory.
     fn exists(&self, path: &str) -> bool;
 }
 
 /// Why an eval may not be promoted: the first reason that holds; nothing when it may.
-pub fn gate(manifest: &Manifest, eval: &Eval, artifacts: &dyn Artifacts) -> Option<Reason> {
+pub fn gate_failure(manifest: &SearchManifest, eval: &SearchEval, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
     let config = &manifest.run_config;
     let baseline = &manifest.node(eval.parent_node_id).baseline_results_csv_path;
     outcome(eval)
@@ -25,7 +25,7 @@ pub fn gate(manifest: &Manifest, eval: &Eval, artifacts: &dyn Artifacts) -> Opti
         .or_else(|| merit(config, eval))
 }
 
-fn outcome(eval: &Eval) -> Option<Reason> {
+fn outcome(eval: &SearchEval) -> Option<Reason> {
     match eval.status {
         EvalStatus::Completed => None,
         EvalStatus::NoChanges => Some(Reason::NoChanges),
@@ -33,7 +33,7 @@ fn outcome(eval: &Eval) -> Option<Reason> {
     }
 }
 
-fn results(config: &RunConfig, eval: &Eval, artifacts: &dyn Artifacts) -> Option<Reason> {
+fn results(config: &SearchRunConfig, eval: &SearchEval, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
     if eval.candidate_commit.is_none() {
         return Some(Reason::MissingCommit);
     }
@@ -47,7 +47,7 @@ fn results(config: &RunConfig, eval: &Eval, artifacts: &dyn Artifacts) -> Option
     (!is_kept(config, path)).then_some(Reason::ResultsElsewhere)
 }
 
-fn parent(config: &RunConfig, baseline: &str, artifacts: &dyn Artifacts) -> Option<Reason> {
+fn parent(config: &SearchRunConfig, baseline: &str, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
     if baseline.is_empty() {
         return Some(Reason::MissingBaseline);
     }
@@ -57,15 +57,15 @@ fn parent(config: &RunConfig, baseline: &str, artifacts: &dyn Artifacts) -> Opti
     (!is_kept(config, baseline)).then_some(Reason::BaselineElsewhere)
 }
 
-fn is_kept(config: &RunConfig, path: &str) -> bool {
+fn is_kept(config: &SearchRunConfig, path: &str) -> bool {
     match config.artifact_policy {
-        ArtifactPolicy::CopyToRunRoot => path.starts_with(ARTIFACTS),
+        ArtifactPolicy::CopyToRunRoot => path.starts_with(ARTIFACTS_PREFIX),
         ArtifactPolicy::ExternalPaths => true,
     }
 }
 
 /// Rows that are missing or failed would make the rest look better than it is.
-fn rows(config: &RunConfig, eval: &Eval) -> Option<Reason> {
+fn rows(config: &SearchRunConfig, eval: &SearchEval) -> Option<Reason> {
     let complete = eval.strict_completeness;
     if config.sweep_config_limit.is_some() && !complete.is_some_and(|rows| rows.is_complete()) {
         return Some(Reason::IncompleteRows);
@@ -86,7 +86,7 @@ fn rows(config: &RunConfig, eval: &Eval) -> Option<Reason> {
     (rate.unwrap_or(0.0) < config.min_ok_rate).then_some(Reason::OkRateTooLow)
 }
 
-fn merit(config: &RunConfig, eval: &Eval) -> Option<Reason> {
+fn merit(config: &SearchRunConfig, eval: &SearchEval) -> Option<Reason> {
     let view = eval.parent_relative.as_ref()?;
     if view.primary_delta.is_none_or(|delta| !delta.is_finite()) {
         return Some(Reason::MissingPrimaryDelta);
@@ -102,7 +102,7 @@ fn merit(config: &RunConfig, eval: &Eval) -> Option<Reason> {
 }
 
 /// Why an eval that passed the gate did.
-pub(super) fn merits(eval: &Eval) -> Reason {
+pub(super) fn promotion_reason(eval: &SearchEval) -> Reason {
     let view = eval.parent_relative.as_ref();
     let summary = view.and_then(|view| view.recommendation_summary.as_ref());
     match summary.is_some_and(|summary| summary.should_explore) {
@@ -112,9 +112,9 @@ pub(super) fn merits(eval: &Eval) -> Reason {
 }
 
 /// Whether the primary metric is worse than the parent's, by its number or by what the score says.
-pub(super) fn primary_regressed(config: &RunConfig, eval: &Eval) -> bool {
+pub(super) fn primary_regressed(config: &SearchRunConfig, eval: &SearchEval) -> bool {
     eval.parent_relative.as_ref().is_some_and(|view| {
-        let says = view.recommendation_summary.as_ref().is_some_and(|s| s.says_primary_regressed());
+        let says = view.recommendation_summary.as_ref().is_some_and(|s| s.has_primary_regressed());
         says || view.primary_delta.is_some_and(|delta| delta < -config.primary_tolerance)
     })
 }

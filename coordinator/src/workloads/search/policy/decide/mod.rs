@@ -11,29 +11,29 @@ mod tests;
 
 use rollout_protocol::Timestamp;
 
-use crate::workloads::search::manifest::{Basis, Decision, Manifest, Reason};
+use crate::workloads::search::manifest::{ComparisonBasis, EvalDecision, SearchManifest, Reason};
 use rollout_protocol::search::EvalId;
 
-pub(in crate::workloads::search) use gate::ARTIFACTS;
-pub use gate::{Artifacts, gate};
-pub use rank::{Rank, rank_score};
+pub(in crate::workloads::search) use gate::ARTIFACTS_PREFIX;
+pub use gate::{ArtifactLookup, gate_failure};
+pub use rank::{CandidateRank, rank_score};
 
 /// Decides about every eval of a depth, and gives those to promote, best first.
-pub fn decide(manifest: &mut Manifest, depth: u32, artifacts: &dyn Artifacts) -> Vec<EvalId> {
+pub fn decide(manifest: &mut SearchManifest, depth: u32, artifacts: &dyn ArtifactLookup) -> Vec<EvalId> {
     let mut ranked = Vec::new();
     let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     let mut decisions = Vec::with_capacity(evals.len());
     for id in evals {
         let eval = &manifest.evaluations[&id];
-        let failed = gate(manifest, eval, artifacts);
+        let failed = gate_failure(manifest, eval, artifacts);
         let rank = rank_score(eval);
         let reason = failed.or(rank.is_none().then_some(Reason::Unranked));
         if let (None, Some(score)) = (reason, rank) {
-            ranked.push(Rank::of(eval, score));
+            ranked.push(CandidateRank::new(eval, score));
         }
-        let decision = Decision {
-            gate_basis: Basis::ParentRelative,
-            rank_basis: Basis::RootRelative,
+        let decision = EvalDecision {
+            gate_basis: ComparisonBasis::ParentRelative,
+            rank_basis: ComparisonBasis::RootRelative,
             passed_gate: failed.is_none(),
             rank_score: rank,
             promotion_reason: reason,
@@ -43,13 +43,13 @@ pub fn decide(manifest: &mut Manifest, depth: u32, artifacts: &dyn Artifacts) ->
         };
         decisions.push((id, decision));
     }
-    ranked.sort_by(Rank::order);
+    ranked.sort_by(CandidateRank::compare_rank);
     let beam = manifest.run_config.beam_width as usize;
     let promoted: Vec<EvalId> = ranked.iter().take(beam).map(|rank| rank.eval).collect();
     for (id, mut decision) in decisions {
         if decision.promotion_reason.is_none() {
             let reason = match promoted.contains(&id) {
-                true => gate::merits(&manifest.evaluations[&id]),
+                true => gate::promotion_reason(&manifest.evaluations[&id]),
                 false => Reason::BeyondBeam,
             };
             decision.promotion_reason = Some(reason);
@@ -62,7 +62,7 @@ pub fn decide(manifest: &mut Manifest, depth: u32, artifacts: &dyn Artifacts) ->
 }
 
 /// Notes that an eval became a node.
-pub fn promoted(decision: &mut Decision, node: rollout_protocol::search::NodeId, at: Timestamp) {
+pub fn record_promotion(decision: &mut EvalDecision, node: rollout_protocol::search::NodeId, at: Timestamp) {
     decision.promoted_to_node_id = Some(node);
     decision.promoted_at = Some(at);
 }

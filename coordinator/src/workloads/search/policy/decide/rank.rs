@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use crate::workloads::search::manifest::Eval;
+use crate::workloads::search::manifest::SearchEval;
 use rollout_protocol::search::EvalId;
 
 /// What a candidate is ranked by.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rank {
+pub struct CandidateRank {
     score: f64,
     primary_delta: f64,
     /// Whose it is.
@@ -16,23 +16,23 @@ pub struct Rank {
 
 /// The score against the root, else the primary metric's difference, else nothing. What is not a
 /// finite number is missing.
-pub fn rank_score(eval: &Eval) -> Option<f64> {
+pub fn rank_score(eval: &SearchEval) -> Option<f64> {
     let view = eval.root_relative.as_ref()?;
     let score = view.recommendation_summary.as_ref().map(|summary| summary.score);
     let finite = |number: &f64| number.is_finite();
     score.filter(finite).or(view.primary_delta.filter(finite))
 }
 
-impl Rank {
+impl CandidateRank {
     /// The rank of an eval with that score.
-    pub fn of(eval: &Eval, score: f64) -> Self {
+    pub fn new(eval: &SearchEval, score: f64) -> Self {
         let delta = eval.root_relative.as_ref().and_then(|view| view.primary_delta);
         let primary_delta = delta.filter(|delta| delta.is_finite()).unwrap_or(f64::NEG_INFINITY);
         Self { score, primary_delta, eval: eval.eval_id }
     }
 
     /// Higher scores first, then larger differences of the primary metric, then older evals.
-    pub fn order(&self, other: &Self) -> Ordering {
+    pub fn compare_rank(&self, other: &Self) -> Ordering {
         let falling = |a: f64, b: f64| b.total_cmp(&a);
         falling(self.score + 0.0, other.score + 0.0)
             .then(falling(self.primary_delta + 0.0, other.primary_delta + 0.0))

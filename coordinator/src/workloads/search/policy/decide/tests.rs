@@ -1,30 +1,30 @@
-use super::super::testing::{begun, completed};
+use super::super::testing::{new_search, promotable_eval};
 use super::*;
-use crate::workloads::search::manifest::{Eval, EvalStatus};
+use crate::workloads::search::manifest::{SearchEval, EvalStatus};
 use rollout_protocol::search::NodeId;
 
-struct Except(&'static str);
+struct ArtifactsExcept(&'static str);
 
-impl Artifacts for Except {
+impl ArtifactLookup for ArtifactsExcept {
     fn exists(&self, path: &str) -> bool {
         path != self.0
     }
 }
 
 /// What makes an eval fail the gate.
-type Change = fn(&mut Manifest, &mut Eval);
+type EvalMutation = fn(&mut SearchManifest, &mut SearchEval);
 
-fn reason(change: impl FnOnce(&mut Manifest, &mut Eval)) -> Option<Reason> {
-    let mut manifest = begun(|_| {});
-    let mut eval = completed(&mut manifest, EvalId(0));
+fn reason(change: impl FnOnce(&mut SearchManifest, &mut SearchEval)) -> Option<Reason> {
+    let mut manifest = new_search(|_| {});
+    let mut eval = promotable_eval(&mut manifest, EvalId(0));
     change(&mut manifest, &mut eval);
-    gate(&manifest, &eval, &Except("gone"))
+    gate_failure(&manifest, &eval, &ArtifactsExcept("gone"))
 }
 
 #[test]
 fn every_reason_in_its_order() {
     assert_eq!(reason(|_, _| {}), None);
-    let cases: Vec<(Reason, Change)> = vec![
+    let cases: Vec<(Reason, EvalMutation)> = vec![
         (Reason::NotCompleted, |_, eval| eval.status = EvalStatus::Failed),
         (Reason::NoChanges, |_, eval| eval.status = EvalStatus::NoChanges),
         (Reason::MissingCommit, |_, eval| eval.candidate_commit = None),
@@ -101,18 +101,18 @@ fn what_is_forgiven_is_no_reason() {
     );
 }
 
-fn baseline(manifest: &mut Manifest, path: &str) {
+fn baseline(manifest: &mut SearchManifest, path: &str) {
     let root = manifest.nodes.get_mut(&NodeId(0)).expect("the root");
     root.baseline_results_csv_path = path.to_owned();
 }
 
-fn view(eval: &mut Eval) -> &mut crate::workloads::search::manifest::View {
+fn view(eval: &mut SearchEval) -> &mut crate::workloads::search::manifest::ComparisonSummary {
     eval.parent_relative.as_mut().expect("there")
 }
 
 #[test]
 fn ties_go_to_the_primary_metric_and_then_to_the_older() {
-    let mut manifest = begun(|config| config.beam_width = 3);
+    let mut manifest = new_search(|config| config.beam_width = 3);
     let scores = [
         (0, Some(0.5), Some(0.1)),
         (1, Some(0.5), Some(0.2)),
@@ -122,7 +122,7 @@ fn ties_go_to_the_primary_metric_and_then_to_the_older() {
         (5, Some(0.5), None),
     ];
     for (id, score, delta) in scores {
-        let mut eval = completed(&mut manifest, EvalId(id));
+        let mut eval = promotable_eval(&mut manifest, EvalId(id));
         let view = eval.root_relative.as_mut().expect("there");
         view.primary_delta = delta;
         match (score, view.recommendation_summary.as_mut()) {
@@ -131,7 +131,7 @@ fn ties_go_to_the_primary_metric_and_then_to_the_older() {
         }
         manifest.evaluations.insert(EvalId(id), eval);
     }
-    let promoted = decide(&mut manifest, 0, &Except(""));
+    let promoted = decide(&mut manifest, 0, &ArtifactsExcept(""));
     assert_eq!(promoted, [3, 1, 2].map(EvalId));
     let reason = |id: u32| {
         let decision = manifest.evaluations[&EvalId(id)].decision.as_ref().expect("decided");
@@ -146,13 +146,13 @@ fn ties_go_to_the_primary_metric_and_then_to_the_older() {
 #[test]
 fn a_score_that_is_not_finite_is_never_promoted() {
     for worst in [f64::NEG_INFINITY, f64::INFINITY, f64::NAN] {
-        let mut manifest = begun(|config| config.beam_width = 3);
-        let mut eval = completed(&mut manifest, EvalId(0));
+        let mut manifest = new_search(|config| config.beam_width = 3);
+        let mut eval = promotable_eval(&mut manifest, EvalId(0));
         let view = eval.root_relative.as_mut().expect("there");
         view.primary_delta = Some(worst);
         view.recommendation_summary.as_mut().expect("there").score = worst;
         manifest.evaluations.insert(EvalId(0), eval);
-        assert_eq!(decide(&mut manifest, 0, &Except("")), []);
+        assert_eq!(decide(&mut manifest, 0, &ArtifactsExcept("")), []);
         let decision = manifest.evaluations[&EvalId(0)].decision.as_ref().expect("decided");
         assert_eq!(
             (decision.passed_gate, decision.promotion_reason),

@@ -1,0 +1,74 @@
+//! Atomic replacement of small files: temporary file, sync, rename, sync of the directory.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::RunError;
+
+/// Beginning of the names of files that are not whole yet.
+pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// Removes what killed processes left unfinished in a directory, which is this process's by now.
+pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let unfinished = entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
+        if unfinished && entry.file_type()?.is_file() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces `path` by the JSON text of `value`. A reader sees the old or the new text, never a part.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
+        action: "encode",
+        path: path.to_owned(),
+        source: error.into(),
+    })?;
+    bytes.push(b'\n');
+    replace(path, &bytes).map_err(|source| RunError::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Replaces `path` by `bytes`, atomically and durably.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut temporary = tempfile::Builder::new()
+        .prefix(TEMPORARY_PREFIX)
+        .permissions(mode(0o644))
+        .tempfile_in(directory)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
+}
+
+fn mode(mode: u32) -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_unfinished_is_swept() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("manifest.json");
+        replace(&path, b"{}").expect("written");
+        let unfinished = temp.path().join(format!("{TEMPORARY_PREFIX}left"));
+        std::fs::write(&unfinished, b"{").expect("written");
+        std::fs::create_dir(temp.path().join(".tmp-directory")).expect("made");
+        remove_unfinished(temp.path()).expect("swept");
+        let left = [&path, &temp.path().join(".tmp-directory"), &unfinished].map(|p| p.exists());
+        assert_eq!(left, [true, true, false]);
+    }
+}

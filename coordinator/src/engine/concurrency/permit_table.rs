@@ -1,0 +1,294 @@
+//! Who has a ticket, and who waits for one. Pure: time and what the run knows arrive with the calls.
+//!
+//! An execution is where its last mark says, whoever told it: itself with a question, or a hello.
+//! Marks only grow, so that it makes no difference in which order, or how often, they are heard.
+//!
+//! ```text
+//! waiting, asked here            has none: it has given up every earlier question
+//! waiting, shown by a hello      may have one: a former coordinator's answer may be on its way
+//! running                        has one
+//! over, or a later stage         has none of this stage
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rollout_protocol::id::{ExecId, ItemId};
+use rollout_protocol::spec::eval::{CommandKind, EvalStage};
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// What is bounded. What is absent has no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConcurrencyLimits {
+    /// Commands of [`CommandKind::Llm`] at once.
+    pub llm: Option<u32>,
+    /// Commands of [`CommandKind::Sweep`] at once.
+    pub sweeps: Option<u32>,
+    /// From the start of one command of [`CommandKind::Llm`] to that of the next, at least.
+    pub interval: Option<Duration>,
+}
+
+impl ConcurrencyLimits {
+    fn limit_for(&self, kind: CommandKind) -> usize {
+        let cap = match kind {
+            CommandKind::Llm => self.llm,
+            CommandKind::Sweep => self.sweeps,
+        };
+        cap.map_or(usize::MAX, |cap| usize::try_from(cap).unwrap_or(usize::MAX))
+    }
+}
+
+/// How the run stands to an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum HolderStatus {
+    /// It was not heard of.
+    Unknown,
+    /// It runs, as far as is known.
+    Open,
+    /// It is reported or lost.
+    Closed,
+}
+
+/// Who gets a ticket next.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Waiter {
+    Execution(ExecId),
+    Ideas,
+}
+
+/// The tickets of a run.
+#[derive(Debug)]
+pub(super) struct PermitTable<T> {
+    caps: ConcurrencyLimits,
+    /// It is known who may have tickets of former sittings.
+    open: bool,
+    executions: BTreeMap<ExecId, HolderEntry>,
+    /// Executions that the last hellos of living workers show.
+    shown: BTreeSet<ExecId>,
+    /// Commands for ideas that wait, in their order.
+    ideas: BTreeMap<u64, oneshot::Sender<T>>,
+    /// Commands for ideas that have a ticket.
+    writing: usize,
+    next_order: u64,
+    /// When the next start may come.
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct HolderEntry {
+    item: ItemId,
+    mark: StageProgress,
+    /// Its place in the line, when it asked here.
+    place: Option<WaitingRequest>,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    order: u64,
+    reply: oneshot::Sender<ClaimAnswer>,
+}
+
+impl HolderEntry {
+    /// Whether it has a ticket of a kind, or may have one.
+    fn holds(&self, kind: CommandKind) -> bool {
+        let has = match self.mark.step {
+            StageStep::Waiting => self.place.is_none(),
+            StageStep::Running => true,
+            StageStep::Over => false,
+        };
+        has && self.mark.stage.kind() == Some(kind)
+    }
+
+    /// Moves on. Whether that is news.
+    fn advance(&mut self, mark: StageProgress) -> bool {
+        let further = mark > self.mark;
+        if further {
+            (self.mark, self.place) = (mark, None);
+        }
+        further
+    }
+}
+
+impl<T> PermitTable<T> {
+    pub(super) fn new(caps: ConcurrencyLimits) -> Self {
+        Self {
+            caps,
+            open: false,
+            executions: BTreeMap::new(),
+            shown: BTreeSet::new(),
+            ideas: BTreeMap::new(),
+            writing: 0,
+            next_order: 0,
+            due: None,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Everybody who may have a ticket of a former sitting was heard, if there was one.
+    pub(super) fn open(&mut self, now: Instant, is_first: bool) {
+        self.open = true;
+        if !is_first {
+            // A command may have been started just before the end of the former sitting.
+            self.due = self.caps.interval.map(|interval| now + interval);
+        }
+    }
+
+    /// An execution asks for the ticket of a stage. A question that is asked again keeps its place.
+    pub(super) fn request(
+        &mut self,
+        item: ItemId,
+        exec: ExecId,
+        stage: EvalStage,
+        reply: oneshot::Sender<ClaimAnswer>,
+    ) {
+        let mark = StageProgress { stage, step: StageStep::Waiting };
+        let order = self.next_order();
+        let entry = self.executions.entry(exec).or_insert(HolderEntry { item, mark, place: None });
+        entry.advance(mark);
+        if entry.mark == mark {
+            let order = entry.place.take().map_or(order, |place| place.order);
+            entry.place = Some(WaitingRequest { order, reply });
+        } else if entry.mark == (StageProgress { step: StageStep::Running, ..mark }) {
+            // The answer was lost on its way. Another question than this one is a late one.
+            let _asks_again = reply.send(ClaimAnswer::Run);
+        }
+    }
+
+    /// An execution says that a stage is over.
+    pub(super) fn end(&mut self, exec: ExecId, stage: EvalStage) {
+        if let Some(entry) = self.executions.get_mut(&exec) {
+            entry.advance(StageProgress { stage, step: StageStep::Over });
+        }
+    }
+
+    /// What the last hellos show: with each execution whether its worker is known to live.
+    pub(super) fn update_from_heartbeats(&mut self, lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>) {
+        self.shown.clear();
+        for (item, exec, mark, lives) in lines {
+            if lives {
+                self.shown.insert(exec);
+            }
+            let new = || HolderEntry { item, mark, place: None };
+            self.executions.entry(exec).or_insert_with(new).advance(mark);
+        }
+    }
+
+    /// A command for ideas waits for its ticket.
+    pub(super) fn request_for_ideas(&mut self, reply: oneshot::Sender<T>) {
+        let order = self.next_order();
+        self.ideas.insert(order, reply);
+    }
+
+    /// A command for ideas has ended.
+    pub(super) fn end_ideas(&mut self) {
+        self.writing -= 1;
+    }
+
+    /// Hands out what there is. Gives the commands for ideas that have a ticket now.
+    pub(super) fn grant(
+        &mut self,
+        now: Instant,
+        standing: impl Fn(&ItemId, &ExecId) -> HolderStatus,
+    ) -> Vec<oneshot::Sender<T>> {
+        self.prune(&standing);
+        let mut ideas = Vec::new();
+        if !self.open {
+            return ideas;
+        }
+        for kind in [CommandKind::Llm, CommandKind::Sweep] {
+            let mut line = self.waiters(kind, &standing).into_iter();
+            while self.may_start(kind, now)
+                && let Some((order, who)) = line.next()
+            {
+                let has = match who {
+                    Waiter::Execution(exec) => self.grant_to(&exec),
+                    Waiter::Ideas => {
+                        ideas.extend(self.ideas.remove(&order));
+                        self.writing += 1;
+                        true
+                    }
+                };
+                if has && kind == CommandKind::Llm {
+                    self.due = self.caps.interval.map(|interval| now + interval);
+                }
+            }
+        }
+        ideas
+    }
+
+    /// When handing out is worth another try although nothing happens.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let waits = |entry: &HolderEntry| {
+            entry.place.is_some() && entry.mark.stage.kind() == Some(CommandKind::Llm)
+        };
+        let waits = !self.ideas.is_empty() || self.executions.values().any(waits);
+        self.due.filter(|due| self.open && waits && *due > now)
+    }
+
+    /// Whether somebody waits.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.ideas.is_empty() || self.executions.values().any(|entry| entry.place.is_some())
+    }
+
+    fn next_order(&mut self) -> u64 {
+        self.next_order += 1;
+        self.next_order
+    }
+
+    /// Forgets executions that are over, and questions that nobody asks any more.
+    fn prune(&mut self, standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus) {
+        let shown = &self.shown;
+        self.executions.retain(|exec, entry| {
+            let asks = entry.place.as_ref().is_some_and(|place| !place.reply.is_closed());
+            match standing(&entry.item, exec) {
+                HolderStatus::Open => true,
+                HolderStatus::Unknown => asks || shown.contains(exec),
+                HolderStatus::Closed => shown.contains(exec),
+            }
+        });
+        self.ideas.retain(|_, reply| !reply.is_closed());
+    }
+
+    /// Those who wait for a ticket and would take it now, in their order.
+    fn waiters(
+        &self,
+        kind: CommandKind,
+        standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus,
+    ) -> BTreeMap<u64, Waiter> {
+        let executions = self.executions.iter().filter_map(|(exec, entry)| {
+            let place = entry.place.as_ref()?;
+            let takes = entry.mark.stage.kind() == Some(kind)
+                && !place.reply.is_closed()
+                && standing(&entry.item, exec) == HolderStatus::Open;
+            takes.then_some((place.order, Waiter::Execution(*exec)))
+        });
+        let ideas = self.ideas.keys().filter(|_| kind == CommandKind::Llm);
+        executions.chain(ideas.map(|order| (*order, Waiter::Ideas))).collect()
+    }
+
+    fn may_start(&self, kind: CommandKind, now: Instant) -> bool {
+        let ideas = if kind == CommandKind::Llm { self.writing } else { 0 };
+        let held = self.executions.values().filter(|entry| entry.holds(kind)).count() + ideas;
+        let is_due = kind != CommandKind::Llm || self.due.is_none_or(|due| due <= now);
+        held < self.caps.limit_for(kind) && is_due
+    }
+
+    /// Answers an execution. Whether it has its ticket now: one that asks no longer keeps its place.
+    fn grant_to(&mut self, exec: &ExecId) -> bool {
+        let Some(entry) = self.executions.get_mut(exec) else { return false };
+        let Some(WaitingRequest { reply, .. }) = entry.place.take() else { return false };
+        // Sent or not: it may have been read.
+        let _asks_again = reply.send(ClaimAnswer::Run);
+        entry.mark.step = StageStep::Running;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

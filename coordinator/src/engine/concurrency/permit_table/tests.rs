@@ -1,0 +1,405 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const STAGES: [EvalStage; 4] =
+    [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
+const SECOND: Duration = Duration::from_secs(1);
+
+fn exec(n: usize) -> ExecId {
+    ExecId::from_bytes([u8::try_from(n).expect("few"); 16])
+}
+
+fn item(n: usize) -> ItemId {
+    ItemId::for_eval(
+        "search",
+        u32::try_from(n).expect("few"),
+        (0, 0),
+        1,
+        &rollout_protocol::digest::Digest::sha256(b"spec"),
+    )
+}
+
+fn always_open(_: &ItemId, _: &ExecId) -> HolderStatus {
+    HolderStatus::Open
+}
+
+/// What an execution does in truth.
+#[derive(Debug, Default)]
+enum SimulatedStatus {
+    #[default]
+    Nothing,
+    /// Asked with this question last.
+    Waits(Option<oneshot::Receiver<ClaimAnswer>>),
+    Runs,
+    /// It was reported, or its worker died.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+struct SimulatedExecution {
+    /// Index of its stage.
+    at: usize,
+    does: SimulatedStatus,
+    over: bool,
+}
+
+impl SimulatedExecution {
+    fn mark(&self) -> Option<StageProgress> {
+        let step = match self.does {
+            SimulatedStatus::Nothing if self.over => StageStep::Over,
+            SimulatedStatus::Nothing | SimulatedStatus::Gone => return None,
+            SimulatedStatus::Waits(_) => StageStep::Waiting,
+            SimulatedStatus::Runs => StageStep::Running,
+        };
+        Some(StageProgress { stage: STAGES[self.at], step })
+    }
+}
+
+/// Executions on workers, a coordinator, and what is on its way between them.
+struct LimiterSimulation {
+    now: Instant,
+    table: PermitTable<()>,
+    caps: ConcurrencyLimits,
+    executions: Vec<SimulatedExecution>,
+    standing: Vec<HolderStatus>,
+    /// Workers that died.
+    dead: Vec<bool>,
+    /// The last hello of each worker.
+    hellos: Vec<Vec<(usize, StageProgress)>>,
+    /// Workers that said a hello in this sitting which the coordinator saw.
+    said: Vec<bool>,
+    heard: Vec<bool>,
+    asks: Vec<(usize, EvalStage, oneshot::Sender<ClaimAnswer>)>,
+    ends: Vec<(usize, EvalStage)>,
+    waiting_ideas: Vec<oneshot::Receiver<()>>,
+    ideas: usize,
+    started: Option<Instant>,
+}
+
+const EXECUTIONS: usize = 12;
+const WORKERS: usize = 2;
+
+impl LimiterSimulation {
+    fn new(caps: ConcurrencyLimits) -> Self {
+        let mut table = PermitTable::new(caps);
+        let now = Instant::now();
+        table.open(now, true);
+        Self {
+            now,
+            table,
+            caps,
+            executions: (0..EXECUTIONS).map(|_| SimulatedExecution::default()).collect(),
+            standing: vec![HolderStatus::Unknown; EXECUTIONS],
+            dead: vec![false; WORKERS],
+            hellos: vec![Vec::new(); WORKERS],
+            said: vec![false; WORKERS],
+            heard: vec![false; WORKERS],
+            asks: Vec::new(),
+            ends: Vec::new(),
+            waiting_ideas: Vec::new(),
+            ideas: 0,
+            started: None,
+        }
+    }
+
+    /// It asks, for the first time or again. Questions before this one are never heard answered.
+    fn ask(&mut self, n: usize) {
+        let execution = &mut self.executions[n];
+        match execution.does {
+            SimulatedStatus::Gone | SimulatedStatus::Runs => return,
+            SimulatedStatus::Waits(_) => {}
+            SimulatedStatus::Nothing if !execution.over => {}
+            SimulatedStatus::Nothing if execution.at + 1 == STAGES.len() => return self.report(n),
+            SimulatedStatus::Nothing => (execution.at, execution.over) = (execution.at + 1, false),
+        }
+        let stage = STAGES[execution.at];
+        if stage.kind().is_none() {
+            execution.does = SimulatedStatus::Runs;
+            return;
+        }
+        let (reply, question) = oneshot::channel();
+        execution.does = SimulatedStatus::Waits(Some(question));
+        self.asks.push((n, stage, reply));
+    }
+
+    fn read_answer(&mut self, n: usize) {
+        let SimulatedStatus::Waits(question) = &mut self.executions[n].does else { return };
+        match question.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(ClaimAnswer::Run)) => self.executions[n].does = SimulatedStatus::Runs,
+            Some(Err(oneshot::error::TryRecvError::Closed)) => *question = None,
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, n: usize) {
+        let execution = &mut self.executions[n];
+        if matches!(execution.does, SimulatedStatus::Runs) {
+            (execution.does, execution.over) = (SimulatedStatus::Nothing, true);
+            self.ends.push((n, STAGES[execution.at]));
+        }
+    }
+
+    fn report(&mut self, n: usize) {
+        self.executions[n].does = SimulatedStatus::Gone;
+        self.standing[n] = HolderStatus::Closed;
+    }
+
+    fn deliver(&mut self, which: usize) {
+        let asks = self.asks.len();
+        if asks > 0 {
+            let (n, stage, reply) = self.asks.swap_remove(which % asks);
+            self.table.request(item(n), exec(n), stage, reply);
+        }
+    }
+
+    fn deliver_end(&mut self, which: usize, again: bool) {
+        let ends = self.ends.len();
+        if ends > 0 {
+            let (n, stage) = self.ends[which % ends];
+            self.table.end(exec(n), stage);
+            if !again {
+                self.ends.swap_remove(which % ends);
+            }
+        }
+    }
+
+    fn send_heartbeat(&mut self, worker: usize) {
+        if self.dead[worker] {
+            return;
+        }
+        let own = self.executions.iter().enumerate().filter(|(n, _)| n % WORKERS == worker);
+        self.hellos[worker] = own.filter_map(|(n, one)| Some((n, one.mark()?))).collect();
+        self.said[worker] = true;
+    }
+
+    fn read_heartbeats(&mut self) {
+        let lines = self.hellos.iter().zip(&self.dead).flat_map(|(hello, dead)| {
+            hello.iter().map(|(n, mark)| (item(*n), exec(*n), *mark, !*dead))
+        });
+        self.table.update_from_heartbeats(lines);
+        self.heard = self.said.clone();
+    }
+
+    fn kill(&mut self, worker: usize) {
+        self.dead[worker] = true;
+        for (_, one) in
+            self.executions.iter_mut().enumerate().filter(|(n, _)| n % WORKERS == worker)
+        {
+            one.does = SimulatedStatus::Gone;
+        }
+    }
+
+    /// The coordinator dies with its commands, and another begins.
+    fn restart(&mut self) {
+        self.table = PermitTable::new(self.caps);
+        (self.waiting_ideas, self.ideas) = (Vec::new(), 0);
+        (self.said, self.heard) = (vec![false; WORKERS], vec![false; WORKERS]);
+    }
+
+    /// Opens when everybody who lives was heard.
+    fn try_open(&mut self) {
+        let all = self.heard.iter().zip(&self.dead).all(|(heard, dead)| *heard || *dead);
+        if all && !self.table.is_open() {
+            self.table.open(self.now, false);
+        }
+    }
+
+    fn running(&self, kind: CommandKind) -> usize {
+        let runs = |one: &&SimulatedExecution| {
+            matches!(one.does, SimulatedStatus::Runs) && STAGES[one.at].kind() == Some(kind)
+        };
+        let ideas = if kind == CommandKind::Llm { self.ideas } else { 0 };
+        self.executions.iter().filter(runs).count() + ideas
+    }
+
+    fn granted(&self) -> Vec<(ExecId, StageProgress)> {
+        let runs = |entry: &HolderEntry| {
+            entry.mark.step == StageStep::Running
+                && entry.mark.stage.kind() == Some(CommandKind::Llm)
+        };
+        let entries = self.table.executions.iter().filter(|(_, entry)| runs(entry));
+        entries.map(|(exec, entry)| (*exec, entry.mark)).collect()
+    }
+
+    fn grant(&mut self) {
+        let before = self.granted();
+        let standing = self.standing.clone();
+        let known = |_: &ItemId, exec: &ExecId| standing[usize::from(exec.as_bytes()[0])];
+        let ideas = self.table.grant(self.now, known);
+        let mut starts = self.granted().iter().filter(|one| !before.contains(one)).count();
+        for reply in ideas {
+            starts += 1;
+            if reply.send(()).is_err() {
+                self.table.end_ideas();
+            }
+        }
+        self.waiting_ideas.retain_mut(|ticket| match ticket.try_recv() {
+            Ok(()) => {
+                self.ideas += 1;
+                false
+            }
+            Err(_) => true,
+        });
+        let Some(interval) = self.caps.interval.filter(|_| starts > 0) else { return };
+        assert_eq!(starts, 1, "more than one start at once");
+        assert!(self.started.is_none_or(|last| self.now - last >= interval), "starts too early");
+        self.started = Some(self.now);
+    }
+
+    fn step(&mut self, what: u8, which: usize) {
+        let n = which % EXECUTIONS;
+        self.now += Duration::from_millis(300);
+        match what {
+            0..=3 => self.ask(n),
+            4..=7 => self.deliver(which),
+            8..=11 => self.read_answer(n),
+            12..=14 => self.finish(n),
+            15 => self.deliver_end(which, false),
+            16 => self.deliver_end(which, true),
+            17 if which < 8 => self.report(n),
+            18..=19 => self.send_heartbeat(which % WORKERS),
+            20..=21 => {
+                self.read_heartbeats();
+                self.try_open();
+            }
+            22..=23 if self.standing[n] == HolderStatus::Unknown => self.standing[n] = HolderStatus::Open,
+            22..=27 => self.grant(),
+            28 if which == 0 => self.kill(0),
+            28..=29 => {
+                self.restart();
+                // Everybody is heard soon.
+                (0..which % 3).for_each(|worker| self.send_heartbeat(worker % WORKERS));
+            }
+            30 => {
+                let (give, given) = oneshot::channel();
+                self.table.request_for_ideas(give);
+                self.waiting_ideas.push(given);
+            }
+            _ if self.ideas > 0 => {
+                self.ideas -= 1;
+                self.table.end_ideas();
+            }
+            _ => {}
+        }
+        for kind in [CommandKind::Llm, CommandKind::Sweep] {
+            assert!(self.running(kind) <= self.caps.limit_for(kind), "too many of {kind:?}");
+        }
+    }
+
+    /// Everything that is on its way arrives, and everybody goes on.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            (0..WORKERS).for_each(|worker| self.send_heartbeat(worker));
+            self.read_heartbeats();
+            self.try_open();
+            for n in 0..EXECUTIONS {
+                self.finish(n);
+                self.ask(n);
+                let dead = matches!(self.executions[n].does, SimulatedStatus::Gone);
+                self.standing[n] = if dead { HolderStatus::Closed } else { HolderStatus::Open };
+            }
+            (0..self.asks.len()).for_each(|_| self.deliver(0));
+            (0..self.ends.len()).for_each(|_| self.deliver_end(0, false));
+            (0..self.ideas).for_each(|_| self.table.end_ideas());
+            self.ideas = 0;
+            self.grant();
+            (0..EXECUTIONS).for_each(|n| self.read_answer(n));
+            self.now += SECOND;
+        }
+        assert!(self.executions.iter().all(|one| matches!(one.does, SimulatedStatus::Gone)), "not all ended");
+        assert!(self.waiting_ideas.is_empty(), "commands for ideas wait");
+    }
+}
+
+fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
+    proptest::collection::vec((0..32u8, 0..64usize), 0..600)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever is asked, answered, lost, said twice or late, and whoever dies.
+    #[test]
+    fn there_are_never_more_than_may_be_and_everybody_gets_a_turn(
+        llm in proptest::option::of(1..3u32),
+        sweeps in proptest::option::of(1..3u32),
+        interval in proptest::option::of(Just(SECOND)),
+        schedule in schedules(),
+    ) {
+        let mut world = LimiterSimulation::new(ConcurrencyLimits { llm, sweeps, interval });
+        for (what, which) in schedule {
+            world.step(what, which);
+        }
+        world.settle();
+    }
+}
+
+fn ask(table: &mut PermitTable<()>, n: usize, stage: EvalStage) -> oneshot::Receiver<ClaimAnswer> {
+    let (reply, answer) = oneshot::channel();
+    table.request(item(n), exec(n), stage, reply);
+    answer
+}
+
+#[test]
+fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
+    let now = Instant::now();
+    table.open(now, true);
+    let mut first = ask(&mut table, 0, EvalStage::Sweep);
+    let mut second = ask(&mut table, 1, EvalStage::Sweep);
+    let mut third = ask(&mut table, 2, EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert_eq!((first.try_recv().is_ok(), second.try_recv().is_ok()), (true, false));
+    let mut second = ask(&mut table, 1, EvalStage::Sweep);
+    // It did not hear the answer.
+    assert!(ask(&mut table, 0, EvalStage::Sweep).try_recv().is_ok());
+    table.end(exec(0), EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert_eq!((second.try_recv().is_ok(), third.try_recv().is_ok()), (true, false));
+    // Reported, or lost.
+    let closed = |_: &ItemId, one: &ExecId| match *one == exec(1) {
+        true => HolderStatus::Closed,
+        false => HolderStatus::Open,
+    };
+    table.grant(now, closed);
+    assert!(third.try_recv().is_ok());
+}
+
+#[test]
+fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
+    let now = Instant::now();
+    let mut asks = ask(&mut table, 0, EvalStage::Sweep);
+    let running = StageProgress { stage: EvalStage::Sweep, step: StageStep::Running };
+    table.update_from_heartbeats([(item(1), exec(1), running, true)].into_iter());
+    table.grant(now, always_open);
+    assert!(asks.try_recv().is_err(), "not open");
+    table.open(now, false);
+    table.grant(now, always_open);
+    assert!(asks.try_recv().is_err(), "another has it");
+    table.end(exec(1), EvalStage::Sweep);
+    table.grant(now, |_, _| HolderStatus::Unknown);
+    assert!(asks.try_recv().is_err(), "whose it would be is not known");
+    table.grant(now, always_open);
+    assert!(asks.try_recv().is_ok());
+}
+
+#[test]
+fn starts_are_spread_over_the_minute_also_after_a_restart() {
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits { interval: Some(SECOND), ..ConcurrencyLimits::default() });
+    let now = Instant::now();
+    table.open(now, false);
+    assert_eq!(table.next_due(now), None, "nobody waits");
+    let mut review = ask(&mut table, 0, EvalStage::Review);
+    let (give, mut ideas) = oneshot::channel();
+    table.request_for_ideas(give);
+    assert!(table.grant(now, always_open).is_empty() && review.try_recv().is_err());
+    assert_eq!(table.next_due(now), Some(now + SECOND));
+    assert!(table.grant(now + SECOND, always_open).is_empty() && review.try_recv().is_ok());
+    let mut sweep = ask(&mut table, 1, EvalStage::Sweep);
+    assert!(table.grant(now + SECOND, always_open).is_empty() && sweep.try_recv().is_ok());
+    let given = table.grant(now + 2 * SECOND, always_open);
+    given.into_iter().for_each(|ticket| ticket.send(()).expect("waited for"));
+    assert!(ideas.try_recv().is_ok());
+}

@@ -1,0 +1,100 @@
+//! Hellos: what lives, and what is first heard of by them.
+
+use rollout_protocol::id::WorkerId;
+use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
+
+use super::Core;
+use super::worker_liveness::ExecutionLastSeen;
+use super::handle::CoreOutput;
+use super::input::InputTime;
+use super::record::{SeenExecution, JournalRecord};
+
+impl Core {
+    /// Takes in the last hello of every worker.
+    pub(super) fn on_heartbeats(&mut self, now: InputTime, hellos: Vec<ReceivedHeartbeat>, out: &mut impl CoreOutput) {
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        elsewhere.record_poll(now.monotonic_ms);
+        for ReceivedHeartbeat { hello, age } in hellos {
+            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            if let Some(elsewhere) = &mut self.elsewhere {
+                elsewhere.record_sign_of_life(now.monotonic_ms, &hello.worker, age, hello.gone);
+            }
+            self.on_heartbeat(now, &hello.worker, age, &hello.executions, out);
+        }
+        self.prune_old_executions(now);
+        self.answer_deferred_claims(now, out);
+        self.reclaim(now, out);
+    }
+
+    fn on_heartbeat(
+        &mut self,
+        now: InputTime,
+        worker: &WorkerId,
+        age: u64,
+        executions: &[ActiveExecution],
+        out: &mut impl CoreOutput,
+    ) {
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        // By our own clock: the queue's may have been set.
+        let said = now.monotonic_ms.saturating_sub(age);
+        let at = elsewhere.workers.get(worker).map_or(said, |before| said.max(*before));
+        elsewhere.workers.insert(worker.clone(), at);
+        // What a silent worker ran when it was last heard proves nothing now.
+        if now.monotonic_ms.saturating_sub(at) >= elsewhere.times.silence {
+            return;
+        }
+        let (mut heard, run) = (Vec::new(), self.settings.run);
+        for running in executions.iter().filter(|running| running.run == run) {
+            if let Some(execution) = self.on_shown_execution(now, at, running, out) {
+                heard.push(execution);
+            }
+        }
+        if !heard.is_empty() {
+            let worker = worker.clone();
+            self.commit(now, JournalRecord::Heard { worker, executions: heard }, out);
+        }
+    }
+
+    /// A live worker shows an execution; returned when the journal has to hear of it.
+    fn on_shown_execution(
+        &mut self,
+        now: InputTime,
+        at: u64,
+        running: &ActiveExecution,
+        out: &mut impl CoreOutput,
+    ) -> Option<SeenExecution> {
+        let ActiveExecution { item, try_id, exec, claiming, .. } = *running;
+        let elsewhere = self.elsewhere.as_mut()?;
+        let round = elsewhere.round;
+        elsewhere.shown.insert(exec, ExecutionLastSeen { at, round });
+        if claiming {
+            elsewhere.asking.insert(item, at);
+            return None;
+        }
+        let row = self.rows.get(&item).filter(|row| row.current.n > 0)?;
+        let known = row.executions.iter().find(|known| known.exec == exec);
+        if known.is_some_and(|known| !known.may_run()) {
+            return None;
+        }
+        if let Some(unwanted) = self.stop_urgency(row, try_id) {
+            let is_over = row.is_settled() || try_id < row.floor;
+            let heard =
+                (known.is_none() && !is_over).then_some(SeenExecution { item, try_id, exec });
+            self.send_stop(now, exec, unwanted, out);
+            return heard;
+        }
+        known.is_none().then_some(SeenExecution { item, try_id, exec })
+    }
+
+    /// Keeps what is remembered of single executions in proportion to what runs.
+    fn prune_old_executions(&mut self, now: InputTime) {
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        let (now, lease, round) = (now.monotonic_ms, elsewhere.times.lease, elsewhere.round);
+        let recent = |at: u64| at.saturating_add(lease) > now;
+        elsewhere.shown.retain(|_, shown| shown.round == round || recent(shown.at));
+        elsewhere.asking.retain(|_, at| recent(*at));
+        elsewhere.forget_signs(now);
+        let shown = &elsewhere.shown;
+        elsewhere.unwanted.retain(|exec, due| shown.contains_key(exec) || recent(*due));
+    }
+}

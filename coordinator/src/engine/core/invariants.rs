@@ -1,0 +1,90 @@
+//! What must hold after every step. Called by tests and in debug builds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::id::ItemId;
+
+use super::Core;
+use super::merge;
+use super::item::{ItemEntry, ItemStatus};
+
+/// A broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("broken invariant: {0}")]
+pub struct InvariantViolation(String);
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), InvariantViolation> {
+    if holds { Ok(()) } else { Err(InvariantViolation(what())) }
+}
+
+impl Core {
+    /// Checks every invariant that the state alone can show.
+    ///
+    /// # Errors
+    /// The first one that does not hold.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        let offered = self.rows.values().filter(|row| row.state == ItemStatus::Offered).count();
+        ensure(offered == self.in_flight, || {
+            format!("{offered} items offered, {} counted", self.in_flight)
+        })?;
+        let permits = self.settings.permits.max(self.inherited);
+        ensure(!self.dispatching || offered <= permits, || {
+            format!("{offered} permits of {permits}")
+        })?;
+        let planned = self.rows.values().filter(|row| row.ordinal.is_some());
+        let (settled, unsettled): (Vec<_>, Vec<_>) = planned.partition(|row| row.is_settled());
+        ensure((settled.len(), unsettled.len()) == (self.settled, self.unsettled), || {
+            "settled and unsettled items are miscounted".to_owned()
+        })?;
+        self.rows.iter().try_for_each(|(item, row)| self.check_item(*item, row))?;
+        self.check_ready_queue()?;
+        self.check_offered_items()
+    }
+
+    fn check_item(&self, item: ItemId, row: &ItemEntry) -> Result<(), InvariantViolation> {
+        let (settled, known) = (row.is_settled(), !row.executions.is_empty());
+        ensure(!settled || !known, || format!("settled item {item} keeps executions"))?;
+        ensure(merge::winning_execution(row).is_none(), || format!("item {item} could be settled and is not"))?;
+        ensure(!merge::is_withheld(row) || row.has_open(), || {
+            format!("item {item} withholds a result for nothing")
+        })?;
+        ensure(settled || !row.cancelled || row.has_open(), || {
+            format!("item {item} is cancelled, and nothing of it is open")
+        })?;
+        ensure(self.disturbed.contains(&item) == known, || {
+            format!("item {item} is not where its executions are looked for")
+        })
+    }
+
+    /// What is owed is in line, once.
+    fn check_ready_queue(&self) -> Result<(), InvariantViolation> {
+        let line: Vec<ItemId> = self.ready.items().collect();
+        ensure(line.len() == self.ready.len(), || "the line is miscounted".to_owned())?;
+        let known: BTreeSet<ItemId> = line.iter().copied().collect();
+        ensure(known.len() == line.len(), || "an item is in line twice".to_owned())?;
+        let owed = |row: &ItemEntry| row.state == ItemStatus::Owed && row.ordinal.is_some() && !row.cancelled;
+        let mut owed = self.rows.iter().filter(|(_, row)| self.dispatching && owed(row));
+        owed.try_for_each(|(item, _)| {
+            ensure(known.contains(item), || format!("item {item} is owed and not in line"))
+        })
+    }
+
+    /// What is offered is watched.
+    fn check_offered_items(&self) -> Result<(), InvariantViolation> {
+        let Some(elsewhere) = &self.elsewhere else { return Ok(()) };
+        ensure(elsewhere.flights.len() == self.in_flight, || {
+            format!("{} of {} offers are watched", elsewhere.flights.len(), self.in_flight)
+        })?;
+        let mut unstarted = BTreeMap::new();
+        for (item, flight) in &elsewhere.flights {
+            let current = self.rows.get(item).map(|row| row.current);
+            ensure(current == Some(flight.try_id), || {
+                format!("another try of item {item} is watched than offered")
+            })?;
+            if !flight.started {
+                *unstarted.entry(flight.class).or_insert(0usize) += 1;
+            }
+        }
+        ensure(unstarted == elsewhere.unstarted, || "unstarted offers are miscounted".to_owned())
+    }
+}

@@ -1,0 +1,242 @@
+//! What the core knows of one item.
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, TryId, WorkerId};
+use rollout_protocol::limits;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, ItemOutcome};
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::report::ResultBody;
+
+/// One item that was ever offered. Kept small: there is one for each item of the run.
+#[derive(Debug)]
+pub(super) struct ItemEntry {
+    /// Position in the plan's order; `None` while no plan names the item.
+    pub(super) ordinal: Option<u64>,
+    /// Size class.
+    pub(super) class: SizeClass,
+    /// What it needs of a worker.
+    pub(super) lane: u16,
+    /// Digest of what the item runs under.
+    pub(super) spec: Digest,
+    /// The newest try.
+    pub(super) current: TryId,
+    /// Results of tries below this never settle the item.
+    pub(super) floor: TryId,
+    pub(super) state: ItemStatus,
+    /// Infrastructure failures that count against the retry policy.
+    pub(super) failures: u32,
+    /// A user ended it: it settles when nothing of it is open.
+    pub(super) cancelled: bool,
+    /// The current try was offered to run alone on its worker.
+    pub(super) solo: bool,
+    /// Executions heard of; empty for an item that nothing ever disturbed.
+    pub(super) executions: Vec<KnownExecution>,
+}
+
+// A million items must fit into a gigabyte with everything else.
+const _: () = assert!(size_of::<ItemEntry>() <= 128);
+
+/// Where an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ItemStatus {
+    /// To be offered as soon as there is a permit.
+    Owed,
+    /// To be owed again later.
+    Waiting,
+    /// The current try is offered and holds a permit.
+    Offered,
+    /// Has its one settlement.
+    Settled(ItemOutcome),
+}
+
+/// An execution that was heard of.
+#[derive(Debug)]
+pub(super) struct KnownExecution {
+    pub(super) exec: ExecId,
+    pub(super) try_id: TryId,
+    /// Order of first hearing; negative when first heard of by its result.
+    pub(super) order: i64,
+    pub(super) worker: WorkerId,
+    /// It ran alone on its worker.
+    pub(super) solo: bool,
+    /// It belongs to a settlement before the item was reopened.
+    pub(super) former: bool,
+    pub(super) end: ExecutionState,
+}
+
+/// How a known execution stands.
+#[derive(Debug)]
+pub(super) enum ExecutionState {
+    /// No result, not lost.
+    Open,
+    /// Lost.
+    Lost(ExecutionLoss),
+    /// It reported. The report is kept whole while the item is unsettled.
+    Result {
+        spec: Digest,
+        /// It never settles the item.
+        void: Option<VoidReason>,
+        body: Box<ResultBody>,
+    },
+}
+
+/// Why a result cannot settle its item, whatever its try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum VoidReason {
+    /// It is an infrastructure failure that another try follows.
+    Retried,
+    /// It came after the item was cancelled.
+    Late,
+    /// It settled the item before that was reopened, or was superseded then.
+    Former,
+}
+
+/// An end without a verdict.
+#[derive(Debug)]
+pub(super) struct ExecutionLoss {
+    pub(super) reason: LostReason,
+    pub(super) phase: Option<Phase>,
+    pub(super) cost: f64,
+    pub(super) record: Option<BlobRef>,
+}
+
+impl ExecutionLoss {
+    /// The coordinator's own conclusion, which a report replaces.
+    pub(super) fn is_presumed(&self) -> bool {
+        matches!(self.reason, LostReason::Unreachable | LostReason::Outage)
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+impl ItemEntry {
+    pub(super) fn new(spec: Digest, try_id: TryId) -> Self {
+        Self {
+            ordinal: None,
+            class: SizeClass::default(),
+            lane: 0,
+            spec,
+            current: try_id,
+            floor: try_id,
+            state: ItemStatus::Owed,
+            failures: 0,
+            cancelled: false,
+            solo: false,
+            executions: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.state, ItemStatus::Settled(_))
+    }
+
+    /// Whether another execution could still report what settles the item.
+    pub(super) fn has_open(&self) -> bool {
+        self.executions.iter().any(KnownExecution::is_open)
+    }
+
+    /// Whether it was tried, and was neither offered nor settled since.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self.state, ItemStatus::Owed | ItemStatus::Waiting) && !self.cancelled
+    }
+
+    /// Executions that ended without settling the item, for which nobody else is to blame.
+    pub(super) fn ended_executions(&self) -> u32 {
+        let counts = |known: &&KnownExecution| match &known.end {
+            ExecutionState::Open => false,
+            ExecutionState::Lost(loss) => loss.reason.counts() && !known.former,
+            ExecutionState::Result { void, .. } => *void == Some(VoidReason::Retried),
+        };
+        count(self.executions.iter().filter(counts))
+    }
+
+    /// Executions that died with their worker.
+    pub(super) fn deaths(&self) -> u32 {
+        count(self.executions.iter().filter(|known| known.is_dead()))
+    }
+
+    /// Whether the item is suspected of killing its workers: it runs alone then.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.deaths() >= limits::DEATHS_BEFORE_SOLO
+    }
+
+    /// Whether it killed too many workers to be tried again.
+    pub(super) fn is_poisoned(&self) -> bool {
+        let alone = count(self.executions.iter().filter(|known| known.solo && known.is_dead()));
+        alone >= limits::SOLO_DEATHS || self.deaths() >= limits::MAX_DEATHS
+    }
+
+    /// The class in which it is offered.
+    pub(super) fn offered_class(&self) -> SizeClass {
+        if self.is_suspected() { SizeClass::SOLO } else { self.class }
+    }
+
+    pub(super) fn find(&mut self, exec: &ExecId) -> Option<&mut KnownExecution> {
+        self.executions.iter_mut().find(|known| known.exec == *exec)
+    }
+}
+
+impl KnownExecution {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.end, ExecutionState::Open)
+    }
+
+    fn is_dead(&self) -> bool {
+        !self.former && matches!(&self.end, ExecutionState::Lost(loss) if loss.reason.is_death())
+    }
+
+    /// Whether it may be running as far as its own words go: nobody has reported its end.
+    pub(super) fn may_run(&self) -> bool {
+        match &self.end {
+            ExecutionState::Open => true,
+            ExecutionState::Lost(loss) => loss.is_presumed(),
+            ExecutionState::Result { .. } => false,
+        }
+    }
+
+    /// Whether a verdict of it would be news.
+    pub(super) fn may_report(&self) -> bool {
+        !matches!(self.end, ExecutionState::Result { .. })
+    }
+
+    /// The store does not have the record of its result after all.
+    pub(super) fn lose_record(&mut self) {
+        if let ExecutionState::Result { void, body, .. } = &mut self.end {
+            void.get_or_insert(VoidReason::Retried);
+            body.record = None;
+        }
+    }
+
+    /// The order of executions of one item: by try, then by first hearing.
+    pub(super) fn order_key(&self) -> (TryId, i64) {
+        (self.try_id, self.order)
+    }
+
+    /// The execution as records show it.
+    pub(super) fn into_execution(self) -> Execution {
+        let (end, record, durations, timestamps) = match self.end {
+            ExecutionState::Open => (ExecutionEnd::Open, None, None, None),
+            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record }) => {
+                (ExecutionEnd::Lost { reason, phase, cost }, record, None, None)
+            }
+            ExecutionState::Result { body, .. } => {
+                let body = *body;
+                let end = ExecutionEnd::Reported { verdict: body.verdict };
+                (end, body.record, Some(body.durations), Some(body.timestamps))
+            }
+        };
+        Execution {
+            try_id: self.try_id,
+            exec: self.exec,
+            worker: self.worker,
+            end,
+            record,
+            durations,
+            timestamps,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Items that may be offered, in the order of their turns.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::offer::SizeClass;
+
+/// What decides whether an item can be offered now: its size class and its lane.
+pub(super) type ReadyKey = (SizeClass, u16);
+
+/// Owed items by kind. Of several kinds the first in line goes first; what was tried before comes
+/// before what was not, so that few items are half done.
+///
+/// An entry is a hint: whether the item is still owed is seen when its turn comes.
+#[derive(Debug, Default)]
+pub(super) struct ReadyQueue {
+    lines: BTreeMap<ReadyKey, ReadyBucket>,
+    len: usize,
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct ReadyBucket {
+    again: VecDeque<(u64, ItemId)>,
+    fresh: VecDeque<(u64, ItemId)>,
+}
+
+impl ReadyBucket {
+    fn len(&self) -> usize {
+        self.again.len() + self.fresh.len()
+    }
+
+    /// The turn of its first entry; smaller comes first.
+    fn turn(&self) -> Option<(bool, u64)> {
+        let again = self.again.front().map(|(turn, _)| (false, *turn));
+        again.or_else(|| self.fresh.front().map(|(turn, _)| (true, *turn)))
+    }
+}
+
+impl ReadyQueue {
+    /// Appends an item that was never offered.
+    pub(super) fn push_fresh(&mut self, kind: ReadyKey, item: ItemId) {
+        let turn = self.turn();
+        self.lines.entry(kind).or_default().fresh.push_back((turn, item));
+    }
+
+    /// Appends an item that was offered before.
+    pub(super) fn push_again(&mut self, kind: ReadyKey, item: ItemId) {
+        let turn = self.turn();
+        self.lines.entry(kind).or_default().again.push_back((turn, item));
+    }
+
+    fn turn(&mut self) -> u64 {
+        self.len += 1;
+        self.next += 1;
+        self.next
+    }
+
+    /// The next item of a kind that is allowed.
+    pub(super) fn pop(&mut self, allowed: impl Fn(ReadyKey) -> bool) -> Option<(ReadyKey, ItemId)> {
+        let lines = self.lines.iter().filter(|(kind, _)| allowed(**kind));
+        let (_, kind) = lines.filter_map(|(kind, line)| Some((line.turn()?, *kind))).min()?;
+        let line = self.lines.get_mut(&kind)?;
+        let (_, item) = line.again.pop_front().or_else(|| line.fresh.pop_front())?;
+        if line.len() == 0 {
+            self.lines.remove(&kind);
+        }
+        self.len -= 1;
+        Some((kind, item))
+    }
+
+    /// Entries of each kind.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (ReadyKey, usize)> + '_ {
+        self.lines.iter().map(|(kind, line)| (*kind, line.len()))
+    }
+
+    /// Every entry, in no order.
+    pub(super) fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
+        let lines = self.lines.values().flat_map(|line| line.again.iter().chain(&line.fresh));
+        lines.map(|(_, item)| *item)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes out every entry of a lane, in the order of their turns.
+    pub(super) fn take_lane(&mut self, lane: u16) -> Vec<ItemId> {
+        let mut taken = Vec::new();
+        for (_, line) in self.lines.extract_if(.., |(_, of), _| *of == lane) {
+            self.len -= line.len();
+            taken.extend(line.again.into_iter().map(|(turn, item)| (false, turn, item)));
+            taken.extend(line.fresh.into_iter().map(|(turn, item)| (true, turn, item)));
+        }
+        taken.sort_unstable();
+        taken.into_iter().map(|(_, _, item)| item).collect()
+    }
+
+    /// Takes out every entry, what was tried before first.
+    pub(super) fn take_all(&mut self) -> Vec<ItemId> {
+        let mut taken = Vec::with_capacity(self.len);
+        self.len = 0;
+        for line in std::mem::take(&mut self.lines).into_values() {
+            taken.extend(line.again.into_iter().map(|(turn, item)| (false, turn, item)));
+            taken.extend(line.fresh.into_iter().map(|(turn, item)| (true, turn, item)));
+        }
+        taken.sort_unstable();
+        taken.into_iter().map(|(_, _, item)| item).collect()
+    }
+}

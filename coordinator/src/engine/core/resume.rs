@@ -1,0 +1,136 @@
+//! The beginning of a sitting, and the items of its plan.
+
+use rollout_protocol::id::ItemId;
+use rollout_protocol::record::LostReason;
+
+use super::Core;
+use super::apply::NO_TRY;
+use super::effect::CoreEffect;
+use super::worker_liveness::WorkerLiveness;
+use super::handle::CoreOutput;
+use super::input::{NewItem, InputTime};
+use super::record::{JournalRecord, WithdrawnTry};
+use super::item::{KnownExecution, ItemEntry, ItemStatus};
+
+impl Core {
+    /// Takes in an item of the plan.
+    pub(super) fn plan(&mut self, now: InputTime, new: NewItem, out: &mut impl CoreOutput) {
+        let NewItem { item, ordinal, spec, class, lane } = new;
+        let Some(row) = self.rows.get_mut(&item) else {
+            let mut row = ItemEntry::new(spec, NO_TRY);
+            row.ordinal = Some(ordinal);
+            (row.class, row.lane) = (class, lane);
+            self.rows.insert(item, row);
+            self.ready.push_fresh((class, lane), item);
+            self.unsettled += 1;
+            return;
+        };
+        if row.ordinal.replace(ordinal).is_some() {
+            return;
+        }
+        (row.class, row.lane) = (class, lane);
+        if row.is_settled() {
+            self.settled += 1;
+            return;
+        }
+        self.unsettled += 1;
+        let (owed, respecified) = (self.dispatching && row.is_pending(), row.spec != spec);
+        if owed && !self.waits_on(now, &item) {
+            self.requeue_now(item);
+        }
+        if respecified {
+            self.commit(now, JournalRecord::Respecified { item, spec }, out);
+        }
+    }
+
+    /// A sitting begins where nothing of former sittings runs any more.
+    pub(super) fn resume_local(&mut self, now: InputTime, out: &mut impl CoreOutput) {
+        let mut open = Vec::new();
+        for item in &self.disturbed {
+            let executions = self.rows.get(item).map_or(&[][..], |row| &row.executions);
+            let executions = executions.iter().filter(|known| known.is_open());
+            open.extend(executions.map(|known| (*item, known.exec)));
+        }
+        for (item, exec) in open {
+            let reason = LostReason::ProcessDied;
+            self.commit(now, JournalRecord::Lost { item, exec, reason }, out);
+        }
+        let offered = self.offered(|_| true);
+        if !offered.is_empty() {
+            self.commit(now, JournalRecord::Withdrawn { tries: offered }, out);
+        }
+        self.queue_pending(now);
+    }
+
+    /// A sitting begins while executions of former sittings may still run.
+    pub(super) fn resume_remote(&mut self, now: InputTime, out: &mut impl CoreOutput) {
+        let unplanned = self.offered(|row| row.ordinal.is_none());
+        if !unplanned.is_empty() {
+            self.withdraw(now, unplanned, out);
+        }
+        let mut elsewhere = WorkerLiveness::new(now.monotonic_ms, &self.settings.bounds);
+        for (item, row) in self.rows.iter().filter(|(_, row)| row.state == ItemStatus::Offered) {
+            let of_current = |known: &KnownExecution| known.try_id == row.current && known.is_open();
+            let started = row.executions.iter().any(of_current);
+            let class = if row.solo { super::SizeClass::SOLO } else { row.class };
+            elsewhere.take_permit(now.monotonic_ms, *item, row.current, class, started);
+        }
+        elsewhere.flights.values_mut().for_each(|flight| flight.inherited = true);
+        self.elsewhere = Some(Box::new(elsewhere));
+        self.inherited = self.in_flight;
+        self.queue_pending(now);
+    }
+
+    /// Every offered item of a kind, in the order of the plan.
+    pub(super) fn offered(&self, kind: impl Fn(&ItemEntry) -> bool) -> Vec<WithdrawnTry> {
+        let offered = |row: &&ItemEntry| row.state == ItemStatus::Offered && kind(row);
+        let mut tries: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|(_, row)| offered(row))
+            .map(|(item, row)| (row.ordinal, *item, row.current))
+            .collect();
+        tries.sort_unstable();
+        tries.into_iter().map(|(_, item, try_id)| WithdrawnTry { item, try_id }).collect()
+    }
+
+    /// Takes offers out of the queue for good.
+    pub(super) fn withdraw(&mut self, now: InputTime, tries: Vec<WithdrawnTry>, out: &mut impl CoreOutput) {
+        let withdrawn = tries.clone();
+        self.commit(now, JournalRecord::Withdrawn { tries }, out);
+        let effects = withdrawn
+            .into_iter()
+            .map(|WithdrawnTry { item, try_id }| CoreEffect::Withdraw { item, try_id });
+        out.effects().extend(effects);
+    }
+
+    /// An item that a former sitting left may be offered at once.
+    fn requeue_now(&mut self, item: ItemId) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        row.state = ItemStatus::Owed;
+        self.ready.push_again((row.offered_class(), row.lane), item);
+    }
+
+    /// What former sittings left unfinished comes first, in the order of the plan.
+    fn queue_pending(&mut self, now: InputTime) {
+        self.waiting.clear();
+        let fresh = self.ready.take_all();
+        let mut owed: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|(_, row)| row.ordinal.is_some() && row.is_pending() && row.current.n > 0)
+            .map(|(item, row)| (row.ordinal, *item))
+            .collect();
+        owed.sort_unstable();
+        for (_, item) in owed {
+            if !self.waits_on(now, &item) {
+                self.requeue_now(item);
+            }
+        }
+        for item in fresh {
+            let Some(row) = self.rows.get(&item).filter(|row| row.current.n == 0) else { continue };
+            self.ready.push_fresh((row.class, row.lane), item);
+        }
+        self.dispatching = true;
+    }
+}

@@ -1,0 +1,111 @@
+//! Items that no registered worker could ever run.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::id::ItemId;
+
+use super::Core;
+use super::handle::CoreOutput;
+use super::input::InputTime;
+use super::record::{NamedItem, JournalRecord};
+use super::item::ItemEntry;
+
+/// Items of one record.
+const MAX_ITEMS_PER_RECORD: usize = 4096;
+
+/// A lane that nobody can run.
+#[derive(Debug)]
+pub(super) struct UnplaceableLane {
+    reason: String,
+    /// When its items are given up.
+    until: u64,
+    /// They were.
+    is_over: bool,
+}
+
+impl Core {
+    /// Lanes that no registered worker could ever run, why, and how many items wait in each.
+    pub fn unplaceable(&self) -> impl Iterator<Item = (u16, &str, usize)> {
+        self.closed.iter().map(|(lane, closed)| {
+            let of_lane = |((_, of), len): ((_, u16), usize)| if of == *lane { len } else { 0 };
+            let waiting = self.ready.kinds().map(of_lane).sum();
+            (*lane, closed.reason.as_str(), waiting)
+        })
+    }
+
+    pub(super) fn unplaceable_lanes(&mut self, now: InputTime, lanes: BTreeMap<u16, String>) {
+        let timeout = self.settings.bounds.unplaceable_timeout.as_millis();
+        let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
+        let mut former = std::mem::take(&mut self.closed);
+        for (lane, reason) in lanes {
+            // A lane whose reason only changed waits on.
+            let closed = former.remove(&lane).map_or_else(
+                || {
+                    let until = now.monotonic_ms.saturating_add(timeout);
+                    UnplaceableLane { reason: reason.clone(), until, is_over: false }
+                },
+                |closed| UnplaceableLane { reason: reason.clone(), ..closed },
+            );
+            self.closed.insert(lane, closed);
+        }
+    }
+
+    /// When the next lane is given up that was not yet.
+    pub(super) fn next_give_up_due(&self) -> Option<u64> {
+        let waits = |closed: &&UnplaceableLane| !closed.is_over;
+        self.closed.values().filter(waits).map(|closed| closed.until).min()
+    }
+
+    /// Gives up what waited too long for a worker that could run it.
+    pub(super) fn give_up_unplaceable(&mut self, now: InputTime, out: &mut impl CoreOutput) {
+        if self.closed.is_empty() {
+            return;
+        }
+        let due = |closed: &UnplaceableLane| closed.until <= now.monotonic_ms;
+        let lanes: Vec<u16> =
+            self.closed.iter().filter(|(_, closed)| due(closed)).map(|(lane, _)| *lane).collect();
+        for lane in lanes {
+            let first = self
+                .closed
+                .get_mut(&lane)
+                .is_some_and(|closed| !std::mem::replace(&mut closed.is_over, true));
+            let mut items = self.ready.take_lane(lane);
+            if first {
+                items.extend(self.unstarted_of_lane(now, lane));
+            }
+            self.give_up_lane(now, lane, items, out);
+        }
+    }
+
+    /// Offers of a lane that nobody has taken.
+    fn unstarted_of_lane(&self, now: InputTime, lane: u16) -> Vec<ItemId> {
+        let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
+        let of_lane = |item: &&ItemId| {
+            self.rows.get(*item).is_some_and(|row| {
+                row.lane == lane && !elsewhere.is_held(now.monotonic_ms, item, row)
+            })
+        };
+        elsewhere.flights.keys().filter(of_lane).copied().collect()
+    }
+
+    fn give_up_lane(&mut self, now: InputTime, lane: u16, items: Vec<ItemId>, out: &mut impl CoreOutput) {
+        let Some(closed) = self.closed.get(&lane) else { return };
+        let message = format!("no registered worker can run it: {}", closed.reason);
+        let kind = ErrorType::EnvironmentResourceAllocationFailed;
+        let (class, retry) = (ErrorClass::Infrastructure, RetryClass::Permanent);
+        let error = Box::new(TrialError::new(kind, ErrorCode::UNPLACEABLE, class, retry, message));
+        let is_over = |row: &ItemEntry| row.is_settled() || row.has_open() || row.ordinal.is_none();
+        let named: Vec<NamedItem> = items
+            .into_iter()
+            .filter_map(|item| {
+                let row = self.rows.get(&item).filter(|row| !is_over(row))?;
+                Some(NamedItem { item, spec: row.spec })
+            })
+            .collect();
+        for items in named.chunks(MAX_ITEMS_PER_RECORD) {
+            let record = JournalRecord::GivenUp { items: items.to_vec(), error: error.clone() };
+            self.commit(now, record, out);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What is known of workers in other processes: by their hellos, claims and reports, and by how
+//! long nothing was heard. Nothing here is a decision, and nothing of it is journalled: a new
+//! sitting learns it again while it watches for one lease.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
+use rollout_protocol::limits;
+use rollout_protocol::wire::offer::SizeClass;
+
+use super::RemoteTimeouts;
+use super::deferred_claim::DeferredClaim;
+use super::item::ItemEntry;
+
+/// How long after the beginning of a watch a hello shows what a worker held then, milliseconds: it is
+/// said anew within a second.
+const HEARTBEAT_SETTLE_MS: u64 = 1500;
+
+fn to_signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+/// What is known of workers elsewhere. Times are on the monotonic clock of the inputs.
+#[derive(Debug)]
+pub(super) struct WorkerLiveness {
+    pub(super) times: LivenessTimeouts,
+    /// When the sitting began.
+    pub(super) began: u64,
+    /// Since when hellos are watched without a break.
+    pub(super) watched_since: u64,
+    /// When hellos were looked at last, and since when without a pause: after a pause of this
+    /// process or of the queue even a living worker was last heard too long ago, for a moment.
+    pub(super) looked_at: u64,
+    pub(super) looked_since: u64,
+    /// The watch began anew because the queue was out of reach.
+    pub(super) after_outage: bool,
+    /// When each worker was last heard.
+    pub(super) workers: HashMap<WorkerId, u64>,
+    /// When each worker that may run something was last heard, also before the sitting.
+    pub(super) signs: HashMap<WorkerId, i64>,
+    /// Since when every hello was kept.
+    kept_since: Option<i64>,
+    /// Executions that were shown, claimed or announced.
+    pub(super) shown: HashMap<ExecId, ExecutionLastSeen>,
+    /// Items that a worker holds a delivery of whose claim waits: when that was shown or said last.
+    pub(super) asking: HashMap<ItemId, u64>,
+    /// Number of the last hellos.
+    pub(super) round: u64,
+    /// Claims that cannot be answered yet.
+    pub(super) questions: BTreeMap<ExecId, DeferredClaim>,
+    /// Offered items: exactly the rows that hold a permit.
+    pub(super) flights: BTreeMap<ItemId, OfferedItem>,
+    /// Flights of each class of which nobody is known to have started anything.
+    pub(super) unstarted: BTreeMap<SizeClass, usize>,
+    /// Classes that gave permits back unused, and until when they get none.
+    pub(super) held_back: BTreeMap<SizeClass, u64>,
+    /// Executions that nobody wants, and when to tell (again).
+    pub(super) unwanted: HashMap<ExecId, u64>,
+}
+
+/// Waits in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LivenessTimeouts {
+    pub(super) lease: u64,
+    /// What was last shown longer ago is not shown.
+    pub(super) silence: u64,
+    pub(super) max_offline: u64,
+}
+
+impl LivenessTimeouts {
+    fn new(bounds: &RemoteTimeouts) -> Self {
+        let ms = |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            lease: ms(bounds.lease),
+            silence: ms((bounds.lease / limits::SILENCE_PART).max(limits::SILENCE_LEAST)),
+            max_offline: ms(bounds.max_offline),
+        }
+    }
+}
+
+/// The last sign of an execution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExecutionLastSeen {
+    pub(super) at: u64,
+    /// The hellos that showed it last.
+    pub(super) round: u64,
+}
+
+/// One offered item.
+#[derive(Debug)]
+pub(super) struct OfferedItem {
+    pub(super) try_id: TryId,
+    pub(super) class: SizeClass,
+    pub(super) since: u64,
+    /// It was offered before the watch began: who has it may not have been seen since.
+    pub(super) inherited: bool,
+    /// Somebody is known to have started it.
+    pub(super) started: bool,
+    /// Rounds running in which it was nowhere.
+    pub(super) missing: u8,
+    /// Since when it is in the queue as delivered and shown by nobody.
+    pub(super) unshown_since: Option<u64>,
+    /// When its results were asked for because it was nowhere.
+    pub(super) looked: Option<u64>,
+    /// When they were asked for because a worker that may have left some is gone.
+    pub(super) searched: Option<u64>,
+    /// They were found since, or there were none.
+    pub(super) found: bool,
+}
+
+impl OfferedItem {
+    fn new(try_id: TryId, class: SizeClass, since: u64, started: bool) -> Self {
+        Self {
+            try_id,
+            class,
+            since,
+            inherited: false,
+            started,
+            missing: 0,
+            unshown_since: None,
+            looked: None,
+            searched: None,
+            found: false,
+        }
+    }
+
+    /// It was seen somewhere.
+    pub(super) fn mark_found(&mut self) {
+        (self.missing, self.unshown_since, self.looked) = (0, None, None);
+    }
+}
+
+impl WorkerLiveness {
+    pub(super) fn new(now: u64, bounds: &RemoteTimeouts) -> Self {
+        Self {
+            times: LivenessTimeouts::new(bounds),
+            began: now,
+            watched_since: now,
+            looked_at: now,
+            looked_since: now,
+            after_outage: false,
+            workers: HashMap::new(),
+            signs: HashMap::new(),
+            kept_since: None,
+            shown: HashMap::new(),
+            asking: HashMap::new(),
+            round: 0,
+            questions: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            unstarted: BTreeMap::new(),
+            held_back: BTreeMap::new(),
+            unwanted: HashMap::new(),
+        }
+    }
+
+    /// Hellos may have been missed: the watch begins anew.
+    pub(super) fn restart_watch(&mut self, now: u64) {
+        self.watched_since = now;
+        self.after_outage = true;
+        for flight in self.flights.values_mut() {
+            flight.inherited = true;
+            flight.mark_found();
+        }
+    }
+
+    /// The hellos are looked at.
+    pub(super) fn record_poll(&mut self, now: u64) {
+        if self.is_pause(now) {
+            self.looked_since = now;
+        }
+        self.looked_at = now;
+        self.round += 1;
+    }
+
+    /// Whether nobody has looked at the hellos for too long.
+    fn is_pause(&self, now: u64) -> bool {
+        now.saturating_sub(self.looked_at) > self.times.silence / 5 * 4
+    }
+
+    /// Since when every hello was kept.
+    pub(super) fn set_kept_since(&mut self, now: u64, kept: Duration) {
+        let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+        let since = to_signed(now).saturating_sub(kept);
+        self.kept_since = Some(self.kept_since.map_or(since, |before| before.min(since)));
+    }
+
+    /// A worker was heard so long ago, or is gone.
+    pub(super) fn record_sign_of_life(&mut self, now: u64, worker: &WorkerId, age: u64, gone: bool) {
+        if gone {
+            self.signs.remove(worker);
+            return;
+        }
+        let at = to_signed(now).saturating_sub(to_signed(age));
+        self.signs
+            .entry(worker.clone())
+            .and_modify(|before| *before = at.max(*before))
+            .or_insert(at);
+    }
+
+    /// Forgets workers that no watch waits for any more.
+    pub(super) fn forget_signs(&mut self, now: u64) {
+        let long_ago = to_signed(now).saturating_sub(to_signed(self.times.lease.saturating_mul(2)));
+        self.signs.retain(|_, at| *at >= long_ago);
+    }
+
+    /// When it means something that an execution is not shown: when every worker that could run one
+    /// has said a hello since the watch began; or after one lease of watching, in which a worker
+    /// that was cut off has come back.
+    pub(super) fn watched_at(&self, now: u64) -> u64 {
+        let settled = self.watched_since.saturating_add(HEARTBEAT_SETTLE_MS);
+        let pauses = self.is_pause(now) || self.looked_since > self.watched_since;
+        if !pauses && self.has_heard_every_worker() {
+            return settled;
+        }
+        let looks = if self.is_pause(now) { now } else { self.looked_since };
+        let watch = self.watched_since.saturating_add(self.times.lease);
+        watch.max(looks.saturating_add(self.times.silence))
+    }
+
+    /// Whether everybody who said a hello in the lease before the watch began, and may run something
+    /// therefore, has said one since. Only if all of those are known.
+    fn has_heard_every_worker(&self) -> bool {
+        let (since, lease) = (to_signed(self.watched_since), to_signed(self.times.lease));
+        let before = since.saturating_sub(lease);
+        let settled = since.saturating_add(to_signed(HEARTBEAT_SETTLE_MS));
+        self.kept_since.is_some_and(|kept| kept <= before)
+            && self.signs.values().all(|at| *at < before || *at >= settled)
+    }
+
+    /// Whether it means something that an execution is not shown.
+    pub(super) fn is_watched(&self, now: u64) -> bool {
+        now >= self.watched_at(now)
+    }
+
+    /// An execution was heard of otherwise than by a hello.
+    pub(super) fn record_seen(&mut self, now: u64, exec: ExecId) {
+        let round = self.shown.get(&exec).map_or(0, |shown| shown.round);
+        self.shown.insert(exec, ExecutionLastSeen { at: now, round });
+    }
+
+    /// Until when an execution counts as running by its last sign; `None` when it no longer does.
+    pub(super) fn alive_until(&self, now: u64, exec: &ExecId) -> Option<u64> {
+        let until = self.shown.get(exec)?.at.saturating_add(self.times.silence);
+        (until > now).then_some(until)
+    }
+
+    /// Whether the last hello of a live worker shows an execution.
+    pub(super) fn is_shown(&self, now: u64, exec: &ExecId) -> bool {
+        let shown = self.shown.get(exec).filter(|shown| shown.round == self.round);
+        shown.is_some_and(|shown| shown.at.saturating_add(self.times.silence) > now)
+    }
+
+    /// Whether somebody runs or holds something of an item that could still settle it.
+    pub(super) fn is_held(&self, now: u64, item: &ItemId, row: &ItemEntry) -> bool {
+        let asks = self.asking.get(item).is_some_and(|at| at + self.times.silence > now);
+        asks || row
+            .executions
+            .iter()
+            .filter(|known| known.try_id >= row.floor && known.may_run())
+            .any(|known| self.alive_until(now, &known.exec).is_some())
+    }
+
+    /// How long nothing was heard of a worker, as far as this sitting can know.
+    pub(super) fn silent_for(&self, now: u64, worker: &WorkerId) -> u64 {
+        now.saturating_sub(self.workers.get(worker).copied().unwrap_or(self.began))
+    }
+
+    /// An item holds a permit from now on.
+    pub(super) fn take_permit(
+        &mut self,
+        now: u64,
+        item: ItemId,
+        try_id: TryId,
+        class: SizeClass,
+        started: bool,
+    ) {
+        self.release_permit(&item);
+        if !started {
+            *self.unstarted.entry(class).or_default() += 1;
+        }
+        self.flights.insert(item, OfferedItem::new(try_id, class, now, started));
+    }
+
+    /// An execution of an offered item is known.
+    pub(super) fn mark_started(&mut self, item: &ItemId, try_id: TryId) {
+        let Some(flight) = self.flights.get_mut(item) else { return };
+        if flight.try_id == try_id && !std::mem::replace(&mut flight.started, true) {
+            let class = flight.class;
+            self.decrement_unstarted(class);
+            self.held_back.remove(&class);
+        }
+    }
+
+    /// An item gave its permit back.
+    pub(super) fn release_permit(&mut self, item: &ItemId) {
+        if let Some(flight) = self.flights.remove(item)
+            && !flight.started
+        {
+            self.decrement_unstarted(flight.class);
+        }
+    }
+
+    fn decrement_unstarted(&mut self, class: SizeClass) {
+        if let Some(count) = self.unstarted.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                self.unstarted.remove(&class);
+            }
+        }
+    }
+}

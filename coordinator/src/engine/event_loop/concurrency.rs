@@ -1,0 +1,82 @@
+//! Handing out tickets.
+
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
+use tokio::sync::oneshot;
+
+use super::{Engine, WorkerLocation};
+use crate::engine::concurrency::{HolderStatus, ConcurrencyLimiter};
+use crate::engine::{Planner, RunError};
+
+/// Waits until a command for ideas asks for a ticket or has given one back; for ever without limits.
+pub(super) async fn limiter_changed(tickets: Option<&ConcurrencyLimiter>) {
+    match tickets {
+        Some(tickets) => tickets.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<P: Planner> Engine<P> {
+    /// An execution says where it is in its eval.
+    pub(super) fn on_stage(&self, claim: &Claim, mark: StageProgress, reply: oneshot::Sender<ClaimAnswer>) {
+        let Claim { run, item, exec, .. } = *claim;
+        if run != self.run.run {
+            return;
+        }
+        let StageProgress { stage, step } = mark;
+        // Who no longer waits asks again.
+        match (&self.tickets, step) {
+            (Some(tickets), StageStep::Waiting) => tickets.request(item, exec, stage, reply),
+            (Some(tickets), StageStep::Running | StageStep::Over) => {
+                tickets.end(exec, stage);
+                let _no_longer_waiting = reply.send(ClaimAnswer::Run);
+            }
+            // A former sitting had limits.
+            (None, _) => {
+                let _no_longer_waiting = reply.send(ClaimAnswer::Run);
+            }
+        }
+    }
+
+    /// Takes in where hellos show executions.
+    pub(super) fn update_stages(&self, hellos: &[ReceivedHeartbeat]) {
+        let Some(tickets) = &self.tickets else { return };
+        let lines = hellos.iter().filter(|seen| !seen.hello.gone).flat_map(|seen| {
+            let lives = self.run.core.counts_as_alive(seen.age);
+            seen.hello.executions.iter().map(move |line| (line, lives))
+        });
+        let of_run = lines.filter(|(line, _)| line.run == self.run.run);
+        tickets.update_from_heartbeats(of_run.filter_map(|(line, lives)| {
+            let mark = line.stage?;
+            Some((line.item, line.exec, mark, lives))
+        }));
+    }
+
+    /// Hands out tickets, when it is known who has some of former sittings.
+    pub(super) fn grant_permits(&mut self, workers: &WorkerLocation) -> Result<(), RunError> {
+        let Some(tickets) = &self.tickets else { return Ok(()) };
+        let core = &self.run.core;
+        if !tickets.is_open() {
+            let is_first = self.run.epoch == 1;
+            let is_known = match workers {
+                WorkerLocation::Here { .. } => self.recovered && self.reaped,
+                WorkerLocation::Elsewhere => is_first || core.is_watched(self.monotonic_ms()),
+            };
+            if is_known {
+                tickets.open(is_first);
+            }
+        }
+        if core.stopping().is_some() || !tickets.is_wanted() {
+            return Ok(());
+        }
+        // A process that was stopped may have a successor, who hands out tickets, too.
+        self.run.fence.check_when_due().map_err(RunError::LockLost)?;
+        tickets.grant(|item, exec| match core.is_open(item, exec) {
+            None => HolderStatus::Unknown,
+            Some(true) => HolderStatus::Open,
+            Some(false) => HolderStatus::Closed,
+        });
+        Ok(())
+    }
+}

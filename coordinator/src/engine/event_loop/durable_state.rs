@@ -1,0 +1,81 @@
+//! What is durable, for whoever tells others.
+
+use std::sync::Arc;
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::ReportPosition;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use tokio::sync::watch;
+
+use super::Engine;
+use crate::engine::Planner;
+use crate::engine::journal::JournalPrefix;
+use crate::engine::open::OpenRun;
+
+/// How far a sitting has come, durably.
+#[derive(Debug, Clone, Copy)]
+pub struct DurableState {
+    /// What of the journal is durable.
+    pub head: JournalPrefix,
+    /// Place of the last report that it holds.
+    pub position: Option<ReportPosition>,
+    /// Items of the plan.
+    pub total: u64,
+    /// Of these, settled ones.
+    pub settled: u64,
+    /// The sitting has ended in order.
+    pub closed: bool,
+}
+
+/// Who is told what is durable.
+#[derive(Debug)]
+pub enum DurableStateListener {
+    /// A queue inside the process: it may forget what the journal holds.
+    Queue(Arc<dyn Dispatch>),
+    /// The keeper of the lock, who lets the queue forget what a successor could not lack.
+    Lock(watch::Sender<Option<DurableState>>),
+}
+
+impl DurableStateListener {
+    /// Records became durable, with the reports up to `reached` if there were any among them.
+    pub(super) async fn notify_durable(
+        &self,
+        run: RunId,
+        reached: Option<ReportPosition>,
+        standing: impl FnOnce() -> DurableState,
+    ) -> Result<(), QueueError> {
+        match (self, reached) {
+            (Self::Queue(dispatch), Some(position)) => dispatch.journalled(run, position).await,
+            (Self::Queue(_), None) => Ok(()),
+            (Self::Lock(told), _) => {
+                told.send_replace(Some(standing()));
+                Ok(())
+            }
+        }
+    }
+
+    /// The sitting has ended in order.
+    pub(super) fn notify_closed(&self, standing: DurableState) {
+        if let Self::Lock(told) = self {
+            told.send_replace(Some(DurableState { closed: true, ..standing }));
+        }
+    }
+}
+
+impl<P: Planner> Engine<P> {
+    pub(super) fn durable_state(&self) -> DurableState {
+        self.run.durable_state(&self.planner)
+    }
+}
+
+impl OpenRun {
+    pub(in crate::engine) fn durable_state(&self, planner: &impl Planner) -> DurableState {
+        DurableState {
+            head: self.writer.durable_prefix(),
+            position: self.core.position(),
+            total: planner.total(),
+            settled: self.core.settled() as u64,
+            closed: false,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What is learnt of workers, queue and users, as inputs of the core.
+
+use std::time::Duration;
+
+use rollout_protocol::event::EventKind;
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
+use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
+
+use super::live::LiveExecution;
+use super::{Engine, EngineMessage};
+use crate::engine::core::CoreInput;
+use crate::engine::reconcile::PoolCapacity;
+use crate::engine::{Planner, RunError};
+
+impl<P: Planner> Engine<P> {
+    pub(super) async fn on_message(&mut self, news: EngineMessage) -> Result<(), RunError> {
+        match news {
+            EngineMessage::Claims(claims, hellos) => {
+                if let Some((hellos, kept)) = hellos {
+                    self.on_heartbeats(hellos, kept).await;
+                }
+                claims.into_iter().for_each(|claim| self.on_claim(claim));
+            }
+            EngineMessage::Hellos(hellos, kept) => self.on_heartbeats(hellos, kept).await,
+            EngineMessage::Capacity(PoolCapacity { room, unplaceable, .. }) => {
+                self.handle(CoreInput::Room(room));
+                self.handle(CoreInput::Unplaceable(unplaceable));
+            }
+            EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
+            EngineMessage::Observed(listed) => self.handle(CoreInput::Observed(listed)),
+            EngineMessage::Found { item, reports } => self.handle(CoreInput::Found { item, reports }),
+            EngineMessage::Command(command) => self.on_command(command),
+            EngineMessage::Warning(message) => self.emit(vec![EventKind::Warning { message }]).await,
+            EngineMessage::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn on_claim(&mut self, PendingClaim { claim, reply }: PendingClaim) {
+        if let Some(mark) = claim.stage {
+            return self.on_stage(&claim, mark, reply);
+        }
+        let id = self.next_request_id();
+        self.claims.insert(id, reply);
+        self.handle(CoreInput::Claim { id, claim });
+    }
+
+    fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
+        match command {
+            RunCommand::Cancel { selection } => {
+                let items = self.planner.select(&selection);
+                if items.is_empty() {
+                    let refused = Some("the run has no such trial".to_owned());
+                    // Whoever no longer waits can ask again.
+                    let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
+                    return;
+                }
+                let id = self.next_request_id();
+                self.commands.insert(id, reply);
+                self.handle(CoreInput::Cancel { id, items });
+            }
+            RunCommand::Stop { level } => {
+                self.stop(level);
+                let owed = self.planner.total() - self.run.core.settled() as u64;
+                let _gone = reply.send(CommandReceipt {
+                    named: self.planner.total(),
+                    settled: self.planner.total() - owed,
+                    ended: owed,
+                    refused: None,
+                });
+            }
+        }
+    }
+
+    fn next_request_id(&mut self) -> u64 {
+        self.next_question += 1;
+        self.next_question
+    }
+
+    async fn on_heartbeats(&mut self, hellos: Vec<ReceivedHeartbeat>, kept: Duration) {
+        // Who asked and no longer waits asks again.
+        self.claims.retain(|_, reply| !reply.is_closed());
+        self.update_stages(&hellos);
+        let shown = self.shown_executions(&hellos);
+        self.handle(CoreInput::HellosKept(kept));
+        self.handle(CoreInput::Hellos(hellos));
+        // The core knows now which of these run.
+        let moved = self.update_live(shown.into_iter());
+        if !moved.is_empty() {
+            self.emit(moved).await;
+        }
+    }
+
+    /// The executions of this run that hellos show.
+    fn shown_executions(&self, hellos: &[ReceivedHeartbeat]) -> Vec<LiveExecution> {
+        let run = self.run.run;
+        let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);
+        let shown = shown.filter(|running| running.run == run && !running.claiming);
+        shown
+            .map(|running| {
+                let ActiveExecution { item, try_id, exec, phase, parked, .. } = *running;
+                LiveExecution { item, try_id, exec, phase, parked }
+            })
+            .collect()
+    }
+}

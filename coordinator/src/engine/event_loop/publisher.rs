@@ -1,0 +1,189 @@
+//! The way of offers, withdrawals and commands to the queue.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::PublishError;
+use rollout_protocol::wire::offer::Offer;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::mpsc;
+use tokio::time::{Duration, sleep};
+
+/// Batches of offers under way at the same time.
+const MAX_BATCHES_IN_FLIGHT: usize = 4;
+
+/// How long a queue that is out of reach, or full, is left alone.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// What is sent together: withdrawals first, then offers, then commands.
+#[derive(Debug, Default)]
+pub(super) struct PublishBatch {
+    pub(super) withdrawn: Vec<(ItemId, TryId)>,
+    pub(super) offers: Vec<Offer>,
+    pub(super) controls: Vec<ControlMessage>,
+    /// Items whose results the store shall be asked for.
+    pub(super) lookups: Vec<ItemId>,
+}
+
+impl PublishBatch {
+    /// Deletes a try from the queue: one that is not sent yet is not sent at all.
+    pub(super) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
+        self.offers.retain(|offer| (offer.item, offer.try_id) != (item, try_id));
+        self.withdrawn.push((item, try_id));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.withdrawn.is_empty()
+            && self.offers.is_empty()
+            && self.controls.is_empty()
+            && self.lookups.is_empty()
+    }
+}
+
+/// Where the engine puts what it wants sent.
+#[derive(Debug)]
+pub struct QueuePublisher(PublishMode);
+
+#[derive(Debug)]
+enum PublishMode {
+    Direct(Arc<dyn Dispatch>),
+    Patient {
+        sender: mpsc::UnboundedSender<PublishBatch>,
+        lookups: mpsc::UnboundedSender<ItemId>,
+        task: Task<()>,
+    },
+}
+
+impl QueuePublisher {
+    /// For a queue inside the process, which answers at once and never fails.
+    pub fn direct(dispatch: Arc<dyn Dispatch>) -> Self {
+        Self(PublishMode::Direct(dispatch))
+    }
+
+    /// For a queue elsewhere: what cannot be sent now is sent when it can, in the same order. What
+    /// waits is bounded by the offers that the core has open.
+    pub fn buffered(
+        run: RunId,
+        dispatch: Arc<dyn Dispatch>,
+        lookups: mpsc::UnboundedSender<ItemId>,
+    ) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let task = supervise::spawn("outlet", send_all(run, dispatch, receiver));
+        Self(PublishMode::Patient { sender, lookups, task })
+    }
+
+    /// Waits until everything is sent, at most so long. Whether it was.
+    pub(super) async fn finish(self, patience: Duration) -> bool {
+        match self.0 {
+            PublishMode::Direct(_) => true,
+            PublishMode::Patient { sender, task, .. } => {
+                drop(sender);
+                tokio::time::timeout(patience, task).await.is_ok()
+            }
+        }
+    }
+
+    pub(super) async fn send(&self, run: RunId, mut outgoing: PublishBatch) -> Result<(), QueueError> {
+        if outgoing.is_empty() {
+            return Ok(());
+        }
+        match &self.0 {
+            PublishMode::Direct(dispatch) => {
+                let full = send(run, &**dispatch, outgoing).await?;
+                debug_assert!(full.is_empty(), "an embedded queue has room");
+                Ok(())
+            }
+            PublishMode::Patient { sender, lookups, .. } => {
+                for item in std::mem::take(&mut outgoing.lookups) {
+                    let _whoever_looked_is_gone = lookups.send(item);
+                }
+                // The task lives as long as the sender.
+                let _gone = sender.send(outgoing);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Sends one batch; the offers for which there was no room.
+async fn send(
+    run: RunId,
+    dispatch: &dyn Dispatch,
+    outgoing: PublishBatch,
+) -> Result<Vec<Offer>, QueueError> {
+    let PublishBatch { withdrawn, offers, controls, .. } = outgoing;
+    if !withdrawn.is_empty() {
+        dispatch.withdraw(run, &withdrawn).await?;
+    }
+    let mut refused = Vec::new();
+    if !offers.is_empty() {
+        let answers = dispatch.offer(&offers).await?;
+        for (offer, answer) in offers.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                Err(PublishError::Full) => refused.push(offer),
+                Err(error @ PublishError::TooLarge { .. }) => {
+                    // An offer has no part of unbounded size.
+                    tracing::error!("offer of item {}: {error}", offer.item);
+                }
+            }
+        }
+    }
+    for control in controls {
+        dispatch.control(control).await?;
+    }
+    Ok(refused)
+}
+
+/// Sends until the engine is gone. Batches without withdrawals overlap; one with withdrawals waits
+/// for those before it, so that what is withdrawn had been offered.
+async fn send_all(
+    run: RunId,
+    dispatch: Arc<dyn Dispatch>,
+    mut waiting: mpsc::UnboundedReceiver<PublishBatch>,
+) {
+    let mut flights = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(()) = flights.next(), if !flights.is_empty() => {}
+            next = waiting.recv(), if flights.len() < MAX_BATCHES_IN_FLIGHT => {
+                let Some(outgoing) = next else { break };
+                if !outgoing.withdrawn.is_empty() {
+                    while let Some(()) = flights.next().await {}
+                    send_with_retry(run, &*dispatch, outgoing).await;
+                } else {
+                    flights.push(send_with_retry(run, &*dispatch, outgoing));
+                }
+            }
+        }
+    }
+    while let Some(()) = flights.next().await {}
+}
+
+/// Sending anything twice is harmless, so a failed batch is sent again whole.
+async fn send_with_retry(run: RunId, dispatch: &dyn Dispatch, outgoing: PublishBatch) {
+    let PublishBatch { withdrawn, mut offers, controls, .. } = outgoing;
+    let mut said = false;
+    loop {
+        let batch = PublishBatch {
+            withdrawn: withdrawn.clone(),
+            offers: offers.clone(),
+            controls: controls.clone(),
+            lookups: Vec::new(),
+        };
+        match send(run, dispatch, batch).await {
+            Ok(refused) if refused.is_empty() => return,
+            Ok(refused) => offers = refused,
+            Err(error) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!("{error}; it is tried again");
+                }
+            }
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}

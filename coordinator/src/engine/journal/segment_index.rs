@@ -1,0 +1,218 @@
+//! What segments there are, which of them count, and whether they hold what was known to be
+//! durable.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::delivery::PreviousPools;
+
+use super::prefix::JournalPrefix;
+use super::segment::SegmentReader;
+use super::{JournalError, RunLayout};
+use crate::engine::core::{PredecessorSegment, SessionStart};
+
+/// The segments of a run directory. Those that count begin with the newest one that has a whole
+/// opening, and go back from each to the one that it names: what a former owner began beside its
+/// successor is not among them.
+#[derive(Debug)]
+pub struct SegmentIndex {
+    layout: RunLayout,
+    newest: u32,
+    links: Vec<ActiveSegment>,
+}
+
+/// A segment that counts.
+#[derive(Debug)]
+pub(super) struct ActiveSegment {
+    pub(super) opened: SessionStart,
+    /// How much of it counts, as the next one says.
+    pub(super) end: Option<PredecessorSegment>,
+}
+
+/// What a journal lacks of a head that was durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingRecords {
+    /// What was durable.
+    pub wanted: JournalPrefix,
+    /// What there is of that segment, none if it is not among those that count.
+    pub found: Option<JournalPrefix>,
+}
+
+impl SegmentIndex {
+    /// Looks at every segment's first record.
+    ///
+    /// # Errors
+    /// [`JournalError`] when a segment cannot be read, or names one that is missing.
+    pub fn read(layout: &RunLayout) -> Result<Self, JournalError> {
+        let epochs = epochs(&layout.journal())?;
+        let newest = epochs.last().copied().unwrap_or_default();
+        let mut links: Vec<ActiveSegment> = Vec::new();
+        for epoch in epochs.iter().rev() {
+            let former = match links.last() {
+                None => None,
+                Some(ActiveSegment { opened: SessionStart { former: None, .. }, .. }) => break,
+                Some(ActiveSegment { opened: SessionStart { former: Some(former), .. }, .. }) => Some(*former),
+            };
+            if former.is_some_and(|former| former.epoch != *epoch) {
+                continue;
+            }
+            let mut segment = SegmentReader::open(layout, *epoch)?;
+            match segment.opening()? {
+                Some((_, opened)) => links.push(ActiveSegment { opened, end: former }),
+                // A successor that died before its first record, unless more was there.
+                None if former.is_none() => segment.check_rest(0, u64::MAX)?,
+                None => {}
+            }
+        }
+        if let Some(former) = links.last().and_then(|first| first.opened.former) {
+            return Err(missing(layout, &epochs, former));
+        }
+        links.reverse();
+        Ok(Self { layout: layout.clone(), newest, links })
+    }
+
+    /// The epoch of the next sitting: one more than any segment there is.
+    pub fn next_epoch(&self) -> u32 {
+        self.newest.saturating_add(1)
+    }
+
+    /// The openings of the segments that count, the oldest first.
+    pub fn openings(&self) -> impl DoubleEndedIterator<Item = &SessionStart> {
+        self.links.iter().map(|link| &link.opened)
+    }
+
+    /// How often items were reopened.
+    pub fn reopened(&self) -> HashMap<ItemId, u32> {
+        let mut times = HashMap::new();
+        for item in self.openings().flat_map(|o| o.reopened.iter().chain(&o.reopened_within)) {
+            *times.entry(*item).or_insert(0) += 1;
+        }
+        times
+    }
+
+    /// Epochs of the segments in which items were reopened, ascending.
+    pub fn reopenings(&self) -> Vec<u32> {
+        let reopens = |o: &&SessionStart| !o.reopened.is_empty() || !o.reopened_within.is_empty();
+        self.openings().filter(reopens).map(|opened| opened.epoch).collect()
+    }
+
+    /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are
+    /// not known.
+    pub fn pools(&self) -> PreviousPools {
+        let oldest = self.openings().next().map_or(0, |opened| opened.epoch);
+        let repaired = (0..oldest).map(|epoch| (epoch, None));
+        repaired.chain(self.openings().map(|o| (o.epoch, o.pool.clone()))).collect()
+    }
+
+    pub(super) fn active_segments(&self) -> &[ActiveSegment] {
+        &self.links
+    }
+
+    /// The newest segment that counts, as far as its records are whole.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn durable_prefix(&self) -> Result<Option<JournalPrefix>, JournalError> {
+        self.links.last().map(|last| self.read_prefix(last, u64::MAX)).transpose()
+    }
+
+    /// What is missing of what was durable; nothing when it is all there.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn find_missing_records(&self, wanted: JournalPrefix) -> Result<Option<MissingRecords>, JournalError> {
+        let Some(link) = self.links.iter().find(|link| link.opened.epoch == wanted.epoch) else {
+            let replaces = self.openings().flat_map(|opened| &opened.replaces);
+            let mut replaces = replaces.filter(|replaced| replaced.epoch == wanted.epoch);
+            let repaired = replaces.any(|replaced| replaced.bytes >= wanted.bytes);
+            return Ok((!repaired).then_some(MissingRecords { wanted, found: None }));
+        };
+        let end = link.end.map_or(u64::MAX, |end| end.bytes);
+        let found = self.read_prefix(link, end.min(wanted.bytes))?;
+        Ok((found != wanted).then_some(MissingRecords { wanted, found: Some(found) }))
+    }
+
+    /// The whole records of a segment up to the first that ends at `end` or behind.
+    fn read_prefix(&self, link: &ActiveSegment, end: u64) -> Result<JournalPrefix, JournalError> {
+        let mut segment = SegmentReader::open(&self.layout, link.opened.epoch)?;
+        let opened = segment.opening()?.is_some();
+        while opened && segment.prefix().bytes < end && segment.skip()? {}
+        if segment.prefix().bytes < end {
+            segment.check_trailing_records(end)?;
+        }
+        Ok(segment.prefix())
+    }
+}
+
+/// A former segment that is gone, or cut before the end of its opening.
+fn missing(layout: &RunLayout, epochs: &[u32], former: PredecessorSegment) -> JournalError {
+    let path = layout.segment(former.epoch);
+    if epochs.contains(&former.epoch) {
+        return no_opening(layout, former.epoch, former.bytes).unwrap_or_else(|error| error);
+    }
+    JournalError::Missing { path }
+}
+
+/// A segment of which so many bytes were durable has no whole opening.
+pub(super) fn no_opening(
+    layout: &RunLayout,
+    epoch: u32,
+    durable_bytes: u64,
+) -> Result<JournalError, JournalError> {
+    let segment = SegmentReader::open(layout, epoch)?;
+    let path = layout.segment(epoch);
+    Ok(match segment.check_rest(durable_bytes.max(1), durable_bytes) {
+        Err(error) => error,
+        Ok(()) => JournalError::Header { path },
+    })
+}
+
+impl fmt::Display for MissingRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, found } = self;
+        let JournalPrefix { epoch, records, bytes, .. } = wanted;
+        match found {
+            None => write!(f, "sitting {epoch} with {records} records ({bytes} bytes) is missing"),
+            Some(found) if found.bytes < *bytes => write!(
+                f,
+                "of the {records} records ({bytes} bytes) of sitting {epoch} the last {} are \
+                 missing ({} bytes)",
+                records.saturating_sub(found.records),
+                bytes - found.bytes
+            ),
+            Some(_) => {
+                write!(f, "the {records} records ({bytes} bytes) of sitting {epoch} are others")
+            }
+        }
+    }
+}
+
+/// One more than the epoch of any segment there is, whether it can be read or not.
+///
+/// # Errors
+/// [`JournalError`] when the segments cannot be listed.
+pub fn next_epoch(layout: &RunLayout) -> Result<u32, JournalError> {
+    Ok(epochs(&layout.journal())?.last().copied().unwrap_or_default().saturating_add(1))
+}
+
+/// Epochs that have a segment, ascending.
+pub(super) fn epochs(directory: &Path) -> Result<Vec<u32>, JournalError> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(JournalError::io("list", directory)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(JournalError::io("list", directory))?.file_name();
+        let epoch: Option<u32> =
+            name.to_str().and_then(|n| n.strip_suffix(".log")).and_then(|n| n.parse().ok());
+        found.extend(epoch);
+    }
+    found.sort_unstable();
+    Ok(found)
+}

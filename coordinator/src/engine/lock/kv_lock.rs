@@ -1,0 +1,361 @@
+//! The lock of a run where other hosts ask: an entry on a board, changed by compare-and-set only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use rollout_protocol::Timestamp;
+use rollout_protocol::event::TakeoverReason;
+use rollout_protocol::id::{OwnerId, RunId};
+use rollout_protocol::wire::position::ReportPosition;
+use rollout_worker::queue::traits::{Board, Entry, QueueError};
+use tokio::time::{Instant, timeout};
+
+use super::kv_entry::RunEntry;
+use super::takeover_policy::{OwnerStatus, TakeoverDecision, ChangeWatch, WatchObservation, decide_takeover};
+use super::owner::LockOwner;
+use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo};
+use crate::engine::DurableState;
+use crate::engine::core::Takeover;
+use crate::engine::journal::{JournalPrefix, JournalError, MissingRecords};
+use crate::engine::manifest::RunState;
+
+/// Time between two looks at an entry that is not ours.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a read or a write may take; what became of it is not known then.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Writes in one renewal: another revision of our own entry is a write whose answer was lost.
+const RENEW_ATTEMPTS: u32 = 3;
+
+/// What a run directory says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RunDirectoryState {
+    /// The newest epoch that it has.
+    pub(super) newest: u32,
+    /// What of its journal is durable.
+    pub(super) head: Option<JournalPrefix>,
+    /// Whether a sitting ever had the lock on a board.
+    pub(super) shared: bool,
+    /// Who the last such was.
+    pub(super) holder: Option<OwnerId>,
+    /// What it lacks of the head that was asked for.
+    pub(super) lack: Option<MissingRecords>,
+}
+
+/// Looks into the run directory: for a head when there is one.
+pub(super) type RunDirectoryReader = Arc<dyn Fn(Option<JournalPrefix>) -> RunDirectoryRead + Send + Sync>;
+
+/// A look that is on its way.
+pub(super) type RunDirectoryRead = BoxFuture<'static, Result<RunDirectoryState, JournalError>>;
+
+/// What was looked for last: a journal may be long, and while an owner is watched that holds still
+/// there is nothing new to see in it.
+#[derive(Debug, Default)]
+pub(super) struct RunDirectoryCache(Option<(Option<JournalPrefix>, RunDirectoryState)>);
+
+impl RunDirectoryCache {
+    async fn read(&mut self, look: &RunDirectoryReader, head: Option<JournalPrefix>) -> Result<RunDirectoryState, JournalError> {
+        if let Some((of, view)) = &self.0
+            && *of == head
+        {
+            return Ok(view.clone());
+        }
+        let view = look(head).await?;
+        self.0 = Some((head, view.clone()));
+        Ok(view)
+    }
+}
+
+/// What to do about an entry that is not ours, or is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum KvLockDecision {
+    /// Write our own; taken over when there is a reason.
+    Take(Option<TakeoverReason>),
+    /// It is ours: the answer to a write was lost.
+    Mine,
+    /// Go on watching.
+    Wait,
+    /// Leave the run to its owner.
+    Held,
+    /// The directory is a copy that lacks something.
+    Lacks(MissingRecords),
+}
+
+/// The lock on a board.
+#[derive(Debug)]
+pub(super) struct KvLock {
+    place: KvLockTarget,
+    entry: RunEntry,
+    /// The state to go back to when nothing came of this sitting.
+    former: RunState,
+    /// The revision of our entry; unknown after a write that was not answered.
+    revision: Option<u64>,
+}
+
+/// The key of a run on a board, and the directory whose owner wants it.
+#[derive(Clone)]
+pub(super) struct KvLockTarget {
+    pub(super) board: Arc<dyn Board>,
+    pub(super) run: RunId,
+    pub(super) look: RunDirectoryReader,
+    pub(super) facts: RunEntryInfo,
+}
+
+/// Why a renewal failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RenewError {
+    /// Somebody else has the run.
+    #[error(transparent)]
+    Lost(#[from] LockLostError),
+    /// Nobody answers: it is still ours as far as is known.
+    #[error(transparent)]
+    Unreachable(#[from] QueueError),
+}
+
+/// What an entry, or none, means for a process that wants the run.
+pub(super) fn decide_kv_lock(
+    entry: Option<&RunEntry>,
+    me: &LockOwner,
+    watched: WatchObservation,
+    view: &RunDirectoryState,
+    patience: &LockWaitPolicy,
+) -> KvLockDecision {
+    let verdict = match entry {
+        Some(entry) if entry.owner.id == me.id => return KvLockDecision::Mine,
+        Some(_) if view.lack.is_some() => {
+            return view.lack.map_or(KvLockDecision::Wait, KvLockDecision::Lacks);
+        }
+        Some(entry) if entry.state != RunState::Running => {
+            decide_takeover(OwnerStatus::Released, watched, patience)
+        }
+        Some(entry) if me.proves_dead(&entry.owner) => decide_takeover(OwnerStatus::Dead, watched, patience),
+        Some(_) => decide_takeover(OwnerStatus::Unproven, watched, patience),
+        // Nobody else can know of it.
+        None if !view.shared => TakeoverDecision::Take(None),
+        // The board lost it; an owner that lives writes it again.
+        None => decide_takeover(OwnerStatus::Unproven, WatchObservation { changed: false, ..watched }, patience),
+    };
+    match verdict {
+        TakeoverDecision::Take(reason) => KvLockDecision::Take(reason),
+        TakeoverDecision::Wait => KvLockDecision::Wait,
+        TakeoverDecision::Held => KvLockDecision::Held,
+    }
+}
+
+impl KvLock {
+    /// Takes the lock, waiting as long as its owner may be alive. Safe to drop: what was written
+    /// names a process that let it go or is dead.
+    pub(super) async fn acquire(
+        place: KvLockTarget,
+        me: LockOwner,
+        patience: &LockWaitPolicy,
+    ) -> Result<(Self, Option<Takeover>), LockError> {
+        let started = Instant::now();
+        let mut watch = ChangeWatch::new();
+        let mut looked = RunDirectoryCache::default();
+        loop {
+            match place.read().await {
+                Ok(found) => {
+                    let revision = found.as_ref().map(|entry| entry.revision);
+                    let watched = watch.record_value(started.elapsed(), revision);
+                    if let Some(taken) =
+                        place.attempt(found, &me, watched, patience, &mut looked).await?
+                    {
+                        return Ok(taken);
+                    }
+                }
+                Err(error @ QueueError::Denied { .. }) => return Err(LockError::Board(error)),
+                Err(error) => {
+                    tracing::warn!("cannot ask who owns the run: {error}");
+                    watch.record_failure();
+                }
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// The epoch that goes with the lock.
+    pub(super) fn epoch(&self) -> u32 {
+        self.entry.epoch
+    }
+
+    /// What of the journal is durable by what the board says.
+    pub(super) fn durable_prefix(&self) -> Option<JournalPrefix> {
+        self.entry.head
+    }
+
+    /// Says that the owner lives and how far it has come; the position up to which reports may be
+    /// forgotten from now on.
+    pub(super) async fn renew(
+        &mut self,
+        standing: Option<&DurableState>,
+    ) -> Result<Option<ReportPosition>, RenewError> {
+        if let Some(standing) = standing {
+            self.entry.head = Some(standing.head);
+            self.entry.position = standing.position.or(self.entry.position);
+            (self.entry.total, self.entry.settled) = (standing.total, standing.settled);
+        }
+        self.entry.updated_at = Timestamp::now();
+        for _ in 0..RENEW_ATTEMPTS {
+            let revision = match self.revision.take() {
+                Some(revision) => Some(revision),
+                None => self.revision_to_replace(standing.is_some()).await?,
+            };
+            self.revision = self.place.write(self.entry.to_bytes(), revision).await?;
+            if self.revision.is_some() {
+                return Ok(self.entry.position);
+            }
+        }
+        Err(unreachable("others write at the same time").into())
+    }
+
+    /// Lets the run go in a state, or in the one before when nothing came of the sitting.
+    pub(super) async fn release(
+        &mut self,
+        standing: Option<&DurableState>,
+        state: Option<RunState>,
+    ) -> Result<Option<ReportPosition>, RenewError> {
+        self.entry.state = state.unwrap_or(self.former);
+        self.renew(standing).await
+    }
+
+    /// After a write that failed or was not answered: the revision to replace, none to write anew.
+    async fn revision_to_replace(&self, has_record: bool) -> Result<Option<u64>, RenewError> {
+        let Some(found) = self.place.read().await? else {
+            // Who took the directory over in the meantime is named in it.
+            let view = (self.place.look)(None).await.map_err(|e| unreachable(e.to_string()))?;
+            if view.holder == Some(self.entry.owner.id) {
+                return Ok(None);
+            }
+            return if has_record {
+                Err(LockLostError { by: "the next owner of the run directory".to_owned() }.into())
+            } else {
+                Err(unreachable("the entry is gone before the sitting began").into())
+            };
+        };
+        match RunEntry::parse(&found.value) {
+            Some(entry) if (entry.owner.id, entry.epoch) == (self.entry.owner.id, self.epoch()) => {
+                Ok(Some(found.revision))
+            }
+            // A server that lost everything, and a former owner that woke before this one could write
+            // the entry again: whoever takes a run over has a higher epoch than all before it.
+            Some(entry) if entry.epoch < self.epoch() => Ok(Some(found.revision)),
+            Some(entry) => Err(LockLostError { by: entry.owner.describe() }.into()),
+            None => Err(LockLostError { by: "another version of rollout".to_owned() }.into()),
+        }
+    }
+}
+
+impl KvLockTarget {
+    /// Acts on what was found; nothing when it is to be watched further.
+    pub(super) async fn attempt(
+        &self,
+        found: Option<Entry>,
+        me: &LockOwner,
+        watched: WatchObservation,
+        patience: &LockWaitPolicy,
+        looked: &mut RunDirectoryCache,
+    ) -> Result<Option<(KvLock, Option<Takeover>)>, LockError> {
+        let revision = found.as_ref().map(|found| found.revision);
+        let entry = match found {
+            Some(found) => Some(RunEntry::parse(&found.value).ok_or(LockError::Unreadable)?),
+            None => None,
+        };
+        let view = looked.read(&self.look, entry.as_ref().and_then(|entry| entry.head)).await?;
+        let reason = match decide_kv_lock(entry.as_ref(), me, watched, &view, patience) {
+            KvLockDecision::Take(reason) => reason,
+            KvLockDecision::Wait => return Ok(None),
+            KvLockDecision::Mine => {
+                let entry = entry.expect("an entry that is ours");
+                return Ok(Some((self.new_lock(entry, RunState::Running, revision), None)));
+            }
+            KvLockDecision::Held => {
+                let holder = entry.map(|entry| entry.owner.describe());
+                let holder = holder.unwrap_or_else(|| "a process that may come back".to_owned());
+                return Err(LockError::Elsewhere { run: self.run, holder });
+            }
+            KvLockDecision::Lacks(lack) => {
+                let owner = entry.expect("a head that is lacking").owner;
+                let holder = owner.describe();
+                return Err(LockError::Copy { run: self.run, lack, holder });
+            }
+        };
+        let former = entry.as_ref().map(|entry| entry.owner.describe());
+        let takeover = reason.map(|reason| Takeover {
+            former: former.unwrap_or_else(|| "an owner that the server forgot".to_owned()),
+            reason,
+        });
+        let state = entry.as_ref().map_or(RunState::Stopped, |entry| entry.state);
+        let mine = self.new_entry(entry.as_ref(), me, &view);
+        match self.write(mine.to_bytes(), revision).await {
+            Ok(Some(revision)) => Ok(Some((self.new_lock(mine, state, Some(revision)), takeover))),
+            // Somebody was faster, or it is not known: the next look shows.
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    fn new_lock(&self, entry: RunEntry, former: RunState, revision: Option<u64>) -> KvLock {
+        // A former owner that died was running, and is not any more.
+        let former = if former == RunState::Running { RunState::Stopped } else { former };
+        KvLock { place: self.clone(), entry, former, revision }
+    }
+
+    /// Our entry after that of the former owner.
+    fn new_entry(&self, former: Option<&RunEntry>, me: &LockOwner, view: &RunDirectoryState) -> RunEntry {
+        let head = former.and_then(|former| former.head).or(view.head);
+        let taken = former.map_or(0, |former| former.epoch);
+        let newest = view.newest.max(taken).max(head.map_or(0, |head| head.epoch));
+        let now = Timestamp::now();
+        let RunEntryInfo { job, pool, store } = self.facts.clone();
+        RunEntry {
+            format: RunEntry::FORMAT,
+            owner: me.clone(),
+            epoch: newest.saturating_add(1),
+            state: RunState::Running,
+            head,
+            position: former.and_then(|former| former.position),
+            job,
+            pool,
+            store,
+            total: former.map_or(0, |former| former.total),
+            settled: former.map_or(0, |former| former.settled),
+            started_at: now,
+            updated_at: now,
+        }
+    }
+
+    fn key(&self) -> String {
+        self.run.to_string()
+    }
+
+    pub(super) async fn read(&self) -> Result<Option<Entry>, QueueError> {
+        with_timeout(self.board.read(&self.key())).await
+    }
+
+    async fn write(
+        &self,
+        value: bytes::Bytes,
+        revision: Option<u64>,
+    ) -> Result<Option<u64>, QueueError> {
+        with_timeout(self.board.write(&self.key(), value, revision)).await
+    }
+}
+
+impl std::fmt::Debug for KvLockTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("run", &self.run).field("facts", &self.facts).finish()
+    }
+}
+
+async fn with_timeout<T>(asked: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+    match timeout(REQUEST_TIMEOUT, asked).await {
+        Ok(answered) => answered,
+        Err(_) => Err(unreachable(format!("no answer for {} s", REQUEST_TIMEOUT.as_secs()))),
+    }
+}
+
+fn unreachable(reason: impl Into<String>) -> QueueError {
+    QueueError::Unreachable { reason: reason.into() }
+}

@@ -1,0 +1,72 @@
+//! `run.lock.json`: who owns the run, beside the file that is locked.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use rollout_protocol::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::owner::LockOwner;
+use crate::engine::atomic_file::TEMPORARY_PREFIX;
+
+/// Longest note read.
+const MAX_LOCK_FILE_BYTES: u64 = 64 * 1024;
+
+/// What stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LockFile {
+    /// The owner.
+    pub(super) owner: LockOwner,
+    /// Its host, for people.
+    pub(super) hostname: String,
+    /// Its process, for people.
+    pub(super) pid: u32,
+    /// Its epoch.
+    pub(super) epoch: u32,
+    /// When it took the lock.
+    pub(super) created_at: Timestamp,
+    /// When it was last alive. Only for people: nobody compares clocks of two hosts.
+    pub(super) last_heartbeat_at: Timestamp,
+}
+
+impl LockFile {
+    pub(super) fn new(owner: LockOwner, epoch: u32) -> Self {
+        let now = Timestamp::now();
+        let (hostname, pid) = (super::host_name(), owner.process.pid);
+        Self { owner, hostname, pid, epoch, created_at: now, last_heartbeat_at: now }
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    /// Replaces the note at `path`. Not synced: it says who is alive now.
+    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        let mut temporary =
+            tempfile::Builder::new().prefix(TEMPORARY_PREFIX).permissions(mode).tempfile_in(directory)?;
+        temporary.write_all(&text)?;
+        temporary.persist(path).map(drop).map_err(|error| error.error)
+    }
+
+    /// `process`, host and time, for people.
+    pub(super) fn describe(&self) -> String {
+        format!("{} since {}", self.owner.describe(), self.created_at)
+    }
+}
+
+/// The text of the note at `path`; none when there is none.
+pub(super) fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    use std::io::Read as _;
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut text = Vec::new();
+    file.take(MAX_LOCK_FILE_BYTES).read_to_end(&mut text)?;
+    Ok(Some(text))
+}

@@ -1,0 +1,138 @@
+//! Keeps the lock on a board: renews it while the sitting goes on, and lets it go at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::wire::position::ReportPosition;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::LockLostError;
+use super::kv_lock::{KvLock, RenewError};
+use super::directory::DirectoryOwnership;
+use crate::engine::DurableState;
+use crate::engine::manifest::RunState;
+
+/// Time between two renewals.
+const RENEW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Durable records after which a renewal does not wait: reports can be forgotten only after it, and
+/// a run may hold a bounded number of them.
+const RENEW_AFTER_RECORDS: u64 = 8192;
+
+/// How long the end of a sitting waits for the board.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A lock that is kept.
+#[derive(Debug)]
+pub(super) struct LockRenewal {
+    pub(super) standing: watch::Sender<Option<DurableState>>,
+    pub(super) confirmed: watch::Receiver<Option<ReportPosition>>,
+    release: mpsc::Sender<ReleaseRequest>,
+    _task: Task<()>,
+}
+
+/// The order to let go.
+struct ReleaseRequest {
+    state: Option<RunState>,
+    done: oneshot::Sender<()>,
+}
+
+struct LockRenewer {
+    lock: KvLock,
+    held: Arc<DirectoryOwnership>,
+    standing: watch::Receiver<Option<DurableState>>,
+    confirmed: watch::Sender<Option<ReportPosition>>,
+    release: mpsc::Receiver<ReleaseRequest>,
+}
+
+impl LockRenewal {
+    pub(super) fn start(lock: KvLock, held: Arc<DirectoryOwnership>) -> Self {
+        let (standing, standings) = watch::channel(None);
+        let (confirming, confirmed) = watch::channel(None);
+        let (release, orders) = mpsc::channel(1);
+        let keeper =
+            LockRenewer { lock, held, standing: standings, confirmed: confirming, release: orders };
+        let _task = supervise::spawn("run lock", keeper.run());
+        Self { standing, confirmed, release, _task }
+    }
+
+    /// Lets the run go. When the board cannot be reached, those who want it next wait a little.
+    pub(super) async fn release(&self, state: Option<RunState>) {
+        let (done, released) = oneshot::channel();
+        if self.release.send(ReleaseRequest { state, done }).await.is_ok() {
+            // Dropped when the lock is lost.
+            drop(released.await);
+        }
+    }
+}
+
+impl LockRenewer {
+    async fn run(mut self) {
+        let (mut due, mut renewed) = (Instant::now(), None);
+        loop {
+            // All are safe to cancel: nothing is taken by one that does not end.
+            tokio::select! {
+                biased;
+                Some(order) = self.release.recv() => return self.release(order).await,
+                () = tokio::time::sleep_until(due) => {}
+                () = wait_for_backlog(&mut self.standing, renewed) => {}
+            }
+            let standing = *self.standing.borrow_and_update();
+            match self.lock.renew(standing.as_ref()).await {
+                Ok(position) => {
+                    renewed = standing;
+                    self.confirm(position);
+                }
+                Err(RenewError::Lost(lost)) => return self.held.mark_lost(lost),
+                Err(RenewError::Unreachable(error)) => {
+                    tracing::debug!("the run's lock could not be renewed: {error}");
+                }
+            }
+            due = Instant::now() + RENEW_INTERVAL;
+        }
+    }
+
+    fn confirm(&self, position: Option<ReportPosition>) {
+        self.confirmed.send_if_modified(|confirmed| {
+            let further = position.is_some() && position != *confirmed;
+            *confirmed = position.or(*confirmed);
+            further
+        });
+    }
+
+    async fn release(mut self, order: ReleaseRequest) {
+        let until = Instant::now() + RELEASE_TIMEOUT;
+        loop {
+            let standing = *self.standing.borrow_and_update();
+            match self.lock.release(standing.as_ref(), order.state).await {
+                Ok(position) => self.confirm(position),
+                Err(RenewError::Lost(LockLostError { by })) => self.held.mark_lost(LockLostError { by }),
+                Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
+                    tokio::time::sleep(RENEW_INTERVAL).await;
+                    continue;
+                }
+                Err(RenewError::Unreachable(error)) => tracing::warn!(
+                    "the run could not be let go, who goes on with it elsewhere waits: {error}"
+                ),
+            }
+            // Whoever asked may have gone.
+            let _nobody_waits = order.done.send(());
+            return;
+        }
+    }
+}
+
+/// Comes back when much is durable that was not renewed.
+async fn wait_for_backlog(standing: &mut watch::Receiver<Option<DurableState>>, renewed: Option<DurableState>) {
+    loop {
+        if standing.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let records = standing.borrow().map_or(0, |standing| standing.head.records);
+        if records >= renewed.map_or(0, |renewed| renewed.head.records) + RENEW_AFTER_RECORDS {
+            return;
+        }
+    }
+}

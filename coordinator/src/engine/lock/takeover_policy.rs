@@ -1,0 +1,139 @@
+//! When a run may be taken from its owner: decisions without input, output or clock.
+
+use std::time::Duration;
+
+use rollout_protocol::event::TakeoverReason;
+
+use super::LockWaitPolicy;
+
+/// The longest gap between two answers that counts as watched: whoever slept in between saw
+/// nothing of what the server did.
+const MAX_OBSERVED_GAP: Duration = Duration::from_secs(5);
+
+/// Watches a value for a sign of life. Only time between two answers counts: an owner cannot be
+/// heard while nobody can.
+#[derive(Debug)]
+pub(super) struct ChangeWatch<T> {
+    seen: Option<T>,
+    answered: Option<Duration>,
+    watched: WatchObservation,
+}
+
+/// What was seen of a value so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WatchObservation {
+    /// How long it is unchanged.
+    pub(super) unchanged: Duration,
+    /// Whether it ever changed.
+    pub(super) changed: bool,
+}
+
+/// What is known of an owner that is not this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnerStatus {
+    /// It has let the run go.
+    Released,
+    /// It is proven dead.
+    Dead,
+    /// It may be alive.
+    Unproven,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TakeoverDecision {
+    /// Take the run; over from its owner when there is a reason.
+    Take(Option<TakeoverReason>),
+    /// Go on watching.
+    Wait,
+    /// Leave it to its owner.
+    Held,
+}
+
+impl<T: PartialEq> ChangeWatch<T> {
+    pub(super) fn new() -> Self {
+        Self { seen: None, answered: None, watched: WatchObservation::default() }
+    }
+
+    /// What was read at a time of a monotonic clock.
+    pub(super) fn record_value(&mut self, at: Duration, value: T) -> WatchObservation {
+        let gap = self.answered.map_or(Duration::ZERO, |before| at.saturating_sub(before));
+        if self.seen.as_ref() == Some(&value) {
+            self.watched.unchanged += gap.min(MAX_OBSERVED_GAP);
+        } else {
+            self.watched.changed |= self.seen.is_some();
+            self.watched.unchanged = Duration::ZERO;
+            self.seen = Some(value);
+        }
+        self.answered = Some(at);
+        self.watched
+    }
+
+    /// Nothing could be read.
+    pub(super) fn record_failure(&mut self) {
+        self.answered = None;
+    }
+}
+
+/// Whether a run may be taken from `other`.
+pub(super) fn decide_takeover(other: OwnerStatus, watched: WatchObservation, patience: &LockWaitPolicy) -> TakeoverDecision {
+    match other {
+        OwnerStatus::Released => TakeoverDecision::Take(None),
+        OwnerStatus::Dead => TakeoverDecision::Take(Some(TakeoverReason::Dead)),
+        OwnerStatus::Unproven if patience.force => TakeoverDecision::Take(Some(TakeoverReason::Forced)),
+        OwnerStatus::Unproven if !patience.wait => TakeoverDecision::Held,
+        OwnerStatus::Unproven if watched.unchanged >= patience.stale => {
+            TakeoverDecision::Take(Some(TakeoverReason::Silent))
+        }
+        // It lives.
+        OwnerStatus::Unproven if watched.changed => TakeoverDecision::Held,
+        OwnerStatus::Unproven => TakeoverDecision::Wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: LockWaitPolicy =
+        LockWaitPolicy { stale: Duration::from_secs(30), force: false, wait: true, hung: true };
+
+    #[test]
+    fn an_owner_loses_its_run_only_dead_silent_or_by_force() {
+        use TakeoverReason::{Dead, Forced, Silent};
+        let seconds =
+            |unchanged, changed| WatchObservation { unchanged: Duration::from_secs(unchanged), changed };
+        let impatient = LockWaitPolicy { wait: false, ..WAIT };
+        let force = LockWaitPolicy { force: true, wait: false, ..WAIT };
+        for (other, watched, patience, expected) in [
+            (OwnerStatus::Released, seconds(0, false), WAIT, TakeoverDecision::Take(None)),
+            (OwnerStatus::Released, seconds(0, false), impatient, TakeoverDecision::Take(None)),
+            (OwnerStatus::Dead, seconds(0, true), WAIT, TakeoverDecision::Take(Some(Dead))),
+            (OwnerStatus::Dead, seconds(0, false), impatient, TakeoverDecision::Take(Some(Dead))),
+            (OwnerStatus::Unproven, seconds(0, false), WAIT, TakeoverDecision::Wait),
+            (OwnerStatus::Unproven, seconds(29, false), WAIT, TakeoverDecision::Wait),
+            (OwnerStatus::Unproven, seconds(0, true), WAIT, TakeoverDecision::Held),
+            (OwnerStatus::Unproven, seconds(30, false), WAIT, TakeoverDecision::Take(Some(Silent))),
+            (OwnerStatus::Unproven, seconds(0, false), impatient, TakeoverDecision::Held),
+            (OwnerStatus::Unproven, seconds(0, true), force, TakeoverDecision::Take(Some(Forced))),
+        ] {
+            assert_eq!(decide_takeover(other, watched, &patience), expected, "{other:?} {watched:?}");
+        }
+    }
+
+    #[test]
+    fn only_time_between_answers_counts() {
+        let at = Duration::from_secs;
+        let mut watch = ChangeWatch::new();
+        watch.record_value(at(0), 1);
+        assert_eq!(watch.record_value(at(2), 1).unchanged, at(2));
+        watch.record_failure();
+        assert_eq!(watch.record_value(at(60), 1).unchanged, at(2));
+        assert_eq!(watch.record_value(at(61), 1).unchanged, at(3));
+        // This process slept.
+        assert_eq!(watch.record_value(at(600), 1).unchanged, at(3) + MAX_OBSERVED_GAP);
+        let changed = watch.record_value(at(601), 2);
+        assert_eq!(changed, WatchObservation { unchanged: at(0), changed: true });
+        assert!(watch.record_value(at(602), 2).changed);
+    }
+}

@@ -1,0 +1,212 @@
+//! Decisions about an entry, and a board in memory whose answers get lost.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::Timestamp;
+use rollout_protocol::event::TakeoverReason;
+use rollout_worker::queue::traits::{Board, Entry, QueueError};
+
+use super::super::LockWaitPolicy;
+use super::super::kv_lock::{KvLockDecision, RunDirectoryState, decide_kv_lock};
+use super::super::kv_entry::RunEntry;
+use super::super::takeover_policy::WatchObservation;
+use super::super::owner::LockOwner;
+use super::{dead_owner, remote_owner};
+use crate::engine::journal::{JournalPrefix, MissingRecords};
+use crate::engine::manifest::RunState;
+
+/// What goes wrong with one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KvStoreFault {
+    /// It does not arrive.
+    Lost,
+    /// It is done, and the answer does not arrive.
+    Unanswered,
+}
+
+/// A board in memory.
+#[derive(Debug, Default)]
+pub(super) struct MemoryKvStore {
+    state: Mutex<MemoryKvState>,
+}
+
+#[derive(Debug, Default)]
+struct MemoryKvState {
+    entries: HashMap<String, Entry>,
+    revision: u64,
+    fault: Option<KvStoreFault>,
+}
+
+impl MemoryKvStore {
+    /// What happens to the next request.
+    pub(super) fn fail(&self, fault: Option<KvStoreFault>) {
+        self.with(|state| state.fault = fault);
+    }
+
+    pub(super) fn wipe(&self) {
+        self.with(|state| state.entries.clear());
+    }
+
+    pub(super) fn entry(&self, key: &str) -> Option<RunEntry> {
+        self.with(|state| state.entries.get(key).and_then(|entry| RunEntry::parse(&entry.value)))
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut MemoryKvState) -> T) -> T {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One request, at one moment, after whatever others do first.
+    async fn request<T>(&self, act: impl FnOnce(&mut MemoryKvState) -> T) -> Result<T, QueueError> {
+        yield_once().await;
+        self.with(|state| {
+            let unreachable = || QueueError::Unreachable { reason: "as the test wants".into() };
+            match state.fault.take() {
+                Some(KvStoreFault::Lost) => Err(unreachable()),
+                Some(KvStoreFault::Unanswered) => {
+                    act(state);
+                    Err(unreachable())
+                }
+                None => Ok(act(state)),
+            }
+        })
+    }
+}
+
+/// Lets others go first, once.
+pub(super) async fn yield_once() {
+    let mut paused = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut paused, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+#[async_trait]
+impl Board for MemoryKvStore {
+    async fn read(&self, key: &str) -> Result<Option<Entry>, QueueError> {
+        self.request(|state| state.entries.get(key).cloned()).await
+    }
+
+    async fn write(
+        &self,
+        key: &str,
+        value: Bytes,
+        revision: Option<u64>,
+    ) -> Result<Option<u64>, QueueError> {
+        self.request(|state| {
+            if state.entries.get(key).map(|entry| entry.revision) != revision {
+                return None;
+            }
+            state.revision += 1;
+            let revision = state.revision;
+            state.entries.insert(key.to_owned(), Entry { revision, value });
+            Some(revision)
+        })
+        .await
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError> {
+        self.request(|state| {
+            let there = state.entries.get(key).is_some_and(|entry| entry.revision == revision);
+            there && state.entries.remove(key).is_some()
+        })
+        .await
+    }
+
+    async fn all(&self) -> Result<Vec<(String, Entry)>, QueueError> {
+        self.request(|state| state.entries.iter().map(|(k, e)| (k.clone(), e.clone())).collect())
+            .await
+    }
+}
+
+const STALE: Duration = Duration::from_secs(30);
+const WAIT: LockWaitPolicy = LockWaitPolicy { stale: STALE, force: false, wait: true, hung: true };
+const NO_WAIT: LockWaitPolicy = LockWaitPolicy { wait: false, ..WAIT };
+const FORCE: LockWaitPolicy = LockWaitPolicy { force: true, ..WAIT };
+
+fn entry(owner: &LockOwner, state: RunState) -> RunEntry {
+    let at = Timestamp::UNIX_EPOCH;
+    RunEntry {
+        format: 1,
+        owner: owner.clone(),
+        epoch: 3,
+        state,
+        head: Some(prefix()),
+        position: None,
+        job: "job".to_owned(),
+        pool: "default".to_owned(),
+        store: "store".to_owned(),
+        total: 10,
+        settled: 4,
+        started_at: at,
+        updated_at: at,
+    }
+}
+
+fn prefix() -> JournalPrefix {
+    let chain = "00000000000000ff".parse().expect("hexadecimal");
+    JournalPrefix { epoch: 3, records: 5, bytes: 700, chain }
+}
+
+#[test]
+fn entries_are_read_back_and_newer_ones_are_refused() {
+    let entry = entry(&remote_owner(1), RunState::Running);
+    assert_eq!(RunEntry::parse(&entry.to_bytes()), Some(entry.clone()));
+    assert_eq!(RunEntry::parse(&RunEntry { format: 2, ..entry }.to_bytes()), None);
+}
+
+#[test]
+fn every_case_of_an_entry_has_one_answer() {
+    use RunState::{Completed, Running, Stopped};
+    use TakeoverReason::{Dead, Forced, Silent};
+    let me = LockOwner::current(&crate::engine::journal::RunLayout::new("/nowhere"));
+    let (alive, gone) = (remote_owner(1), dead_owner());
+    let seconds =
+        |unchanged, changed| WatchObservation { unchanged: Duration::from_secs(unchanged), changed };
+    let (fresh, beating, silent) = (seconds(0, false), seconds(0, true), seconds(30, false));
+    let whole = RunDirectoryState { shared: true, ..RunDirectoryState::default() };
+    let lack = MissingRecords { wanted: prefix(), found: None };
+    let stale = RunDirectoryState { lack: Some(lack), ..whole };
+    let take = |reason: TakeoverReason| KvLockDecision::Take(Some(reason));
+    for (owner, state, watched, view, patience, expected) in [
+        (&alive, Running, fresh, &whole, WAIT, KvLockDecision::Wait),
+        (&alive, Running, fresh, &whole, NO_WAIT, KvLockDecision::Held),
+        (&alive, Running, fresh, &whole, FORCE, take(Forced)),
+        (&alive, Running, beating, &whole, WAIT, KvLockDecision::Held),
+        (&alive, Running, silent, &whole, WAIT, take(Silent)),
+        (&alive, Stopped, fresh, &whole, NO_WAIT, KvLockDecision::Take(None)),
+        (&alive, Completed, beating, &whole, NO_WAIT, KvLockDecision::Take(None)),
+        (&gone, Running, fresh, &whole, NO_WAIT, take(Dead)),
+        (&me, Running, fresh, &whole, NO_WAIT, KvLockDecision::Mine),
+        // A copy never wins, whatever became of the owner.
+        (&alive, Running, silent, &stale, WAIT, KvLockDecision::Lacks(lack)),
+        (&alive, Running, fresh, &stale, FORCE, KvLockDecision::Lacks(lack)),
+        (&alive, Completed, fresh, &stale, WAIT, KvLockDecision::Lacks(lack)),
+        (&gone, Running, fresh, &stale, WAIT, KvLockDecision::Lacks(lack)),
+    ] {
+        let entry = entry(owner, state);
+        let decided = decide_kv_lock(Some(&entry), &me, watched, view, &patience);
+        assert_eq!(decided, expected, "{owner:?} {state:?} {watched:?} {patience:?}");
+    }
+    let unshared = RunDirectoryState::default();
+    for (watched, view, patience, expected) in [
+        (fresh, &unshared, NO_WAIT, KvLockDecision::Take(None)),
+        (fresh, &whole, WAIT, KvLockDecision::Wait),
+        (fresh, &whole, NO_WAIT, KvLockDecision::Held),
+        // It was there a moment ago: its owner may be about to write it again.
+        (beating, &whole, WAIT, KvLockDecision::Wait),
+        (silent, &whole, WAIT, take(Silent)),
+        (fresh, &whole, FORCE, take(Forced)),
+    ] {
+        let decided = decide_kv_lock(None, &me, watched, view, &patience);
+        assert_eq!(decided, expected, "{watched:?} {view:?} {patience:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Reading reports from where the journal ends, and looking whether what they name is stored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::{ReportPosition, ReportBatch, PositionedReport};
+use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_worker::backoff::Outage;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_worker::spool::failed_report;
+use rollout_worker::store::BlobStore;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Reports read at once.
+const MAX_REPORTS_PER_READ: usize = 4096;
+/// How long a read waits before it asks again.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Records looked for at the same time.
+const MAX_CONCURRENT_LOOKUPS: usize = 64;
+/// How often a record that is not there is looked for again.
+const LOOKUP_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Reads the reports of a run.
+#[derive(Debug)]
+pub(super) struct ReportReader {
+    pub(super) run: RunId,
+    pub(super) dispatch: Arc<dyn Dispatch>,
+    pub(super) store: Arc<dyn BlobStore>,
+    /// How long a record is looked for.
+    pub(super) lease: Duration,
+    /// Results read so far.
+    pub(super) results: Arc<AtomicU64>,
+}
+
+impl ReportReader {
+    /// Reads until nobody listens.
+    pub(super) async fn read(self, from: Option<ReportPosition>, to: mpsc::Sender<ReportBatch>) {
+        let mut position = from;
+        let outage = Outage::new("reading reports");
+        let mut patience = outage.patience();
+        while !to.is_closed() {
+            match self.dispatch.reports(self.run, position, MAX_REPORTS_PER_READ, READ_TIMEOUT).await {
+                Ok(batch) => {
+                    patience.works();
+                    if batch.read_to.is_none() {
+                        continue;
+                    }
+                    position = batch.reports.last().map_or(position, |last| Some(last.position));
+                    let reports = self.checked(batch.reports).await;
+                    let batch = ReportBatch { reports, ..batch };
+                    if to.send(batch).await.is_err() {
+                        return;
+                    }
+                }
+                // The stream is not what it was: what was read before is read again, harmlessly.
+                Err(QueueError::Position) => {
+                    if position.take().is_none() {
+                        patience.failed(&QueueError::Position).await;
+                    }
+                }
+                Err(error) => patience.failed(&error).await,
+            }
+        }
+    }
+
+    async fn checked(&self, batch: Vec<PositionedReport>) -> Vec<PositionedReport> {
+        let results = batch.iter().filter(|r| matches!(r.report.body, ReportBody::Result(_))).count();
+        self.results.fetch_add(results as u64, Ordering::Relaxed);
+        if batch.iter().all(|reported| record_digest(&reported.report).is_none()) {
+            return batch;
+        }
+        let looks = batch.into_iter().map(|reported| self.check(reported));
+        stream::iter(looks).buffered(MAX_CONCURRENT_LOOKUPS).collect().await
+    }
+
+    /// A result whose record is nowhere is worth nothing: it becomes a failure of the
+    /// infrastructure.
+    async fn check(&self, reported: PositionedReport) -> PositionedReport {
+        let Some(record) = record_digest(&reported.report) else { return reported };
+        if self.is_stored(&record).await {
+            return reported;
+        }
+        let PositionedReport { position, report } = reported;
+        let message = format!("the record {record} of the execution is not in the blob store");
+        tracing::error!("execution {}: {message}", report.exec);
+        let kind = ErrorType::InternalError;
+        let error = TrialError::transient(kind, ErrorCode::STORE_FAILED, message);
+        PositionedReport { position, report: failed_report(report, error) }
+    }
+
+    /// A store that cannot be asked is trusted: the worker had its answer before it reported.
+    async fn is_stored(&self, record: &Digest) -> bool {
+        let asked = Instant::now();
+        loop {
+            match self.store.contains(record).await {
+                Ok(true) => return true,
+                Ok(false) if asked.elapsed() >= self.lease => return false,
+                Ok(false) => tokio::time::sleep(LOOKUP_RETRY_DELAY).await,
+                Err(error) => {
+                    tracing::warn!(
+                        "cannot look for record {record}, it is taken as stored: {error}"
+                    );
+                    return true;
+                }
+            }
+        }
+    }
+}
+
+fn record_digest(report: &Report) -> Option<Digest> {
+    match &report.body {
+        ReportBody::Result(body) => body.record.as_ref().map(|record| record.digest),
+        ReportBody::Started | ReportBody::Lost { .. } => None,
+    }
+}

@@ -1,0 +1,74 @@
+//! Claims of workers and commands of users.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::ReportCursor;
+use rollout_worker::backoff::Outage;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use tokio::sync::{mpsc, watch};
+
+use super::stream_head::wait_until_caught_up;
+use crate::engine::event_loop::EngineMessage;
+
+/// Claims answered after one look at the reports.
+const MAX_CLAIMS_PER_BATCH: usize = 256;
+
+/// Hands claims over, each when the reports up to its arrival were.
+pub(super) async fn forward_claims(
+    run: RunId,
+    dispatch: Arc<dyn Dispatch>,
+    mut handled: watch::Receiver<Option<ReportCursor>>,
+    to: mpsc::Sender<EngineMessage>,
+) {
+    let outage = Outage::new("listening for claims");
+    let mut patience = outage.patience();
+    while !to.is_closed() {
+        let first = match dispatch.next_claim(run).await {
+            Ok(claim) => claim,
+            Err(error) => {
+                patience.failed(&error).await;
+                continue;
+            }
+        };
+        let mut claims = vec![first];
+        while claims.len() < MAX_CLAIMS_PER_BATCH
+            && let Some(Ok(more)) = dispatch.next_claim(run).now_or_never()
+        {
+            claims.push(more);
+        }
+        let ready = async {
+            wait_until_caught_up(run, &*dispatch, &mut handled).await?;
+            Ok((dispatch.hellos().await?, dispatch.hellos_kept()))
+        };
+        let known: Result<_, QueueError> = ready.await;
+        match known {
+            Ok(hellos) => {
+                patience.works();
+                if to.send(EngineMessage::Claims(claims, Some(hellos))).await.is_err() {
+                    return;
+                }
+            }
+            // No answer: they ask again.
+            Err(error) => patience.failed(&error).await,
+        }
+    }
+}
+
+/// Hands commands over.
+pub(super) async fn forward_commands(run: RunId, dispatch: Arc<dyn Dispatch>, to: mpsc::Sender<EngineMessage>) {
+    let outage = Outage::new("listening for commands");
+    let mut patience = outage.patience();
+    while !to.is_closed() {
+        match dispatch.next_command(run).await {
+            Ok(command) => {
+                patience.works();
+                if to.send(EngineMessage::Command(command)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => patience.failed(&error).await,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Results of items that are nowhere: their markers in the blob store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::record::ExecutionRecord;
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::Report;
+use rollout_worker::backoff::Outage;
+use rollout_worker::spool::report_of;
+use rollout_worker::store::{BlobStore, StoreError};
+use tokio::sync::mpsc;
+
+use crate::engine::event_loop::EngineMessage;
+
+/// Looks for results of the items it is told, until nobody asks or listens.
+pub(super) async fn look_up_results(
+    run: RunId,
+    store: Arc<dyn BlobStore>,
+    mut items: mpsc::UnboundedReceiver<ItemId>,
+    to: mpsc::Sender<EngineMessage>,
+) {
+    let outage = Outage::new("looking for results in the blob store");
+    while let Some(item) = items.recv().await {
+        let mut patience = outage.patience();
+        let reports = loop {
+            match find_reports(run, item, &*store).await {
+                Ok(reports) => break reports,
+                Err(error) => patience.failed(&error).await,
+            }
+        };
+        patience.works();
+        if to.send(EngineMessage::Found { item, reports }).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The results that the item's markers name.
+async fn find_reports(run: RunId, item: ItemId, store: &dyn BlobStore) -> Result<Vec<Report>, StoreError> {
+    let mut reports = Vec::new();
+    for path in store.list_documents(&ResultMarker::prefix_of_item(run, item)).await? {
+        let Some(marker) = ResultMarker::parse(&path) else { continue };
+        let Some(content) = store.get_document(&path).await? else { continue };
+        if let Some(report) = read_report(&marker, &content, store).await? {
+            reports.push(report);
+        }
+    }
+    Ok(reports)
+}
+
+/// The report of a marker; nothing when marker and record do not fit together, since both come from
+/// a store that others write, too.
+async fn read_report(
+    marker: &ResultMarker,
+    content: &Bytes,
+    store: &dyn BlobStore,
+) -> Result<Option<Report>, StoreError> {
+    let Ok(blob) = serde_json::from_slice::<BlobRef>(content) else { return Ok(None) };
+    if blob.digest != marker.record || !store.contains(&blob.digest).await? {
+        return Ok(None);
+    }
+    let bytes = store.get_bytes(&blob.digest, DOCUMENT_BYTES).await?;
+    let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
+    let ResultMarker { run, item, try_id, exec, .. } = *marker;
+    let fits = record.ids() == (run, item, try_id, exec);
+    Ok(fits.then(|| report_of(&record, blob)))
+}

@@ -1,0 +1,29 @@
+//! Knowing that every report up to now was taken in.
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::ReportCursor;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use tokio::sync::watch;
+
+/// Waits until the core was told every report that the queue had when this was called.
+///
+/// # Errors
+/// [`QueueError`]; also when the sitting ends meanwhile.
+pub(super) async fn wait_until_caught_up(
+    run: RunId,
+    dispatch: &dyn Dispatch,
+    handled: &mut watch::Receiver<Option<ReportCursor>>,
+) -> Result<(), QueueError> {
+    let incarnation = dispatch.incarnation().await?;
+    let head = dispatch.reports_head(run).await?;
+    if head == 0 {
+        return Ok(());
+    }
+    let reached = |at: &Option<ReportCursor>| {
+        at.is_some_and(|at| at.incarnation == incarnation && at.sequence >= head)
+    };
+    match handled.wait_for(reached).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(QueueError::Unreachable { reason: "the sitting ended".to_owned() }),
+    }
+}

@@ -1,0 +1,248 @@
+//! Evals whose commands need tickets.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::item_name::ItemName;
+use rollout_protocol::record::{EvalEnd, EvalRecord, TrialRecord};
+use rollout_protocol::spec::environment::{
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
+};
+use rollout_protocol::spec::eval::{
+    CommitBundle, CommandKind, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, EvalStage, RepositorySpec,
+};
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
+use rollout_worker::executor::Finished;
+use rollout_worker::store::put_json;
+use rollout_worker::work::eval::EvalContext;
+use rollout_worker::work::trial::TrialContext;
+
+use super::*;
+use crate::engine::WorkerRequirements;
+use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::core::NewItem;
+
+const STAGES: [EvalStage; 4] =
+    [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
+
+/// A job's trials as evals of one spec.
+#[derive(Debug)]
+struct EvalsPlanner {
+    job: JobPlanner,
+    spec: Digest,
+    tickets: Option<Arc<ConcurrencyLimiter>>,
+}
+
+impl Planner for EvalsPlanner {
+    fn total(&self) -> u64 {
+        self.job.total()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        let spec = self.spec;
+        self.job.next(max).into_iter().map(|item| NewItem { spec, ..item }).collect()
+    }
+
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        self.job.find(item).map(|item| NewItem { spec: self.spec, ..item })
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
+        let pacing = RunRateLimits { tickets: tickets.unwrap_or_default(), ..RunRateLimits::default() };
+        let offer = self.job.offer(run, item, try_id, ordinal);
+        Offer { spec: self.spec, work: OfferedWork::Eval, pacing, ..offer }
+    }
+
+    fn lanes(&self) -> &[WorkerRequirements] {
+        self.job.lanes()
+    }
+
+    fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
+        self.job.select(selection)
+    }
+
+    fn name(&self, ordinal: u64) -> ItemName {
+        self.job.name(ordinal)
+    }
+
+    fn concurrency_limiter(&self) -> Option<Arc<ConcurrencyLimiter>> {
+        self.tickets.clone()
+    }
+}
+
+/// What runs at present, on all workers together, and the most that ever did.
+#[derive(Debug, Default)]
+struct ConcurrencyProbe {
+    llm: (AtomicUsize, AtomicUsize),
+    sweeps: (AtomicUsize, AtomicUsize),
+    /// When commands that ask a language model began.
+    starts: Mutex<Vec<Instant>>,
+}
+
+impl ConcurrencyProbe {
+    fn counters(&self, stage: EvalStage) -> Option<&(AtomicUsize, AtomicUsize)> {
+        match stage.kind()? {
+            CommandKind::Llm => Some(&self.llm),
+            CommandKind::Sweep => Some(&self.sweeps),
+        }
+    }
+
+    fn maxima(&self) -> (usize, usize) {
+        (self.llm.1.load(Ordering::SeqCst), self.sweeps.1.load(Ordering::SeqCst))
+    }
+
+    async fn stage(&self, stage: EvalStage) {
+        let counted = self.counters(stage);
+        if let Some((now, most)) = counted {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        }
+        if stage.kind() == Some(CommandKind::Llm) {
+            self.starts.lock().expect("not poisoned").push(Instant::now());
+        }
+        // The work of the command.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if let Some((now, _)) = counted {
+            now.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[async_trait]
+impl Runner for ConcurrencyProbe {
+    async fn run(&self, _: TrialContext) -> Finished<TrialRecord> {
+        unreachable!("only evals are offered")
+    }
+
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
+        for stage in STAGES {
+            context.tickets.begin(stage).await;
+            self.stage(stage).await;
+            context.tickets.end(stage);
+        }
+        let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
+        let mut finished = Finished::<EvalRecord>::failed(&context, "test", error);
+        (finished.record.end, finished.record.error) = (EvalEnd::NoChanges, None);
+        finished
+    }
+}
+
+/// A spec of which nobody reads anything.
+async fn spec(store: &FsStore) -> Digest {
+    let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
+    let size_bytes = 0;
+    let blob = BlobRef { digest: Digest::sha256(b""), size_bytes, media_type: Some(MediaType::Text) };
+    let name = EvalOrigin { tree: "t".into(), node: "0000".into(), eval: "0001".into() };
+    let root = CommitBundle { commit: "00".into(), parent: None, blob: blob.clone() };
+    let spec = EvalSpec {
+        name,
+        repository: RepositorySpec { root, chain: Vec::new() },
+        idea: blob,
+        message: String::new(),
+        commands: EvalCommands {
+            implement: command(),
+            tests: Some(command()),
+            review: Some(command()),
+            sweep: command(),
+        },
+        timeout_sec: None,
+        environment: TaskEnvironment::default(),
+        settings: EnvironmentSpec {
+            provider: ProviderSpec::Docker(DockerSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::default(),
+            rates: EnvironmentRates::default(),
+        },
+        sweep_environment: None,
+        user: None,
+        results_file: "results.csv".into(),
+        sweep_config_limit: None,
+        env: BTreeMap::new(),
+    };
+    put_json(store, &spec).await.expect("stored").digest
+}
+
+struct LimiterFixture {
+    world: RemoteFixture,
+    spec: Digest,
+    caps: ConcurrencyLimits,
+    racers: Arc<ConcurrencyProbe>,
+}
+
+impl LimiterFixture {
+    async fn new(evals: u32, caps: ConcurrencyLimits) -> Self {
+        let world = RemoteFixture::new(evals).await;
+        let spec = spec(&world.store).await;
+        Self { world, spec, caps, racers: Arc::default() }
+    }
+
+    fn worker(&self, name: &str) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+        self.world.worker_with(name, 4, self.racers.clone())
+    }
+
+    async fn start_session(&self) -> RunningSession {
+        let (spec, caps) = (self.spec, self.caps);
+        self.world.start_session_with(|job| EvalsPlanner { job, spec, tickets: ConcurrencyLimiter::new(caps) }).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_share_the_tickets() {
+    let caps = ConcurrencyLimits { llm: Some(1), sweeps: Some(1), interval: None };
+    let race = LimiterFixture::new(40, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
+    assert_eq!((race.world.settled(), race.racers.maxima()), (40, (1, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_limits_nobody_waits() {
+    let race = LimiterFixture::new(40, ConcurrencyLimits::default()).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
+    let (llm, sweeps) = race.racers.maxima();
+    assert!(llm > 1 && sweeps > 1, "{llm} and {sweeps} at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tickets_outlive_coordinators_and_brokers() {
+    let caps = ConcurrencyLimits { llm: Some(2), sweeps: Some(1), interval: None };
+    let race = LimiterFixture::new(120, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    for _ in 0..2 {
+        let (sitting, mut seen) = race.start_session().await;
+        wait_for_settled(&mut seen, 20).await;
+        drop(sitting);
+    }
+    let (sitting, mut seen) = race.start_session().await;
+    wait_for_settled(&mut seen, 60).await;
+    race.world.queue.disturb(Model::restart);
+    assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
+    assert_eq!((race.world.settled(), race.racers.maxima()), (120, (2, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_are_apart_also_when_another_coordinator_hands_out() {
+    let interval = Duration::from_millis(200);
+    let caps = ConcurrencyLimits { interval: Some(interval), ..ConcurrencyLimits::default() };
+    let race = LimiterFixture::new(8, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    let (sitting, mut seen) = race.start_session().await;
+    wait_for_settled(&mut seen, 2).await;
+    drop(sitting);
+    assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
+    let mut starts = race.racers.starts.lock().expect("not poisoned").clone();
+    starts.sort_unstable();
+    assert!(starts.len() >= 16, "{}", starts.len());
+    // An answer takes its time to arrive, and the one before it took another.
+    for window in starts.windows(6) {
+        assert!(window[5] - window[0] > interval * 4, "{window:?}");
+    }
+}

@@ -1,0 +1,222 @@
+//! Watching the workers: once a second what all of them show, and what follows from it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_worker::backoff::Outage;
+use rollout_worker::queue::traits::Dispatch;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::capacity::{self, PoolCapacity};
+use crate::engine::WorkerRequirements;
+use crate::engine::event_loop::EngineMessage;
+
+/// How often hellos are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The version of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long a run waits for its first worker before it says so.
+const NO_WORKER_WARNING_DELAY: Duration = Duration::from_secs(5);
+
+/// How long the server gives no answer before the run says so.
+const CONTACT_WARNING_DELAY: Duration = Duration::from_secs(2);
+
+/// What watching the workers needs.
+#[derive(Debug)]
+pub(super) struct WorkerWatch {
+    pub(super) dispatch: Arc<dyn Dispatch>,
+    pub(super) lanes: Vec<WorkerRequirements>,
+    pub(super) pool: String,
+    /// Identity of the run's blob store.
+    pub(super) store: String,
+    /// A worker whose hello is older does not count.
+    pub(super) silence: Duration,
+    /// Results read so far.
+    pub(super) results: Arc<AtomicU64>,
+    pub(super) to: mpsc::Sender<EngineMessage>,
+}
+
+impl WorkerWatch {
+    /// Watches until nobody listens.
+    pub(super) async fn watch(self) {
+        let outage = Outage::new("looking at the workers");
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut rate, mut told) = (ResultRate::new(), WorkerWarnings::default());
+        let mut known = PoolCapacity::default();
+        let (contact, mut contact_told) = (self.dispatch.contact(), ContactWarnings::default());
+        while !self.to.is_closed() {
+            ticks.tick().await;
+            let up = contact.borrow().up;
+            if let Some(warning) = contact_told.update(up, Instant::now()) {
+                self.send(EngineMessage::Warning(warning)).await;
+            }
+            let hellos = match self.dispatch.hellos().await {
+                Ok(hellos) => hellos,
+                Err(error) => {
+                    outage.failed(&error);
+                    continue;
+                }
+            };
+            outage.works();
+            let living = || {
+                let fresh =
+                    hellos.iter().filter(|seen| seen.age < self.silence && !seen.hello.gone);
+                fresh.map(|seen| &seen.hello).filter(|hello| hello.pool == self.pool)
+            };
+            let ours = living().filter(|hello| hello.store == self.store);
+            let capacity = capacity::estimate(&self.lanes, &ours, rate.update(&self.results));
+            for warning in told.update(&self, living(), &capacity) {
+                self.send(EngineMessage::Warning(warning)).await;
+            }
+            if capacity != known {
+                known = capacity.clone();
+                self.send(EngineMessage::Capacity(capacity)).await;
+            }
+            self.send(EngineMessage::Hellos(hellos, self.dispatch.hellos_kept())).await;
+        }
+    }
+
+    async fn send(&self, news: EngineMessage) {
+        // Without a listener the next look ends it.
+        drop(self.to.send(news).await);
+    }
+}
+
+/// Tells once when the queue's server is lost, and once when it is back.
+#[derive(Debug, Default)]
+struct ContactWarnings {
+    lost: Option<Instant>,
+    told: bool,
+}
+
+impl ContactWarnings {
+    fn update(&mut self, up: bool, now: Instant) -> Option<String> {
+        match (up, self.lost) {
+            (true, Some(lost)) => {
+                self.lost = None;
+                let away = (now - lost).as_secs();
+                let told = std::mem::take(&mut self.told);
+                told.then(|| format!("the NATS server answers again after {away} s"))
+            }
+            (false, None) => {
+                self.lost = Some(now);
+                None
+            }
+            (false, Some(lost)) if !self.told && now - lost >= CONTACT_WARNING_DELAY => {
+                self.told = true;
+                Some(
+                    "the NATS server gives no answer: workers continue and keep their results \
+                     until it is back"
+                        .to_owned(),
+                )
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Results per second.
+#[derive(Debug)]
+struct ResultRate {
+    results: u64,
+    since: Instant,
+}
+
+impl ResultRate {
+    fn new() -> Self {
+        Self { results: 0, since: Instant::now() }
+    }
+
+    /// Since the last call.
+    fn update(&mut self, results: &AtomicU64) -> f64 {
+        let (now, results) = (Instant::now(), results.load(Ordering::Relaxed));
+        let seconds = (now - self.since).as_secs_f64().max(0.001);
+        let rate = results.saturating_sub(self.results) as f64 / seconds;
+        (self.results, self.since) = (results, now);
+        // In steps, so that it changes seldom.
+        (rate / 100.0).ceil() * 100.0
+    }
+}
+
+/// What was said already, so that it is said once.
+#[derive(Debug, Default)]
+struct WorkerWarnings {
+    strangers: BTreeSet<String>,
+    versions: BTreeSet<String>,
+    lanes: BTreeSet<u16>,
+    nobody: bool,
+    began: Option<Instant>,
+}
+
+impl WorkerWarnings {
+    fn update<'a>(
+        &mut self,
+        view: &WorkerWatch,
+        workers: impl Iterator<Item = &'a Heartbeat>,
+        capacity: &PoolCapacity,
+    ) -> Vec<String> {
+        let mut said = Vec::new();
+        for hello in workers {
+            if hello.version != VERSION && self.versions.insert(hello.version.clone()) {
+                said.push(format!(
+                    "worker {} on {} has version {} of rollout, this run is coordinated by {VERSION}: \
+                     they understand each other, but what is newer in one of them is not in the \
+                     other",
+                    hello.worker, hello.host, hello.version
+                ));
+            }
+            if hello.store == view.store {
+                continue;
+            }
+            if self.strangers.insert(hello.worker.to_string()) {
+                said.push(format!(
+                    "worker {} on {} uses the blob store {}, this run uses {}: it gets no work; \
+                     start it with the run's --store",
+                    hello.worker, hello.host, hello.store, view.store
+                ));
+            }
+        }
+        for (lane, reason) in &capacity.unplaceable {
+            if self.lanes.insert(*lane) {
+                let needs = &view.lanes[usize::from(*lane)];
+                said.push(format!("no worker can run trials that need {needs}: {reason}"));
+            }
+        }
+        self.lanes.retain(|lane| capacity.unplaceable.contains_key(lane));
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if capacity.workers == 0 && began.elapsed() >= NO_WORKER_WARNING_DELAY && !self.nobody {
+            self.nobody = true;
+            let pool = &view.pool;
+            said.push(format!("the pool `{pool}` has no worker yet; the run waits for one"));
+        }
+        if capacity.workers > 0 {
+            self.nobody = false;
+        }
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_server_is_told_once_and_its_return_with_its_time() {
+        let (mut told, start) = (ContactWarnings::default(), Instant::now());
+        let mut note = |up, second| told.update(up, start + Duration::from_secs(second));
+        assert_eq!(note(true, 0), None);
+        assert_eq!(note(false, 1), None);
+        assert!(note(false, 3).is_some_and(|text| text.contains("gives no answer")));
+        assert_eq!(note(false, 9), None, "it is said once");
+        assert!(note(true, 61).is_some_and(|text| text.ends_with("after 60 s")));
+        assert_eq!(note(false, 70), None);
+        assert_eq!(note(true, 71), None, "a moment is not worth a word");
+    }
+}

@@ -1,0 +1,78 @@
+//! Which results may be from before a retry.
+//!
+//! The opening of a sitting says which settled items the sitting runs again. Where an opening is
+//! lost, a result from before that sitting may have been superseded by it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+
+use rollout_protocol::id::ItemId;
+
+use crate::engine::RunManifest;
+use crate::engine::core::JournalRecord;
+use crate::engine::journal::{JournalError, JournalSalvage};
+
+/// Reopenings that may have been lost.
+#[derive(Debug, Default, Clone)]
+pub(super) struct PossibleReopenings {
+    /// Epochs whose openings may be lost.
+    lost: Vec<RangeInclusive<u32>>,
+    /// Epochs whose openings were read.
+    read: BTreeSet<u32>,
+    /// Epoch of the manifest, up to which only the sittings in `reopened` reopened anything.
+    known: u32,
+    reopened: BTreeSet<u32>,
+    /// Items that a rebuilt segment says it reopens more often than its records do, and its epoch.
+    items: HashMap<ItemId, u32>,
+}
+
+impl PossibleReopenings {
+    /// Reads what may be lost of a journal.
+    pub(super) fn read(salvage: &JournalSalvage, manifest: Option<&RunManifest>) -> Result<Self, JournalError> {
+        let told = manifest.and_then(|m| Some((m.epoch, m.reopened.as_ref()?)));
+        let (known, reopened) = told.map_or((0, BTreeSet::new()), |(epoch, reopened)| {
+            (epoch, reopened.iter().copied().collect())
+        });
+        let mut read = BTreeSet::new();
+        let mut times: HashMap<ItemId, (i64, u32)> = HashMap::new();
+        for opened in salvage.every_opening() {
+            for item in opened.reopened.iter().chain(&opened.reopened_within) {
+                let (count, epoch) = times.entry(*item).or_default();
+                (*count, *epoch) = (*count + 1, opened.epoch);
+            }
+        }
+        salvage.records(|_, record| {
+            let reopened = match record {
+                JournalRecord::Opened(opened) => {
+                    read.insert(opened.epoch);
+                    opened.reopened
+                }
+                JournalRecord::Reopened { items, .. } => items,
+                _ => return,
+            };
+            for item in reopened {
+                times.entry(item).or_default().0 -= 1;
+            }
+        })?;
+        let items = times.into_iter().filter(|(_, (count, _))| *count > 0);
+        let items = items.map(|(item, (_, epoch))| (item, epoch)).collect();
+        Ok(Self { lost: salvage.lost_openings(), read, known, reopened, items })
+    }
+
+    /// The newest sitting after `epoch`, and not after `last`, that may have reopened an item.
+    pub(super) fn newest_reopening(&self, item: &ItemId, epoch: u32, last: u32) -> Option<u32> {
+        if epoch >= last {
+            return None;
+        }
+        let is_lost = |epoch: &u32| {
+            !self.read.contains(epoch) && self.lost.iter().any(|range| range.contains(epoch))
+        };
+        let told = self.reopened.range(epoch + 1..=last).rev().find(|epoch| is_lost(epoch));
+        let of_item = self.items.get(item).filter(|of| (epoch + 1..=last).contains(*of));
+        let untold = self.lost.iter().filter_map(|range| {
+            let first = (*range.start()).max(epoch + 1).max(self.known.saturating_add(1));
+            (first..=last.min(*range.end())).rev().find(|epoch| !self.read.contains(epoch))
+        });
+        told.into_iter().chain(of_item).copied().chain(untold).max()
+    }
+}

@@ -1,0 +1,50 @@
+//! The repository of a search as whoever tidies up wants it.
+
+use std::collections::BTreeSet;
+
+use tokio::runtime::Handle;
+
+use super::live::backend_error;
+use crate::workloads::search::driver::{RepositoryMaintenance, FailedRemoval, DesiredRepositoryState, BackendError};
+use crate::workloads::search::manifest::DeferredCleanup;
+use crate::workloads::search::repository::SearchRepository;
+
+/// The repository of a search that nobody goes on with at the moment.
+#[derive(Debug)]
+pub struct InactiveRepository {
+    /// Waits for what is asynchronous.
+    pub handle: Handle,
+    /// The repository.
+    pub repository: SearchRepository,
+}
+
+impl RepositoryMaintenance for InactiveRepository {
+    fn reconcile(
+        &mut self,
+        wanted: &DesiredRepositoryState,
+        deferred: &BTreeSet<String>,
+    ) -> Result<Vec<FailedRemoval>, BackendError> {
+        reconcile_repository(&self.handle, &self.repository, wanted, deferred)
+    }
+
+    fn remove(&mut self, item: &DeferredCleanup) -> Result<(), String> {
+        remove_from_repository(&self.handle, &self.repository, item)
+    }
+}
+
+pub(super) fn reconcile_repository(
+    handle: &Handle,
+    repository: &SearchRepository,
+    wanted: &DesiredRepositoryState,
+    deferred: &BTreeSet<String>,
+) -> Result<Vec<FailedRemoval>, BackendError> {
+    handle.block_on(repository.reconcile(wanted, deferred)).map_err(backend_error("cannot keep the repository"))
+}
+
+pub(super) fn remove_from_repository(
+    handle: &Handle,
+    repository: &SearchRepository,
+    item: &DeferredCleanup,
+) -> Result<(), String> {
+    handle.block_on(repository.remove(item)).map_err(|error| error.chain())
+}

@@ -1,0 +1,258 @@
+//! The tries that a search asks its run for, and what came of them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::item_name::ItemName;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::engine::core::ItemSettlement;
+
+/// Kinds of work of a search. The number of a kind is its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkKind {
+    /// One try of an eval.
+    Eval,
+    /// The command that writes ideas for a node.
+    Ideas,
+}
+
+/// One piece of work, as the run's commands tell it from others.
+#[derive(Debug, Clone)]
+pub(super) struct WorkRequest {
+    /// Its kind.
+    pub(super) kind: WorkKind,
+    /// Its key.
+    pub(super) item: ItemId,
+    /// Digest of what it runs under.
+    pub(super) spec: Digest,
+    /// Its name.
+    pub(super) name: ItemName,
+}
+
+/// What a search asks for and its run hands out.
+#[derive(Debug)]
+pub(crate) struct WorkRequests {
+    state: Mutex<WorkRequestsState>,
+    /// Rings when there is more to hand out, or will be no more.
+    pub(super) growth: Arc<Notify>,
+    ended: mpsc::UnboundedSender<RunNotification>,
+    /// Whether the search waits for something, having asked for all that it wants at first.
+    waits: watch::Sender<bool>,
+    /// Whether the search ended with an error: what runs for it is left alone.
+    abandoned: watch::Sender<bool>,
+}
+
+/// What the run tells the search.
+#[derive(Debug)]
+pub(crate) enum RunNotification {
+    /// A try that was asked for is settled.
+    Settled(ItemId),
+    /// The run has ended: nothing will be settled any more.
+    Over,
+}
+
+#[derive(Debug, Default)]
+struct WorkRequestsState {
+    /// In the order in which they were asked for; the index is the ordinal.
+    tries: Vec<WorkRequest>,
+    ordinals: HashMap<ItemId, u64>,
+    handed_out: usize,
+    settled: HashMap<ItemId, Arc<ItemSettlement>>,
+    closed: bool,
+}
+
+impl WorkRequests {
+    /// Nothing asked for yet; and where the search hears of what is settled.
+    pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<RunNotification>) {
+        let (ended, told) = mpsc::unbounded_channel();
+        let (state, growth) = (Mutex::default(), Arc::default());
+        let [waits, abandoned] = [false; 2].map(watch::Sender::new);
+        (Arc::new(Self { state, growth, ended, waits, abandoned }), told)
+    }
+
+    /// The search has asked for all that it wants for now.
+    pub(super) fn set_waiting(&self) {
+        self.waits.send_if_modified(|waits| !std::mem::replace(waits, true));
+    }
+
+    /// Comes true when the search has asked for what former sittings began, or has ended: whatever
+    /// else the run still knows of is wanted by nobody.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn wait_until_asked(&self) {
+        let mut waits = self.waits.subscribe();
+        let waits = waits.wait_for(|waits| *waits).await;
+        drop(waits.expect("the sender is here"));
+    }
+
+    /// Asks for a try. What is settled already is told at once.
+    pub(super) fn request(&self, wanted: WorkRequest) {
+        let mut state = self.state();
+        let item = wanted.item;
+        if state.settled.contains_key(&item) {
+            self.notify(RunNotification::Settled(item));
+        }
+        let ordinal = state.tries.len() as u64;
+        if state.ordinals.contains_key(&item) {
+            return;
+        }
+        state.ordinals.insert(item, ordinal);
+        state.tries.push(wanted);
+        drop(state);
+        self.growth.notify_one();
+    }
+
+    /// A try that a former sitting asked for, and that is settled.
+    pub(super) fn add_settled(&self, former: WorkRequest) {
+        let mut state = self.state();
+        let ordinal = state.tries.len() as u64;
+        // The search may have asked for it meanwhile.
+        if let Entry::Vacant(entry) = state.ordinals.entry(former.item) {
+            entry.insert(ordinal);
+            state.tries.push(former);
+        }
+    }
+
+    /// What a try came to.
+    pub(super) fn settlement(&self, item: &ItemId) -> Option<Arc<ItemSettlement>> {
+        self.state().settled.get(item).cloned()
+    }
+
+    /// The search ended with an error. What runs for it elsewhere is left alone: the next sitting asks
+    /// for the same.
+    pub(super) fn abandon(&self) {
+        self.abandoned.send_replace(true);
+        self.close();
+    }
+
+    /// Whether the search ended with an error.
+    #[cfg(feature = "nats")]
+    pub(crate) fn is_abandoned(&self) -> bool {
+        *self.abandoned.borrow()
+    }
+
+    /// Comes true when the search ends with an error.
+    pub(crate) async fn wait_until_abandoned(&self) {
+        let mut abandoned = self.abandoned.subscribe();
+        let told = abandoned.wait_for(|abandoned| *abandoned).await;
+        drop(told.expect("the sender is here"));
+    }
+
+    /// Nothing more will be asked for.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
+        self.set_waiting();
+        self.growth.notify_one();
+    }
+
+    /// The run has ended.
+    pub(crate) fn notify_run_ended(&self) {
+        self.notify(RunNotification::Over);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.state().closed
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.state().tries.len() as u64
+    }
+
+    /// The next tries that were not handed out, at most `max`, with their ordinals.
+    pub(super) fn next(&self, max: usize) -> Vec<(u64, WorkRequest)> {
+        let mut state = self.state();
+        let begin = state.handed_out;
+        let end = state.tries.len().min(begin.saturating_add(max));
+        state.handed_out = end;
+        (begin..end).map(|index| (index as u64, state.tries[index].clone())).collect()
+    }
+
+    pub(super) fn find(&self, item: &ItemId) -> Option<(u64, WorkRequest)> {
+        let state = self.state();
+        let ordinal = *state.ordinals.get(item)?;
+        Some((ordinal, state.tries[usize::try_from(ordinal).ok()?].clone()))
+    }
+
+    pub(super) fn get(&self, ordinal: u64) -> Option<WorkRequest> {
+        self.state().tries.get(usize::try_from(ordinal).ok()?).cloned()
+    }
+
+    /// A settlement is durable.
+    pub(super) fn on_settled(&self, settled: &ItemSettlement) {
+        let mut state = self.state();
+        state.settled.insert(settled.item, Arc::new(settled.clone()));
+        if state.ordinals.contains_key(&settled.item) {
+            self.notify(RunNotification::Settled(settled.item));
+        }
+    }
+
+    fn notify(&self, told: RunNotification) {
+        // A search that is gone has told its own error.
+        let _gone = self.ended.send(told);
+    }
+
+    fn state(&self) -> MutexGuard<'_, WorkRequestsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::item_name::EvalName;
+    use rollout_protocol::record::Verdict;
+    use rollout_protocol::search::{EvalId, NodeId};
+
+    use super::*;
+
+    fn one(n: u32) -> WorkRequest {
+        let spec = Digest::sha256(b"spec");
+        let (search, node) = ("search".to_owned(), NodeId::default());
+        let name = ItemName::Eval(EvalName { search, node, eval: EvalId(n), attempt: 1 });
+        let kind = WorkKind::Eval;
+        WorkRequest { kind, item: ItemId::for_eval("search", n, (0, 0), 1, &spec), spec, name }
+    }
+
+    fn settled(item: ItemId) -> ItemSettlement {
+        let (verdict, at) = (Verdict::completed(1.0), Timestamp::UNIX_EPOCH);
+        ItemSettlement { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+    }
+
+    fn next_settled(told: &mut mpsc::UnboundedReceiver<RunNotification>) -> Option<ItemId> {
+        match told.try_recv() {
+            Ok(RunNotification::Settled(item)) => Some(item),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_was_settled_before_is_told_when_it_is_asked_for() {
+        let (asked, mut told) = WorkRequests::new();
+        asked.on_settled(&settled(one(1).item));
+        assert_eq!(next_settled(&mut told), None, "nobody asked for it");
+        asked.request(one(1));
+        assert_eq!(next_settled(&mut told), Some(one(1).item));
+        assert!(asked.settlement(&one(1).item).is_some());
+    }
+
+    #[test]
+    fn tries_are_handed_out_once_and_in_their_order() {
+        let (asked, mut told) = WorkRequests::new();
+        for n in [1, 2, 1, 3] {
+            asked.request(one(n));
+        }
+        let items = |tries: Vec<(u64, WorkRequest)>| {
+            tries.into_iter().map(|(n, one)| (n, one.item)).collect::<Vec<_>>()
+        };
+        assert_eq!(items(asked.next(2)), [(0, one(1).item), (1, one(2).item)]);
+        assert_eq!(items(asked.next(9)), [(2, one(3).item)]);
+        assert!(asked.next(9).is_empty() && asked.is_open());
+        asked.on_settled(&settled(one(3).item));
+        assert_eq!(next_settled(&mut told), Some(one(3).item));
+        asked.close();
+        assert!(!asked.is_open());
+    }
+}

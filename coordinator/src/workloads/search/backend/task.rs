@@ -1,0 +1,134 @@
+//! The half of a sitting that thinks: the search, on a thread of its own, beside the engine that
+//! runs what it asks for.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::requests::{WorkRequests, RunNotification};
+use super::live::LiveBackend;
+use super::stops::SearchStops;
+use super::{SearchPlan, events};
+use crate::config::{TreeFile, tree_document};
+use crate::engine::core::RemoteTimeouts;
+use crate::engine::journal::RunLayout;
+use crate::engine::{self, OpenRun, RunError, LockOptions};
+use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchOwnership, SearchError, BackendError, open};
+use crate::workloads::search::manifest::SearchManifest;
+
+/// A search that is about to begin.
+pub(crate) struct SearchTask {
+    pub(crate) opening: SearchOpenOptions,
+    pub(crate) directory: SearchDirectory,
+    pub(crate) plan: SearchPlan,
+    pub(crate) store: Arc<dyn BlobStore>,
+    pub(crate) asked: Arc<WorkRequests>,
+    pub(crate) told: mpsc::UnboundedReceiver<RunNotification>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub(crate) fail_unable: bool,
+    pub(crate) stops: SearchStops,
+    pub(crate) events: mpsc::Sender<Vec<RunEvent>>,
+}
+
+/// A run that is this process's.
+pub(crate) struct OwnedRun(SearchOwnership);
+
+impl OwnedRun {
+    /// What a run tells of itself.
+    pub(crate) fn from_run(run: &OpenRun) -> Self {
+        let former = run.takeover().map(|takeover| takeover.former.clone());
+        Self(SearchOwnership { fence: run.fence(), former })
+    }
+}
+
+/// How the run of a search is opened.
+pub(crate) fn run_open_options(tree: &TreeFile, taking: LockOptions, bounds: RemoteTimeouts) -> engine::RunOpenOptions {
+    let settings = tree_document(tree).to_string();
+    engine::RunOpenOptions {
+        layout: SearchDirectory::new(tree.run_dir()).layout().clone(),
+        job: tree.name.clone(),
+        plan: Digest::sha256(settings.as_bytes()),
+        permits: tree.search.max_parallel_evals as usize,
+        retry: RetryPolicy::default(),
+        taking,
+        bounds,
+        reopen: None,
+    }
+}
+
+impl SearchTask {
+    /// Goes on with the search until it has ended. It begins when its run is `ours`.
+    ///
+    /// # Errors
+    /// [`SearchError`]; what is written down stays.
+    pub(crate) async fn run(self, ours: oneshot::Receiver<OwnedRun>) -> Result<SearchManifest, SearchError> {
+        let asked = Arc::clone(&self.asked);
+        let searched = match ours.await {
+            Ok(ours) => self.drive(ours).await,
+            // The run could not be opened, and says why.
+            Err(_) => Err(BackendError::Stopped.into()),
+        };
+        match &searched {
+            Ok(_) | Err(SearchError::Work(BackendError::Stopped)) => asked.close(),
+            Err(_) => asked.abandon(),
+        }
+        searched
+    }
+
+    async fn drive(self, ours: OwnedRun) -> Result<SearchManifest, SearchError> {
+        let Self { opening, directory, plan, store, asked, told, .. } = self;
+        let Self { stops, events: sender, fail_unable, .. } = self;
+        let layout = directory.layout().clone();
+        let shop = LiveBackend {
+            handle: Handle::current(),
+            tree: opening.tree.clone(),
+            plan,
+            store,
+            repository: None,
+            asked,
+            told,
+            tries: HashMap::new(),
+            unable: Vec::new(),
+            fail_unable,
+            heard: VecDeque::new(),
+            events: sender.clone(),
+        };
+        supervise::blocking(move || {
+            let searched =
+                open(directory, &opening, ours.0, shop, stops.flag).and_then(|mut sitting| {
+                    events::send(&sender, events::started_events(sitting.manifest()));
+                    sitting.run().map(|_| sitting.manifest().clone())
+                });
+            remove_empty_directories(&layout);
+            searched
+        })
+        .await
+    }
+}
+
+/// Removes directories of workers that are empty.
+fn remove_empty_directories(layout: &RunLayout) {
+    for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
+        // Others may still use it: whoever comes last removes it.
+        let _in_use = std::fs::remove_dir(dir);
+    }
+}
+
+/// What came of both halves: the first cause counts.
+pub(crate) fn combine_outcomes<T>(
+    ran: Result<T, RunError>,
+    searched: Result<SearchManifest, SearchError>,
+) -> Result<(T, SearchManifest), SearchError> {
+    match (ran, searched) {
+        (Ok(ran), Ok(manifest)) => Ok((ran, manifest)),
+        (Err(error), Ok(_) | Err(SearchError::Work(BackendError::Stopped))) => Err(error.into()),
+        (_, Err(error)) => Err(error),
+    }
+}

@@ -1,0 +1,132 @@
+//! What a node's generator of ideas is told beside earlier ideas: how the node came to be, what
+//! that brought, and what did not help. A directory of files, `context/<node>` below the run's.
+//!
+//! | File | What |
+//! | --- | --- |
+//! | `diff_from_root.patch`, `diff_from_parent.patch` | what the node's commit changed |
+//! | `recommendation.json` | both views of the results that it was promoted for |
+//! | `deltas.json` | the metrics that changed most |
+//! | `siblings.md` | the ideas that were tried on its parent, and why they were not promoted |
+//! | `history.md` | the ideas that led to it, from the root on |
+//!
+//! The root has only the last two, and nothing in them. All of it follows from the manifest and
+//! from files that never change again: made anew, it is the same.
+
+mod deltas;
+mod idea_history;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Digest;
+use serde_json::json;
+
+use super::directory::{remove_all, sync};
+use super::{SearchDirectory, SearchError, SearchBackend};
+use crate::workloads::search::manifest::{SearchEval, GeneratedFile, SearchManifest};
+use rollout_protocol::search::NodeId;
+
+/// Bytes of one file when it is read again: far above what is ever written.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Makes the directory of a node, unless it is there already. What is in it, by name.
+pub(super) fn ensure_context_pack<W: SearchBackend>(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    node: NodeId,
+    workshop: &mut W,
+) -> Result<Vec<GeneratedFile>, SearchError> {
+    let to = directory.context(node);
+    if !to.is_dir() {
+        let files = pack_files(directory, manifest, node, workshop)?;
+        write(directory, node, &files)?;
+    }
+    read(&to, &format!("context/{node}"))
+}
+
+/// What the directory of a node holds.
+fn pack_files<W: SearchBackend>(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    id: NodeId,
+    workshop: &mut W,
+) -> Result<Vec<(&'static str, Vec<u8>)>, SearchError> {
+    let node = manifest.node(id);
+    let mut files = vec![
+        ("history.md", idea_history::history(directory, manifest, id).into_bytes()),
+        ("siblings.md", idea_history::siblings(directory, manifest, id).into_bytes()),
+    ];
+    if let Some(parent) = node.parent_node_id {
+        let mut diff = |from: &str| workshop.diff(from, &node.commit);
+        files.push(("diff_from_root.patch", diff(&manifest.root.root_commit)?));
+        files.push(("diff_from_parent.patch", diff(&manifest.node(parent).commit)?));
+    }
+    if let Some(eval) = node.promoted_from_eval_id.and_then(|id| manifest.evaluations.get(&id)) {
+        files.push(("recommendation.json", recommendation(eval)));
+        let profile = &manifest.run_config.scoring_profile;
+        let score = directory.eval(eval.eval_id).join(super::scoring::FILE);
+        files.push(("deltas.json", text(&deltas::largest_changes(&score, profile))));
+    }
+    Ok(files)
+}
+
+fn recommendation(eval: &SearchEval) -> Vec<u8> {
+    text(&json!({
+        "eval_id": eval.eval_id,
+        "idea_path": eval.idea_path,
+        "parent_relative": eval.parent_relative,
+        "root_relative": eval.root_relative,
+    }))
+}
+
+fn text(value: &serde_json::Value) -> Vec<u8> {
+    format!("{value:#}\n").into_bytes()
+}
+
+/// Writes the files beside the place of the directory, and moves them there when they are complete.
+fn write(
+    directory: &SearchDirectory,
+    node: NodeId,
+    files: &[(&'static str, Vec<u8>)],
+) -> Result<(), SearchError> {
+    let to = directory.context(node);
+    let above = to.parent().unwrap_or(directory.root());
+    let staging = above.join(format!(".new-{node}"));
+    remove_all(&staging)?;
+    fs::create_dir_all(&staging).map_err(SearchError::io("create", &staging))?;
+    for (name, content) in files {
+        let path = staging.join(name);
+        let written = File::create_new(&path).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+        written.map_err(SearchError::io("write", &path))?;
+    }
+    sync(&staging)?;
+    fs::rename(&staging, &to).map_err(SearchError::io("rename", &staging))?;
+    sync(above)
+}
+
+/// The files in a directory, by name.
+fn read(path: &Path, name: &str) -> Result<Vec<GeneratedFile>, SearchError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(SearchError::io("list", path))? {
+        let path = entry.map_err(SearchError::io("list", path))?.path();
+        let Some(file) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let content = read_bounded(&path).map_err(SearchError::io("read", &path))?;
+        let Some(content) = content else { continue };
+        found.push(GeneratedFile { path: format!("{name}/{file}"), sha256: Digest::sha256(&content).hex() });
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// A regular file; nothing when it is too large, or is none.
+fn read_bounded(path: &PathBuf) -> std::io::Result<Option<Vec<u8>>> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_file() || found.len() > MAX_FILE_BYTES {
+        return Ok(None);
+    }
+    fs::read(path).map(Some)
+}

@@ -1,0 +1,241 @@
+//! Opens the directory of a search: a new one, or one to go on with.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise;
+use tokio::sync::mpsc;
+
+use super::{
+    ManifestClock, SearchDirectory, EvalResult, SearchSession, SearchError, SearchBackend, baseline, context_digests, resume,
+};
+use crate::config::{TreeFile, tree_document};
+use crate::engine::{Fence, LockLostError, RunLock, LockOptions};
+use crate::workloads::search::manifest::{
+    DuplicateIdeas, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode, NodeStatus, SearchRoot, SearchRunConfig, SearchState, MANIFEST_VERSION,
+};
+use crate::workloads::search::policy;
+use rollout_protocol::search::NodeId;
+
+/// Where the root's results are kept.
+const BASELINE: &str = "artifacts/root_baseline.csv";
+
+/// What to open, and how.
+#[derive(Debug, Clone)]
+pub struct SearchOpenOptions {
+    /// The search.
+    pub tree: TreeFile,
+    /// Whether commands and repository are played.
+    pub dry_run: bool,
+    /// Whether a search that is there is gone on with, or refused.
+    pub resume: bool,
+    /// Whether results that nothing was decided about are thrown away.
+    pub rerun_evals: bool,
+    /// Whether ideas that were not tried are thrown away.
+    pub force_regenerate_ideas: bool,
+    /// Where times come from.
+    pub clock: ManifestClock,
+}
+
+/// What says that a process owns a search.
+#[derive(Debug, Clone)]
+pub struct SearchOwnership {
+    /// Tells whether it still does.
+    pub fence: Fence,
+    /// From whom it was taken over, if it was.
+    pub former: Option<String>,
+}
+
+/// Takes the lock of a search and opens it. `stop` ends it between two blocks.
+///
+/// # Errors
+/// [`SearchError`].
+pub async fn lock_and_open<W: SearchBackend + Send + 'static>(
+    opening: SearchOpenOptions,
+    taking: &LockOptions,
+    workshop: W,
+    stop: Arc<AtomicBool>,
+    stops: &mut mpsc::Receiver<StopLevel>,
+) -> Result<(SearchSession<W>, RunLock), SearchError> {
+    let directory = SearchDirectory::new(opening.tree.run_dir());
+    let made = directory.clone();
+    supervise::blocking(move || made.create()).await?;
+    let (lock, taken) = RunLock::acquire(directory.layout(), taking, stops).await?;
+    let opened = supervise::blocking(move || {
+        write_epoch_mark(&directory, taken.epoch)?;
+        let former = taken.takeover.map(|takeover| takeover.former);
+        open(directory, &opening, SearchOwnership { fence: taken.fence, former }, workshop, stop)
+    });
+    Ok((opened.await?, lock))
+}
+
+/// Opens a search that this process owns. Blocks.
+///
+/// # Errors
+/// [`SearchError`].
+pub fn open<W: SearchBackend>(
+    directory: SearchDirectory,
+    opening: &SearchOpenOptions,
+    owned: SearchOwnership,
+    mut workshop: W,
+    stop: Arc<AtomicBool>,
+) -> Result<SearchSession<W>, SearchError> {
+    owned.fence.check()?;
+    directory.create()?;
+    directory.remove_unfinished()?;
+    let mut manifest = match directory.read()? {
+        Some(_) if !opening.resume => {
+            return Err(SearchError::Exists { root: directory.root().to_owned() });
+        }
+        Some(manifest) => resume::check_config(&directory, manifest, opening)?,
+        None => {
+            let manifest = new_manifest(&directory, opening, &mut workshop)?;
+            directory.write(&manifest, &owned.fence)?;
+            manifest
+        }
+    };
+    resume::finish_interrupted_discard(&directory, &manifest)?;
+    if let Some(former) = owned.former {
+        let kind = ManifestEventKind::LockTakeover { former };
+        let at = opening.clock.beside(manifest.updated_at);
+        manifest.events.push(ManifestEvent { at, kind });
+        directory.write(&manifest, &owned.fence)?;
+    }
+    resume::discard(&directory, &mut manifest, opening, &owned.fence)?;
+    let mut unmerged = BTreeSet::new();
+    for id in policy::pending_evals(&manifest) {
+        if EvalResult::read(&directory.eval(id), &manifest, id)?.is_some() {
+            unmerged.insert(id);
+        }
+    }
+    let tree = &opening.tree;
+    Ok(SearchSession {
+        context: tree.context_ideas_dirs.iter().map(|path| tree.resolve_path(path)).collect(),
+        directory,
+        manifest,
+        workshop,
+        clock: opening.clock,
+        fence: owned.fence,
+        stop,
+        kept: None,
+        unmerged,
+        running: BTreeSet::new(),
+        #[cfg(test)]
+        writes_left: None,
+    })
+}
+
+/// Leaves a mark of this sitting, by which a former owner that wakes up knows that it is none any
+/// more, also when this one has ended.
+fn write_epoch_mark(directory: &SearchDirectory, epoch: u32) -> Result<(), SearchError> {
+    let path = directory.layout().segment(epoch);
+    match OpenOptions::new().write(true).create_new(true).open(&path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(LockLostError { by: format!("another process, which began sitting {epoch}") }.into())
+        }
+        Err(error) => Err(SearchError::io("create", &path)(error)),
+    }
+}
+
+/// The manifest of a search that has only its root.
+fn new_manifest(
+    directory: &SearchDirectory,
+    opening: &SearchOpenOptions,
+    workshop: &mut dyn SearchBackend,
+) -> Result<SearchManifest, SearchError> {
+    let tree = &opening.tree;
+    let (now, name) = (opening.clock.start(), &tree.name);
+    let mut kept = directory.copy(&tree.resolve_path(&tree.root_baseline_csv), BASELINE)?;
+    if !opening.dry_run {
+        baseline::check(tree, &directory.root().join(BASELINE))?;
+    }
+    let commit = workshop.resolve(&tree.root_commit)?;
+    kept.source_path = tree.root_baseline_csv.to_string_lossy().into_owned();
+    let ref_name = format!("tree/{name}/n{}", NodeId(0));
+    let root = SearchNode {
+        node_id: NodeId(0),
+        parent_node_id: None,
+        depth: 0,
+        commit: commit.clone(),
+        ref_name: ref_name.clone(),
+        worktree_path: Some(format!("wt/{}", NodeId(0))),
+        baseline_results_csv_path: BASELINE.to_owned(),
+        baseline_provenance: kept.clone(),
+        idea_chain: Vec::new(),
+        promoted_from_eval_id: None,
+        created_at: now,
+        status: NodeStatus::Frontier,
+        node_ideas_dir: format!("node_ideas/{}", NodeId(0)),
+        context_ideas_dirs: Vec::new(),
+        context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
+        ideas_cost: None,
+        generated_idea_files: None,
+        dedupe: DuplicateIdeas::default(),
+    };
+    Ok(SearchManifest {
+        manifest_version: MANIFEST_VERSION,
+        tree_run_id: name.clone(),
+        created_at: now,
+        updated_at: now,
+        run_config: run_config(tree, opening.dry_run)?,
+        root: SearchRoot {
+            root_commit: commit,
+            root_ref_name: ref_name,
+            root_baseline_csv_path: BASELINE.to_owned(),
+            root_baseline_provenance: kept,
+        },
+        state: SearchState { frontier_node_ids: vec![NodeId(0)], next_node_id: 1, ..SearchState::default() },
+        events: Vec::new(),
+        nodes: [(NodeId(0), root)].into(),
+        evaluations: std::collections::BTreeMap::new(),
+    })
+}
+
+/// What a search runs under.
+pub(super) fn run_config(tree: &TreeFile, dry_run: bool) -> Result<SearchRunConfig, SearchError> {
+    let search = &tree.search;
+    let invalid = |error: serde_json::Error| SearchError::Damaged {
+        path: tree.file.clone(),
+        reason: format!("the profile has no digest: {error}"),
+    };
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let mut settings = tree_document(tree);
+    if !dry_run {
+        context_digests::add_context_digests(tree, &mut settings)?;
+    }
+    Ok(SearchRunConfig {
+        ideas_per_node: search.ideas_per_node,
+        max_depth: search.max_depth,
+        beam_width: search.beam_width,
+        max_parallel_evals: search.max_parallel_evals,
+        eval_retries: search.eval_retries,
+        eval_timeout_seconds: search.eval_timeout_seconds,
+        sweep_config_limit: search.sweep_config_limit,
+        max_total_idea_evals: tree.budgets.evals,
+        min_candidate_rows: search.min_candidate_rows,
+        min_ok_rate: search.min_ok_rate,
+        primary_tolerance: search.primary_tolerance,
+        stop_on_empty_frontier: search.stop_on_empty_frontier,
+        dedupe_scope: search.dedupe_scope,
+        dry_run,
+        artifact_policy: search.artifact_policy,
+        ideas_context_strategy: search.ideas_context_strategy,
+        node_ideas_root_dir: "node_ideas".to_owned(),
+        context_ideas_dirs: tree.context_ideas_dirs.iter().map(text).collect(),
+        results_file: tree.results_file.clone(),
+        budget_seconds: tree.budgets.seconds,
+        budget_cost: tree.budgets.cost,
+        keep_rejected_worktrees: tree.keep_rejected_worktrees,
+        keep_failed_artifacts: tree.keep_failed_artifacts,
+        settings,
+        scoring_profile_digest: tree.profile.digest().map_err(invalid)?,
+        scoring_profile: tree.profile.clone(),
+    })
+}

@@ -1,0 +1,215 @@
+//! The loop of a search.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rollout_protocol::Timestamp;
+
+use super::{
+    ManifestClock, SearchDirectory, EvalOrder, EvalResult, SearchError, DesiredRepositoryState, BackendError, SearchBackend, cleanup,
+    ideas, merge, context_pack,
+};
+use crate::engine::Fence;
+use crate::workloads::search::manifest::{EvalStatus, SearchManifest, StopReason};
+use crate::workloads::search::policy::{self, PolicyNeeds, PolicyStep};
+use rollout_protocol::search::{EvalId, NodeId};
+
+/// A search that this process owns.
+///
+/// Every turn writes the manifest at most once, and what it does follows from the manifest and the
+/// files alone. A search that is opened again goes on with the very turn that was cut short.
+pub struct SearchSession<W> {
+    pub(super) directory: SearchDirectory,
+    pub(super) manifest: SearchManifest,
+    pub(super) workshop: W,
+    pub(super) clock: ManifestClock,
+    /// Tells whether the search is still ours.
+    pub(super) fence: Fence,
+    /// Set when a user asks for a stop.
+    pub(super) stop: Arc<AtomicBool>,
+    /// Directories of earlier ideas that the user named, as they are found from here.
+    pub(super) context: Vec<PathBuf>,
+    /// What was wanted of the repository last.
+    pub(super) kept: Option<DesiredRepositoryState>,
+    /// Results that a former owner did not merge.
+    pub(super) unmerged: BTreeSet<EvalId>,
+    /// Evals that this owner began.
+    pub(super) running: BTreeSet<EvalId>,
+    /// Writes after which this process is as good as dead.
+    #[cfg(test)]
+    pub(super) writes_left: Option<u32>,
+}
+
+impl<W: SearchBackend> SearchSession<W> {
+    /// The search.
+    pub fn manifest(&self) -> &SearchManifest {
+        &self.manifest
+    }
+
+    /// Goes on until the search has ended, and makes its reports. Blocks.
+    ///
+    /// # Errors
+    /// [`SearchError`]; what is written down stays.
+    pub fn run(&mut self) -> Result<StopReason, SearchError> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(BackendError::Stopped.into());
+            }
+            if self.clean_up()? {
+                continue;
+            }
+            let now = self.now();
+            match policy::step(&mut self.manifest, now, &self.directory) {
+                PolicyStep::Changed => {
+                    self.persist(now)?;
+                    self.workshop.on_manifest_written(&self.manifest);
+                }
+                PolicyStep::Needs(PolicyNeeds::Ideas(nodes)) => self.advance_ideas(&nodes)?,
+                PolicyStep::Needs(PolicyNeeds::Evals(owed)) => self.advance_evals(&owed)?,
+                PolicyStep::Needs(PolicyNeeds::Ended(reason)) => {
+                    self.fence.check()?;
+                    self.directory.write_reports(&self.manifest)?;
+                    return Ok(reason);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.after(self.manifest.updated_at)
+    }
+
+    /// Writes the manifest down, unless the search is somebody else's by now.
+    fn persist(&mut self, now: Timestamp) -> Result<(), SearchError> {
+        self.manifest.updated_at = now;
+        self.directory.write(&self.manifest, &self.fence)?;
+        #[cfg(test)]
+        if let Some(left) = &mut self.writes_left {
+            *left -= 1;
+            if *left == 0 {
+                return Err(BackendError::Stopped.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is due or useless. Whether the manifest was written.
+    fn clean_up(&mut self) -> Result<bool, SearchError> {
+        let now = self.now();
+        let (directory, manifest, fence) = (&self.directory, &mut self.manifest, &self.fence);
+        let mut changed = cleanup::retry(directory, manifest, &mut self.workshop, fence, now)?;
+        if !changed {
+            let wanted = DesiredRepositoryState::from_manifest(manifest);
+            if self.kept.as_ref() != Some(&wanted) {
+                let workshop = &mut self.workshop;
+                changed = cleanup::reconcile(directory, manifest, workshop, fence, &wanted, now)?;
+                self.kept = Some(wanted);
+            }
+        }
+        if changed {
+            self.persist(now)?;
+        }
+        Ok(changed)
+    }
+
+    /// Brings in the ideas of nodes; those that are there already are taken as they are.
+    fn advance_ideas(&mut self, nodes: &[NodeId]) -> Result<(), SearchError> {
+        self.fence.check()?;
+        let (mut orders, mut contexts) = (Vec::new(), Vec::new());
+        for node in nodes {
+            let context = ideas::idea_context(&self.directory, &self.manifest, *node, &self.context)?;
+            let told = context_pack::ensure_context_pack(&self.directory, &self.manifest, *node, &mut self.workshop)?;
+            if !self.directory.ideas(*node).exists() {
+                let shown = context.paths.clone();
+                orders.push(ideas::ideas_order(&self.directory, &self.manifest, *node, shown)?);
+            }
+            contexts.push((*node, context, told));
+        }
+        if !orders.is_empty() {
+            let (directory, fence) = (&self.directory, &self.fence);
+            self.workshop.generate_ideas(orders, &mut |node| {
+                fence.check()?;
+                ideas::accept(directory, node)
+            })?;
+        }
+        for (id, context, told) in contexts {
+            let name = self.manifest.node(id).node_ideas_dir.clone();
+            let files = ideas::read(&self.directory.ideas(id), &name, id)?;
+            let cost = ideas::cost(&self.directory.ideas(id))?;
+            if let Some(node) = self.manifest.nodes.get_mut(&id) {
+                let own = format!("{name}/");
+                node.context_pack_files = told;
+                node.ideas_cost = cost;
+                node.context_ideas_dirs = context.names;
+                node.context_idea_files = context.files;
+                // What it wrote itself was not shown to it, even if it is there already.
+                node.context_idea_files.retain(|file| !file.path.starts_with(&own));
+            }
+            policy::add_ideas(&mut self.manifest, id, files);
+        }
+        self.persist(self.now())
+    }
+
+    /// Begins an eval, or takes in the result of one.
+    fn advance_evals(&mut self, owed: &[EvalId]) -> Result<(), SearchError> {
+        if let Some(id) = self.unmerged.pop_first() {
+            return self.merge_unmerged(id);
+        }
+        let most = self.manifest.run_config.max_parallel_evals as usize;
+        let next = owed.iter().find(|id| !self.running.contains(id)).copied();
+        match next.filter(|_| self.running.len() < most) {
+            Some(id) => self.begin_eval(id),
+            None => {
+                let result = self.workshop.next_result()?;
+                self.running.remove(&result.eval_id);
+                self.merge(result)
+            }
+        }
+    }
+
+    fn begin_eval(&mut self, id: EvalId) -> Result<(), SearchError> {
+        self.fence.check()?;
+        let now = self.now();
+        if let Some(eval) = self.manifest.evaluations.get_mut(&id)
+            && eval.status != EvalStatus::Running
+        {
+            eval.status = EvalStatus::Running;
+            self.persist(now)?;
+        }
+        let eval = self.manifest.evaluations[&id].clone();
+        let root = self.directory.eval(id);
+        let experiment = policy::experiment_dir(&eval.eval_output_root);
+        let experiment = self.directory.root().join(experiment);
+        std::fs::create_dir_all(&experiment).map_err(SearchError::io("create", &experiment))?;
+        self.workshop.begin_eval(EvalOrder {
+            parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),
+            idea: self.directory.root().join(&eval.idea_path),
+            root,
+            retries: self.manifest.run_config.eval_retries,
+            round: self.manifest.eval_discards(id),
+            eval,
+        })?;
+        self.running.insert(id);
+        Ok(())
+    }
+
+    /// Merges a result that a former owner left.
+    fn merge_unmerged(&mut self, id: EvalId) -> Result<(), SearchError> {
+        let root = self.directory.eval(id);
+        let result = EvalResult::read(&root, &self.manifest, id)?;
+        let Some(result) = result else {
+            let reason = "there is no result of this eval".to_owned();
+            return Err(SearchError::Damaged { path: root.join(super::result::FILE), reason });
+        };
+        self.workshop.on_unmerged_result(&result);
+        self.merge(result)
+    }
+
+    fn merge(&mut self, result: EvalResult) -> Result<(), SearchError> {
+        self.fence.check()?;
+        merge::merge(&self.directory, &mut self.manifest, &self.workshop, result)?;
+        self.persist(self.now())
+    }
+}

@@ -1,0 +1,57 @@
+//! A look at a repository that may be somebody else's at the moment: nothing is changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use rollout_worker::git::BareRepository;
+
+use super::{BARE, DIRECTORY, RepositoryError};
+use crate::workloads::search::validate::CommitLookup;
+
+/// The references and commits of a search's repository.
+#[derive(Debug, Clone, Default)]
+pub struct RepositoryInspector {
+    /// Commits by the whole names of their references.
+    references: BTreeMap<String, String>,
+    /// Commits whose files are there.
+    commits: BTreeSet<String>,
+}
+
+impl RepositoryInspector {
+    /// Looks at the repository of the search in a directory; one that is not there has nothing.
+    ///
+    /// # Errors
+    /// [`RepositoryError`] when git cannot be asked.
+    pub async fn open(run: &Path) -> Result<Self, RepositoryError> {
+        let path = run.join(DIRECTORY).join(BARE);
+        if !path.is_dir() {
+            return Ok(Self::default());
+        }
+        let path = path.canonicalize().map_err(|e| RepositoryError::io("resolving", &path, e))?;
+        let bare = BareRepository::from_dir(path.clone());
+        let of_git = |source| RepositoryError::Git { path: path.clone(), source };
+        // Names alone are listed also when what they lead to is gone.
+        let listed = bare.git().call(["for-each-ref", "--format=%(refname)"]).run_line().await;
+        let mut references = BTreeMap::new();
+        for name in listed.map_err(of_git)?.lines().filter(|name| !name.is_empty()) {
+            if let Some(commit) = bare.reference(name).await.map_err(of_git)? {
+                references.insert(name.to_owned(), commit);
+            }
+        }
+        let mut commits = BTreeSet::new();
+        for commit in references.values() {
+            // Its files are there if it can be listed.
+            if !commits.contains(commit) && bare.tree(commit).await.is_ok() {
+                commits.insert(commit.clone());
+            }
+        }
+        Ok(Self { references, commits })
+    }
+}
+
+impl CommitLookup for RepositoryInspector {
+    fn is_reachable(&self, reference: &str, commit: &str) -> Result<bool, String> {
+        let found = self.references.get(&format!("refs/{reference}"));
+        Ok(found.is_some_and(|found| found == commit) && self.commits.contains(commit))
+    }
+}

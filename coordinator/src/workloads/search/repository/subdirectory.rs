@@ -1,0 +1,101 @@
+//! A directory of the user's repository as a commit of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_worker::git::{Git, GitError, CommitIdentity};
+
+use super::RepositoryError;
+use super::source_repo::git_error;
+
+/// When commits of parts were made: fixed, so that equal files give equal commits.
+const COMMIT_IDENTITY: CommitIdentity = CommitIdentity { seconds: 0 };
+
+/// What commits of parts say.
+const COMMIT_MESSAGE: &str = "The files at the root of the search\n";
+
+/// Commits looked through for one that had the files of a part.
+const MAX_SEARCHED_COMMITS: usize = 10_000;
+
+/// A directory of the user's repository. Its commits are made in a directory of ours: the user's
+/// repository stays as it is.
+#[derive(Debug, Clone)]
+pub(super) struct Subdirectory {
+    git: Git,
+    /// The directory, from the top of the repository.
+    prefix: String,
+    _objects: Arc<tempfile::TempDir>,
+}
+
+impl Subdirectory {
+    /// The part that the directory of a `git` is; nothing when that is a whole repository.
+    pub(super) async fn from_git(git: &Git) -> Result<Option<Self>, RepositoryError> {
+        let dir = git.dir();
+        let asked = |source| git_error(dir, source);
+        let prefix = git.call(["rev-parse", "--show-prefix"]).run_line().await.map_err(asked)?;
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        if prefix.is_empty() {
+            return Ok(None);
+        }
+        let args = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
+        let theirs = PathBuf::from(git.call(args).run_line().await.map_err(asked)?);
+        let objects = create_object_directory(&theirs).map_err(|e| RepositoryError::io("preparing", dir, e))?;
+        let git = git.clone().with_objects(objects.path());
+        Ok(Some(Self { git, prefix, _objects: Arc::new(objects) }))
+    }
+
+    /// The git to call on the repository: it finds the commits of the part, too.
+    pub(super) fn git(&self) -> Git {
+        self.git.clone()
+    }
+
+    /// The part's commit, as a commit of the repository has its files; nothing when that has none.
+    pub(super) async fn commit(&self, of: &str) -> Result<Option<String>, RepositoryError> {
+        let tree = format!("{of}:{}", self.prefix);
+        let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &tree];
+        let tree = match self.git.call(args).run_line().await {
+            Ok(tree) => tree,
+            Err(GitError::Failed { .. }) => return Ok(None),
+            Err(source) => return Err(git_error(self.git.dir(), source)),
+        };
+        // The user's configuration could add a header.
+        let args = ["-c", "i18n.commitEncoding=utf-8", "commit-tree", &tree];
+        match COMMIT_IDENTITY.sign(self.git.call(args).input(COMMIT_MESSAGE)).run_line().await {
+            Ok(commit) => Ok(Some(commit)),
+            // It was a file then.
+            Err(GitError::Failed { .. }) => Ok(None),
+            Err(source) => Err(git_error(self.git.dir(), source)),
+        }
+    }
+
+    /// Makes sure that a commit of the part is there, which another process may have made when the
+    /// repository was at another commit.
+    pub(super) async fn ensure(&self, commit: &str) -> Result<(), RepositoryError> {
+        let failed = |source| git_error(self.git.dir(), source);
+        match self.git.call(["cat-file", "-e", commit]).run().await {
+            Ok(_) => return Ok(()),
+            Err(GitError::Failed { .. }) => {}
+            Err(source) => return Err(failed(source)),
+        }
+        let past = format!("--max-count={MAX_SEARCHED_COMMITS}");
+        let args = ["rev-list", &past, "--all", "HEAD", "--", "."];
+        let past = self.git.call(args).run_line().await.map_err(failed)?;
+        for one in past.lines() {
+            if self.commit(one).await?.as_deref() == Some(commit) {
+                return Ok(());
+            }
+        }
+        let reason = format!("none of its commits has the files of {commit} there");
+        Err(RepositoryError::Unusable { path: self.git.dir().to_owned(), reason })
+    }
+}
+
+/// A directory for objects, which finds those of another one.
+fn create_object_directory(theirs: &Path) -> std::io::Result<tempfile::TempDir> {
+    let objects = tempfile::tempdir()?;
+    std::fs::create_dir(objects.path().join("info"))?;
+    let mut line = theirs.as_os_str().as_encoded_bytes().to_vec();
+    line.push(b'\n');
+    std::fs::write(objects.path().join("info/alternates"), line)?;
+    Ok(objects)
+}
