@@ -11,7 +11,7 @@ use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::embedded::model::{Model, ModelConfig};
+use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 
 use crate::lock::LockValue;
 use crate::names::{LEASE, RUN};
@@ -29,7 +29,7 @@ pub(crate) struct ModelBroker {
     pub(crate) up: bool,
     /// Counts the times at which every client was disconnected.
     pub(crate) connections: u64,
-    model: Model,
+    model: BrokerModel,
     /// The lock of the run with its revision.
     pub(crate) lock: Option<(u64, LockValue)>,
     revisions: u64,
@@ -52,7 +52,7 @@ pub(crate) struct ServerLoss {
 
 impl ModelBroker {
     pub(crate) fn new(reports_limit: usize) -> Self {
-        let config = ModelConfig {
+        let config = BrokerModelConfig {
             lease: millis(LEASE),
             reports_per_run: reports_limit,
             remembered_acks: REMEMBERED_ACKS,
@@ -60,7 +60,7 @@ impl ModelBroker {
         Self {
             up: true,
             connections: 1,
-            model: Model::new(Incarnation(1), config),
+            model: BrokerModel::new(Incarnation(1), config),
             lock: None,
             revisions: 0,
             hellos: BTreeMap::new(),
@@ -133,7 +133,7 @@ impl ModelBroker {
 
     /// The sequence of the last report, 0 when there is none.
     pub(crate) fn reports_head(&self) -> u64 {
-        self.model.reports_head(RUN)
+        self.model.last_report_sequence(RUN)
     }
 
     /// Whether a position is a place of this stream as it is now.

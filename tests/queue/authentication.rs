@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rollout_worker::queue::nats::{ConnectError, Credentials, Nats, NatsOptions, Secret, Tls};
+use rollout_worker::queue::nats::{ConnectError, NatsCredentials, Nats, NatsOptions, NatsSecret, TlsFiles};
 
 use crate::fixture::{QueueFixture, pool, with_every_server};
 
@@ -26,7 +26,7 @@ fn token_wrong_is_refused() {
         let lab = QueueFixture::new(&program, "authorization { token: \"right-token\" }\n");
         let with = |token: &str| {
             let mut options = lab.options();
-            options.credentials = Credentials::Token(Secret::new(token));
+            options.credentials = NatsCredentials::Token(NatsSecret::new(token));
             options
         };
         assert_accepted(with("right-token")).await;
@@ -44,7 +44,7 @@ fn nkey_unknown_is_refused() {
         let with = |key: &nkeys::KeyPair| {
             let seed = key.seed().expect("a seed");
             let mut options = lab.options();
-            options.credentials = Credentials::Nkey(Secret::new(seed.as_str()));
+            options.credentials = NatsCredentials::Nkey(NatsSecret::new(seed.as_str()));
             (options, seed)
         };
         assert_accepted(with(&known).0).await;
@@ -73,7 +73,7 @@ fn tls_certificate_unknown_is_refused() {
         let with = |ca: &str, client: bool| {
             let client = client.then(|| (at("client.pem"), at("client.key")));
             let mut options = lab.options();
-            options.tls = Tls { ca: Some(at(ca)), client };
+            options.tls = TlsFiles { ca: Some(at(ca)), client };
             options
         };
         assert_accepted(with("ca.pem", true)).await;

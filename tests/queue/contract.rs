@@ -10,9 +10,9 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
-use rollout_worker::queue::contract::{Broker, CALM, CLASSES, Check, DISTURBING};
-use rollout_worker::queue::nats::{Nats, NatsBoard, NatsDispatch, NatsSource};
-use rollout_worker::queue::traits::{Board, Dispatch, QueueError, WorkSource};
+use rollout_worker::queue::contract::{Broker, SHARED_SERVER_CHECKS, CLASSES, ContractCheck, DISRUPTIVE_CHECKS};
+use rollout_worker::queue::nats::{Nats, NatsKvStore, NatsDispatch, NatsSource};
+use rollout_worker::queue::traits::{KvStore, Dispatch, QueueError, WorkSource};
 
 use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
@@ -21,7 +21,7 @@ struct NatsUnderTest {
     nats: Nats,
     source: Arc<NatsSource>,
     dispatch: Arc<NatsDispatch>,
-    board: Arc<NatsBoard>,
+    board: Arc<NatsKvStore>,
 }
 
 impl NatsUnderTest {
@@ -33,7 +33,7 @@ impl NatsUnderTest {
         let options = nats.options().clone();
         let worker = Nats::connect(options).await.expect("a server to work with");
         let source = worker.source(&pool, "store").await.expect("a source");
-        let board = Arc::new(nats.board());
+        let board = Arc::new(nats.kv_store());
         Self { lab, nats, source: Arc::new(source), dispatch: Arc::new(dispatch), board }
     }
 
@@ -42,7 +42,7 @@ impl NatsUnderTest {
         until("the coordinator is back", async || self.dispatch.incarnation().await.is_ok()).await;
         let board = async || self.board.read("nothing").await.is_ok();
         until("the board is back", board).await;
-        until("the worker is back", async || self.source.contact().borrow().up).await;
+        until("the worker is back", async || self.source.connection_status().borrow().up).await;
     }
 }
 
@@ -56,7 +56,7 @@ impl Broker for NatsUnderTest {
         self.dispatch.clone()
     }
 
-    fn board(&self) -> Arc<dyn Board> {
+    fn kv_store(&self) -> Arc<dyn KvStore> {
         self.board.clone()
     }
 
@@ -68,7 +68,7 @@ impl Broker for NatsUnderTest {
         REPORTS
     }
 
-    fn briefly(&self) -> Duration {
+    fn quiet_period(&self) -> Duration {
         Duration::from_millis(250)
     }
 
@@ -88,14 +88,14 @@ impl Broker for NatsUnderTest {
         self.wait_until_back().await;
     }
 
-    async fn pass(&self, thirds: u32) {
+    async fn advance_lease(&self, thirds: u32) {
         // The server has a clock of its own: nothing but time ends a lease.
         tokio::time::sleep(LEASE / 3 * thirds).await;
     }
 }
 
 /// Runs checks at once, each with what it needs of its own.
-async fn run_checks(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<QueueFixture>) {
+async fn run_checks(checks: &[(&'static str, ContractCheck)], lab: impl Fn() -> Arc<QueueFixture>) {
     let mut running: FuturesUnordered<_> = (checks.iter())
         .map(|(name, check)| {
             let lab = lab();
@@ -114,9 +114,9 @@ async fn run_checks(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<Queu
 
 async fn assert_contract(program: &Path) {
     let shared = Arc::new(QueueFixture::new(program, ""));
-    run_checks(CALM, || shared.clone()).await;
+    run_checks(SHARED_SERVER_CHECKS, || shared.clone()).await;
     drop(shared);
-    run_checks(DISTURBING, || Arc::new(QueueFixture::new(program, ""))).await;
+    run_checks(DISRUPTIVE_CHECKS, || Arc::new(QueueFixture::new(program, ""))).await;
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_tests::nats::{NatsServer, programs};
 use rollout_tests::wait;
-use rollout_worker::queue::nats::{Name, Nats, NatsOptions};
+use rollout_worker::queue::nats::{NatsName, Nats, NatsOptions};
 use tempfile::TempDir;
 
 /// As short as a machine that does other things too allows.
@@ -58,7 +58,7 @@ impl QueueFixture {
 }
 
 /// A pool.
-pub(crate) fn pool(name: &str) -> Name {
+pub(crate) fn pool(name: &str) -> NatsName {
     name.parse().expect("a valid name")
 }
 

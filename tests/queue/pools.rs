@@ -22,7 +22,7 @@ fn report(exec: u8, epoch: u32) -> Report {
 /// Reads until everything that the queue has was read.
 async fn read_all(dispatch: &NatsDispatch, after: Option<ReportPosition>) -> Vec<PositionedReport> {
     let run = samples::report(1, 1).run;
-    let head = dispatch.reports_head(run).await.expect("reachable");
+    let head = dispatch.last_report_sequence(run).await.expect("reachable");
     let mut found: Vec<PositionedReport> = Vec::new();
     until("the head is read", async || {
         let from = found.last().map(|last: &PositionedReport| last.position).or(after);
@@ -61,7 +61,7 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("two"), &CLASSES).await.expect("a dispatch");
         let run = report(1, 1).run;
-        dispatch.expect_pools(run, PreviousPools::from([(1, None), (2, Some("one".to_owned()))]));
+        dispatch.set_previous_pools(run, PreviousPools::from([(1, None), (2, Some("one".to_owned()))]));
         let one = nats.source(&pool("one"), "store").await.expect("a source");
         let two = nats.source(&pool("two"), "store").await.expect("a source");
         one.report(vec![report(1, 1), report(2, 2), report(3, 3)]).await.expect("reachable");
@@ -72,7 +72,7 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         assert_eq!(execs(&read), [1, 2, 4, 6]);
         // What is journalled is removed from every pool's subject, the anchor stays.
         let at = read[2].position;
-        dispatch.journalled(run, at).await.expect("reachable");
+        dispatch.mark_journaled(run, at).await.expect("reachable");
         let before = async |position: ReportPosition| {
             let read = dispatch.reports(run, Some(position), 9, Duration::from_millis(100)).await;
             matches!(read, Err(QueueError::Position))
@@ -115,7 +115,7 @@ fn report_from_earlier_version_is_read() {
         source.report(vec![report(2, 1)]).await.expect("reachable");
         say(3).await;
         assert_eq!(execs(&read_all(&dispatch, None).await), [1, 2, 3]);
-        let survey = nats.survey().await.expect("reachable");
+        let survey = nats.server_info().await.expect("reachable");
         assert!(survey.streams.iter().all(|s| s.present && s.differences.is_empty()), "{survey:?}");
     });
 }

@@ -10,9 +10,9 @@ use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
-    ConnectError, Credentials, Nats, NatsOptions, Secret, SetupError,
+    ConnectError, NatsCredentials, Nats, NatsOptions, NatsSecret, NatsSetupError,
 };
-use rollout_worker::queue::traits::{Board as _, Dispatch as _, QueueError, WorkSource as _};
+use rollout_worker::queue::traits::{KvStore as _, Dispatch as _, QueueError, WorkSource as _};
 
 use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
 
@@ -44,14 +44,14 @@ impl RolesFixture {
         let mut options = self.lab.options();
         options.namespace = NAMESPACE.parse().expect("valid");
         options.credentials =
-            Credentials::Password { user, password: Secret::new(password.trim()) };
+            NatsCredentials::Password { user, password: NatsSecret::new(password.trim()) };
         options
     }
 
     /// The client of the library, with no rules but those of the server.
     async fn bare_client(&self, user: &str) -> async_nats::Client {
         let options = self.options(user);
-        let Credentials::Password { user, password } = options.credentials else { unreachable!() };
+        let NatsCredentials::Password { user, password } = options.credentials else { unreachable!() };
         let connected = async_nats::ConnectOptions::new()
             .user_and_password(user.clone(), password.expose().to_owned())
             .custom_inbox_prefix(format!("_INBOX.{user}"))
@@ -105,8 +105,8 @@ async fn run_item(
     assert_eq!(reports, [Ok(())]);
     let read = dispatch.reports(offer.run, None, 9, DEADLINE).await.expect("allowed").reports;
     assert_eq!(read.len(), 1);
-    source.hello(samples::hello("worker")).await.expect("allowed");
-    assert!(!source.shown(&samples::claim(1, 1)).await.expect("allowed"));
+    source.heartbeat(samples::heartbeat("worker")).await.expect("allowed");
+    assert!(!source.is_contested(&samples::claim(1, 1)).await.expect("allowed"));
     let answered = async {
         let pending = dispatch.next_claim(offer.run).await.expect("allowed");
         pending.reply.send(ClaimAnswer::Run).expect("asked");
@@ -119,13 +119,13 @@ async fn run_item(
     source.ack(&tokens).await.expect("allowed");
     let gone = async || dispatch.list(offer.run).await.expect("allowed").is_empty();
     until("it is acknowledged", gone).await;
-    let seen = async || !dispatch.hellos().await.expect("allowed").is_empty();
+    let seen = async || !dispatch.heartbeats().await.expect("allowed").is_empty();
     until("the hello is seen", seen).await;
-    let board = coordinator.board();
+    let board = coordinator.kv_store();
     board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
-    let state = worker.board().read("run").await.expect("allowed").expect("it is there");
+    let state = worker.kv_store().read("run").await.expect("allowed").expect("it is there");
     assert_eq!(state.value, "state");
-    dispatch.journalled(offer.run, read[0].position).await.expect("allowed");
+    dispatch.mark_journaled(offer.run, read[0].position).await.expect("allowed");
     dispatch.withdraw(offer.run, &[(offer.item, offer.try_id)]).await.expect("allowed");
 }
 
@@ -135,9 +135,9 @@ fn is_denied<T>(answer: &Result<T, QueueError>) -> bool {
 
 async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, worker: &Nats) {
     let prepared = worker.prepare(&pool("new"), &CLASSES).await;
-    let Err(SetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
+    let Err(NatsSetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
     assert!(is_denied::<()>(&Err(error)));
-    let board = worker.board();
+    let board = worker.kv_store();
     let revision = board.read("run").await.expect("allowed").map(|entry| entry.revision);
     let written = board.write("run", Bytes::new(), revision).await;
     assert!(is_denied(&written), "{written:?}");
@@ -204,7 +204,7 @@ fn claim_reply_outside_inbox_is_denied() {
         let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let offer = samples::offer(1, 1);
         dispatch.offer(&[offer]).await.expect("reachable");
-        let board = coordinator.board();
+        let board = coordinator.kv_store();
         board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
         let claim = serde_json::to_vec(&samples::claim(1, 1)).expect("serializable");
         let subject = format!("lab.v1.claim.one.{}", offer.run);
@@ -243,14 +243,14 @@ fn password_wrong_is_refused_and_not_printed() {
         let roles = RolesFixture::new(&program);
         let mut wrong = roles.options("worker-one");
         let user = "lab-worker-one".to_owned();
-        wrong.credentials = Credentials::Password { user, password: Secret::new("opensesame") };
+        wrong.credentials = NatsCredentials::Password { user, password: NatsSecret::new("opensesame") };
         let refused = Nats::connect(wrong).await.expect_err("a wrong password");
         assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
         assert!(!format!("{refused:?} {refused}").contains("opensesame"));
         let nobody = Nats::connect(roles.lab.options()).await.expect_err("no user");
         assert!(matches!(nobody, ConnectError::Denied { .. }), "{nobody:?}");
         let connected = roles.connect("coordinator").await;
-        let Credentials::Password { password, .. } = &connected.options().credentials else {
+        let NatsCredentials::Password { password, .. } = &connected.options().credentials else {
             unreachable!()
         };
         assert!(!format!("{connected:?}").contains(password.expose()), "{connected:?}");

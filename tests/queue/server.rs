@@ -10,9 +10,9 @@ use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
-    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, SetupError,
+    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, NatsSetupError,
 };
-use rollout_worker::queue::traits::{Contact, Dispatch as _, QueueError, WorkSource as _};
+use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
 use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
@@ -55,9 +55,9 @@ fn connection_lost_reconnects() {
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
-        source.hello(samples::hello("worker")).await.expect("reachable");
-        let contact = nats.contact();
-        assert_eq!(*contact.borrow(), Contact { up: true, connections: 1 });
+        source.heartbeat(samples::heartbeat("worker")).await.expect("reachable");
+        let contact = nats.connection_status();
+        assert_eq!(*contact.borrow(), ConnectionStatus { up: true, connections: 1 });
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
@@ -77,7 +77,7 @@ fn connection_lost_reconnects() {
         until("contact is found", async || contact.borrow().up).await;
         assert_eq!(contact.borrow().connections, 2);
         until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
-        let hello = async || source.hello(samples::hello("again")).await.is_ok();
+        let hello = async || source.heartbeat(samples::heartbeat("again")).await.is_ok();
         until("hellos are taken", hello).await;
         until("hellos get around", async || heartbeat_ages(&dispatch).await.len() == 2).await;
         wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
@@ -107,7 +107,7 @@ fn server_kill_with_lost_state_repeats_nothing() {
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
         // At once: it notes deliveries a moment later.
         lab.with_server(rollout_tests::nats::NatsServer::kill);
-        let contact = nats.contact();
+        let contact = nats.connection_status();
         until("contact is lost", async || !contact.borrow().up).await;
         source.ack(&[held[0].token]).await.expect("kept");
         lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
@@ -117,7 +117,7 @@ fn server_kill_with_lost_state_repeats_nothing() {
 }
 
 async fn heartbeat_ages(dispatch: &NatsDispatch) -> Vec<Duration> {
-    dispatch.hellos().await.expect("known").into_iter().map(|seen| seen.age).collect()
+    dispatch.heartbeats().await.expect("known").into_iter().map(|seen| seen.age).collect()
 }
 
 #[test]
@@ -128,13 +128,13 @@ fn stream_settings_that_differ_are_named() {
         let nats = Nats::connect(options.clone()).await.expect("a server");
         nats.prepare(&pool("default"), &CLASSES).await.expect("made");
         nats.prepare(&pool("default"), &CLASSES).await.expect("there already");
-        let survey = nats.survey().await.expect("reachable");
+        let survey = nats.server_info().await.expect("reachable");
         assert!(survey.streams.iter().all(|s| s.present && s.differences.is_empty()), "{survey:?}");
         assert_eq!((survey.streams.len(), survey.consumers.len()), (4, CLASSES.len()));
         options.reports_per_run += 1;
         let other = Nats::connect(options.clone()).await.expect("a server");
         let differs = other.prepare(&pool("default"), &CLASSES).await;
-        let Err(SetupError::Differs { name, setting, .. }) = differs else { panic!("{differs:?}") };
+        let Err(NatsSetupError::Differs { name, setting, .. }) = differs else { panic!("{differs:?}") };
         assert!(
             name.ends_with("_REPORTS") && setting == "max_msgs_per_subject",
             "{name} {setting}"
@@ -143,7 +143,7 @@ fn stream_settings_that_differ_are_named() {
         options.lease *= 2;
         let other = Nats::connect(options).await.expect("a server");
         let differs = other.prepare(&pool("default"), &CLASSES).await;
-        let Err(SetupError::Differs { setting, .. }) = differs else { panic!("{differs:?}") };
+        let Err(NatsSetupError::Differs { setting, .. }) = differs else { panic!("{differs:?}") };
         assert_eq!(setting, "ack_wait");
     });
 }

@@ -44,7 +44,7 @@ const WORKER: &[&[&str]] = &[
     &[
         "backoff",
         "dependency",
-        "descriptors",
+        "open_files",
         "digest_line",
         "fs_remove",
         "glob",

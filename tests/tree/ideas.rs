@@ -18,7 +18,7 @@ use rollout_tests::{processes, sandbox, wait};
 use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
-use rollout_worker::executor::{ExecutionContext, OwnSlot, PhaseSink, TaskFiles, TrialServices};
+use rollout_worker::executor::{ExecutionContext, DedicatedSlot, PhaseSink, TaskFiles, ExecutionServices};
 use rollout_worker::git::testing::UserRepository;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
@@ -122,7 +122,7 @@ impl IdeasFixture {
     async fn run(&self, script: &str, timeout_sec: f64) -> IdeasRecord {
         let provider = self.provider();
         let files = TaskFiles::open(&self.path("files"), self.store.clone());
-        let services = TrialServices {
+        let services = ExecutionServices {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: TrialVariables::default(),
@@ -139,7 +139,7 @@ impl IdeasFixture {
                 scratch: scratch.path().join("scratch"),
                 stop: self.stop.subscribe(),
                 phases: Arc::new(IgnoredPhases),
-                slot: Arc::new(OwnSlot),
+                slot: Arc::new(DedicatedSlot),
                 max_park: Duration::ZERO,
             },
             ideas: Arc::new(self.spec(script, timeout_sec).await),

@@ -98,7 +98,7 @@ async fn parts(
     }
     say("read reports", window, count, began);
     if let Some(position) = from {
-        dispatch.journalled(run, position).await?;
+        dispatch.mark_journaled(run, position).await?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ async fn together(
             read += more.len();
             if let Some(last) = more.last() {
                 from = Some(last.position);
-                dispatch.journalled(run, last.position).await?;
+                dispatch.mark_journaled(run, last.position).await?;
             }
         }
         Outcome::Ok(())

@@ -17,12 +17,12 @@ use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::executor::Finished;
 use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::embedded::model::{Model, ModelConfig};
+use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::queue::traits::Dispatch;
-use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
 use rollout_worker::store::MemoryStore;
 use rollout_worker::supervise;
-use rollout_worker::testing::{Sample, passed};
+use rollout_worker::testing::{SampleRun, passed_trial};
 use rollout_worker::work::trial::TrialContext;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Noop;
 #[async_trait]
 impl Runner for Noop {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
-        passed(&context)
+        passed_trial(&context)
     }
 }
 
@@ -47,8 +47,8 @@ async fn main() {
 /// The work stream without anything around it, in batches of 256.
 fn model_alone(items: u32) {
     let store = MemoryStore::default();
-    let sample = Sample::store(&store);
-    let mut model = Model::new(Incarnation(1), ModelConfig::default());
+    let sample = SampleRun::store(&store);
+    let mut model = BrokerModel::new(Incarnation(1), BrokerModelConfig::default());
     let (began, cpu) = (Instant::now(), cpu());
     for first in (0..items).step_by(256) {
         let now = began.elapsed();
@@ -70,7 +70,7 @@ fn model_alone(items: u32) {
 async fn through_the_worker(items: u32, window: u32) {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let store = Arc::new(MemoryStore::default());
-    let sample = Sample::store(&store);
+    let sample = SampleRun::store(&store);
     let queue = Arc::new(EmbeddedQueue::default());
     let config = WorkerConfig {
         worker: "bench".parse().expect("a valid name"),
@@ -79,20 +79,20 @@ async fn through_the_worker(items: u32, window: u32) {
         pool: "default".into(),
         slots: window,
         budget: ResourceBudget::default(),
-        profile: Profile::default().fixed(),
+        profile: WorkerProfile::default().into_fixed(),
         lease: Duration::from_secs(60),
         suspicious_window: None,
         max_offline: None,
         spool_bytes: u64::MAX,
     };
     let worker = Worker::new(config, queue.clone(), store, Arc::new(Noop));
-    let (stop, shutdown) = tokio::sync::watch::channel(Shutdown::No);
+    let (stop, shutdown) = tokio::sync::watch::channel(ShutdownLevel::No);
     let working = supervise::spawn("worker", worker.run(shutdown));
     let (began, cpu) = (Instant::now(), cpu());
     let driver = supervise::spawn("driver", drive(queue, sample, items, window));
     driver.await.expect("the driver does not panic");
     let seconds = began.elapsed().as_secs_f64();
-    stop.send_replace(Shutdown::Finish);
+    stop.send_replace(ShutdownLevel::Finish);
     working.await.expect("the worker does not panic");
     println!(
         "worker and queue: {items} items at window {window}: {:.0} items/s, {:.2} us of CPU each",
@@ -101,7 +101,7 @@ async fn through_the_worker(items: u32, window: u32) {
     );
 }
 
-async fn drive(queue: Arc<EmbeddedQueue>, sample: Sample, items: u32, window: u32) {
+async fn drive(queue: Arc<EmbeddedQueue>, sample: SampleRun, items: u32, window: u32) {
     let (mut offered, mut reported, mut position) = (0, 0, None);
     while reported < items {
         let more = (reported + window).min(items) - offered;
@@ -117,7 +117,7 @@ async fn drive(queue: Arc<EmbeddedQueue>, sample: Sample, items: u32, window: u3
         let last = read.last().expect("work goes on").position;
         reported += u32::try_from(read.len()).expect("few");
         position = Some(last);
-        queue.journalled(sample.run, last).await.expect("in this process");
+        queue.mark_journaled(sample.run, last).await.expect("in this process");
     }
 }
 

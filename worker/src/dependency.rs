@@ -14,13 +14,13 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 /// Time between two questions while it answers.
-const INTERVAL: Duration = Duration::from_secs(3);
+const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The same while it does not.
-const INTERVAL_DOWN: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
 
 /// How long one answer may take. A busy engine answers this question at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks a service whether it is there.
 #[async_trait]
@@ -29,7 +29,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Why there was no answer.
-    async fn ask(&self) -> Result<(), String>;
+    async fn probe(&self) -> Result<(), String>;
 }
 
 /// A service, and whether it answers.
@@ -37,12 +37,12 @@ pub trait Probe: Send + Sync + fmt::Debug {
 pub struct Dependency {
     name: String,
     probe: Box<dyn Probe>,
-    state: watch::Sender<State>,
+    state: watch::Sender<DependencyState>,
     asking: Mutex<()>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct DependencyState {
     /// When it answered last.
     answered: Instant,
     /// When it was asked last.
@@ -57,7 +57,7 @@ struct State {
     outages: u64,
 }
 
-impl State {
+impl DependencyState {
     /// How long it did not answer until `now`.
     fn down_until(&self, now: Instant) -> Duration {
         let present = self.down_since.map(|since| now.saturating_duration_since(since));
@@ -69,7 +69,7 @@ impl Dependency {
     /// A service that is taken to answer until it does not.
     pub fn new(name: impl Into<String>, probe: Box<dyn Probe>) -> Self {
         let now = Instant::now();
-        let state = State {
+        let state = DependencyState {
             answered: now,
             asked: now,
             rounds: 0,
@@ -101,7 +101,7 @@ impl Dependency {
     }
 
     /// A call got no answer.
-    pub fn failed(&self, why: &str) {
+    pub fn mark_failed(&self, why: &str) {
         let began = self.state.send_if_modified(|state| {
             let began = state.down_since.is_none();
             if began {
@@ -116,7 +116,7 @@ impl Dependency {
     }
 
     /// It answered.
-    fn answered(&self) {
+    fn mark_answered(&self) {
         let mut lasted = None;
         self.state.send_modify(|state| {
             let now = Instant::now();
@@ -140,10 +140,10 @@ impl Dependency {
             return !self.is_down();
         }
         let asked = Instant::now();
-        match tokio::time::timeout(PATIENCE, self.probe.ask()).await {
-            Ok(Ok(())) => self.answered(),
-            Ok(Err(why)) => self.failed(&why),
-            Err(_) => self.failed(&format!("it did not answer within {PATIENCE:?}")),
+        match tokio::time::timeout(PROBE_TIMEOUT, self.probe.probe()).await {
+            Ok(Ok(())) => self.mark_answered(),
+            Ok(Err(why)) => self.mark_failed(&why),
+            Err(_) => self.mark_failed(&format!("it did not answer within {PROBE_TIMEOUT:?}")),
         }
         self.state.send_modify(|state| {
             state.asked = asked;
@@ -164,7 +164,7 @@ impl Dependency {
                 told = down;
                 tell(down);
             }
-            let interval = if down { INTERVAL_DOWN } else { INTERVAL };
+            let interval = if down { PROBE_INTERVAL_DOWN } else { PROBE_INTERVAL };
             tokio::select! {
                 _ = states.changed() => {}
                 () = tokio::time::sleep_until(state.asked + interval) => {
@@ -192,14 +192,14 @@ impl Dependency {
                 biased;
                 done = &mut work => return Some(done),
                 () = std::future::ready(()), if confirmed => return None,
-                () = until(end), if runs => confirmed = self.check().await,
+                () = sleep_until_deadline(end), if runs => confirmed = self.check().await,
                 _ = states.changed() => {}
             }
         }
     }
 }
 
-async fn until(end: Option<Instant>) {
+async fn sleep_until_deadline(end: Option<Instant>) {
     match end {
         Some(end) => tokio::time::sleep_until(end).await,
         None => std::future::pending().await,
@@ -226,15 +226,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Switch {
+    struct SwitchedProbe {
         down: AtomicBool,
         hangs: AtomicBool,
         asked: AtomicU64,
     }
 
     #[async_trait]
-    impl Probe for Arc<Switch> {
-        async fn ask(&self) -> Result<(), String> {
+    impl Probe for Arc<SwitchedProbe> {
+        async fn probe(&self) -> Result<(), String> {
             self.asked.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
             if self.hangs.load(Ordering::Relaxed) {
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn switched() -> (Arc<Switch>, Arc<Dependency>) {
-        let switch = Arc::new(Switch::default());
+    fn switched_dependency() -> (Arc<SwitchedProbe>, Arc<Dependency>) {
+        let switch = Arc::new(SwitchedProbe::default());
         (switch.clone(), Arc::new(Dependency::new("the service", Box::new(switch))))
     }
 
@@ -258,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clock_of_hanging_service_stands_still() {
-        let (switch, dependency) = switched();
+        let (switch, dependency) = switched_dependency();
         let work = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
             switch.hangs.store(true, Ordering::Relaxed);
@@ -275,7 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn limit_without_outage_holds() {
-        let (_, dependency) = switched();
+        let (_, dependency) = switched_dependency();
         let began = Instant::now();
         let limited = dependency.within(Duration::from_secs(60), std::future::pending::<()>());
         assert!(with_watch(&dependency, limited).await.is_none());
@@ -284,7 +284,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn limit_within_unnoticed_outage_is_not_reached() {
-        let (switch, dependency) = switched();
+        let (switch, dependency) = switched_dependency();
         let work = async {
             tokio::time::sleep(Duration::from_secs(2)).await;
             switch.hangs.store(true, Ordering::Relaxed);
@@ -298,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn checks_at_once_ask_once() {
-        let (switch, dependency) = switched();
+        let (switch, dependency) = switched_dependency();
         switch.down.store(true, Ordering::Relaxed);
         let answers = tokio::join!(dependency.check(), dependency.check(), dependency.check());
         assert_eq!(answers, (false, false, false));

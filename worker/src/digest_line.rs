@@ -5,7 +5,7 @@ use rollout_protocol::digest::Digest;
 /// The file's text is not what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is damaged: its text has digest {found}, it was written with {written}")]
-pub struct Changed {
+pub struct DigestMismatch {
     /// Digest of the text.
     pub found: Digest,
     /// Digest that was written with it.
@@ -23,17 +23,17 @@ pub fn append(mut text: Vec<u8>) -> Vec<u8> {
 /// returned as it is.
 ///
 /// # Errors
-/// [`Changed`].
-pub fn check(file: &[u8]) -> Result<&[u8], Changed> {
+/// [`DigestMismatch`].
+pub fn check(file: &[u8]) -> Result<&[u8], DigestMismatch> {
     let Some(end) = file.iter().position(|byte| *byte == b'\n') else { return Ok(file) };
     let (text, line) = (&file[..end], &file[end + 1..]);
     let line = std::str::from_utf8(line).unwrap_or_default().trim_end();
     let found = Digest::sha256(text);
     match line.parse() {
         Ok(written) if written == found => Ok(text),
-        Ok(written) => Err(Changed { found, written }),
+        Ok(written) => Err(DigestMismatch { found, written }),
         // The second line itself is damaged.
-        Err(_) if !line.is_empty() => Err(Changed { found, written: Digest::sha256(b"") }),
+        Err(_) if !line.is_empty() => Err(DigestMismatch { found, written: Digest::sha256(b"") }),
         Err(_) => Ok(text),
     }
 }

@@ -10,7 +10,7 @@ use crate::supervise;
 ///
 /// # Errors
 /// The system's; some of a directory may be gone then.
-pub fn remove_now(path: &Path) -> io::Result<()> {
+pub fn remove_blocking(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
@@ -25,10 +25,10 @@ pub fn remove_now(path: &Path) -> io::Result<()> {
 /// The same for whoever must not wait for a disk: a large directory takes long.
 ///
 /// # Errors
-/// As [`remove_now`].
+/// As [`remove_blocking`].
 pub async fn remove(path: &Path) -> io::Result<()> {
     let path = path.to_owned();
-    supervise::blocking(move || remove_now(&path)).await
+    supervise::blocking(move || remove_blocking(&path)).await
 }
 
 #[cfg(test)]
@@ -52,6 +52,6 @@ mod tests {
             assert!(fs::symlink_metadata(at(name)).is_err(), "{name}");
         }
         assert!(at("kept/below").is_dir());
-        assert!(remove_now(&at("kept/below/\0")).is_err());
+        assert!(remove_blocking(&at("kept/below/\0")).is_err());
     }
 }

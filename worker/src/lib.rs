@@ -4,7 +4,7 @@ pub mod agents;
 pub mod archive;
 pub mod backoff;
 pub mod dependency;
-pub mod descriptors;
+pub mod open_files;
 pub mod digest_line;
 pub mod disk;
 pub mod environment;

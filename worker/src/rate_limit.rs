@@ -12,54 +12,54 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// The limits of one run on this worker, shared by its executions.
 #[derive(Debug)]
-pub struct Pacing {
-    starts: Option<Starts>,
+pub struct RunRateLimiter {
+    starts: Option<StartLimiter>,
     agents: Option<Semaphore>,
 }
 
 /// Environments begun per minute.
 #[derive(Debug)]
-struct Starts {
+struct StartLimiter {
     /// From one to the next.
     interval: Duration,
     /// When everything let go so far will have had its time.
     due: Mutex<Option<Instant>>,
 }
 
-impl Pacing {
+impl RunRateLimiter {
     /// The limits of an offer. Zero means that it has none.
     pub fn new(limits: offer::RunRateLimits) -> Self {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
         let starts = starts
-            .map(|rate| Starts { interval: Duration::from_secs(60) / rate, due: Mutex::new(None) });
+            .map(|rate| StartLimiter { interval: Duration::from_secs(60) / rate, due: Mutex::new(None) });
         let agents = limits.agents_at_once.filter(|agents| *agents > 0);
         let agents = agents.map(|agents| Semaphore::new(agents as usize));
         Self { starts, agents }
     }
 
     /// Waits until one more environment may be begun. Who gives up leaves a gap.
-    pub async fn start(&self) {
+    pub async fn wait_for_start(&self) {
         if let Some(starts) = &self.starts {
-            tokio::time::sleep_until(starts.next(Instant::now())).await;
+            tokio::time::sleep_until(starts.reserve_next(Instant::now())).await;
         }
     }
 
     /// Waits until one more agent may execute, in the order of asking; the answer is to be held for
     /// as long as it does.
-    pub async fn agent(&self) -> Option<SemaphorePermit<'_>> {
+    pub async fn acquire_agent(&self) -> Option<SemaphorePermit<'_>> {
         let agents = self.agents.as_ref()?;
         Some(agents.acquire().await.expect("it is never closed"))
     }
 
     /// Whether starts long past make no difference any more.
-    pub fn is_rested(&self, now: Instant) -> bool {
+    pub fn is_idle(&self, now: Instant) -> bool {
         self.starts.as_ref().is_none_or(|starts| starts.due().is_none_or(|due| due <= now))
     }
 }
 
-impl Starts {
+impl StartLimiter {
     /// When the next one may begin, which is taken with that.
-    fn next(&self, now: Instant) -> Instant {
+    fn reserve_next(&self, now: Instant) -> Instant {
         let mut due = self.due();
         let ahead = due.map_or(now, |due| due.max(now));
         *due = Some(ahead + self.interval);
@@ -76,17 +76,17 @@ impl Starts {
 mod tests {
     use super::*;
 
-    fn pacing(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> Pacing {
+    fn run_rate_limiter(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> RunRateLimiter {
         let limits = offer::RunRateLimits { starts_per_minute, agents_at_once, ..Default::default() };
-        Pacing::new(limits)
+        RunRateLimiter::new(limits)
     }
 
     /// Seconds at which so many starts begin that are asked for at once.
-    async fn begins(pacing: &Pacing, starts: usize) -> Vec<f64> {
+    async fn start_times(pacing: &RunRateLimiter, starts: usize) -> Vec<f64> {
         let began = Instant::now();
         let mut at = Vec::new();
         for _ in 0..starts {
-            pacing.start().await;
+            pacing.wait_for_start().await;
             at.push((began.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         }
         at
@@ -94,27 +94,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn starts_are_spread_over_the_minute() {
-        let slow = pacing(Some(12), None);
-        assert_eq!(begins(&slow, 4).await, [0.0, 5.0, 10.0, 15.0]);
-        assert!(!slow.is_rested(Instant::now()));
+        let slow = run_rate_limiter(Some(12), None);
+        assert_eq!(start_times(&slow, 4).await, [0.0, 5.0, 10.0, 15.0]);
+        assert!(!slow.is_idle(Instant::now()));
         tokio::time::sleep(Duration::from_secs(100)).await;
-        assert!(slow.is_rested(Instant::now()));
-        assert_eq!(begins(&slow, 3).await, [0.0, 5.0, 10.0], "rest is not saved up");
-        let fast = pacing(Some(240), None);
-        assert_eq!(begins(&fast, 7).await, [0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 0.8]);
-        assert_eq!(begins(&pacing(None, None), 3).await, [0.0; 3]);
-        assert_eq!(begins(&pacing(Some(0), None), 3).await, [0.0; 3]);
+        assert!(slow.is_idle(Instant::now()));
+        assert_eq!(start_times(&slow, 3).await, [0.0, 5.0, 10.0], "rest is not saved up");
+        let fast = run_rate_limiter(Some(240), None);
+        assert_eq!(start_times(&fast, 7).await, [0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 0.8]);
+        assert_eq!(start_times(&run_rate_limiter(None, None), 3).await, [0.0; 3]);
+        assert_eq!(start_times(&run_rate_limiter(Some(0), None), 3).await, [0.0; 3]);
     }
 
     #[tokio::test]
     async fn so_many_agents_execute_at_once() {
-        let pacing = pacing(None, Some(2));
-        let (one, two) = (pacing.agent().await, pacing.agent().await);
+        let pacing = run_rate_limiter(None, Some(2));
+        let (one, two) = (pacing.acquire_agent().await, pacing.acquire_agent().await);
         assert!(one.is_some() && two.is_some());
-        let mut waiting = Box::pin(pacing.agent());
+        let mut waiting = Box::pin(pacing.acquire_agent());
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         drop(one);
         assert!(waiting.await.is_some());
-        assert!(self::pacing(None, None).agent().await.is_none());
+        assert!(self::run_rate_limiter(None, None).acquire_agent().await.is_none());
     }
 }

@@ -16,17 +16,17 @@ pub enum Shortage {
 
 impl Shortage {
     /// The shortage that an error tells of, itself or by one of its causes.
-    pub fn of(error: &io::Error) -> Option<Self> {
-        let itself = error.raw_os_error().map(Errno::from_raw_os_error).and_then(Self::of_errno);
-        let inner = || error.get_ref().and_then(|inner| Self::of_cause(inner));
-        itself.or_else(|| Self::of_kind(error.kind())).or_else(inner)
+    pub fn from_io_error(error: &io::Error) -> Option<Self> {
+        let itself = error.raw_os_error().map(Errno::from_raw_os_error).and_then(Self::from_errno);
+        let inner = || error.get_ref().and_then(|inner| Self::from_error(inner));
+        itself.or_else(|| Self::from_error_kind(error.kind())).or_else(inner)
     }
 
     /// The same of an error of any type.
-    pub fn of_cause(error: &(dyn Error + 'static)) -> Option<Self> {
+    pub fn from_error(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            let found = error.downcast_ref::<io::Error>().and_then(Self::of);
+            let found = error.downcast_ref::<io::Error>().and_then(Self::from_io_error);
             if found.is_some() {
                 return found;
             }
@@ -36,7 +36,7 @@ impl Shortage {
     }
 
     /// The shortage that an error number of the system tells of.
-    pub fn of_errno(error: Errno) -> Option<Self> {
+    pub fn from_errno(error: Errno) -> Option<Self> {
         match error {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Some(Self::Disk),
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::NOBUFS => {
@@ -47,7 +47,7 @@ impl Shortage {
     }
 
     /// The shortage that another program's words tell of.
-    pub fn of_text(text: &str) -> Option<Self> {
+    pub fn from_text(text: &str) -> Option<Self> {
         const DISK: [&str; 2] = ["no space left on device", "disk quota exceeded"];
         const HOST: [&str; 3] =
             ["too many open files", "cannot allocate memory", "resource temporarily unavailable"];
@@ -62,7 +62,7 @@ impl Shortage {
         }
     }
 
-    fn of_kind(kind: io::ErrorKind) -> Option<Self> {
+    fn from_error_kind(kind: io::ErrorKind) -> Option<Self> {
         use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
         match kind {
             StorageFull | QuotaExceeded => Some(Self::Disk),
@@ -92,19 +92,19 @@ mod tests {
             (Errno::NOENT, None),
             (Errno::ACCESS, None),
         ] {
-            assert_eq!(Shortage::of(&system(errno)), expected, "{errno}");
+            assert_eq!(Shortage::from_io_error(&system(errno)), expected, "{errno}");
             let wrapped = io::Error::other(io::Error::other(system(errno)));
-            assert_eq!(Shortage::of(&wrapped), expected, "{errno} wrapped");
-            assert_eq!(Shortage::of_cause(&wrapped), expected, "{errno} as a cause");
+            assert_eq!(Shortage::from_io_error(&wrapped), expected, "{errno} wrapped");
+            assert_eq!(Shortage::from_error(&wrapped), expected, "{errno} as a cause");
         }
-        assert_eq!(Shortage::of(&io::ErrorKind::StorageFull.into()), Some(Shortage::Disk));
-        assert_eq!(Shortage::of(&io::Error::other("words")), None);
+        assert_eq!(Shortage::from_io_error(&io::ErrorKind::StorageFull.into()), Some(Shortage::Disk));
+        assert_eq!(Shortage::from_io_error(&io::Error::other("words")), None);
     }
 
     #[test]
     fn words_of_other_programs_tell_a_shortage_in_any_case() {
-        assert_eq!(Shortage::of_text("mkdir: No space left on device"), Some(Shortage::Disk));
-        assert_eq!(Shortage::of_text("fork/exec x: cannot allocate memory"), Some(Shortage::Host));
-        assert_eq!(Shortage::of_text("no such file"), None);
+        assert_eq!(Shortage::from_text("mkdir: No space left on device"), Some(Shortage::Disk));
+        assert_eq!(Shortage::from_text("fork/exec x: cannot allocate memory"), Some(Shortage::Host));
+        assert_eq!(Shortage::from_text("no such file"), None);
     }
 }

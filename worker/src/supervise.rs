@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 /// A task that panicked, with what it said.
 #[derive(Debug, thiserror::Error)]
 #[error("task `{task}` panicked: {message}")]
-pub struct Panicked {
+pub struct TaskPanic {
     /// Name of the task.
     pub task: &'static str,
     /// The panic's message.
@@ -68,12 +68,12 @@ impl<T> Task<T> {
 }
 
 impl<T> Future for Task<T> {
-    type Output = Result<T, Panicked>;
+    type Output = Result<T, TaskPanic>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let name = self.name;
         Pin::new(&mut self.handle).poll(cx).map(|joined| {
-            joined.map_err(|error| Panicked {
+            joined.map_err(|error| TaskPanic {
                 task: name,
                 message: match error.try_into_panic() {
                     Ok(panic) => panic_message(panic.as_ref()),

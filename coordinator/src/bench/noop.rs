@@ -10,7 +10,7 @@ use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::null::NullProvider;
-use rollout_worker::executor::{Finished, TaskFiles, TrialServices};
+use rollout_worker::executor::{Finished, TaskFiles, ExecutionServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
@@ -73,7 +73,7 @@ pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Ru
         path: cache,
         source,
     })?;
-    Ok(Arc::new(NullRunner(TrialServices {
+    Ok(Arc::new(NullRunner(ExecutionServices {
         providers: BTreeMap::from([(PROVIDER, Arc::new(NullProvider(PROVIDER)) as _)]),
         files,
         variables: TrialVariables::default(),
@@ -83,7 +83,7 @@ pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Ru
 }
 
 #[derive(Debug)]
-struct NullRunner(TrialServices);
+struct NullRunner(ExecutionServices);
 
 #[async_trait]
 impl Runner for NullRunner {

@@ -260,7 +260,7 @@ pub(super) fn from_lock(what: &str, error: &LockError) -> CliError {
 
 #[cfg(feature = "nats")]
 mod nats {
-    use rollout_worker::queue::nats::{BindError, ConnectError, OptionsError, SetupError};
+    use rollout_worker::queue::nats::{BindError, ConnectError, NatsOptionsError, NatsSetupError};
     use rollout_worker::queue::traits::QueueError;
 
     use super::{CliError, ExitCode};
@@ -277,8 +277,8 @@ mod nats {
         }
     }
 
-    impl From<OptionsError> for CliError {
-        fn from(error: OptionsError) -> Self {
+    impl From<NatsOptionsError> for CliError {
+        fn from(error: NatsOptionsError) -> Self {
             Self::config("the NATS server cannot be used", &error)
         }
     }
@@ -294,8 +294,8 @@ mod nats {
         }
     }
 
-    impl From<SetupError> for CliError {
-        fn from(error: SetupError) -> Self {
+    impl From<NatsSetupError> for CliError {
+        fn from(error: NatsSetupError) -> Self {
             Self::config("the NATS server is not set up", &error)
                 .hint("`rollout doctor` shows what differs; `rollout setup` makes what is missing")
         }

@@ -69,7 +69,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
         let served = runtime().and_then(|runtime| runtime.block_on(bench::serve(&printer)));
         return ended(served, &printer);
     }
-    rollout_worker::descriptors::raise();
+    rollout_worker::open_files::raise_limit();
     let cli = match Cli::try_parse_from(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

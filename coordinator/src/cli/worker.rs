@@ -9,10 +9,10 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::environment::descriptor;
-use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSource};
+use rollout_worker::queue::nats::{ConnectError, NatsName, Nats, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::Why;
+use rollout_worker::service::WorkerExitReason;
 use rollout_worker::store;
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, printer.screen(), printer.err);
     let options = args.nats.options()?;
-    let pool: Name =
+    let pool: NatsName =
         args.pool.parse().map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
     let home = state_dir(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
@@ -74,10 +74,10 @@ pub(super) async fn run(
     };
     let ended = process.run().await?;
     Ok(match ended.why {
-        Why::Offline => ExitCode::OutOfReach,
-        Why::Killed => ExitCode::Cancelled,
-        Why::Asked if ended.unreported > 0 => ExitCode::OutOfReach,
-        Why::Asked => ExitCode::Success,
+        WorkerExitReason::Offline => ExitCode::OutOfReach,
+        WorkerExitReason::Killed => ExitCode::Cancelled,
+        WorkerExitReason::Asked if ended.unreported > 0 => ExitCode::OutOfReach,
+        WorkerExitReason::Asked => ExitCode::Success,
     })
 }
 
@@ -115,7 +115,7 @@ enum SourceError {
 /// Connects, however long the server needs to come up, but no longer than `patience`.
 async fn connect(
     options: NatsOptions,
-    pool: &Name,
+    pool: &NatsName,
     store: &str,
     patience: Duration,
 ) -> Result<NatsSource, CliError> {
@@ -141,7 +141,7 @@ async fn connect(
     }
 }
 
-async fn attempt(options: &NatsOptions, pool: &Name, store: &str) -> Result<NatsSource, SourceError> {
+async fn attempt(options: &NatsOptions, pool: &NatsName, store: &str) -> Result<NatsSource, SourceError> {
     let nats = match Nats::connect(options.clone()).await {
         Ok(nats) => nats,
         Err(error @ ConnectError::Unreachable { .. }) => {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Panicked, Task};
+use rollout_worker::supervise::{self, TaskPanic, Task};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -98,7 +98,7 @@ pub enum ReportError {
     Json(#[source] io::Error),
     /// A defect.
     #[error(transparent)]
-    Panicked(#[from] Panicked),
+    Panicked(#[from] TaskPanic),
 }
 
 /// Tells a job to its sinks.

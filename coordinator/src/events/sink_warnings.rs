@@ -24,7 +24,7 @@ impl SinkWarnings {
     ) {
         let trial = trial.to_string();
         let trial = escape::line(&trial);
-        let chain = backoff::chain(error);
+        let chain = backoff::error_chain(error);
         let chain = escape::line(&chain);
         tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
         if before < MAX_REPORTED {
@@ -44,7 +44,7 @@ impl SinkWarnings {
     ) {
         let trial = trial.to_string();
         let trial = escape::line(&trial);
-        let chain = backoff::chain(error);
+        let chain = backoff::error_chain(error);
         let chain = escape::line(&chain);
         tracing::warn!(%trial, error = %chain, "files of a trial are left out");
         self.add(format!(

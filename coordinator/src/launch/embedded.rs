@@ -17,9 +17,9 @@ use rollout_protocol::wire::position::ReportBatch;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::embedded::model::ModelConfig;
+use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::{Dispatch, QueueError, WorkSource};
-use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
 use rollout_worker::spool;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
@@ -115,7 +115,7 @@ pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<Finis
     let (clean, reaped) = oneshot::channel();
     let reaping = reap(providers, Arc::clone(&owners), clean);
 
-    let (shutdown, told) = watch::channel(Shutdown::No);
+    let (shutdown, told) = watch::channel(ShutdownLevel::No);
     let config = worker_config(&dirs, host::limit_executions(slots));
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
     let (worker, quiesced) = work(worker, told);
@@ -135,7 +135,7 @@ pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<Finis
     let ended = engine.run(sources).await;
     // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or
     // the sitting failed. Its environments are removed; what it finished stays in its spool.
-    shutdown.send_replace(Shutdown::Kill);
+    shutdown.send_replace(ShutdownLevel::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let mine = dirs.mine;
     let clear = move |whatever: bool| {
@@ -167,7 +167,7 @@ pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<Finis
 }
 
 /// Starts the worker, and tells when it has quiesced.
-fn work(worker: Worker, told: watch::Receiver<Shutdown>) -> (Task<()>, oneshot::Receiver<()>) {
+fn work(worker: Worker, told: watch::Receiver<ShutdownLevel>) -> (Task<()>, oneshot::Receiver<()>) {
     let (quiesce, quiesced) = oneshot::channel();
     let task = supervise::spawn("worker", async move {
         worker.run(told).await;
@@ -223,8 +223,8 @@ fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
         pool: "default".to_owned(),
         slots,
         budget: ResourceBudget::default(),
-        profile: Profile::default().fixed(),
-        lease: ModelConfig::default().lease,
+        profile: WorkerProfile::default().into_fixed(),
+        lease: BrokerModelConfig::default().lease,
         suspicious_window: None,
         max_offline: None,
         spool_bytes: host::SPOOL_BYTES,
@@ -324,14 +324,14 @@ fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<EngineMes
 /// Tells the engine of every stop, then the worker: that it has quiesced is news only after that.
 fn forward_stops(
     mut stops: mpsc::Receiver<StopLevel>,
-    shutdown: watch::Sender<Shutdown>,
+    shutdown: watch::Sender<ShutdownLevel>,
 ) -> (mpsc::Receiver<StopLevel>, Task<()>) {
     let (sender, receiver) = mpsc::channel(4);
     let task = supervise::spawn("stops", async move {
         while let Some(level) = stops.recv().await {
             let asked = match level {
-                StopLevel::Drain => Shutdown::Drain,
-                StopLevel::Kill => Shutdown::Kill,
+                StopLevel::Drain => ShutdownLevel::Drain,
+                StopLevel::Kill => ShutdownLevel::Kill,
             };
             if sender.send(level).await.is_err() {
                 return;

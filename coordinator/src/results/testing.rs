@@ -76,7 +76,7 @@ pub(crate) fn record(settlement: &Settlement) -> TrialRecord {
             verifier_ended_at: Some(at(3)),
             ..Timestamps::instant(at(1))
         },
-        ..testing::record(
+        ..testing::trial_record(
             settlement.trial().expect("a trial").clone(),
             settlement.verdict.clone(),
             at(1),

@@ -492,7 +492,7 @@ impl Failure {
 
     /// A failure by an error of this host: a shortage, else of `kind`.
     pub fn local(kind: FailureKind, message: impl Into<String>, error: std::io::Error) -> Self {
-        let kind = FailureKind::from_shortage(Shortage::of(&error)).unwrap_or(kind);
+        let kind = FailureKind::from_shortage(Shortage::from_io_error(&error)).unwrap_or(kind);
         Self::new(kind, message).with_source(error)
     }
 

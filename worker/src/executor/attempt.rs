@@ -9,30 +9,30 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::ProviderKind;
 
-use super::context::{ExecutionContext, TrialServices};
-use super::environment::{ManagedEnvironment, Removed};
+use super::context::{ExecutionContext, ExecutionServices};
+use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::finished::Finished;
-use super::park::{Park, Waited};
-use super::recipe::{Halt, Recipe};
-use super::stop::killed;
+use super::parking::{Parking, WaitOutcome};
+use super::recipe::{PhaseInterrupt, WorkRecipe};
+use super::stop::wait_for_kill;
 use crate::environment::Provider;
 
 /// Makes attempts at an execution until one has an answer.
 ///
 /// One that met a service that gave no answer waits for it, and the execution begins again.
-pub(crate) async fn execute<R: Recipe>(
+pub(crate) async fn execute<R: WorkRecipe>(
     ctx: &ExecutionContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
     provider: ProviderKind,
     recipe: impl Fn() -> R + Sync,
 ) -> Finished<R::Record> {
     let provider = services.provider(provider, ctx.labels.run).ok();
     let engine = provider.as_deref().and_then(Provider::dependency);
-    let mut park = Park::new(ctx, &services.files, engine);
+    let mut park = Parking::new(ctx, &services.files, engine);
     // Calls that hang are parked, too: they have no answer yet.
     let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
     loop {
-        let attempt = Box::pin(attempt(&recipe, &mut park));
+        let attempt = Box::pin(run_attempt(&recipe, &mut park));
         let answer = match engine {
             None => attempt.await,
             Some(engine) => tokio::select! {
@@ -53,7 +53,7 @@ pub(crate) async fn execute<R: Recipe>(
 
 /// The end of a part of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum AttemptEnd {
     /// It ran to its end, or to an error.
     Ran,
     /// A stop ended it between two phases.
@@ -63,87 +63,87 @@ enum Ended {
 }
 
 /// Makes one attempt; `None` when the execution has to begin again.
-async fn attempt<R: Recipe>(
+async fn run_attempt<R: WorkRecipe>(
     recipe: &(impl Fn() -> R + Sync),
-    park: &mut Park<'_>,
+    park: &mut Parking<'_>,
 ) -> Option<Finished<R::Record>> {
     let mut run = recipe();
-    if park.begin().await == Waited::Stopped {
+    if park.begin_attempt().await == WaitOutcome::Stopped {
         return Some(run.finished(Some(Phase::Queued)));
     }
-    let mut ended = phases(&mut run).await;
+    let mut ended = run_phases(&mut run).await;
     let phase = run.attempt().timing.phase();
-    if ended == Ended::Ran {
-        match silence(&mut run, park).await {
-            Silence::None => {}
-            Silence::Over => return None,
+    if ended == AttemptEnd::Ran {
+        match wait_out_outage(&mut run, park).await {
+            OutageResult::None => {}
+            OutageResult::Over => return None,
             // An engine that is away has nothing to collect from.
-            Silence::Stopped => ended = if park.is_down() { Ended::Killed } else { Ended::Drained },
+            OutageResult::Stopped => ended = if park.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained },
         }
     }
-    if ended != Ended::Killed && run.attempt().environment.up().is_some() {
-        park.steady().await;
+    if ended != AttemptEnd::Killed && run.attempt().environment.running().is_some() {
+        park.wait_for_engine().await;
         let had_failed = run.attempt().first.is_some();
-        if collection(&mut run).await == Ended::Killed {
-            ended = Ended::Killed;
-        } else if ended == Ended::Ran && !had_failed {
+        if collect_outputs(&mut run).await == AttemptEnd::Killed {
+            ended = AttemptEnd::Killed;
+        } else if ended == AttemptEnd::Ran && !had_failed {
             // Outputs that could not be read.
-            match silence(&mut run, park).await {
-                Silence::None => {}
-                Silence::Over => return None,
-                Silence::Stopped => ended = Ended::Drained,
+            match wait_out_outage(&mut run, park).await {
+                OutageResult::None => {}
+                OutageResult::Over => return None,
+                OutageResult::Stopped => ended = AttemptEnd::Drained,
             }
         }
     }
-    if ended == Ended::Ran {
+    if ended == AttemptEnd::Ran {
         run.settle_errors().await;
     }
-    teardown(&mut run, ended != Ended::Ran, park).await;
-    Some(run.finished((ended != Ended::Ran).then_some(phase)))
+    tear_down(&mut run, ended != AttemptEnd::Ran, park).await;
+    Some(run.finished((ended != AttemptEnd::Ran).then_some(phase)))
 }
 
 /// Runs the phases before the collection.
-async fn phases<R: Recipe>(run: &mut R) -> Ended {
+async fn run_phases<R: WorkRecipe>(run: &mut R) -> AttemptEnd {
     let stop = run.attempt().stop.clone();
     let ended = tokio::select! {
         biased;
-        () = killed(stop) => return Ended::Killed,
+        () = wait_for_kill(stop) => return AttemptEnd::Killed,
         ended = AssertUnwindSafe(run.phases()).catch_unwind() => ended,
     };
     let ended = match ended {
-        Ok(Ok(()) | Err(Halt::Complete)) => Ended::Ran,
-        Ok(Err(Halt::Drained)) => Ended::Drained,
-        Ok(Err(Halt::Failed(error))) => {
-            let error = run.in_phase(error);
-            run.attempt().fail(error);
-            Ended::Ran
+        Ok(Ok(()) | Err(PhaseInterrupt::Complete)) => AttemptEnd::Ran,
+        Ok(Err(PhaseInterrupt::Drained)) => AttemptEnd::Drained,
+        Ok(Err(PhaseInterrupt::Failed(error))) => {
+            let error = run.with_phase(error);
+            run.attempt().record_error(error);
+            AttemptEnd::Ran
         }
         Err(panic) => {
-            run.attempt().panicked(panic.as_ref());
-            Ended::Ran
+            run.attempt().record_panic(panic.as_ref());
+            AttemptEnd::Ran
         }
     };
     run.attempt().timing.leave();
     ended
 }
 
-async fn collection<R: Recipe>(run: &mut R) -> Ended {
+async fn collect_outputs<R: WorkRecipe>(run: &mut R) -> AttemptEnd {
     run.attempt().enter(Phase::Collection);
     let stop = run.attempt().stop.clone();
     let collected = tokio::select! {
         biased;
-        () = killed(stop) => return Ended::Killed,
+        () = wait_for_kill(stop) => return AttemptEnd::Killed,
         collected = AssertUnwindSafe(run.collect()).catch_unwind() => collected,
     };
     if let Err(panic) = collected {
-        run.attempt().panicked(panic.as_ref());
+        run.attempt().record_panic(panic.as_ref());
     }
-    Ended::Ran
+    AttemptEnd::Ran
 }
 
 /// The end of an attempt that may have failed because a service gave no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Silence {
+enum OutageResult {
     /// It failed for another reason, or the service was away for too long: the attempt counts.
     None,
     /// The service answers again, and nothing of the attempt is left.
@@ -153,37 +153,37 @@ enum Silence {
 }
 
 /// Waits for the service by whose silence the attempt failed, if it did.
-async fn silence<R: Recipe>(run: &mut R, park: &mut Park<'_>) -> Silence {
-    let Some(error) = run.attempt().first.clone() else { return Silence::None };
+async fn wait_out_outage<R: WorkRecipe>(run: &mut R, park: &mut Parking<'_>) -> OutageResult {
+    let Some(error) = run.attempt().first.clone() else { return OutageResult::None };
     let had_environment = run.had_environment();
-    let Some(on) = park.cause(&error, had_environment).await else { return Silence::None };
+    let Some(on) = park.unavailable_service(&error, had_environment).await else { return OutageResult::None };
     let has_environment = !run.attempt().environment.is_empty();
     match park.wait(on, has_environment).await {
-        Waited::Back => {
-            undo(run).await;
-            Silence::Over
+        WaitOutcome::Back => {
+            discard_attempt(run).await;
+            OutageResult::Over
         }
-        Waited::TooLong => {
-            run.attempt().first = Some(park.given_up(on, error));
-            Silence::None
+        WaitOutcome::TooLong => {
+            run.attempt().first = Some(park.timeout_error(on, error));
+            OutageResult::None
         }
-        Waited::Stopped => {
+        WaitOutcome::Stopped => {
             let attempt = run.attempt();
             attempt.later.extend(attempt.first.take());
-            Silence::Stopped
+            OutageResult::Stopped
         }
     }
 }
 
 /// Leaves nothing of the attempt.
-async fn undo<R: Recipe>(run: &mut R) {
+async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
     let mut removed = vec![run.attempt().environment.remove().await];
     if let Some(second) = run.second_environment() {
         removed.push(second.remove().await);
     }
     run.release().await;
     let attempt = run.attempt();
-    for Removed { not_created, failure } in removed {
+    for RemovalOutcome { not_created, failure } in removed {
         if let Some(failure) = failure {
             tracing::warn!("an environment is left for later: {}", failure.chain());
         }
@@ -198,16 +198,16 @@ async fn undo<R: Recipe>(run: &mut R) {
 
 /// Keeps or removes the environments, also one that is still being created. Work that was stopped
 /// runs again: its environments are never kept.
-async fn teardown<R: Recipe>(run: &mut R, stopped: bool, park: &mut Park<'_>) {
+async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking<'_>) {
     if !run.attempt().environment.is_empty() || run.second_environment().is_some() {
         run.attempt().enter(Phase::Teardown);
         let keep = !stopped && run.keeps_environments();
-        let mut removed = vec![remove(&mut run.attempt().environment, keep, park).await];
+        let mut removed = vec![tear_down_environment(&mut run.attempt().environment, keep, park).await];
         if let Some(second) = run.second_environment() {
-            removed.push(remove(second, keep, park).await);
+            removed.push(tear_down_environment(second, keep, park).await);
         }
         for removed in removed {
-            run.attempt().removed(removed, stopped);
+            run.attempt().record_removal(removed, stopped);
         }
         run.attempt().timing.leave();
     }
@@ -215,13 +215,13 @@ async fn teardown<R: Recipe>(run: &mut R, stopped: bool, park: &mut Park<'_>) {
 }
 
 /// Keeps or removes one environment, once more after an outage of its engine.
-async fn remove(environment: &mut ManagedEnvironment, keep: bool, park: &mut Park<'_>) -> Removed {
-    park.steady().await;
+async fn tear_down_environment(environment: &mut ManagedEnvironment, keep: bool, park: &mut Parking<'_>) -> RemovalOutcome {
+    park.wait_for_engine().await;
     let removed = environment.tear_down(keep).await;
-    if removed.failure.is_none() || !park.engine_was_away().await {
+    if removed.failure.is_none() || !park.was_engine_down().await {
         return removed;
     }
-    park.steady().await;
+    park.wait_for_engine().await;
     let again = environment.tear_down(keep).await;
-    Removed { not_created: removed.not_created.or(again.not_created), ..again }
+    RemovalOutcome { not_created: removed.not_created.or(again.not_created), ..again }
 }

@@ -16,7 +16,7 @@ use crate::environment::{OutputSink, OutputStream};
 use crate::secrets::{RedactingStream, Redactor, RedactionStyle};
 
 /// Longest piece of standard error that stands in an error's message.
-const LAST_WORDS_BYTES: usize = 400;
+const STDERR_SUMMARY_BYTES: usize = 400;
 
 /// Captures what one script prints.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Capture {
 
 /// A captured stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedStream {
     /// What was kept.
     pub file: PathBuf,
     /// Bytes that the script printed.
@@ -55,7 +55,7 @@ impl Capture {
     ///
     /// # Errors
     /// The first error of the local disk.
-    pub fn finish(&self) -> io::Result<[Captured; 2]> {
+    pub fn finish(&self) -> io::Result<[CapturedStream; 2]> {
         let [stdout, stderr] = [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
         Ok([stdout?, stderr?])
     }
@@ -121,7 +121,7 @@ impl StreamCapture {
         if let Some(head) = &mut self.head {
             head.push(first, &mut self.clean);
             self.head_left -= first.len() as u64;
-            self.save();
+            self.write_clean();
         }
         if self.head_left == 0
             && let Some(head) = self.head.take()
@@ -131,11 +131,11 @@ impl StreamCapture {
             self.tail.extend(held_back);
             self.replaced = replaced;
         }
-        self.keep(rest);
+        self.push_tail(rest);
     }
 
     /// Adds bytes to the tail and drops its oldest.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn push_tail(&mut self, bytes: &[u8]) {
         let useful = &bytes[bytes.len().saturating_sub(self.tail_bytes)..];
         self.tail.extend(useful);
         let over = self.tail.len().saturating_sub(self.tail_bytes);
@@ -144,22 +144,22 @@ impl StreamCapture {
     }
 
     /// Ends the stream; ending it again gives the same answer and leaves the file alone.
-    fn finish(&mut self) -> io::Result<Captured> {
+    fn finish(&mut self) -> io::Result<CapturedStream> {
         let truncated = self.omitted > 0;
         if !self.finished {
             self.finished = true;
-            self.save_tail(truncated);
+            self.write_tail(truncated);
         }
         match &self.failed {
             Some(error) => Err(match error.raw_os_error() {
                 Some(number) => io::Error::from_raw_os_error(number),
                 None => io::Error::new(error.kind(), error.to_string()),
             }),
-            None => Ok(Captured { file: self.path.clone(), total_bytes: self.total, truncated }),
+            None => Ok(CapturedStream { file: self.path.clone(), total_bytes: self.total, truncated }),
         }
     }
 
-    fn save_tail(&mut self, truncated: bool) {
+    fn write_tail(&mut self, truncated: bool) {
         if let Some(head) = self.head.take() {
             head.finish(&mut self.clean);
         }
@@ -174,12 +174,12 @@ impl StreamCapture {
             self.redactor.bytes(&tail, self.replaced, &mut self.clean);
         }
         self.open();
-        self.save();
+        self.write_clean();
         self.file = None;
     }
 
     /// Writes what is clean. After an error the rest of the stream is dropped: the script goes on.
-    fn save(&mut self) {
+    fn write_clean(&mut self) {
         if !self.clean.is_empty() {
             self.open();
             if let Some(file) = &mut self.file
@@ -193,7 +193,7 @@ impl StreamCapture {
 
     fn open(&mut self) {
         if self.file.is_none() && self.failed.is_none() {
-            match create(&self.path) {
+            match create_file(&self.path) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => self.fail(error),
             }
@@ -207,7 +207,7 @@ impl StreamCapture {
     }
 }
 
-fn create(path: &Path) -> io::Result<File> {
+fn create_file(path: &Path) -> io::Result<File> {
     match File::create(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().ok_or(error)?;
@@ -222,7 +222,7 @@ fn create(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// Of the local disk.
-pub fn tail(captured: &Captured, max_bytes: usize) -> io::Result<String> {
+pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<String> {
     let mut file = File::open(&captured.file)?;
     let length = file.metadata()?.len();
     let start = length.saturating_sub(max_bytes as u64);
@@ -240,9 +240,9 @@ pub fn tail(captured: &Captured, max_bytes: usize) -> io::Result<String> {
 }
 
 /// The last lines that a script printed on standard error, on one line.
-pub fn last_words(capture: &Capture) -> String {
+pub fn stderr_summary(capture: &Capture) -> String {
     let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let Ok(text) = tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
+    let Ok(text) = read_tail(&stderr, STDERR_SUMMARY_BYTES) else { return String::new() };
     let cut = usize::from(text.starts_with("[…"));
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -257,7 +257,7 @@ mod tests {
 
     const SECRET: &str = "hunter2hunter2";
 
-    fn capture(dir: &Path, head: u64, tail: u64) -> Capture {
+    fn bounded_capture(dir: &Path, head: u64, tail: u64) -> Capture {
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
         Capture::with_bounds(files, &redactor, head, tail)
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn streams_are_kept_apart_and_an_empty_one_is_an_empty_file() {
         let dir = tempfile::tempdir().expect("a directory");
-        let capture = capture(dir.path(), 100, 100);
+        let capture = bounded_capture(dir.path(), 100, 100);
         assert!(!dir.path().join("new").exists(), "nothing is made before there is something");
         capture.write(OutputStream::Stdout, b"one ");
         capture.write(OutputStream::Stdout, b"two");
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn ending_a_capture_again_changes_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
-        let capture = capture(dir.path(), 100, 100);
+        let capture = bounded_capture(dir.path(), 100, 100);
         capture.write(OutputStream::Stderr, b"last words");
         let first = capture.finish().expect("written");
         assert_eq!(capture.finish().expect("written"), first);
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_flood_leaves_head_and_tail() {
         let dir = tempfile::tempdir().expect("a directory");
-        let capture = capture(dir.path(), 1000, 1000);
+        let capture = bounded_capture(dir.path(), 1000, 1000);
         let line = b"0123456789abcde\n".repeat(4096);
         for _ in 0..100 {
             capture.write(OutputStream::Stdout, &line);
@@ -316,19 +316,19 @@ mod tests {
     #[test]
     fn the_inline_tail_is_bounded_and_says_what_is_missing() {
         let dir = tempfile::tempdir().expect("a directory");
-        let capture = capture(dir.path(), 10_000, 100);
+        let capture = bounded_capture(dir.path(), 10_000, 100);
         capture.write(OutputStream::Stdout, "äöü".repeat(100).as_bytes());
         let [stdout, stderr] = capture.finish().expect("written");
-        assert_eq!(tail(&stderr, 10).expect("readable"), "");
-        assert_eq!(tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
-        let text = tail(&stdout, 11).expect("readable");
+        assert_eq!(read_tail(&stderr, 10).expect("readable"), "");
+        assert_eq!(read_tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
+        let text = read_tail(&stdout, 11).expect("readable");
         assert_eq!(text, "[… 590 bytes left out …]\nöüäöü");
     }
 
     #[test]
     fn a_secret_may_begin_inside_another_at_the_border() {
         let dir = tempfile::tempdir().expect("a directory");
-        let capture = capture(dir.path(), 52, 1);
+        let capture = bounded_capture(dir.path(), 52, 1);
         capture.write(OutputStream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
         let [stdout, _] = capture.finish().expect("written");
         let kept = std::fs::read_to_string(&stdout.file).expect("text");
@@ -346,7 +346,7 @@ mod tests {
             tail in 1u64..60,
         ) {
             let dir = tempfile::tempdir().expect("a directory");
-            let capture = capture(dir.path(), head, tail);
+            let capture = bounded_capture(dir.path(), head, tail);
             let text = "x".repeat(before) + &SECRET.repeat(times) + &"y".repeat(after);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
             cuts.extend([0, text.len()]);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::context::{COPY_LIMIT, within};
+use super::context::{COPY_LIMIT, with_timeout};
 use crate::archive::{self, ArchivePath, CapturedFile, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::secrets::Redactor;
@@ -22,11 +22,11 @@ pub struct CleanArchive {
 }
 
 /// Why something is missing, and the resource that this host ran out of then.
-pub(crate) type Lost = (String, Option<Shortage>);
+pub(crate) type CollectionFailure = (String, Option<Shortage>);
 
 /// A directory of an environment that was read.
 #[derive(Debug)]
-pub struct Reading {
+pub struct DirectoryReading {
     /// Its archive; nothing when there is no such directory, or it could not be read.
     pub taken: Option<CleanArchive>,
     /// The files that were wanted, in their order.
@@ -37,15 +37,15 @@ pub struct Reading {
     pub shortage: Option<Shortage>,
 }
 
-impl Reading {
-    fn lost(&mut self, (why, shortage): Lost) {
+impl DirectoryReading {
+    fn set_failure(&mut self, (why, shortage): CollectionFailure) {
         (self.failure, self.shortage) = (Some(why), shortage);
     }
 }
 
 impl CleanArchive {
     /// Both in one archive; the first alone when the disk does not take it.
-    pub(crate) async fn and(self, other: Self, path: &str) -> (Self, Option<Lost>) {
+    pub(crate) async fn join(self, other: Self, path: &str) -> (Self, Option<CollectionFailure>) {
         let file = self.file.with_extension("joined.tar");
         match archive::join(vec![self.file.clone(), other.file], &file).await {
             Ok(()) => {
@@ -57,7 +57,7 @@ impl CleanArchive {
                 };
                 (joined, None)
             }
-            Err(error) => (self, Some(lost(path, &error))),
+            Err(error) => (self, Some(collection_failure(path, &error))),
         }
     }
 }
@@ -71,7 +71,7 @@ pub async fn read_directory(
     limits: ArchiveLimits,
     capture: Option<(ArchivePath, u64)>,
     redactor: &Redactor,
-) -> Reading {
+) -> DirectoryReading {
     let options = SanitizeOptions {
         limits,
         root: RootHandling::Dropped,
@@ -80,54 +80,54 @@ pub async fn read_directory(
         captures: capture.into_iter().collect(),
         redactor: redactor.clone(),
     };
-    read(environment, path, to, options).await
+    read_sanitized(environment, path, to, options).await
 }
 
 /// Opens a file or directory of an environment for reading; nothing when there is none.
-pub(crate) async fn open(
+pub(crate) async fn open_stream(
     environment: &dyn Environment,
     path: &str,
 ) -> Result<Option<ByteStream>, Failure> {
-    within(COPY_LIMIT, "opening it", environment.copy_from(path)).await
+    with_timeout(COPY_LIMIT, "opening it", environment.copy_from(path)).await
 }
 
 /// Reads a directory of an environment into a clean archive at `to`.
-pub(crate) async fn read(
+pub(crate) async fn read_sanitized(
     environment: &dyn Environment,
     path: &str,
     to: PathBuf,
     options: SanitizeOptions,
-) -> Reading {
+) -> DirectoryReading {
     let captured = vec![CapturedFile::Unknown; options.captures.len()];
-    let mut reading = Reading { taken: None, captured, failure: None, shortage: None };
-    match open(environment, path).await {
+    let mut reading = DirectoryReading { taken: None, captured, failure: None, shortage: None };
+    match open_stream(environment, path).await {
         Ok(None) => reading.captured.fill(CapturedFile::Missing),
-        Ok(Some(stream)) => clean(stream, path, to, options, &mut reading).await,
+        Ok(Some(stream)) => sanitize_into(stream, path, to, options, &mut reading).await,
         Err(failure) => {
             let full = (failure.kind == FailureKind::DiskFull).then_some(Shortage::Disk);
-            reading.lost((format!("{path}: {}", failure.chain()), full));
+            reading.set_failure((format!("{path}: {}", failure.chain()), full));
         }
     }
     reading
 }
 
-async fn clean(
+async fn sanitize_into(
     stream: ByteStream,
     path: &str,
     file: PathBuf,
     options: SanitizeOptions,
-    reading: &mut Reading,
+    reading: &mut DirectoryReading,
 ) {
     if let Some(directory) = file.parent()
         && let Err(error) = tokio::fs::create_dir_all(directory).await
     {
         let why = format!("{path}: {}: {error}", directory.display());
-        return reading.lost((why, Shortage::of(&error)));
+        return reading.set_failure((why, Shortage::from_io_error(&error)));
     }
     let sanitizing = archive::sanitize(stream, &file, options);
     let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
         let why = format!("{path}: reading it took longer than {COPY_LIMIT:?}");
-        return reading.lost((why, None));
+        return reading.set_failure((why, None));
     };
     reading.captured = clean.captured;
     let report = clean.report;
@@ -138,10 +138,10 @@ async fn clean(
             reading.failure = report.cut.map(|cut| format!("{path} is not whole: {cut}"));
             reading.taken = Some(CleanArchive { file, entries, skipped, truncated });
         }
-        Err(error) => reading.lost(lost(path, &error)),
+        Err(error) => reading.set_failure(collection_failure(path, &error)),
     }
 }
 
-fn lost(path: &str, error: &(dyn std::error::Error + 'static)) -> Lost {
-    (format!("{path}: {}", crate::backoff::chain(error)), Shortage::of_cause(error))
+fn collection_failure(path: &str, error: &(dyn std::error::Error + 'static)) -> CollectionFailure {
+    (format!("{path}: {}", crate::backoff::error_chain(error)), Shortage::from_error(error))
 }

@@ -47,7 +47,7 @@ pub struct ExecutionContext {
 
 /// The services that every execution on a worker shares.
 #[derive(Debug)]
-pub struct TrialServices {
+pub struct ExecutionServices {
     /// The providers of this worker.
     pub providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
     /// Files of tasks, from the store.
@@ -60,7 +60,7 @@ pub struct TrialServices {
     pub host: String,
 }
 
-impl TrialServices {
+impl ExecutionServices {
     /// The provider of a kind, which uses the base images that a run has chosen.
     pub(crate) fn provider(
         &self,
@@ -90,25 +90,25 @@ pub trait PhaseSink: Send + Sync + fmt::Debug {
 pub trait Slot: Send + Sync + fmt::Debug {
     /// Gives the slot to others while the execution waits without an environment, if the worker
     /// has room for one more that waits.
-    fn leave(&self);
+    fn release(&self);
 
     /// Has a slot again.
-    async fn take(&self);
+    async fn reacquire(&self);
 }
 
 /// The slot of an execution that shares it with no other.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct OwnSlot;
+pub struct DedicatedSlot;
 
 #[async_trait]
-impl Slot for OwnSlot {
-    fn leave(&self) {}
+impl Slot for DedicatedSlot {
+    fn release(&self) {}
 
-    async fn take(&self) {}
+    async fn reacquire(&self) {}
 }
 
 /// Gives up on an answer after `limit`.
-pub(crate) async fn within<T>(
+pub(crate) async fn with_timeout<T>(
     limit: Duration,
     what: &str,
     work: impl Future<Output = Result<T, Failure>>,

@@ -6,35 +6,35 @@ use crate::archive::{self, CapturedFile};
 use crate::environment::{Environment, Upload};
 
 /// Where a command may write what it cost.
-pub const COST: &str = "/cost/reported";
+pub const COST_FILE: &str = "/cost/reported";
 
 /// The directory of the file: empty when a command begins, and nothing else's.
-const DIRECTORY: &str = "/cost";
+const COST_DIRECTORY: &str = "/cost";
 
 /// Bytes of the file: a number needs 25.
-const BYTES: u64 = 4096;
+const MAX_COST_BYTES: u64 = 4096;
 
 /// Largest cost: far above any, so that sums stay numbers.
-const MOST: f64 = 1e12;
+const MAX_COST: f64 = 1e12;
 
 /// Makes room for what the next command reports.
-pub fn room() -> Upload {
-    Upload::FreshDir { path: DIRECTORY.to_owned() }
+pub fn fresh_directory() -> Upload {
+    Upload::FreshDir { path: COST_DIRECTORY.to_owned() }
 }
 
 /// What the last command reported; nothing when it did not.
 ///
 /// # Errors
 /// Why what it wrote is no cost, or cannot be read.
-pub async fn reported(environment: &dyn Environment) -> Result<Option<f64>, String> {
+pub async fn read_reported(environment: &dyn Environment) -> Result<Option<f64>, String> {
     let reading = async {
-        let stream = match environment.copy_from(COST).await {
+        let stream = match environment.copy_from(COST_FILE).await {
             Ok(Some(stream)) => stream,
             Ok(None) => return Ok(None),
             Err(error) => return Err(error.chain()),
         };
-        match archive::first_file(stream, BYTES).await {
-            CapturedFile::Found(bytes) => number(&bytes).map(Some),
+        match archive::first_file(stream, MAX_COST_BYTES).await {
+            CapturedFile::Found(bytes) => parse_cost(&bytes).map(Some),
             CapturedFile::Missing => Ok(None),
             CapturedFile::NotRegular | CapturedFile::HardLink => Err("it is no regular file".to_owned()),
             CapturedFile::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
@@ -46,10 +46,10 @@ pub async fn reported(environment: &dyn Environment) -> Result<Option<f64>, Stri
 }
 
 /// A finite number that is not negative.
-fn number(bytes: &[u8]) -> Result<f64, String> {
+fn parse_cost(bytes: &[u8]) -> Result<f64, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
     let number: f64 = text.trim().parse().map_err(|_| "it is no number".to_owned())?;
-    match (0.0..=MOST).contains(&number) {
+    match (0.0..=MAX_COST).contains(&number) {
         // Of -0 there is nothing left.
         true => Ok(number + 0.0),
         false => Err("it is no number from 0 to 1e12".to_owned()),
@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn numbers() {
         for (text, cost) in [("0.25\n", 0.25), (" 3", 3.0), ("1e-3", 0.001), ("-0", 0.0)] {
-            assert_eq!(number(text.as_bytes()), Ok(cost), "{text}");
+            assert_eq!(parse_cost(text.as_bytes()), Ok(cost), "{text}");
         }
-        assert!(number(b"-0").expect("a number").is_sign_positive());
+        assert!(parse_cost(b"-0").expect("a number").is_sign_positive());
         for text in ["", "-1", "nan", "inf", "1e13", "1 2", "1,5", "$1", "\u{ff11}"] {
-            assert!(number(text.as_bytes()).is_err(), "{text}");
+            assert!(parse_cost(text.as_bytes()).is_err(), "{text}");
         }
-        assert!(number(&[0xff, b'1']).is_err());
+        assert!(parse_cost(&[0xff, b'1']).is_err());
     }
 }

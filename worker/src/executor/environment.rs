@@ -13,11 +13,11 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::time::Instant;
 
-use super::context::within;
+use super::context::with_timeout;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
-use crate::supervise::{self, Panicked, Task};
+use crate::supervise::{self, TaskPanic, Task};
 
 /// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
 /// and a minute when sixty start at once.
@@ -35,7 +35,7 @@ const NETWORK_LIMIT: Duration = Duration::from_secs(60);
 
 /// Where an environment is.
 #[derive(Default)]
-enum State {
+enum ManagedEnvironmentState {
     #[default]
     None,
     /// On its way: it must be waited for and removed, whatever happens meanwhile.
@@ -47,7 +47,7 @@ enum State {
 /// [`ManagedEnvironment::remove`] has to be called.
 #[derive(Default)]
 pub struct ManagedEnvironment {
-    state: State,
+    state: ManagedEnvironmentState,
     /// The services beside it.
     sidecars: Sidecars,
     /// When it came into being.
@@ -65,7 +65,7 @@ pub struct ManagedEnvironment {
 
 /// Why an environment was not created.
 #[derive(Debug)]
-pub enum NotCreated {
+pub enum CreationFailure {
     /// The provider's answer, or none in time.
     Failed(Failure),
     /// The provider has a defect, and said this.
@@ -74,9 +74,9 @@ pub enum NotCreated {
 
 /// The end of an environment.
 #[derive(Debug, Default)]
-pub struct Removed {
+pub struct RemovalOutcome {
     /// Why an environment that was still on its way did not come.
-    pub not_created: Option<NotCreated>,
+    pub not_created: Option<CreationFailure>,
     /// Why something may be left.
     pub failure: Option<Failure>,
 }
@@ -85,12 +85,12 @@ impl ManagedEnvironment {
     /// Creates the environment and waits for it. May be given up at any moment.
     ///
     /// # Errors
-    /// [`NotCreated`].
+    /// [`CreationFailure`].
     pub async fn create(
         &mut self,
         provider: Arc<dyn Provider>,
         request: CreateRequest,
-    ) -> Result<(), NotCreated> {
+    ) -> Result<(), CreationFailure> {
         self.create_beside(provider, request, Vec::new()).await
     }
 
@@ -98,22 +98,22 @@ impl ManagedEnvironment {
     /// be given up at any moment.
     ///
     /// # Errors
-    /// [`NotCreated`].
+    /// [`CreationFailure`].
     pub async fn create_beside(
         &mut self,
         provider: Arc<dyn Provider>,
         mut request: CreateRequest,
         services: Vec<Box<dyn Sidecar>>,
-    ) -> Result<(), NotCreated> {
+    ) -> Result<(), CreationFailure> {
         let created = match self.sidecars.start(services, &mut request).await {
             Ok(()) => self.create_alone(provider, request).await,
-            Err(failure) => Err(NotCreated::Failed(failure)),
+            Err(failure) => Err(CreationFailure::Failed(failure)),
         };
-        if let State::Up(environment) = &self.state {
+        if let ManagedEnvironmentState::Up(environment) = &self.state {
             created?;
-            return self.sidecars.ready(&**environment).await.map_err(NotCreated::Failed);
+            return self.sidecars.ready(&**environment).await.map_err(CreationFailure::Failed);
         }
-        if matches!(self.state, State::None)
+        if matches!(self.state, ManagedEnvironmentState::None)
             && let Some(failure) = self.sidecars.stop().await
         {
             tracing::warn!("a service is left for later: {}", failure.chain());
@@ -125,7 +125,7 @@ impl ManagedEnvironment {
         &mut self,
         provider: Arc<dyn Provider>,
         request: CreateRequest,
-    ) -> Result<(), NotCreated> {
+    ) -> Result<(), CreationFailure> {
         let image = request.image.clone();
         self.resources = request.resources;
         self.network = Some(request.network.clone());
@@ -133,14 +133,14 @@ impl ManagedEnvironment {
         let mut creating = Box::pin(async move { provider.create(request).await });
         // Only a creation that waits needs a task, to be waited for whatever happens meanwhile.
         match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
-            Some(created) => self.arrived(Ok(created))?,
+            Some(created) => self.finish_creation(Ok(created))?,
             None => {
                 let task = supervise::spawn("environment creation", creating);
-                self.state = State::Creating(task);
-                self.arrive(START_LIMIT).await?;
+                self.state = ManagedEnvironmentState::Creating(task);
+                self.wait_for_creation(START_LIMIT).await?;
             }
         }
-        if let (State::Up(environment), false) = (&self.state, in_memory) {
+        if let (ManagedEnvironmentState::Up(environment), false) = (&self.state, in_memory) {
             self.record = Some(EnvironmentRecord {
                 provider: kind.to_string(),
                 id: environment.id().to_owned(),
@@ -155,44 +155,44 @@ impl ManagedEnvironment {
     }
 
     /// Waits for the environment that is being created, if there is one.
-    async fn arrive(&mut self, limit: Duration) -> Result<(), NotCreated> {
-        let State::Creating(creating) = &mut self.state else { return Ok(()) };
+    async fn wait_for_creation(&mut self, limit: Duration) -> Result<(), CreationFailure> {
+        let ManagedEnvironmentState::Creating(creating) = &mut self.state else { return Ok(()) };
         match tokio::time::timeout(limit, creating).await {
-            Ok(ended) => self.arrived(ended),
+            Ok(ended) => self.finish_creation(ended),
             Err(_) => {
                 let message = format!("the environment was not there after {limit:?}");
-                Err(NotCreated::Failed(Failure::new(FailureKind::TimedOut, message)))
+                Err(CreationFailure::Failed(Failure::new(FailureKind::TimedOut, message)))
             }
         }
     }
 
-    fn arrived(
+    fn finish_creation(
         &mut self,
-        ended: Result<Result<Box<dyn Environment>, Failure>, Panicked>,
-    ) -> Result<(), NotCreated> {
-        self.state = State::None;
+        ended: Result<Result<Box<dyn Environment>, Failure>, TaskPanic>,
+    ) -> Result<(), CreationFailure> {
+        self.state = ManagedEnvironmentState::None;
         match ended {
             Ok(Ok(environment)) => {
                 self.created = Some(Instant::now());
-                self.state = State::Up(environment);
+                self.state = ManagedEnvironmentState::Up(environment);
                 Ok(())
             }
-            Ok(Err(failure)) => Err(NotCreated::Failed(failure)),
-            Err(panicked) => Err(NotCreated::Panicked(panicked.message)),
+            Ok(Err(failure)) => Err(CreationFailure::Failed(failure)),
+            Err(panicked) => Err(CreationFailure::Panicked(panicked.message)),
         }
     }
 
     /// The environment, if it is there.
-    pub fn up(&self) -> Option<&dyn Environment> {
+    pub fn running(&self) -> Option<&dyn Environment> {
         match &self.state {
-            State::Up(environment) => Some(environment.as_ref()),
-            State::None | State::Creating(_) => None,
+            ManagedEnvironmentState::Up(environment) => Some(environment.as_ref()),
+            ManagedEnvironmentState::None | ManagedEnvironmentState::Creating(_) => None,
         }
     }
 
     /// The environment, which is there.
-    pub(crate) fn present(&self) -> &dyn Environment {
-        self.up().expect("it was created")
+    pub(crate) fn expect_running(&self) -> &dyn Environment {
+        self.running().expect("it was created")
     }
 
     /// Whether it ever was there.
@@ -202,7 +202,7 @@ impl ManagedEnvironment {
 
     /// Whether there is nothing to keep or remove.
     pub fn is_empty(&self) -> bool {
-        matches!(self.state, State::None) && self.sidecars.is_empty()
+        matches!(self.state, ManagedEnvironmentState::None) && self.sidecars.is_empty()
     }
 
     /// Variables of scripts that use the services beside it.
@@ -219,42 +219,42 @@ impl ManagedEnvironment {
     }
 
     /// Sets the network that it may reach, unless that is so already.
-    pub(crate) async fn reach(&mut self, policy: &NetworkPolicy) -> Result<(), Failure> {
+    pub(crate) async fn set_network(&mut self, policy: &NetworkPolicy) -> Result<(), Failure> {
         if self.network.as_ref() == Some(policy) {
             return Ok(());
         }
         // Unknown until it is done.
         self.network = None;
         let action = "changing what the environment may reach";
-        within(NETWORK_LIMIT, action, self.present().set_network(policy)).await?;
+        with_timeout(NETWORK_LIMIT, action, self.expect_running().set_network(policy)).await?;
         self.network = Some(policy.clone());
         Ok(())
     }
 
     /// Ends everything that runs in it; files stay readable.
     pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
-        let stopping = self.present().stop();
-        within(STOP_LIMIT, "stopping the environment", stopping).await?;
+        let stopping = self.expect_running().stop();
+        with_timeout(STOP_LIMIT, "stopping the environment", stopping).await?;
         self.stopped = Some(Instant::now());
         Ok(())
     }
 
     /// Removes the environment, also one that is still on its way.
-    pub async fn remove(&mut self) -> Removed {
+    pub async fn remove(&mut self) -> RemovalOutcome {
         self.tear_down(false).await
     }
 
     /// Keeps or removes the environment, also one that is still on its way. It is not kept while
     /// processes may still be alive in it.
-    pub(crate) async fn tear_down(&mut self, keep: bool) -> Removed {
-        let not_created = self.arrive(LATE_LIMIT).await.err();
+    pub(crate) async fn tear_down(&mut self, keep: bool) -> RemovalOutcome {
+        let not_created = self.wait_for_creation(LATE_LIMIT).await.err();
         let (preserved, failure) = match &self.state {
-            State::None => (None, None),
-            State::Creating(_) => {
+            ManagedEnvironmentState::None => (None, None),
+            ManagedEnvironmentState::Creating(_) => {
                 let message = "the environment is still being created: it is left to the reaper";
                 (None, Some(Failure::new(FailureKind::LeftBehind, message)))
             }
-            State::Up(environment) => {
+            ManagedEnvironmentState::Up(environment) => {
                 let torn = teardown::teardown(environment.as_ref(), keep && !self.tainted).await;
                 (torn.preserved, torn.failure)
             }
@@ -263,12 +263,12 @@ impl ManagedEnvironment {
             record.preserved = preserved;
         }
         let failure = failure.or(self.sidecars.stop().await);
-        Removed { not_created, failure }
+        RemovalOutcome { not_created, failure }
     }
 }
 
 impl fmt::Debug for ManagedEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ManagedEnvironment").field(&self.up()).finish()
+        f.debug_tuple("ManagedEnvironment").field(&self.running()).finish()
     }
 }

@@ -12,7 +12,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use tokio::sync::OnceCell;
 
-use super::bases::RunBases;
+use super::base_digests::RunBaseDigests;
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
 use crate::fs_remove;
@@ -31,13 +31,13 @@ const KEPT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub struct TaskFiles {
     dir: PathBuf,
     store: Arc<dyn BlobStore>,
-    parts: Mutex<LruCache<(Digest, Form), Part>>,
+    parts: Mutex<LruCache<(Digest, PartForm), CachedPart>>,
     counter: AtomicU64,
 }
 
 /// In which form a part is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Form {
+enum PartForm {
     /// The archive.
     Packed,
     /// A directory.
@@ -46,7 +46,7 @@ enum Form {
 
 /// A part that is there or is being fetched; one who waits for it holds a clone of the cell.
 #[derive(Debug, Clone)]
-struct Part {
+struct CachedPart {
     path: Arc<OnceCell<PathBuf>>,
     bytes: u64,
 }
@@ -91,13 +91,13 @@ pub enum FilesError {
 
 impl FilesError {
     /// Whether the store gave no answer.
-    pub(crate) fn is_no_answer(&self) -> bool {
+    pub(crate) fn is_store_unanswered(&self) -> bool {
         matches!(self, Self::Store { source, .. } if source.is_unanswered())
     }
 
     /// The message with the chain of causes.
     pub(crate) fn chain(&self) -> String {
-        crate::backoff::chain(self)
+        crate::backoff::error_chain(self)
     }
 }
 
@@ -114,7 +114,7 @@ impl TaskFiles {
     /// # Errors
     /// Of the local disk.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>) -> io::Result<Self> {
-        fs_remove::remove_now(dir)?;
+        fs_remove::remove_blocking(dir)?;
         std::fs::create_dir_all(dir)?;
         Ok(Self {
             dir: dir.to_owned(),
@@ -126,11 +126,11 @@ impl TaskFiles {
 
     /// Where the digests of base images that a run has chosen are kept.
     pub fn base_digests(&self, run: RunId) -> Arc<dyn BaseDigests> {
-        Arc::new(RunBases::new(Arc::clone(&self.store), run))
+        Arc::new(RunBaseDigests::new(Arc::clone(&self.store), run))
     }
 
     /// Whether the store answers.
-    pub async fn is_answered(&self) -> bool {
+    pub async fn is_store_available(&self) -> bool {
         match self.store.contains(&Digest::sha256(b"")).await {
             Ok(_) => true,
             Err(error) => !error.is_unanswered(),
@@ -160,7 +160,7 @@ impl TaskFiles {
         what: &'static str,
         blob: &BlobRef,
     ) -> Result<TaskPart, FilesError> {
-        self.part(blob, Form::Packed, async |to: &Path| self.fetch(what, blob, to).await).await
+        self.part(blob, PartForm::Packed, async |to: &Path| self.fetch(what, blob, to).await).await
     }
 
     /// A part unpacked.
@@ -181,10 +181,10 @@ impl TaskFiles {
                     .map_err(|source| FilesError::Unpack { what, source }),
                 Err(source) => Err(FilesError::Disk { what, path: packed.clone(), source }),
             };
-            remove(&packed).await;
+            remove_cached(&packed).await;
             unpacked
         };
-        self.part(blob, Form::Unpacked, unpack).await
+        self.part(blob, PartForm::Unpacked, unpack).await
     }
 
     /// An empty directory, for tasks that have no `environment/`.
@@ -198,7 +198,7 @@ impl TaskFiles {
             let made = tokio::fs::create_dir(to).await;
             made.map_err(|source| FilesError::Disk { what: "an empty directory", path, source })
         };
-        self.part(&nothing, Form::Unpacked, make).await
+        self.part(&nothing, PartForm::Unpacked, make).await
     }
 
     async fn fetch(&self, what: &'static str, blob: &BlobRef, to: &Path) -> Result<(), FilesError> {
@@ -210,12 +210,12 @@ impl TaskFiles {
     async fn part(
         &self,
         blob: &BlobRef,
-        form: Form,
+        form: PartForm,
         make: impl AsyncFnOnce(&Path) -> Result<(), FilesError>,
     ) -> Result<TaskPart, FilesError> {
         let part = {
             let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
-            let new = || Part { path: Arc::default(), bytes: blob.size_bytes };
+            let new = || CachedPart { path: Arc::default(), bytes: blob.size_bytes };
             parts.get_or_insert((blob.digest, form), new).clone()
         };
         let made = part.path.get_or_try_init(|| async {
@@ -225,24 +225,24 @@ impl TaskFiles {
             match make(&path).await {
                 Ok(()) => Ok(path),
                 Err(error) => {
-                    remove(&path).await;
+                    remove_cached(&path).await;
                     Err(error)
                 }
             }
         });
         made.await?;
-        self.shrink().await;
+        self.evict_surplus().await;
         Ok(TaskPart(part.path))
     }
 
     /// Removes the parts that were not used for longest until the rest is within bounds.
-    async fn shrink(&self) {
-        for path in self.surplus() {
-            remove(&path).await;
+    async fn evict_surplus(&self) {
+        for path in self.take_surplus() {
+            remove_cached(&path).await;
         }
     }
 
-    fn surplus(&self) -> Vec<PathBuf> {
+    fn take_surplus(&self) -> Vec<PathBuf> {
         let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
         let mut bytes: u64 = parts.iter().map(|(_, part)| part.bytes).sum();
         let (mut surplus, mut used) = (Vec::new(), Vec::new());
@@ -265,7 +265,7 @@ impl TaskFiles {
 }
 
 /// Removes a file or directory. Best effort: the next owner of the cache empties it anyway.
-async fn remove(path: &Path) {
+async fn remove_cached(path: &Path) {
     if let Err(error) = fs_remove::remove(path).await {
         tracing::warn!(path = %path.display(), %error, "a cached file cannot be removed");
     }

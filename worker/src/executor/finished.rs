@@ -10,7 +10,7 @@ use rollout_protocol::record::{
 use rollout_protocol::spec::eval::CommitBundle;
 use serde::{Deserialize, Serialize};
 
-use super::capture::Captured;
+use super::capture::CapturedStream;
 use super::collect::CleanArchive;
 use crate::store::{BlobStore, BlobContent, StoreError};
 
@@ -50,14 +50,14 @@ pub enum FileRole {
         truncated: bool,
     },
     /// The archive of `/logs`.
-    Logs(Counts),
+    Logs(ArchiveCounts),
     /// The archive of `/logs/verifier` of a trial's step.
     StepLogs {
         /// Index of the step among those of the record.
         step: usize,
         /// Size of the archive.
         #[serde(flatten)]
-        counts: Counts,
+        counts: ArchiveCounts,
     },
     /// The archive of a trial's artifact.
     Artifact {
@@ -65,9 +65,9 @@ pub enum FileRole {
         index: usize,
     },
     /// The archive of `/logs` of the sweep's own environment.
-    SweepLogs(Counts),
+    SweepLogs(ArchiveCounts),
     /// The archive of the sweep's output.
-    SweepOutput(Counts),
+    SweepOutput(ArchiveCounts),
     /// The results of an eval.
     Results,
     /// The commit that the idea of an eval became.
@@ -78,12 +78,12 @@ pub enum FileRole {
         parent: String,
     },
     /// The archive of the ideas.
-    Ideas(Counts),
+    Ideas(ArchiveCounts),
 }
 
 /// Size of a clean archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ArchiveCounts {
     /// Regular files and directories in it.
     pub entries: u64,
     /// Entries that were left out.
@@ -95,12 +95,12 @@ pub struct Counts {
 /// A record that files become part of.
 pub trait RecordWithFiles: Clone + Into<ExecutionRecord> {
     /// Puts a stored file at its place. A file that has none in this kind of record is left out.
-    fn put(&mut self, role: FileRole, blob: BlobRef);
+    fn attach(&mut self, role: FileRole, blob: BlobRef);
 }
 
 impl<R: RecordWithFiles> Finished<R> {
     /// The same as the answer of an execution of any kind.
-    pub(crate) fn of_any_kind(self) -> Finished {
+    pub(crate) fn into_any_kind(self) -> Finished {
         let Self { record, files, stopped } = self;
         Finished { record: record.into(), files, stopped }
     }
@@ -115,7 +115,7 @@ impl<R: RecordWithFiles> Finished<R> {
         let blobs = store.put_many(contents.collect()).await?;
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
-            record.put(file.role.clone(), blob);
+            record.attach(file.role.clone(), blob);
         }
         Ok(record)
     }
@@ -125,13 +125,13 @@ impl Finished {
     /// Whether its report can say everything: then the report is the record.
     pub(crate) fn is_bare(&self) -> bool {
         match &self.record {
-            ExecutionRecord::Trial(record) => self.files.is_empty() && is_bare(record),
+            ExecutionRecord::Trial(record) => self.files.is_empty() && is_bare_trial(record),
             ExecutionRecord::Eval(_) | ExecutionRecord::Ideas(_) => false,
         }
     }
 }
 
-fn is_bare(record: &TrialRecord) -> bool {
+fn is_bare_trial(record: &TrialRecord) -> bool {
     record.environment.is_none()
         && record.secondary_errors.is_empty()
         && record.outputs.is_empty()
@@ -151,39 +151,39 @@ impl RecordFile {
     }
 
     /// Captured output, which goes to files whose paths begin with `prefix`.
-    pub(crate) fn captured(streams: [Captured; 2], prefix: &str) -> [Self; 2] {
+    pub(crate) fn captured(streams: [CapturedStream; 2], prefix: &str) -> [Self; 2] {
         let [stdout, stderr] = streams;
         [(stdout, "stdout.txt"), (stderr, "stderr.txt")].map(|(captured, name)| {
-            let Captured { file, total_bytes, truncated } = captured;
+            let CapturedStream { file, total_bytes, truncated } = captured;
             Self::text(file, format!("{prefix}{name}"), total_bytes, truncated)
         })
     }
 
     /// An archive.
-    pub(crate) fn archive(archive: CleanArchive, role: impl FnOnce(Counts) -> FileRole) -> Self {
+    pub(crate) fn archive(archive: CleanArchive, role: impl FnOnce(ArchiveCounts) -> FileRole) -> Self {
         let CleanArchive { file, entries, skipped, truncated } = archive;
-        let role = role(Counts { entries, skipped, truncated });
+        let role = role(ArchiveCounts { entries, skipped, truncated });
         Self { file, media_type: MediaType::Tar, role }
     }
 }
 
-impl Counts {
-    fn logs(self, archive: BlobRef) -> LogsRecord {
+impl ArchiveCounts {
+    fn into_logs_record(self, archive: BlobRef) -> LogsRecord {
         let Self { entries, skipped, truncated } = self;
         LogsRecord { archive, entries, skipped, truncated }
     }
 }
 
 impl RecordWithFiles for TrialRecord {
-    fn put(&mut self, role: FileRole, blob: BlobRef) {
+    fn attach(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
                 self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
-            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
+            FileRole::Logs(counts) => self.logs = Some(counts.into_logs_record(blob)),
             FileRole::StepLogs { step, counts } => {
                 if let Some(step) = self.steps.get_mut(step) {
-                    step.logs = Some(counts.logs(blob));
+                    step.logs = Some(counts.into_logs_record(blob));
                 }
             }
             FileRole::Artifact { index } => {
@@ -197,14 +197,14 @@ impl RecordWithFiles for TrialRecord {
 }
 
 impl RecordWithFiles for EvalRecord {
-    fn put(&mut self, role: FileRole, blob: BlobRef) {
+    fn attach(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
                 self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
-            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
-            FileRole::SweepLogs(counts) => self.sweep_logs = Some(Box::new(counts.logs(blob))),
-            FileRole::SweepOutput(counts) => self.sweep_output = Some(counts.logs(blob)),
+            FileRole::Logs(counts) => self.logs = Some(counts.into_logs_record(blob)),
+            FileRole::SweepLogs(counts) => self.sweep_logs = Some(Box::new(counts.into_logs_record(blob))),
+            FileRole::SweepOutput(counts) => self.sweep_output = Some(counts.into_logs_record(blob)),
             FileRole::Results => self.results = Some(blob),
             FileRole::Candidate { commit, parent } => {
                 self.candidate = Some(CommitBundle { commit, parent: Some(parent), blob });
@@ -215,24 +215,24 @@ impl RecordWithFiles for EvalRecord {
 }
 
 impl RecordWithFiles for IdeasRecord {
-    fn put(&mut self, role: FileRole, blob: BlobRef) {
+    fn attach(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
                 self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
-            FileRole::Ideas(counts) => self.ideas = Some(counts.logs(blob)),
-            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
+            FileRole::Ideas(counts) => self.ideas = Some(counts.into_logs_record(blob)),
+            FileRole::Logs(counts) => self.logs = Some(counts.into_logs_record(blob)),
             _ => {}
         }
     }
 }
 
 impl RecordWithFiles for ExecutionRecord {
-    fn put(&mut self, role: FileRole, blob: BlobRef) {
+    fn attach(&mut self, role: FileRole, blob: BlobRef) {
         match self {
-            Self::Trial(record) => record.put(role, blob),
-            Self::Eval(record) => record.put(role, blob),
-            Self::Ideas(record) => record.put(role, blob),
+            Self::Trial(record) => record.attach(role, blob),
+            Self::Eval(record) => record.attach(role, blob),
+            Self::Ideas(record) => record.attach(role, blob),
         }
     }
 }

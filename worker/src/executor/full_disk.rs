@@ -11,7 +11,7 @@ use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
 /// The traces that a full disk leaves in an execution.
-pub(crate) struct Traces<'a> {
+pub(crate) struct DiskFullEvidence<'a> {
     /// When the execution began.
     pub(crate) began: Instant,
     /// Output that was captured. Looking at it ends the captures.
@@ -32,17 +32,17 @@ pub(crate) struct FullDisk {
 }
 
 /// Whether an error stands although a disk was full: it is retried, or tells of the storage itself.
-pub(crate) fn stands_anyway(error: &TrialError) -> bool {
+pub(crate) fn is_conclusive(error: &TrialError) -> bool {
     error.is_retryable() || error.code == ErrorCode::STORAGE_EXCEEDED
 }
 
 impl FullDisk {
     /// The full disk that an execution met, if it met one.
-    pub(crate) async fn met(disks: &DiskWatch, traces: Traces<'_>) -> Option<Self> {
+    pub(crate) async fn detect(disks: &DiskWatch, traces: DiskFullEvidence<'_>) -> Option<Self> {
         let seen = disks.full_since(traces.began).await;
         let disk = seen.or_else(|| {
             // Its own output may have met one between two looks at the disks.
-            let met = traces.lost_something();
+            let met = traces.has_lost_output();
             met.then(|| "a disk of this host was full".to_owned())
         })?;
         let mut excess = None;
@@ -56,7 +56,7 @@ impl FullDisk {
     }
 
     /// Whether the execution itself filled the disk beyond its own limit.
-    pub(crate) const fn is_own_doing(&self) -> bool {
+    pub(crate) const fn is_own_excess(&self) -> bool {
         self.excess.is_some()
     }
 
@@ -93,10 +93,10 @@ impl FullDisk {
     }
 }
 
-impl Traces<'_> {
+impl DiskFullEvidence<'_> {
     /// Whether something of the execution was lost because a disk had no room for it.
-    fn lost_something(&self) -> bool {
-        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
+    fn has_lost_output(&self) -> bool {
+        let full = |error| Shortage::from_io_error(&error) == Some(Shortage::Disk);
         self.errors.iter().any(|error| error.code == ErrorCode::DISK_FULL)
             || self.captures.iter().any(|capture| capture.finish().is_err_and(full))
     }

@@ -35,7 +35,7 @@ impl BuildLog {
     }
 
     /// The file of a build that did not end well and its bytes, when the provider wrote one.
-    pub(crate) fn kept(&self) -> Option<(PathBuf, u64)> {
+    pub(crate) fn finished_file(&self) -> Option<(PathBuf, u64)> {
         let file = self.building.then(|| self.file.clone())?;
         let found = std::fs::symlink_metadata(&file).ok()?;
         found.is_file().then_some((file, found.len()))
@@ -44,14 +44,14 @@ impl BuildLog {
 
 /// An environment whose image is wanted: the task's part and the job's.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WantedImage<'a> {
+pub(crate) struct RequestedImage<'a> {
     /// What the task says of it.
     pub(crate) environment: &'a TaskEnvironment,
     /// What the job says of it.
     pub(crate) settings: &'a EnvironmentSpec,
 }
 
-impl WantedImage<'_> {
+impl RequestedImage<'_> {
     /// Whether the image is named rather than built.
     fn is_named(&self) -> bool {
         // Without images, an environment honours the Dockerfile that says what is in it.

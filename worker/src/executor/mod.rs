@@ -19,7 +19,7 @@
 //! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
 
 mod attempt;
-mod bases;
+mod base_digests;
 mod capture;
 mod collect;
 mod context;
@@ -30,7 +30,7 @@ mod files;
 mod finished;
 mod full_disk;
 mod image;
-mod park;
+mod parking;
 mod recipe;
 mod script;
 mod sidecars;
@@ -39,18 +39,18 @@ mod teardown;
 mod timing;
 
 pub(crate) use self::attempt::execute;
-pub use self::capture::{Capture, Captured, last_words, tail};
-pub use self::collect::{CleanArchive, Reading, read_directory};
-pub(crate) use self::collect::{Lost, open, read};
-pub(crate) use self::context::{COPY_LIMIT, within};
-pub use self::context::{ExecutionContext, OwnSlot, PhaseSink, Slot, TrialServices};
-pub use self::environment::{ManagedEnvironment, NotCreated, Removed};
+pub use self::capture::{Capture, CapturedStream, stderr_summary, read_tail};
+pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
+pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
+pub(crate) use self::context::{COPY_LIMIT, with_timeout};
+pub use self::context::{ExecutionContext, DedicatedSlot, PhaseSink, Slot, ExecutionServices};
+pub use self::environment::{ManagedEnvironment, CreationFailure, RemovalOutcome};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
-pub use self::finished::{Counts, FileRole, Finished, RecordFile, RecordWithFiles};
+pub use self::finished::{ArchiveCounts, FileRole, Finished, RecordFile, RecordWithFiles};
 pub use self::image::prepare_image;
-pub(crate) use self::image::{BUILD_LOG, BuildLog, WantedImage};
-pub(crate) use self::recipe::{Attempt, Halt, Recipe};
+pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
+pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};
 pub(crate) use self::script::ScriptLimit;
-pub use self::script::{End, Normal, Ran, kill, run};
+pub use self::script::{ScriptEnd, NormalExit, ScriptRun, kill_processes, run_command};
 pub use self::sidecars::Sidecar;
-pub use self::stop::{killed, stopped};
+pub use self::stop::{wait_for_kill, wait_for_stop};

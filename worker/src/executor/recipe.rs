@@ -10,26 +10,26 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::capture::Capture;
-use super::context::{ExecutionContext, PhaseSink, TrialServices};
-use super::environment::{ManagedEnvironment, Removed};
+use super::context::{ExecutionContext, PhaseSink, ExecutionServices};
+use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::errors;
 use super::finished::Finished;
-use super::full_disk::{FullDisk, Traces, stands_anyway};
+use super::full_disk::{FullDisk, DiskFullEvidence, is_conclusive};
 use super::timing::Timing;
 use crate::environment::Environment;
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
 
 /// A kind of work: the parts of an attempt that are its own.
-pub(crate) trait Recipe: Sized + Send {
+pub(crate) trait WorkRecipe: Sized + Send {
     /// The record of an execution.
     type Record: Send;
 
     /// The state that every kind has.
-    fn attempt(&mut self) -> &mut Attempt;
+    fn attempt(&mut self) -> &mut AttemptState;
 
     /// Runs all phases before the collection.
-    fn phases(&mut self) -> impl Future<Output = Result<(), Halt>> + Send;
+    fn phases(&mut self) -> impl Future<Output = Result<(), PhaseInterrupt>> + Send;
 
     /// Reads outputs from the environment. Called when it is there.
     fn collect(&mut self) -> impl Future<Output = ()> + Send;
@@ -38,7 +38,7 @@ pub(crate) trait Recipe: Sized + Send {
     fn settle_errors(&mut self) -> impl Future<Output = ()> + Send;
 
     /// An error of the phases, with the phase that it happened in.
-    fn in_phase(&mut self, error: TrialError) -> TrialError {
+    fn with_phase(&mut self, error: TrialError) -> TrialError {
         let phase = self.attempt().timing.phase();
         error.in_phase(phase)
     }
@@ -69,7 +69,7 @@ pub(crate) trait Recipe: Sized + Send {
 
 /// Why the phases of an attempt do not go on.
 #[derive(Debug)]
-pub(crate) enum Halt {
+pub(crate) enum PhaseInterrupt {
     /// An error.
     Failed(TrialError),
     /// The run is drained.
@@ -78,14 +78,14 @@ pub(crate) enum Halt {
     Complete,
 }
 
-impl From<TrialError> for Halt {
+impl From<TrialError> for PhaseInterrupt {
     fn from(error: TrialError) -> Self {
         Self::Failed(error)
     }
 }
 
 /// The state of an attempt of every kind.
-pub(crate) struct Attempt {
+pub(crate) struct AttemptState {
     pub(super) stop: watch::Receiver<Option<StopLevel>>,
     phases: Arc<dyn PhaseSink>,
     pub(super) scratch: PathBuf,
@@ -99,7 +99,7 @@ pub(crate) struct Attempt {
     pub(crate) environment: ManagedEnvironment,
 }
 
-impl Attempt {
+impl AttemptState {
     pub(crate) fn new(ctx: &ExecutionContext) -> Self {
         Self {
             stop: ctx.stop.clone(),
@@ -121,18 +121,18 @@ impl Attempt {
     }
 
     /// Ends a phase. Whether the next may begin: it may not when the run is drained.
-    pub(crate) fn go_on(&mut self) -> Result<(), Halt> {
+    pub(crate) fn end_phase(&mut self) -> Result<(), PhaseInterrupt> {
         self.timing.leave();
-        if self.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
+        if self.stop.borrow().is_some() { Err(PhaseInterrupt::Drained) } else { Ok(()) }
     }
 
     /// The environment, which has to be there.
-    pub(crate) fn up(&self) -> &dyn Environment {
-        self.environment.present()
+    pub(crate) fn running_environment(&self) -> &dyn Environment {
+        self.environment.expect_running()
     }
 
     /// Keeps an error: the first is the cause.
-    pub(crate) fn fail(&mut self, error: TrialError) {
+    pub(crate) fn record_error(&mut self, error: TrialError) {
         match self.first {
             None => self.first = Some(error),
             Some(_) => self.later.push(error),
@@ -140,63 +140,63 @@ impl Attempt {
     }
 
     /// Puts an error before all others.
-    pub(crate) fn fail_before_all(&mut self, error: TrialError) {
+    pub(crate) fn record_first_error(&mut self, error: TrialError) {
         let former = self.first.replace(error);
         self.later.splice(0..0, former);
     }
 
     /// Keeps an error that stands beside the cause.
-    pub(crate) fn not_collected(&mut self, why: &str) {
+    pub(crate) fn record_not_collected(&mut self, why: &str) {
         self.later.push(errors::not_collected(why, &self.redactor));
     }
 
     /// The full disk of this host that the attempt met, if it met one.
     pub(crate) async fn full_disk(
         &self,
-        services: &TrialServices,
+        services: &ExecutionServices,
         captures: Vec<&Capture>,
         second: Option<&ManagedEnvironment>,
     ) -> Option<FullDisk> {
         let environments = [Some(&self.environment), second].into_iter().flatten();
-        let traces = Traces {
+        let traces = DiskFullEvidence {
             began: self.began,
             captures,
             errors: &self.later,
-            environments: environments.filter_map(ManagedEnvironment::up).collect(),
+            environments: environments.filter_map(ManagedEnvironment::running).collect(),
         };
-        FullDisk::met(&services.disks, traces).await
+        FullDisk::detect(&services.disks, traces).await
     }
 
     /// Puts the error of a full disk before all others, if the attempt met one and came to nothing by an
     /// error that it may explain. Whether it did; `work` and `without_cause` are words of the message.
     pub(crate) async fn blame_disk(
         &mut self,
-        services: &TrialServices,
+        services: &ExecutionServices,
         captures: Vec<&Capture>,
         work: &str,
         without_cause: &str,
     ) -> bool {
-        if self.first.as_ref().is_some_and(stands_anyway) {
+        if self.first.as_ref().is_some_and(is_conclusive) {
             return false;
         }
         let Some(disk) = self.full_disk(services, captures, None).await else { return false };
         let (cause, otherwise) = (self.first.as_ref(), ErrorType::AgentExecutionFailed);
         let error = disk.into_error(work, cause, otherwise, without_cause, &self.redactor);
-        self.fail_before_all(error);
+        self.record_first_error(error);
         true
     }
 
     /// Keeps a panic as an error.
-    pub(super) fn panicked(&mut self, panic: &(dyn std::any::Any + Send)) {
+    pub(super) fn record_panic(&mut self, panic: &(dyn std::any::Any + Send)) {
         let (message, phase) = (panic_message(panic), self.timing.phase());
-        self.fail(errors::panicked(&message, phase, &self.redactor));
+        self.record_error(errors::panicked(&message, phase, &self.redactor));
     }
 
     /// Notes what became of an environment. A stop is no failure: the work runs again.
-    pub(super) fn removed(&mut self, removed: Removed, stopped: bool) {
+    pub(super) fn record_removal(&mut self, removed: RemovalOutcome, stopped: bool) {
         self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
         let Some(failure) = &removed.failure else { return };
-        let error = errors::teardown(failure, &self.redactor);
-        if stopped { self.later.push(error) } else { self.fail(error) }
+        let error = errors::teardown_failed(failure, &self.redactor);
+        if stopped { self.later.push(error) } else { self.record_error(error) }
     }
 }

@@ -9,7 +9,7 @@ use rollout_protocol::record::CommandRecord;
 use rollout_protocol::spec::eval::EvalStage;
 use tokio::sync::Notify;
 
-use super::capture::{Capture, last_words};
+use super::capture::{Capture, stderr_summary};
 use super::errors::ScriptError;
 use crate::dependency;
 use crate::environment::{ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink};
@@ -23,16 +23,16 @@ const RETURN_LIMIT: Duration = Duration::from_secs(10);
 
 /// What became of a script.
 #[derive(Debug)]
-pub struct Ran {
+pub struct ScriptRun {
     /// How it ended.
-    pub end: End,
+    pub end: ScriptEnd,
     /// Processes may still be alive: the environment must not be used any more.
     pub left: Option<Failure>,
 }
 
 /// How a script ended.
 #[derive(Debug)]
-pub enum End {
+pub enum ScriptEnd {
     /// By itself, or by a signal that was not ours.
     Exited(CommandExit),
     /// By us, at its time limit.
@@ -43,7 +43,7 @@ pub enum End {
 
 /// Which ends of a command are normal: then what else runs in the environment lives on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Normal {
+pub enum NormalExit {
     /// Code 0.
     Zero,
     /// Any code.
@@ -59,22 +59,22 @@ pub(crate) struct ScriptLimit {
     pub(crate) whose: Option<&'static str>,
 }
 
-impl End {
+impl ScriptEnd {
     /// The exit of a script that ended well; otherwise the error. `normal` tells which codes are no
     /// failure.
-    pub(crate) async fn judged(
+    pub(crate) async fn into_result(
         self,
         environment: &dyn Environment,
         capture: &Capture,
         ScriptLimit { limit, whose }: ScriptLimit,
-        normal: Normal,
+        normal: NormalExit,
     ) -> Result<CommandExit, ScriptError> {
         match self {
-            Self::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => Ok(exit),
+            Self::Exited(exit) if exit.code == 0 || normal == NormalExit::AnyCode => Ok(exit),
             Self::Exited(exit) => Err(ScriptError::Exit {
                 code: exit.code,
                 oom_killed: exit.code == 137 && environment.oom_killed().await,
-                last_words: last_words(capture),
+                last_words: stderr_summary(capture),
             }),
             Self::TimedOut => Err(ScriptError::TimedOut { limit, whose }),
             Self::Failed(failure) => Err(ScriptError::Exec(failure)),
@@ -82,7 +82,7 @@ impl End {
     }
 
     /// The record of a command that began at `started_at` and has just ended.
-    pub(crate) fn record(&self, stage: EvalStage, started_at: Timestamp) -> CommandRecord {
+    pub(crate) fn command_record(&self, stage: EvalStage, started_at: Timestamp) -> CommandRecord {
         let (exit_code, timed_out) = match self {
             Self::Exited(exit) => (Some(exit.code), false),
             Self::TimedOut => (None, true),
@@ -95,31 +95,31 @@ impl End {
 /// Runs a command. Unless it ends normally, everything that runs in the environment is ended before
 /// this returns. The limit does not count the time in which what the environment lives in gave no
 /// answer.
-pub async fn run(
+pub async fn run_command(
     environment: &dyn Environment,
     command: ExecCommand,
     limit: Duration,
     output: Arc<dyn OutputSink>,
-    normal: Normal,
-) -> Ran {
+    normal: NormalExit,
+) -> ScriptRun {
     let mut running = environment.exec(command, output);
     match dependency::within(environment.dependency(), limit, &mut running).await {
-        Some(Ok(exit)) if exit.code == 0 || normal == Normal::AnyCode => {
-            Ran { end: End::Exited(exit), left: None }
+        Some(Ok(exit)) if exit.code == 0 || normal == NormalExit::AnyCode => {
+            ScriptRun { end: ScriptEnd::Exited(exit), left: None }
         }
-        Some(Ok(exit)) => Ran { end: End::Exited(exit), left: kill(environment).await },
+        Some(Ok(exit)) => ScriptRun { end: ScriptEnd::Exited(exit), left: kill_processes(environment).await },
         Some(Err(failure)) => {
             let left = match failure.kind {
                 FailureKind::Gone => None,
-                _ => kill(environment).await,
+                _ => kill_processes(environment).await,
             };
-            Ran { end: End::Failed(failure), left }
+            ScriptRun { end: ScriptEnd::Failed(failure), left }
         }
         None => {
             // The command must be polled while it is killed: it reads the last of the output.
             let killed = Notify::new();
             let killing = async {
-                let left = kill(environment).await;
+                let left = kill_processes(environment).await;
                 killed.notify_one();
                 left
             };
@@ -134,13 +134,13 @@ pub async fn run(
                 }
             };
             let (left, ()) = tokio::join!(killing, returning);
-            Ran { end: End::TimedOut, left }
+            ScriptRun { end: ScriptEnd::TimedOut, left }
         }
     }
 }
 
 /// Ends everything that runs in an environment; the reason when that may have failed.
-pub async fn kill(environment: &dyn Environment) -> Option<Failure> {
+pub async fn kill_processes(environment: &dyn Environment) -> Option<Failure> {
     match tokio::time::timeout(KILL_LIMIT, environment.kill_processes()).await {
         Ok(Ok(())) => None,
         Ok(Err(failure)) if failure.kind == FailureKind::Gone => None,

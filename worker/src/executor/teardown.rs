@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-use super::context::within;
+use super::context::with_timeout;
 use crate::environment::{Environment, Failure, FailureKind};
 use crate::supervise::panic_message;
 
@@ -16,11 +16,11 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 const DESTROY_LIMIT: Duration = Duration::from_secs(300);
 
 /// Waits before removals that follow one that failed.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What became of an environment.
 #[derive(Debug, Default)]
-pub(crate) struct Torn {
+pub(crate) struct TeardownOutcome {
     /// How to get into it, when it was kept.
     pub(crate) preserved: Option<String>,
     /// What went wrong.
@@ -28,26 +28,26 @@ pub(crate) struct Torn {
 }
 
 /// Keeps or removes an environment. What cannot be kept is removed.
-pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> Torn {
+pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> TeardownOutcome {
     if !keep {
-        return Torn { preserved: None, failure: destroy(environment).await.err() };
+        return TeardownOutcome { preserved: None, failure: destroy_with_retries(environment).await.err() };
     }
-    let stopping = guarded(within(STOP_LIMIT, "stopping the environment", environment.stop()));
+    let stopping = catch_panic(with_timeout(STOP_LIMIT, "stopping the environment", environment.stop()));
     let mut failure = stopping.await.err();
-    let preserving = within(STOP_LIMIT, "preserving the environment", environment.preserve());
-    match guarded(preserving).await {
-        Ok(way_in) => return Torn { preserved: Some(way_in), failure },
+    let preserving = with_timeout(STOP_LIMIT, "preserving the environment", environment.preserve());
+    match catch_panic(preserving).await {
+        Ok(way_in) => return TeardownOutcome { preserved: Some(way_in), failure },
         Err(error) => failure = failure.or(Some(error)),
     }
-    let destroyed = destroy(environment).await.err();
-    Torn { preserved: None, failure: failure.or(destroyed) }
+    let destroyed = destroy_with_retries(environment).await.err();
+    TeardownOutcome { preserved: None, failure: failure.or(destroyed) }
 }
 
-async fn destroy(environment: &dyn Environment) -> Result<(), Failure> {
-    let mut waits = AGAIN.iter();
+async fn destroy_with_retries(environment: &dyn Environment) -> Result<(), Failure> {
+    let mut waits = RETRY_PAUSES.iter();
     loop {
-        let removing = within(DESTROY_LIMIT, "removing the environment", environment.destroy());
-        let Err(failure) = guarded(removing).await else { return Ok(()) };
+        let removing = with_timeout(DESTROY_LIMIT, "removing the environment", environment.destroy());
+        let Err(failure) = catch_panic(removing).await else { return Ok(()) };
         let hopeless = matches!(
             failure.kind,
             FailureKind::Refused | FailureKind::Unsupported | FailureKind::NotPermitted
@@ -60,7 +60,7 @@ async fn destroy(environment: &dyn Environment) -> Result<(), Failure> {
 }
 
 /// A panic in a provider must not keep its environment alive.
-async fn guarded<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn catch_panic<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(result) => result,
         Err(panic) => Err(Failure::new(FailureKind::Bug, panic_message(panic.as_ref()))),

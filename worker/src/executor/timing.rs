@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 /// A moment on both clocks.
 #[derive(Debug, Clone, Copy)]
-struct Moment {
+struct ClockReading {
     at: Timestamp,
     instant: Instant,
 }
 
-impl Moment {
+impl ClockReading {
     fn now() -> Self {
         Self { at: Timestamp::now(), instant: Instant::now() }
     }
@@ -23,26 +23,26 @@ impl Moment {
 /// The times of one execution.
 #[derive(Debug)]
 pub(crate) struct Timing {
-    began: Moment,
+    began: ClockReading,
     current: Phase,
-    phases: [Option<Span>; 4],
+    phases: [Option<PhaseSpan>; 4],
 }
 
 /// A phase, which is entered once per step.
 #[derive(Debug, Clone, Copy)]
-struct Span {
-    first: Moment,
+struct PhaseSpan {
+    first: ClockReading,
     /// Since when it is entered, or was the last time.
-    began: Moment,
-    ended: Option<Moment>,
+    began: ClockReading,
+    ended: Option<ClockReading>,
     /// How long it lasted the times before.
     before: Duration,
     /// Whether that was in the present step.
     fresh: bool,
 }
 
-impl Span {
-    fn lasted(&self, now: &Moment) -> Duration {
+impl PhaseSpan {
+    fn duration(&self, now: &ClockReading) -> Duration {
         self.before + (self.ended.unwrap_or(*now).instant - self.began.instant)
     }
 }
@@ -51,13 +51,13 @@ impl Span {
 const TIMED: [Phase; 4] =
     [Phase::EnvironmentSetup, Phase::AgentSetup, Phase::AgentExecution, Phase::Verification];
 
-fn index(phase: Phase) -> Option<usize> {
+fn timed_index(phase: Phase) -> Option<usize> {
     TIMED.iter().position(|timed| *timed == phase)
 }
 
 impl Timing {
     pub(crate) fn begin() -> Self {
-        Self { began: Moment::now(), current: Phase::Queued, phases: [None; 4] }
+        Self { began: ClockReading::now(), current: Phase::Queued, phases: [None; 4] }
     }
 
     /// The phase that was entered last.
@@ -67,16 +67,16 @@ impl Timing {
 
     /// Ends the present phase and begins another.
     pub(crate) fn enter(&mut self, phase: Phase) {
-        let now = Moment::now();
+        let now = ClockReading::now();
         self.leave_at(now);
         self.current = phase;
-        if let Some(index) = index(phase) {
+        if let Some(index) = timed_index(phase) {
             let former = self.phases[index];
-            self.phases[index] = Some(Span {
+            self.phases[index] = Some(PhaseSpan {
                 first: former.map_or(now, |span| span.first),
                 began: now,
                 ended: None,
-                before: former.map_or(Duration::ZERO, |span| span.lasted(&now)),
+                before: former.map_or(Duration::ZERO, |span| span.duration(&now)),
                 fresh: true,
             });
         }
@@ -84,12 +84,12 @@ impl Timing {
 
     /// Ends the present phase.
     pub(crate) fn leave(&mut self) {
-        self.leave_at(Moment::now());
+        self.leave_at(ClockReading::now());
     }
 
-    fn leave_at(&mut self, now: Moment) {
-        if let Some(index) = index(self.current)
-            && let Some(Span { ended: ended @ None, .. }) = &mut self.phases[index]
+    fn leave_at(&mut self, now: ClockReading) {
+        if let Some(index) = timed_index(self.current)
+            && let Some(PhaseSpan { ended: ended @ None, .. }) = &mut self.phases[index]
         {
             *ended = Some(now);
         }
@@ -102,16 +102,16 @@ impl Timing {
 
     /// When a phase began and ended in the present step.
     pub(crate) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
-        let span = self.phases[index(phase)?].filter(|span| span.fresh)?;
+        let span = self.phases[timed_index(phase)?].filter(|span| span.fresh)?;
         Some((span.began.at, span.ended.map(|ended| ended.at)))
     }
 
     /// The times up to now.
     pub(crate) fn finish(&mut self) -> (Durations, Timestamps) {
-        let now = Moment::now();
+        let now = ClockReading::now();
         self.leave_at(now);
         let duration =
-            |index: usize| self.phases[index].as_ref().map(|span| span.lasted(&now).as_secs_f64());
+            |index: usize| self.phases[index].as_ref().map(|span| span.duration(&now).as_secs_f64());
         let started = |index: usize| self.phases[index].as_ref().map(|span| span.first.at);
         let ended =
             |index: usize| self.phases[index].as_ref().and_then(|span| Some(span.ended?.at));

@@ -112,8 +112,8 @@ impl GitError {
     /// What the host ran out of, as far as that can be told.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
-            Self::Absent(source) | Self::Io { source, .. } => Shortage::of(source),
-            Self::Failed { said, .. } => Shortage::of_text(said),
+            Self::Absent(source) | Self::Io { source, .. } => Shortage::from_io_error(source),
+            Self::Failed { said, .. } => Shortage::from_text(said),
             _ => None,
         }
     }
@@ -181,7 +181,7 @@ pub fn is_transient_io(error: &io::Error) -> bool {
             | WouldBlock
     );
     let faulty = error.raw_os_error() == Some(Errno::IO.raw_os_error());
-    kind || faulty || Shortage::of(error).is_some()
+    kind || faulty || Shortage::from_io_error(error).is_some()
 }
 
 /// Whether a text is the name of a commit: 40 or 64 lower-case hexadecimal digits.

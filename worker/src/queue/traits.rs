@@ -69,7 +69,7 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError>;
+    async fn is_contested(&self, claim: &Claim) -> Result<bool, QueueError>;
 
     /// Appends reports; each is durable in the stream when its answer is `Ok`.
     ///
@@ -81,10 +81,10 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError>;
+    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError>;
 
     /// Whether the broker is reached, from now on.
-    fn contact(&self) -> watch::Receiver<Contact>;
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus>;
 
     /// Commands of coordinators from now on. May miss some: a hint only.
     fn controls(&self) -> broadcast::Receiver<ControlMessage>;
@@ -100,7 +100,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     async fn incarnation(&self) -> Result<Incarnation, QueueError>;
 
     /// Whether the broker is reached, from now on.
-    fn contact(&self) -> watch::Receiver<Contact>;
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus>;
 
     /// Publishes offers unless they are already there.
     ///
@@ -124,7 +124,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// than this dispatch's own or is not known. Reports of a try count only from its pool's
     /// workers, those of an epoch whose pool is not known from any of them. Must be called before
     /// the run's reports are read.
-    fn expect_pools(&self, run: RunId, former: PreviousPools);
+    fn set_previous_pools(&self, run: RunId, former: PreviousPools);
 
     /// Reports of the run after `from` (all of them when absent), at most `max`, waiting up to
     /// `wait` for the first. Messages that were passed over end the wait, too.
@@ -147,7 +147,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError>;
+    async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError>;
 
     /// The next claim for this run.
     ///
@@ -159,7 +159,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError>;
+    async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError>;
 
     /// The next command of a user for this run.
     ///
@@ -172,11 +172,11 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError>;
+    async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError>;
 
     /// For how long every hello was kept, until now: a worker that said one since then is among
-    /// [`Dispatch::hellos`]. Another coordinator may have been there to hear it.
-    fn hellos_kept(&self) -> Duration;
+    /// [`Dispatch::heartbeats`]. Another coordinator may have been there to hear it.
+    fn heartbeat_retention(&self) -> Duration;
 
     /// Tells workers something at once. A hint only.
     ///
@@ -187,7 +187,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
 
 /// How a client stands with its broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contact {
+pub struct ConnectionStatus {
     /// Whether the broker can be reached.
     pub up: bool,
     /// How often a connection was made. Another number means that something may have been missed,
@@ -197,12 +197,12 @@ pub struct Contact {
 
 /// A small store of values under keys, each with a revision, for locks and states of runs.
 #[async_trait]
-pub trait Board: Send + Sync + fmt::Debug {
+pub trait KvStore: Send + Sync + fmt::Debug {
     /// What stands under a key.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn read(&self, key: &str) -> Result<Option<Entry>, QueueError>;
+    async fn read(&self, key: &str) -> Result<Option<KvEntry>, QueueError>;
 
     /// Writes a key if what stands there has this revision, or if nothing stands there when there
     /// is none; its new revision. `None` when somebody else wrote in between.
@@ -226,12 +226,12 @@ pub trait Board: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn all(&self) -> Result<Vec<(String, Entry)>, QueueError>;
+    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError>;
 }
 
-/// A value of a [`Board`].
+/// A value of a [`KvStore`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct KvEntry {
     /// Grows with every write of the board.
     pub revision: u64,
     /// The value.

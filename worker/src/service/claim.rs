@@ -9,19 +9,19 @@ use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Shared;
-use super::execute::{Unrecorded, drive, execute};
+use super::WorkerShared;
+use super::execute::{NoRecordReason, drive_to_end, run_execution};
 use super::execution::Execution;
 use super::finish::finish;
-use super::report::Outgoing;
-use super::slots::Seat;
+use super::report::OutgoingReport;
+use super::slots::SlotPermit;
 
 /// How long an unanswered claim waits before it is said again.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do with a suspicious delivery.
 #[derive(Debug)]
-enum Decision {
+enum ClaimDecision {
     Run,
     /// Neither acknowledge nor refuse nor extend it.
     Forget,
@@ -32,86 +32,86 @@ enum Decision {
 }
 
 /// What a claim occupies while it waits.
-enum Place {
-    Seat(Seat),
+enum ClaimPermit {
+    Seat(SlotPermit),
     /// Room for one that waits without a seat.
     Room(OwnedSemaphorePermit),
 }
 
 /// Claims a suspicious delivery and does what the answer says.
-pub(super) async fn claim(shared: Arc<Shared>, execution: Arc<Execution>, seat: Seat) {
-    let mut place = Place::Seat(seat);
+pub(super) async fn resolve_claim(shared: Arc<WorkerShared>, execution: Arc<Execution>, seat: SlotPermit) {
+    let mut place = ClaimPermit::Seat(seat);
     let decision = tokio::select! {
-        decision = decide(&shared, &execution, &mut place) => decision,
-        () = execution.stopped() => Decision::Forget,
-        () = shared.pulls_ended() => Decision::Refuse,
+        decision = decide_claim(&shared, &execution, &mut place) => decision,
+        () = execution.wait_for_stop() => ClaimDecision::Forget,
+        () = shared.wait_for_pulls_end() => ClaimDecision::Refuse,
     };
     tracing::debug!("{} of try {} may {decision:?}", execution.exec, execution.offer.try_id);
     let token = [execution.token()];
     let said = match decision {
-        Decision::Run => return run(shared, execution, place).await,
-        Decision::Forget => Ok(()),
-        Decision::Drop => shared.source.ack(&token).await,
-        Decision::Refuse => shared.source.nak(&token).await,
+        ClaimDecision::Run => return run_claimed(shared, execution, place).await,
+        ClaimDecision::Forget => Ok(()),
+        ClaimDecision::Drop => shared.source.ack(&token).await,
+        ClaimDecision::Refuse => shared.source.nak(&token).await,
     };
     if let Err(error) = said {
-        shared.queue_outage.failed(&error);
+        shared.queue_outage.mark_failed(&error);
     }
     shared.registry.remove([&execution].into_iter());
 }
 
-async fn run(shared: Arc<Shared>, execution: Arc<Execution>, place: Place) {
+async fn run_claimed(shared: Arc<WorkerShared>, execution: Arc<Execution>, place: ClaimPermit) {
     let seat = match place {
-        Place::Seat(seat) => seat,
-        Place::Room(room) => {
+        ClaimPermit::Seat(seat) => seat,
+        ClaimPermit::Room(room) => {
             let seat = tokio::select! {
                 biased;
-                () = execution.stopped() => return not_run(&shared, execution).await,
-                () = shared.pulls_ended() => return not_run(&shared, execution).await,
-                seat = shared.rooms.seat(execution.offer.class) => seat,
+                () = execution.wait_for_stop() => return finish_stopped(&shared, execution).await,
+                () = shared.wait_for_pulls_end() => return finish_stopped(&shared, execution).await,
+                seat = shared.rooms.acquire(execution.offer.class) => seat,
             };
             drop(room);
             seat
         }
     };
-    if execution.announce() {
-        let report = execution.report(&shared.config.worker, ReportBody::Started);
-        shared.outbox.push(Outgoing::first(report));
+    if execution.mark_announced() {
+        let report = execution.new_report(&shared.config.worker, ReportBody::Started);
+        shared.outbox.push(OutgoingReport::intermediate(report));
     }
-    execution.begins();
-    let running = Box::pin(execute(shared.clone(), execution.clone()));
-    drive(shared, execution, seat, running).await;
+    execution.mark_running();
+    let running = Box::pin(run_execution(shared.clone(), execution.clone()));
+    drive_to_end(shared, execution, seat, running).await;
 }
 
 /// It was told to run and will not: its coordinator has to know, because it expects a report.
-async fn not_run(shared: &Shared, execution: Arc<Execution>) {
-    finish(shared, execution, Err(Unrecorded::Stopped)).await;
+async fn finish_stopped(shared: &WorkerShared, execution: Arc<Execution>) {
+    finish(shared, execution, Err(NoRecordReason::Stopped)).await;
 }
 
 /// Asks for as long as one lease, with a seat for the first seconds of it.
-async fn decide(shared: &Shared, execution: &Execution, place: &mut Place) -> Decision {
-    let claim = words(shared, execution);
-    let mut answer = std::pin::pin!(ask(shared, &claim));
+async fn decide_claim(shared: &WorkerShared, execution: &Execution, place: &mut ClaimPermit) -> ClaimDecision {
+    let claim = claim_message(shared, execution);
+    let mut answer = std::pin::pin!(request_answer(shared, &claim));
     if let Ok(answer) = tokio::time::timeout(limits::CLAIM_SLOT_TIMEOUT, &mut answer).await {
         return answer.into();
     }
     let rest = shared.config.lease.saturating_sub(limits::CLAIM_SLOT_TIMEOUT);
-    let mut silence = std::pin::pin!(shared.line.lasts(rest));
+    let mut silence = std::pin::pin!(shared.line.wait_until_stable(rest));
     // So many wait without a seat; more stay where they are, and no more work is taken for them.
     tokio::select! {
         answer = &mut answer => return answer.into(),
-        () = &mut silence => return without_answer(shared, &claim).await,
+        () = &mut silence => return decide_without_answer(shared, &claim).await,
         room = shared.off_slot.clone().acquire_owned() => {
-            *place = Place::Room(room.expect("room is never closed"));
+            *place = ClaimPermit::Room(room.expect("room is never closed"));
         }
     }
     tokio::select! {
         answer = answer => answer.into(),
-        () = silence => without_answer(shared, &claim).await,
+        () = silence => decide_without_answer(shared, &claim).await,
     }
 }
 
-pub(super) fn words(shared: &Shared, execution: &Execution) -> Claim {
+pub(super) fn claim_message(shared: &WorkerShared, execution: &Execution) -> Claim {
     let offer = &execution.offer;
     Claim {
         run: offer.run,
@@ -125,13 +125,13 @@ pub(super) fn words(shared: &Shared, execution: &Execution) -> Claim {
 }
 
 /// Asks until there is an answer, at once on every new connection.
-pub(super) async fn ask(shared: &Shared, claim: &Claim) -> ClaimAnswer {
+pub(super) async fn request_answer(shared: &WorkerShared, claim: &Claim) -> ClaimAnswer {
     loop {
-        let connection = shared.line.ready().await;
+        let connection = shared.line.wait_until_ready().await;
         let asked = async {
             let answer = shared.source.claim(claim.clone()).await;
             if answer.is_err() {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
             answer
         };
@@ -140,33 +140,33 @@ pub(super) async fn ask(shared: &Shared, claim: &Claim) -> ClaimAnswer {
                 Ok(answer) => return answer,
                 Err(error) => tracing::debug!("claim of {}: {error}", claim.exec),
             },
-            () = shared.line.changed_from(connection) => {}
+            () = shared.line.wait_for_change(connection) => {}
         }
     }
 }
 
 /// Nobody decides, so the worker does: what others have, or has a record, is not run again.
-async fn without_answer(shared: &Shared, claim: &Claim) -> Decision {
-    match shared.source.shown(claim).await {
+async fn decide_without_answer(shared: &WorkerShared, claim: &Claim) -> ClaimDecision {
+    match shared.source.is_contested(claim).await {
         Ok(false) => {}
-        Ok(true) => return Decision::Forget,
+        Ok(true) => return ClaimDecision::Forget,
         Err(error) => {
-            shared.queue_outage.failed(&error);
-            return Decision::Forget;
+            shared.queue_outage.mark_failed(&error);
+            return ClaimDecision::Forget;
         }
     }
     let prefix = ResultMarker::prefix_of_try(claim.run, claim.item, claim.try_id);
     match shared.store.list_documents(&prefix).await {
-        Ok(markers) if markers.is_empty() => Decision::Run,
-        Ok(_) => Decision::Forget,
+        Ok(markers) if markers.is_empty() => ClaimDecision::Run,
+        Ok(_) => ClaimDecision::Forget,
         Err(error) => {
-            shared.store_outage.failed(&error);
-            Decision::Forget
+            shared.store_outage.mark_failed(&error);
+            ClaimDecision::Forget
         }
     }
 }
 
-impl From<ClaimAnswer> for Decision {
+impl From<ClaimAnswer> for ClaimDecision {
     fn from(answer: ClaimAnswer) -> Self {
         match answer {
             ClaimAnswer::Run => Self::Run,

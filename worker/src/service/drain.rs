@@ -9,15 +9,15 @@ use rollout_protocol::wire::control::ControlMessage;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
-use super::pull::{Tasks, expect_no_defect};
-use super::{Shared, Shutdown};
+use super::pull::{ExecutionTasks, propagate_panic};
+use super::{WorkerShared, ShutdownLevel};
 
 /// How long a worker that was killed, or whose reports nobody takes, tries to report what it
 /// spooled; whoever adopts its directory reports the rest.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FINAL_REPORT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Does what coordinators command, for ever.
-pub(super) async fn obey(shared: Arc<Shared>) -> Infallible {
+pub(super) async fn handle_controls(shared: Arc<WorkerShared>) -> Infallible {
     let mut controls = shared.source.controls();
     loop {
         match controls.recv().await {
@@ -33,45 +33,45 @@ pub(super) async fn obey(shared: Arc<Shared>) -> Infallible {
 }
 
 /// Passes on what is asked of the worker from outside, for ever.
-pub(super) async fn pass_on(
-    shared: Arc<Shared>,
-    mut shutdown: watch::Receiver<Shutdown>,
+pub(super) async fn forward_shutdown(
+    shared: Arc<WorkerShared>,
+    mut shutdown: watch::Receiver<ShutdownLevel>,
 ) -> Infallible {
     loop {
         let level = *shutdown.borrow_and_update();
         shared.shut_down(level);
         if shutdown.changed().await.is_err() {
-            shared.shut_down(Shutdown::Finish);
+            shared.shut_down(ShutdownLevel::Finish);
             return std::future::pending().await;
         }
     }
 }
 
 /// Waits until everything that was begun is over: reported, or given up because nobody can be told.
-pub(super) async fn settle(shared: &Shared, mut tasks: Tasks) {
+pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: ExecutionTasks) {
     let over = async {
         while let Some(ended) = tasks.next().await {
-            expect_no_defect(ended);
+            propagate_panic(ended);
         }
-        shared.registry.emptied().await;
+        shared.registry.wait_until_empty().await;
     };
     tokio::select! {
         () = over => {}
-        () = given_up(shared) => {
+        () = wait_until_unreportable(shared) => {
             tracing::warn!("{} executions are not reported", shared.registry.len());
         }
     }
 }
 
 /// Waits until no execution has an environment any more and what they left cannot be reported.
-async fn given_up(shared: &Shared) {
+async fn wait_until_unreportable(shared: &WorkerShared) {
     let mut shutdown = shared.shutdown.subscribe();
     loop {
-        shared.rooms.emptied().await;
+        shared.rooms.wait_until_idle().await;
         let cut_off = shared.is_cut_off();
-        let killed = *shutdown.borrow_and_update() >= Shutdown::Kill;
+        let killed = *shutdown.borrow_and_update() >= ShutdownLevel::Kill;
         tokio::select! {
-            () = tokio::time::sleep(LAST_WORDS) => {
+            () = tokio::time::sleep(FINAL_REPORT_PAUSE) => {
                 if killed || (cut_off && shared.is_cut_off()) {
                     return;
                 }

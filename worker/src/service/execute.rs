@@ -10,10 +10,10 @@ use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::OfferedWork;
 
 use super::execution::Execution;
-use super::seat::Seated;
-use super::slots::Seat;
-use super::stage_permits::Holder;
-use super::{Shared, finish};
+use super::execution_slot::ExecutionSlotHandle;
+use super::slots::SlotPermit;
+use super::stage_permits::ExecutionStagePermits;
+use super::{WorkerShared, finish};
 use crate::environment::EnvironmentLabels;
 use crate::executor::{ExecutionContext, Finished};
 use crate::supervise::panic_message;
@@ -23,7 +23,7 @@ use crate::work::trial::TrialContext;
 
 /// Why an execution has no record.
 #[derive(Debug)]
-pub(super) enum Unrecorded {
+pub(super) enum NoRecordReason {
     /// It was stopped before the runner had it.
     Stopped,
     /// Something failed around the runner, or the runner has a defect.
@@ -31,31 +31,31 @@ pub(super) enum Unrecorded {
 }
 
 /// Runs an execution until its environment is gone.
-pub(super) async fn execute(
-    shared: Arc<Shared>,
+pub(super) async fn run_execution(
+    shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
-) -> Result<Finished, Unrecorded> {
-    match AssertUnwindSafe(run(&shared, &execution)).catch_unwind().await {
+) -> Result<Finished, NoRecordReason> {
+    match AssertUnwindSafe(run_work(&shared, &execution)).catch_unwind().await {
         Ok(ended) => ended,
-        Err(panic) => Err(Unrecorded::Failed(defect(&execution, &panic_message(panic.as_ref())))),
+        Err(panic) => Err(NoRecordReason::Failed(panic_error(&execution, &panic_message(panic.as_ref())))),
     }
 }
 
 /// Goes on with an execution that waits, gives its seat back and finishes it.
-pub(super) async fn drive(
-    shared: Arc<Shared>,
+pub(super) async fn drive_to_end(
+    shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
-    seat: Seat,
-    running: Pin<Box<impl Future<Output = Result<Finished, Unrecorded>> + Send>>,
+    seat: SlotPermit,
+    running: Pin<Box<impl Future<Output = Result<Finished, NoRecordReason>> + Send>>,
 ) {
-    execution.place.sit(seat);
+    execution.place.occupy(seat);
     let ended = running.await;
-    execution.ends();
+    execution.mark_ended();
     execution.place.clear();
     finish::finish(&shared, execution, ended).await;
 }
 
-async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Result<Finished, Unrecorded> {
+async fn run_work(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> Result<Finished, NoRecordReason> {
     match execution.offer.work {
         OfferedWork::Trial(trial) => run_trial(shared, execution, trial).await,
         OfferedWork::Eval => run_eval(shared, execution).await,
@@ -64,10 +64,10 @@ async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Result<Finishe
 }
 
 async fn run_trial(
-    shared: &Arc<Shared>,
+    shared: &Arc<WorkerShared>,
     execution: &Arc<Execution>,
     trial: TrialRef,
-) -> Result<Finished, Unrecorded> {
+) -> Result<Finished, NoRecordReason> {
     let documents = match shared.documents.cached(&trial) {
         Some(documents) => documents,
         None => {
@@ -76,50 +76,50 @@ async fn run_trial(
         }
     };
     let context = TrialContext {
-        execution: context(shared, execution),
+        execution: execution_context(shared, execution),
         settings: documents.settings,
         agent: documents.agent,
         task: documents.task,
         attempt: trial.attempt,
-        pacing: shared.paces.of(&execution.offer),
+        pacing: shared.paces.for_offer(&execution.offer),
     };
-    Ok(shared.runner.run(context).await.of_any_kind())
+    Ok(shared.runner.run(context).await.into_any_kind())
 }
 
 async fn run_eval(
-    shared: &Arc<Shared>,
+    shared: &Arc<WorkerShared>,
     execution: &Arc<Execution>,
-) -> Result<Finished, Unrecorded> {
+) -> Result<Finished, NoRecordReason> {
     let fetching = shared.documents.eval(execution.offer.spec, &shared.store_outage);
     let eval = unless_stopped(execution, fetching).await?;
-    let tickets = Arc::new(Holder { shared: shared.clone(), execution: execution.clone() });
-    let context = EvalContext { execution: context(shared, execution), eval, tickets };
-    Ok(shared.runner.eval(context).await.of_any_kind())
+    let tickets = Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let context = EvalContext { execution: execution_context(shared, execution), eval, tickets };
+    Ok(shared.runner.eval(context).await.into_any_kind())
 }
 
 async fn run_ideas(
-    shared: &Arc<Shared>,
+    shared: &Arc<WorkerShared>,
     execution: &Arc<Execution>,
-) -> Result<Finished, Unrecorded> {
+) -> Result<Finished, NoRecordReason> {
     let fetching = shared.documents.ideas(execution.offer.spec, &shared.store_outage);
     let ideas = unless_stopped(execution, fetching).await?;
-    let tickets = Arc::new(Holder { shared: shared.clone(), execution: execution.clone() });
-    let context = IdeasContext { execution: context(shared, execution), ideas, tickets };
-    Ok(shared.runner.ideas(context).await.of_any_kind())
+    let tickets = Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let context = IdeasContext { execution: execution_context(shared, execution), ideas, tickets };
+    Ok(shared.runner.ideas(context).await.into_any_kind())
 }
 
 /// Waits for the documents of an execution, until it is stopped.
 async fn unless_stopped<T>(
     execution: &Execution,
     fetching: impl Future<Output = Result<T, TrialError>>,
-) -> Result<T, Unrecorded> {
+) -> Result<T, NoRecordReason> {
     tokio::select! {
-        fetched = fetching => fetched.map_err(Unrecorded::Failed),
-        () = execution.stopped() => Err(Unrecorded::Stopped),
+        fetched = fetching => fetched.map_err(NoRecordReason::Failed),
+        () = execution.wait_for_stop() => Err(NoRecordReason::Stopped),
     }
 }
 
-fn context(shared: &Arc<Shared>, execution: &Arc<Execution>) -> ExecutionContext {
+fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> ExecutionContext {
     let offer = &execution.offer;
     ExecutionContext {
         labels: EnvironmentLabels {
@@ -132,14 +132,14 @@ fn context(shared: &Arc<Shared>, execution: &Arc<Execution>) -> ExecutionContext
         },
         spec: offer.spec,
         scratch: shared.spool.scratch(execution.exec),
-        stop: execution.stops(),
+        stop: execution.subscribe_stop(),
         phases: execution.clone(),
-        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
+        slot: Arc::new(ExecutionSlotHandle { shared: shared.clone(), execution: execution.clone() }),
         max_park: offer.pacing.max_park(),
     }
 }
 
-fn defect(execution: &Execution, panic: &str) -> TrialError {
+fn panic_error(execution: &Execution, panic: &str) -> TrialError {
     tracing::error!("execution {} panicked: {panic}", execution.exec);
     TrialError::new(
         ErrorType::InternalError,

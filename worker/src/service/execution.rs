@@ -15,7 +15,7 @@ use rollout_protocol::wire::stage::StageProgress;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::seat::SeatPlace;
+use super::execution_slot::ExecutionSlot;
 use crate::executor::PhaseSink;
 
 const PHASES: [Phase; 7] = [
@@ -52,7 +52,7 @@ pub(super) struct Execution {
     /// What it waits for.
     parked: Mutex<Option<Dependency>>,
     /// Where it sits.
-    pub(super) place: SeatPlace,
+    pub(super) place: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
@@ -71,7 +71,7 @@ impl Execution {
             announced: AtomicBool::new(false),
             stage: Mutex::default(),
             parked: Mutex::default(),
-            place: SeatPlace::default(),
+            place: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
         }
     }
@@ -85,7 +85,7 @@ impl Execution {
     }
 
     /// The same try was delivered once more.
-    pub(super) fn delivered_again(&self, token: MessageToken) {
+    pub(super) fn replace_token(&self, token: MessageToken) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
@@ -94,17 +94,17 @@ impl Execution {
     }
 
     /// Whether the phase changed since the last call.
-    pub(super) fn has_moved(&self) -> bool {
+    pub(super) fn take_progress(&self) -> bool {
         self.moved.swap(false, Ordering::Relaxed)
     }
 
     /// It is there in its eval now.
-    pub(super) fn reached(&self, mark: StageProgress) {
+    pub(super) fn set_stage(&self, mark: StageProgress) {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn begins(&self) {
+    pub(super) fn mark_running(&self) {
         self.begun.store(true, Ordering::Relaxed);
         self.running.store(true, Ordering::Relaxed);
     }
@@ -114,7 +114,7 @@ impl Execution {
         self.begun.load(Ordering::Relaxed)
     }
 
-    pub(super) fn ends(&self) {
+    pub(super) fn mark_ended(&self) {
         self.running.store(false, Ordering::Relaxed);
     }
 
@@ -123,7 +123,7 @@ impl Execution {
     }
 
     /// Whether it has to be announced, which is true once.
-    pub(super) fn announce(&self) -> bool {
+    pub(super) fn mark_announced(&self) -> bool {
         !self.announced.swap(true, Ordering::Relaxed)
     }
 
@@ -142,18 +142,18 @@ impl Execution {
         });
     }
 
-    pub(super) fn stops(&self) -> watch::Receiver<Option<StopLevel>> {
+    pub(super) fn subscribe_stop(&self) -> watch::Receiver<Option<StopLevel>> {
         self.stop.subscribe()
     }
 
     /// Waits until it shall stop.
-    pub(super) async fn stopped(&self) {
-        let mut stops = self.stops();
+    pub(super) async fn wait_for_stop(&self) {
+        let mut stops = self.subscribe_stop();
         let told = stops.wait_for(Option::is_some).await;
         drop(told.expect("the execution holds the sender"));
     }
 
-    pub(super) fn report(&self, worker: &WorkerId, body: ReportBody) -> Report {
+    pub(super) fn new_report(&self, worker: &WorkerId, body: ReportBody) -> Report {
         Report {
             run: self.offer.run,
             item: self.offer.item,
@@ -165,7 +165,7 @@ impl Execution {
         }
     }
 
-    pub(super) fn line(&self) -> ActiveExecution {
+    pub(super) fn heartbeat_entry(&self) -> ActiveExecution {
         ActiveExecution {
             run: self.offer.run,
             item: self.offer.item,

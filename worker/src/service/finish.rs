@@ -9,72 +9,72 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::report::{ReportBody, ResultBody};
 
-use super::Shared;
-use super::execute::Unrecorded;
+use super::WorkerShared;
+use super::execute::NoRecordReason;
 use super::execution::Execution;
-use super::report::Outgoing;
+use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::spool::publish;
 
 /// What follows an execution that ended at once.
-pub(super) enum Next<F> {
+pub(super) enum FinishStep<F> {
     /// Saying this is all.
-    Report(Outgoing),
+    Report(OutgoingReport),
     /// There is more to do.
     Task(F),
 }
 
 /// Finishes an execution that ended at once, and has no scratch directory therefore.
-pub(super) fn at_once(
-    shared: &Arc<Shared>,
+pub(super) fn finish_immediate(
+    shared: &Arc<WorkerShared>,
     execution: Arc<Execution>,
-    ended: Result<Finished, Unrecorded>,
-) -> Next<impl Future<Output = ()> + Send + use<>> {
-    match report_alone(&execution, ended) {
+    ended: Result<Finished, NoRecordReason>,
+) -> FinishStep<impl Future<Output = ()> + Send + use<>> {
+    match bare_report_body(&execution, ended) {
         Ok(body) => {
-            let report = execution.report(&shared.config.worker, body);
-            Next::Report(Outgoing::last(report, execution, None))
+            let report = execution.new_report(&shared.config.worker, body);
+            FinishStep::Report(OutgoingReport::final_report(report, execution, None))
         }
         Err(finished) => {
             let shared = shared.clone();
-            Next::Task(async move { spool(&shared, execution, finished).await })
+            FinishStep::Task(async move { spool_and_report(&shared, execution, finished).await })
         }
     }
 }
 
 /// Finishes an execution: returns when its report is acknowledged and nothing of it is left here.
 pub(super) async fn finish(
-    shared: &Shared,
+    shared: &WorkerShared,
     execution: Arc<Execution>,
-    ended: Result<Finished, Unrecorded>,
+    ended: Result<Finished, NoRecordReason>,
 ) {
-    match report_alone(&execution, ended) {
-        Ok(body) => say(shared, execution, body).await,
-        Err(finished) => spool(shared, execution, finished).await,
+    match bare_report_body(&execution, ended) {
+        Ok(body) => send_report(shared, execution, body).await,
+        Err(finished) => spool_and_report(shared, execution, finished).await,
     }
 }
 
-async fn say(shared: &Shared, execution: Arc<Execution>, body: ReportBody) {
+async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
-    let report = execution.report(&shared.config.worker, body);
-    shared.outbox.say(report, execution).await;
+    let report = execution.new_report(&shared.config.worker, body);
+    shared.outbox.send_and_wait(report, execution).await;
     // Until now its mark said that it is lost if this process dies.
     shared.spool.clear_scratch(exec).await;
 }
 
-async fn spool(shared: &Shared, execution: Arc<Execution>, finished: Finished) {
+async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     let marker = has_marker(&execution, &finished);
-    let mut patience = shared.spool_outage.patience();
+    let mut patience = shared.spool_outage.backoff();
     let entry = loop {
-        match shared.spool.keep(&finished, marker).await {
+        match shared.spool.persist(&finished, marker).await {
             Ok(entry) => break entry,
-            Err(error) => patience.failed(&error).await,
+            Err(error) => patience.wait_after_failure(&error).await,
         }
     };
-    patience.works();
+    patience.succeeded();
     let report = publish(&*shared.store, &shared.store_outage, &entry).await;
-    shared.outbox.say(report, execution).await;
-    shared.spool.forget(entry).await;
+    shared.outbox.send_and_wait(report, execution).await;
+    shared.spool.remove(entry).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.
@@ -84,20 +84,20 @@ fn has_marker(execution: &Execution, finished: &Finished) -> bool {
 
 /// The body of a report that says everything of an execution; otherwise the execution, which has
 /// to be spooled.
-fn report_alone(
+fn bare_report_body(
     execution: &Execution,
-    ended: Result<Finished, Unrecorded>,
+    ended: Result<Finished, NoRecordReason>,
 ) -> Result<ReportBody, Finished> {
     let finished = match ended {
         Ok(finished) => finished,
-        Err(Unrecorded::Stopped) => return Ok(stopped(Phase::Queued)),
-        Err(Unrecorded::Failed(error)) => return Ok(failed(execution, error)),
+        Err(NoRecordReason::Stopped) => return Ok(stopped_body(Phase::Queued)),
+        Err(NoRecordReason::Failed(error)) => return Ok(failed_body(execution, error)),
     };
     if !finished.is_bare() || has_marker(execution, &finished) {
         return Err(finished);
     }
     Ok(match finished.stopped {
-        Some(phase) => stopped(phase),
+        Some(phase) => stopped_body(phase),
         None => ReportBody::Result(Box::new(ResultBody {
             verdict: finished.record.verdict(),
             durations: finished.record.durations().clone(),
@@ -107,11 +107,11 @@ fn report_alone(
     })
 }
 
-fn stopped(phase: Phase) -> ReportBody {
+fn stopped_body(phase: Phase) -> ReportBody {
     ReportBody::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None, cost: 0.0 }
 }
 
-fn failed(execution: &Execution, error: TrialError) -> ReportBody {
+fn failed_body(execution: &Execution, error: TrialError) -> ReportBody {
     let (lasted, ended_at) = (execution.began.elapsed(), Timestamp::now());
     let started_at = ended_at.checked_sub(lasted).unwrap_or(ended_at);
     ReportBody::Result(Box::new(ResultBody {

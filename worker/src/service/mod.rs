@@ -22,12 +22,12 @@ mod drain;
 mod execute;
 mod execution;
 mod finish;
-mod lease;
+mod heartbeat;
 mod pull;
 mod rate_limits;
 mod registry;
 mod report;
-mod seat;
+mod execution_slot;
 mod slots;
 mod spec_cache;
 mod stage_permits;
@@ -54,16 +54,16 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity, ActiveExecution};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use self::connection::Line;
-use self::rate_limits::Paces;
-use self::registry::Registry;
-use self::report::Outbox;
-use self::slots::Rooms;
-use self::spec_cache::Documents;
-use crate::backoff::Outage;
+use self::connection::BrokerConnection;
+use self::rate_limits::RunRateLimiters;
+use self::registry::ExecutionRegistry;
+use self::report::ReportOutbox;
+use self::slots::SlotPool;
+use self::spec_cache::SpecCache;
+use crate::backoff::OutageLog;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
-use crate::executor::{Finished, TrialServices};
+use crate::executor::{Finished, ExecutionServices};
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
@@ -73,7 +73,7 @@ use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
 
 /// How long the last hello may take.
-const LAST_HELLO: Duration = Duration::from_secs(2);
+const FINAL_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs what offers ask for.
 #[async_trait]
@@ -110,7 +110,7 @@ pub trait Runner: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct LocalRunner {
     /// Shared by all kinds of work.
-    pub services: TrialServices,
+    pub services: ExecutionServices,
     /// Repositories of evals and ideas.
     pub repositories: Repositories,
 }
@@ -150,7 +150,7 @@ pub struct WorkerConfig {
     /// What its operator lets trials use together.
     pub budget: ResourceBudget,
     /// What it can run at present, for whoever decides where work goes.
-    pub profile: watch::Receiver<Profile>,
+    pub profile: watch::Receiver<WorkerProfile>,
     /// The queue's lease.
     pub lease: Duration,
     /// How long after its connection every delivery is suspicious, because the queue may have lost
@@ -166,23 +166,23 @@ pub struct WorkerConfig {
 
 /// What a worker can run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Profile {
+pub struct WorkerProfile {
     /// Its providers, and the largest environment of each.
     pub providers: BTreeMap<ProviderKind, EnvironmentCapacity>,
     /// Names of the variables that trials may see.
     pub variables: BTreeSet<String>,
 }
 
-impl Profile {
+impl WorkerProfile {
     /// A profile that never changes.
-    pub fn fixed(self) -> watch::Receiver<Self> {
+    pub fn into_fixed(self) -> watch::Receiver<Self> {
         watch::Sender::new(self).subscribe()
     }
 }
 
 /// Why a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum WorkerExitReason {
     /// It was asked to, and let what ran come to an end.
     Asked,
     /// It was asked to end what ran.
@@ -193,37 +193,37 @@ pub enum Why {
 
 /// How a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct WorkerExit {
     /// Why.
-    pub why: Why,
+    pub why: WorkerExitReason,
     /// Executions whose report was not acknowledged. What they finished is in the spool.
     pub unreported: usize,
 }
 
 /// Finished executions of dead workers that this one reports: its hellos show them, too.
 #[derive(Debug, Default)]
-pub struct Adopted(Mutex<HashMap<ExecId, ActiveExecution>>);
+pub struct AdoptedExecutions(Mutex<HashMap<ExecId, ActiveExecution>>);
 
-impl Adopted {
+impl AdoptedExecutions {
     /// Shows executions.
-    pub fn show(&self, lines: impl IntoIterator<Item = ActiveExecution>) {
+    pub fn insert(&self, lines: impl IntoIterator<Item = ActiveExecution>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shown.extend(lines.into_iter().map(|line| (line.exec, line)));
     }
 
     /// An execution is reported.
-    pub fn reported(&self, exec: ExecId) {
+    pub fn remove(&self, exec: ExecId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
     }
 
-    fn lines(&self) -> Vec<ActiveExecution> {
+    fn heartbeat_entries(&self) -> Vec<ActiveExecution> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
     }
 }
 
 /// What is asked of a worker. Only ever made harder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Shutdown {
+pub enum ShutdownLevel {
     /// Go on.
     #[default]
     No,
@@ -238,43 +238,43 @@ pub enum Shutdown {
 /// A worker.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
-    over: mpsc::UnboundedReceiver<stage_permits::Over>,
+    shared: Arc<WorkerShared>,
+    over: mpsc::UnboundedReceiver<stage_permits::EndedStage>,
 }
 
 /// What the parts of a worker share.
 #[derive(Debug)]
-struct Shared {
+struct WorkerShared {
     config: WorkerConfig,
     source: Arc<dyn WorkSource>,
     store: Arc<dyn BlobStore>,
     runner: Arc<dyn Runner>,
-    documents: Documents,
-    registry: Registry,
-    outbox: Outbox,
+    documents: SpecCache,
+    registry: ExecutionRegistry,
+    outbox: ReportOutbox,
     spool: Spool,
-    adopted: Arc<Adopted>,
-    line: Line,
+    adopted: Arc<AdoptedExecutions>,
+    line: BrokerConnection,
     /// Room for executions with an environment.
-    rooms: Arc<Rooms>,
-    paces: Paces,
+    rooms: Arc<SlotPool>,
+    paces: RunRateLimiters,
     /// Stages of evals whose tickets are to be given back.
-    over: mpsc::UnboundedSender<stage_permits::Over>,
+    over: mpsc::UnboundedSender<stage_permits::EndedStage>,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
     /// Room for executions that wait for a service without a slot.
     parked: Arc<Semaphore>,
     /// What is asked of the worker, by whomever.
-    shutdown: watch::Sender<Shutdown>,
+    shutdown: watch::Sender<ShutdownLevel>,
     /// No more work is asked for: what is given back now does not come here again.
     pulls_ended: watch::Sender<bool>,
     /// It was without contact for longer than it may be.
     offline: AtomicBool,
-    queue_outage: Outage,
+    queue_outage: OutageLog,
     /// Of taking work alone: a queue may refuse that and take reports.
-    pull_outage: Outage,
-    store_outage: Outage,
-    spool_outage: Outage,
+    pull_outage: OutageLog,
+    store_outage: OutageLog,
+    spool_outage: OutageLog,
     disks: Arc<DiskWatch>,
     /// A disk has too little room for more work.
     low_disk: AtomicBool,
@@ -290,25 +290,25 @@ impl Worker {
     ) -> Self {
         let slots = config.slots as usize;
         let (ended, over) = mpsc::unbounded_channel();
-        let shared = Shared {
-            documents: Documents::new(store.clone()),
-            registry: Registry::default(),
-            outbox: Outbox::default(),
+        let shared = WorkerShared {
+            documents: SpecCache::new(store.clone()),
+            registry: ExecutionRegistry::default(),
+            outbox: ReportOutbox::default(),
             spool: Spool::new(config.dir.clone()),
             adopted: Arc::default(),
-            line: Line::new(&*source),
-            paces: Paces::default(),
+            line: BrokerConnection::new(&*source),
+            paces: RunRateLimiters::default(),
             over: ended,
-            rooms: Arc::new(Rooms::new(config.slots, &config.budget)),
+            rooms: Arc::new(SlotPool::new(config.slots, &config.budget)),
             off_slot: Arc::new(Semaphore::new(slots)),
             parked: Arc::new(Semaphore::new(slots)),
             shutdown: watch::Sender::default(),
             pulls_ended: watch::Sender::default(),
             offline: AtomicBool::new(false),
-            pull_outage: Outage::new("taking work"),
-            queue_outage: Outage::new("the queue"),
-            store_outage: Outage::new("the blob store"),
-            spool_outage: Outage::new("the spool"),
+            pull_outage: OutageLog::new("taking work"),
+            queue_outage: OutageLog::new("the queue"),
+            store_outage: OutageLog::new("the blob store"),
+            spool_outage: OutageLog::new("the spool"),
             disks: runner.disks(),
             low_disk: AtomicBool::new(false),
             config,
@@ -320,31 +320,31 @@ impl Worker {
     }
 
     /// What its hellos show beside its own executions.
-    pub fn adopted(&self) -> Arc<Adopted> {
+    pub fn adopted(&self) -> Arc<AdoptedExecutions> {
         Arc::clone(&self.shared.adopted)
     }
 
     /// Works until it is told to stop and everything it began is reported, or safe in the spool when
-    /// it was killed or cannot report. A closed channel means [`Shutdown::Finish`].
+    /// it was killed or cannot report. A closed channel means [`ShutdownLevel::Finish`].
     ///
     /// Dropping it aborts every execution without a word.
-    pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Ended {
+    pub async fn run(self, shutdown: watch::Receiver<ShutdownLevel>) -> WorkerExit {
         let Self { shared, over } = self;
-        lease::say_hello(&shared).await;
+        heartbeat::send_heartbeat(&shared).await;
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
-            supervise::spawn("reports", report::report(shared.clone())),
-            supervise::spawn("leases", lease::keep(shared.clone())),
-            supervise::spawn("tickets", stage_permits::give_back(shared.clone(), over)),
-            supervise::spawn("line", connection::watch(shared.clone())),
-            supervise::spawn("controls", drain::obey(shared.clone())),
-            supervise::spawn("shutdown", drain::pass_on(shared.clone(), shutdown)),
+            supervise::spawn("reports", report::send_reports(shared.clone())),
+            supervise::spawn("leases", heartbeat::maintain_leases(shared.clone())),
+            supervise::spawn("tickets", stage_permits::return_permits(shared.clone(), over)),
+            supervise::spawn("line", connection::watch_connection(shared.clone())),
+            supervise::spawn("controls", drain::handle_controls(shared.clone())),
+            supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
             supervise::spawn("disks", watch_disks(shared.disks.clone())),
         ]
         .into_iter()
         .collect();
         let work = async {
-            let tasks = pull::pull(&shared).await;
-            drain::settle(&shared, tasks).await;
+            let tasks = pull::pull_work(&shared).await;
+            drain::wait_for_executions(&shared, tasks).await;
         };
         tokio::select! {
             () = work => {}
@@ -352,15 +352,15 @@ impl Worker {
         }
         drop(helpers);
         // So that nobody counts on it any more; nobody waits for it either.
-        let _unheard = tokio::time::timeout(LAST_HELLO, lease::say_goodbye(&shared)).await;
+        let _unheard = tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared)).await;
         let why = if shared.offline.load(Ordering::Relaxed) {
-            Why::Offline
-        } else if *shared.shutdown.borrow() >= Shutdown::Kill {
-            Why::Killed
+            WorkerExitReason::Offline
+        } else if *shared.shutdown.borrow() >= ShutdownLevel::Kill {
+            WorkerExitReason::Killed
         } else {
-            Why::Asked
+            WorkerExitReason::Asked
         };
-        Ended { why, unreported: shared.registry.len() }
+        WorkerExit { why, unreported: shared.registry.len() }
     }
 }
 
@@ -369,9 +369,9 @@ async fn watch_disks(disks: Arc<DiskWatch>) -> Infallible {
     disks.watch().await
 }
 
-impl Shared {
+impl WorkerShared {
     /// Asks for an end of the worker. Only ever harder.
-    fn shut_down(&self, level: Shutdown) {
+    fn shut_down(&self, level: ShutdownLevel) {
         let harder = self.shutdown.send_if_modified(|present| {
             let harder = *present < level;
             *present = level.max(*present);
@@ -381,26 +381,26 @@ impl Shared {
             return;
         }
         match level {
-            Shutdown::No | Shutdown::Finish => {}
-            Shutdown::Drain => self.registry.stop_all(StopLevel::Drain),
-            Shutdown::Kill => self.registry.stop_all(StopLevel::Kill),
+            ShutdownLevel::No | ShutdownLevel::Finish => {}
+            ShutdownLevel::Drain => self.registry.stop_all(StopLevel::Drain),
+            ShutdownLevel::Kill => self.registry.stop_all(StopLevel::Kill),
         }
         self.registry.note_change();
     }
 
     fn is_closing(&self) -> bool {
-        *self.shutdown.borrow() > Shutdown::No
+        *self.shutdown.borrow() > ShutdownLevel::No
     }
 
     /// Waits until no more work is begun.
-    async fn closing(&self) {
+    async fn wait_for_shutdown(&self) {
         let mut shutdown = self.shutdown.subscribe();
-        let told = shutdown.wait_for(|level| *level > Shutdown::No).await;
+        let told = shutdown.wait_for(|level| *level > ShutdownLevel::No).await;
         drop(told.expect("the worker holds the sender"));
     }
 
     /// Waits until what was not begun is to be given back.
-    async fn pulls_ended(&self) {
+    async fn wait_for_pulls_end(&self) {
         let mut ended = self.pulls_ended.subscribe();
         let told = ended.wait_for(|ended| *ended).await;
         drop(told.expect("the worker holds the sender"));
@@ -408,6 +408,6 @@ impl Shared {
 
     /// Whether something that reports need is known to be out of reach.
     fn is_cut_off(&self) -> bool {
-        !self.line.is_up() || self.queue_outage.lasts() || self.store_outage.lasts()
+        !self.line.is_up() || self.queue_outage.is_down() || self.store_outage.is_down()
     }
 }

@@ -13,41 +13,41 @@ use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::position::Incarnation;
 use tokio::time::Instant;
 
-use super::finish::Next;
-use super::slots::Reservation;
-use super::{Shared, claim, execute, finish};
+use super::finish::FinishStep;
+use super::slots::SlotReservation;
+use super::{WorkerShared, claim, execute, finish};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.
-const WAIT: Duration = Duration::from_secs(2);
+const PULL_WAIT: Duration = Duration::from_secs(2);
 /// Deliveries asked for at once.
-const BATCH: usize = 1024;
+const PULL_BATCH: usize = 1024;
 /// How often a full spool is looked at again.
-const SPOOL_LOOK: Duration = Duration::from_millis(250);
+const SPOOL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often a disk without room is looked at again.
-const DISK_LOOK: Duration = Duration::from_secs(1);
+const DISK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Everything the worker does for deliveries.
-pub(super) type Tasks = FuturesUnordered<Task<()>>;
+pub(super) type ExecutionTasks = FuturesUnordered<Task<()>>;
 
 /// Pulls and begins until the worker is told to stop; what goes on then.
-pub(super) async fn pull(shared: &Arc<Shared>) -> Tasks {
-    let mut tasks = Tasks::new();
-    let mut world = World::default();
-    let mut closing = Box::pin(shared.closing());
+pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
+    let mut tasks = ExecutionTasks::new();
+    let mut world = SuspicionTracker::default();
+    let mut closing = Box::pin(shared.wait_for_shutdown());
     let mut batch = Box::pin(next_batch(shared));
     loop {
         tokio::select! {
             biased;
             () = &mut closing => break,
-            Some(ended) = tasks.next(), if !tasks.is_empty() => expect_no_defect(ended),
+            Some(ended) = tasks.next(), if !tasks.is_empty() => propagate_panic(ended),
             (reservation, deliveries) = &mut batch => {
                 match deliveries {
                     Some(deliveries) => {
-                        begin(shared, &mut world, reservation, deliveries, &tasks).await;
+                        begin_deliveries(shared, &mut world, reservation, deliveries, &tasks).await;
                     }
-                    None => world.was_out_of_reach(),
+                    None => world.mark_unreachable(),
                 }
                 batch.set(next_batch(shared));
             }
@@ -55,79 +55,79 @@ pub(super) async fn pull(shared: &Arc<Shared>) -> Tasks {
     }
     // What came at the same moment goes to others; what is still on its way comes again to them.
     if let Poll::Ready((_, Some(deliveries))) = poll_once(batch.as_mut()) {
-        give_back(shared, deliveries).await;
+        return_deliveries(shared, deliveries).await;
     }
     drop(batch);
     shared.pulls_ended.send_replace(true);
     tasks
 }
 
-async fn give_back(shared: &Shared, deliveries: Vec<Delivery>) {
+async fn return_deliveries(shared: &WorkerShared, deliveries: Vec<Delivery>) {
     if deliveries.is_empty() {
         return;
     }
     let tokens: Vec<MessageToken> = deliveries.iter().map(|delivery| delivery.token).collect();
     if let Err(error) = shared.source.nak(&tokens).await {
-        shared.queue_outage.failed(&error);
+        shared.queue_outage.mark_failed(&error);
     }
 }
 
 /// Tasks catch the panics of what they run: one of their own is a defect of this worker.
-pub(super) fn expect_no_defect(ended: Result<(), supervise::Panicked>) {
+pub(super) fn propagate_panic(ended: Result<(), supervise::TaskPanic>) {
     if let Err(defect) = ended {
         panic!("{defect}");
     }
 }
 
 /// Waits for free room and for work for it. No deliveries: the queue is out of reach.
-async fn next_batch(shared: &Arc<Shared>) -> (Reservation, Option<Vec<Delivery>>) {
+async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<Delivery>>) {
     let slots = shared.config.slots as usize;
-    let room = shared.registry.room_below(slots + limits::UNREPORTED_PER_WORKER).await;
-    room_in_spool(shared).await;
+    let room = shared.registry.wait_below(slots + limits::UNREPORTED_PER_WORKER).await;
+    wait_for_spool_space(shared).await;
     let reservation = loop {
-        room_on_disks(shared).await;
-        shared.line.ready_for_more().await;
-        let reservation = shared.rooms.reserve(room.min(BATCH)).await;
+        wait_for_disk_space(shared).await;
+        shared.line.wait_until_pullable().await;
+        let reservation = shared.rooms.reserve(room.min(PULL_BATCH)).await;
         // A slot may have been waited for while what runs filled a disk.
         if shared.disks.low().await.is_none() {
             break reservation;
         }
     };
-    let mut patience = shared.pull_outage.patience();
-    tracing::debug!("pulling {:?}", reservation.room());
-    let pulled = shared.source.pull(reservation.room(), WAIT).await;
+    let mut patience = shared.pull_outage.backoff();
+    tracing::debug!("pulling {:?}", reservation.capacity());
+    let pulled = shared.source.pull(reservation.capacity(), PULL_WAIT).await;
     tracing::debug!("pulled {pulled:?}");
     match pulled {
         Ok(deliveries) => {
-            patience.works();
+            patience.succeeded();
             (reservation, Some(deliveries))
         }
         Err(error) => {
-            patience.failed(&error).await;
+            patience.wait_after_failure(&error).await;
             (reservation, None)
         }
     }
 }
 
-async fn room_in_spool(shared: &Shared) {
+async fn wait_for_spool_space(shared: &WorkerShared) {
     let full = || shared.spool.bytes() > shared.config.spool_bytes;
     if full() {
         let bytes = shared.spool.bytes();
         tracing::warn!("{bytes} bytes wait to be reported: taking no work until there are fewer");
     }
-    while full() || shared.spool_outage.lasts() {
-        tokio::time::sleep(SPOOL_LOOK).await;
+    while full() || shared.spool_outage.is_down() {
+        tokio::time::sleep(SPOOL_POLL_INTERVAL).await;
     }
 }
 
 /// Waits until every disk has room for more work. A shortage and its end are said once.
-async fn room_on_disks(shared: &Shared) {
+async fn wait_for_disk_space(shared: &WorkerShared) {
     while let Some(low) = shared.disks.low().await {
         if !shared.low_disk.swap(true, Ordering::Relaxed) {
             tracing::warn!("{low}: taking no work until there is more room");
             shared.registry.note_change();
         }
-        tokio::time::sleep(DISK_LOOK).await;
+        tokio::time::sleep(DISK_POLL_INTERVAL).await;
     }
     if shared.low_disk.swap(false, Ordering::Relaxed) {
         tracing::info!("there is room on every disk again: taking work");
@@ -135,16 +135,16 @@ async fn room_on_disks(shared: &Shared) {
     }
 }
 
-async fn begin(
-    shared: &Arc<Shared>,
-    world: &mut World,
-    mut reservation: Reservation,
+async fn begin_deliveries(
+    shared: &Arc<WorkerShared>,
+    world: &mut SuspicionTracker,
+    mut reservation: SlotReservation,
     deliveries: Vec<Delivery>,
-    tasks: &Tasks,
+    tasks: &ExecutionTasks,
 ) {
     let mut surplus = Vec::new();
     let mut reports = Vec::with_capacity(deliveries.len());
-    let connected = shared.line.connected();
+    let connected = shared.line.connected_at();
     for delivery in &deliveries {
         let window = shared.config.suspicious_window;
         let suspicious = world.is_suspicious(delivery, connected, window);
@@ -157,23 +157,23 @@ async fn begin(
             continue;
         }
         if suspicious {
-            let task = claim::claim(shared.clone(), execution, reservation.take(class));
+            let task = claim::resolve_claim(shared.clone(), execution, reservation.take(class));
             tasks.push(supervise::spawn("claim", task));
             continue;
         }
-        execution.begins();
-        let mut running = Box::pin(execute::execute(shared.clone(), execution.clone()));
+        execution.mark_running();
+        let mut running = Box::pin(execute::run_execution(shared.clone(), execution.clone()));
         match poll_once(running.as_mut()) {
             Poll::Ready(ended) => {
-                execution.ends();
-                match finish::at_once(shared, execution, ended) {
-                    Next::Report(report) => reports.push(report),
-                    Next::Task(task) => tasks.push(supervise::spawn("finish", task)),
+                execution.mark_ended();
+                match finish::finish_immediate(shared, execution, ended) {
+                    FinishStep::Report(report) => reports.push(report),
+                    FinishStep::Task(task) => tasks.push(supervise::spawn("finish", task)),
                 }
             }
             Poll::Pending => {
                 let task =
-                    execute::drive(shared.clone(), execution, reservation.take(class), running);
+                    execute::drive_to_end(shared.clone(), execution, reservation.take(class), running);
                 tasks.push(supervise::spawn("execution", task));
             }
         }
@@ -185,7 +185,7 @@ async fn begin(
         shared.registry.note_change();
     }
     drop(reservation);
-    give_back(shared, surplus).await;
+    return_deliveries(shared, surplus).await;
 }
 
 /// An execution that needs to wait for nothing is over after one look, and costs no task. One that
@@ -196,19 +196,19 @@ fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 /// What the worker knows of the queue it is connected to.
 #[derive(Debug)]
-struct World {
+struct SuspicionTracker {
     incarnation: Option<Incarnation>,
     since: Instant,
 }
 
-impl Default for World {
+impl Default for SuspicionTracker {
     fn default() -> Self {
         Self { incarnation: None, since: Instant::now() }
     }
 }
 
-impl World {
-    fn was_out_of_reach(&mut self) {
+impl SuspicionTracker {
+    fn mark_unreachable(&mut self) {
         self.since = Instant::now();
     }
 

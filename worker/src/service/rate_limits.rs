@@ -7,16 +7,16 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::offer::{self, Offer};
 use tokio::time::Instant;
 
-use crate::rate_limit::Pacing;
+use crate::rate_limit::RunRateLimiter;
 
 /// One limiter per run that has limits.
 #[derive(Debug, Default)]
-pub(super) struct Paces(Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<Pacing>)>>);
+pub(super) struct RunRateLimiters(Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<RunRateLimiter>)>>);
 
-impl Paces {
+impl RunRateLimiters {
     /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
     /// former ones, which hold for what runs already.
-    pub(super) fn of(&self, offer: &Offer) -> Option<Arc<Pacing>> {
+    pub(super) fn for_offer(&self, offer: &Offer) -> Option<Arc<RunRateLimiter>> {
         if offer.pacing.is_unlimited() {
             return None;
         }
@@ -28,8 +28,8 @@ impl Paces {
         }
         // A limiter that nobody uses is forgotten when forgetting it lets nobody start earlier.
         let now = Instant::now();
-        runs.retain(|_, (_, pacing)| Arc::strong_count(pacing) > 1 || !pacing.is_rested(now));
-        let pacing = Arc::new(Pacing::new(offer.pacing));
+        runs.retain(|_, (_, pacing)| Arc::strong_count(pacing) > 1 || !pacing.is_idle(now));
+        let pacing = Arc::new(RunRateLimiter::new(offer.pacing));
         runs.insert(offer.run, (offer.pacing, pacing.clone()));
         Some(pacing)
     }
@@ -39,31 +39,31 @@ impl Paces {
 mod tests {
     use super::*;
     use crate::store::MemoryStore;
-    use crate::testing::Sample;
+    use crate::testing::SampleRun;
     use rollout_protocol::id::TryId;
 
     #[tokio::test(start_paused = true)]
     async fn executions_of_a_run_share_a_limiter() {
-        let sample = Sample::store(&MemoryStore::default());
-        let paces = Paces::default();
+        let sample = SampleRun::store(&MemoryStore::default());
+        let paces = RunRateLimiters::default();
         let free = sample.offer(1, TryId::first(1));
-        assert!(paces.of(&free).is_none());
+        assert!(paces.for_offer(&free).is_none());
         let limits = offer::RunRateLimits { starts_per_minute: Some(6), ..offer::RunRateLimits::default() };
         let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
-        let first = paces.of(&offer(1, limits)).expect("limited");
-        assert!(Arc::ptr_eq(&first, &paces.of(&offer(1, limits)).expect("limited")));
-        let other = paces.of(&offer(2, limits)).expect("limited");
+        let first = paces.for_offer(&offer(1, limits)).expect("limited");
+        assert!(Arc::ptr_eq(&first, &paces.for_offer(&offer(1, limits)).expect("limited")));
+        let other = paces.for_offer(&offer(2, limits)).expect("limited");
         assert!(!Arc::ptr_eq(&first, &other));
         let faster = offer::RunRateLimits { starts_per_minute: Some(60), ..limits };
-        assert!(!Arc::ptr_eq(&first, &paces.of(&offer(1, faster)).expect("limited")));
-        first.start().await;
-        other.start().await;
+        assert!(!Arc::ptr_eq(&first, &paces.for_offer(&offer(1, faster)).expect("limited")));
+        first.wait_for_start().await;
+        other.wait_for_start().await;
         drop((first, other));
-        let known = |paces: &Paces| paces.0.lock().unwrap().len();
-        paces.of(&offer(3, limits));
+        let known = |paces: &RunRateLimiters| paces.0.lock().unwrap().len();
+        paces.for_offer(&offer(3, limits));
         assert_eq!(known(&paces), 2, "the second run began an environment just now");
         tokio::time::sleep(std::time::Duration::from_secs(11)).await;
-        paces.of(&offer(4, limits));
+        paces.for_offer(&offer(4, limits));
         assert_eq!(known(&paces), 1);
     }
 }

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 use super::execution::{Execution, TryKey};
 
 #[derive(Debug, Default)]
-pub(super) struct Registry {
-    state: Mutex<State>,
+pub(super) struct ExecutionRegistry {
+    state: Mutex<RegistryState>,
     shrunk: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     held: HashMap<TryKey, Arc<Execution>>,
     /// How hard everything stops, what comes included.
     stop: Option<StopLevel>,
@@ -26,7 +26,7 @@ struct State {
     changed: bool,
 }
 
-impl Registry {
+impl ExecutionRegistry {
     /// A new execution for a delivery, or `None` when its try is held already: then the execution
     /// that is held answers for this delivery, too.
     pub(super) fn admit(&self, delivery: &Delivery) -> Option<Arc<Execution>> {
@@ -35,7 +35,7 @@ impl Registry {
         let offer = &delivery.offer;
         match state.held.entry((offer.run, offer.item, offer.try_id)) {
             Entry::Occupied(held) => {
-                held.get().delivered_again(delivery.token);
+                held.get().replace_token(delivery.token);
                 None
             }
             Entry::Vacant(free) => {
@@ -60,7 +60,7 @@ impl Registry {
     }
 
     /// Waits until fewer than `bound` are held; how many fewer.
-    pub(super) async fn room_below(&self, bound: usize) -> usize {
+    pub(super) async fn wait_below(&self, bound: usize) -> usize {
         loop {
             let mut shrunk = std::pin::pin!(self.shrunk.notified());
             shrunk.as_mut().enable();
@@ -72,7 +72,7 @@ impl Registry {
     }
 
     /// Waits until an execution is held no longer.
-    pub(super) async fn removed(&self, execution: &Arc<Execution>) {
+    pub(super) async fn wait_until_removed(&self, execution: &Arc<Execution>) {
         loop {
             let mut shrunk = std::pin::pin!(self.shrunk.notified());
             shrunk.as_mut().enable();
@@ -85,8 +85,8 @@ impl Registry {
     }
 
     /// Waits until nothing is held.
-    pub(super) async fn emptied(&self) {
-        self.room_below(1).await;
+    pub(super) async fn wait_until_empty(&self) {
+        self.wait_below(1).await;
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Execution>> {
@@ -94,7 +94,7 @@ impl Registry {
     }
 
     /// Whether something came or went since the last call.
-    pub(super) fn has_changed(&self) -> bool {
+    pub(super) fn take_change(&self) -> bool {
         std::mem::take(&mut self.state().changed)
     }
 
@@ -121,7 +121,7 @@ impl Registry {
         named.into_iter().for_each(|execution| execution.stop(level));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

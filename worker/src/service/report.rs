@@ -11,76 +11,76 @@ use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::Shared;
+use super::WorkerShared;
 use super::execution::Execution;
-use crate::spool::{failed_report, unsayable};
+use crate::spool::{failed_report, unpublishable_error};
 
 /// Batches under way at the same time: while one waits for its acknowledgement, others travel.
-const FLIGHTS: usize = 8;
+const MAX_BATCHES_IN_FLIGHT: usize = 8;
 /// Reports in one batch.
-const BATCH: usize = 1024;
+const REPORT_BATCH: usize = 1024;
 /// How long reports of a full run wait before they are said again.
-const FULL_WAIT: Duration = Duration::from_millis(250);
+const FULL_RUN_PAUSE: Duration = Duration::from_millis(250);
 
 /// A report on its way.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingReport {
     report: Report,
-    last: Option<Last>,
+    last: Option<ReportCompletion>,
 }
 
 /// What follows the last report of an execution.
 #[derive(Debug)]
-struct Last {
+struct ReportCompletion {
     execution: Arc<Execution>,
     acknowledged: Option<oneshot::Sender<()>>,
 }
 
-impl Outgoing {
+impl OutgoingReport {
     /// A report after which its execution goes on.
-    pub(super) fn first(report: Report) -> Self {
+    pub(super) fn intermediate(report: Report) -> Self {
         Self { report, last: None }
     }
 
     /// The last report of its execution.
-    pub(super) fn last(
+    pub(super) fn final_report(
         report: Report,
         execution: Arc<Execution>,
         acknowledged: Option<oneshot::Sender<()>>,
     ) -> Self {
-        Self { report, last: Some(Last { execution, acknowledged }) }
+        Self { report, last: Some(ReportCompletion { execution, acknowledged }) }
     }
 }
 
 /// Reports that wait to be said.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    state: Mutex<State>,
+pub(super) struct ReportOutbox {
+    state: Mutex<OutboxState>,
     filled: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: Vec<Outgoing>,
+struct OutboxState {
+    waiting: Vec<OutgoingReport>,
     /// Of runs that have as many reports as they may.
-    refused: Vec<Outgoing>,
+    refused: Vec<OutgoingReport>,
     refused_until: Option<Instant>,
 }
 
-impl Outbox {
-    pub(super) fn push(&self, outgoing: Outgoing) {
+impl ReportOutbox {
+    pub(super) fn push(&self, outgoing: OutgoingReport) {
         self.extend([outgoing]);
     }
 
-    pub(super) fn extend(&self, outgoing: impl IntoIterator<Item = Outgoing>) {
+    pub(super) fn extend(&self, outgoing: impl IntoIterator<Item = OutgoingReport>) {
         self.state().waiting.extend(outgoing);
         self.filled.notify_one();
     }
 
     /// Says the last report of an execution and waits until it is acknowledged.
-    pub(super) async fn say(&self, report: Report, execution: Arc<Execution>) {
+    pub(super) async fn send_and_wait(&self, report: Report, execution: Arc<Execution>) {
         let (acknowledged, heard) = oneshot::channel();
-        self.push(Outgoing::last(report, execution, Some(acknowledged)));
+        self.push(OutgoingReport::final_report(report, execution, Some(acknowledged)));
         if heard.await.is_err() {
             // The worker is being dropped, and this task with it.
             std::future::pending::<()>().await;
@@ -88,7 +88,7 @@ impl Outbox {
     }
 
     /// The next batch. May be dropped.
-    async fn take(&self) -> Vec<Outgoing> {
+    async fn next_batch(&self) -> Vec<OutgoingReport> {
         loop {
             let retry = {
                 let mut state = self.state();
@@ -98,7 +98,7 @@ impl Outbox {
                     state.waiting.splice(..0, refused);
                 }
                 if !state.waiting.is_empty() {
-                    let n = state.waiting.len().min(BATCH);
+                    let n = state.waiting.len().min(REPORT_BATCH);
                     let rest = state.waiting.split_off(n);
                     return std::mem::replace(&mut state.waiting, rest);
                 }
@@ -114,53 +114,53 @@ impl Outbox {
         }
     }
 
-    fn refuse(&self, refused: Vec<Outgoing>) {
+    fn defer_refused(&self, refused: Vec<OutgoingReport>) {
         let mut state = self.state();
         state.refused.extend(refused);
-        state.refused_until.get_or_insert_with(|| Instant::now() + FULL_WAIT);
+        state.refused_until.get_or_insert_with(|| Instant::now() + FULL_RUN_PAUSE);
         drop(state);
         self.filled.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Says what is in the outbox, for ever.
-pub(super) async fn report(shared: Arc<Shared>) -> Infallible {
+pub(super) async fn send_reports(shared: Arc<WorkerShared>) -> Infallible {
     let mut flights = FuturesUnordered::new();
     loop {
         tokio::select! {
             Some(()) = flights.next(), if !flights.is_empty() => {}
-            batch = shared.outbox.take(), if flights.len() < FLIGHTS => {
-                flights.push(say(&shared, batch));
+            batch = shared.outbox.next_batch(), if flights.len() < MAX_BATCHES_IN_FLIGHT => {
+                flights.push(send_batch(&shared, batch));
             }
         }
     }
 }
 
 /// Says one batch until each report of it is acknowledged or refused.
-async fn say(shared: &Shared, mut batch: Vec<Outgoing>) {
-    let mut patience = shared.queue_outage.patience();
+async fn send_batch(shared: &WorkerShared, mut batch: Vec<OutgoingReport>) {
+    let mut patience = shared.queue_outage.backoff();
     while !batch.is_empty() {
         let reports = batch.iter().map(|outgoing| outgoing.report.clone()).collect();
         match shared.source.report(reports).await {
             Ok(answers) => {
-                patience.works();
-                batch = heard(shared, batch, answers).await;
+                patience.succeeded();
+                batch = handle_answers(shared, batch, answers).await;
             }
-            Err(error) => patience.failed(&error).await,
+            Err(error) => patience.wait_after_failure(&error).await,
         }
     }
 }
 
 /// Acts on the answers; what has to be said in another form.
-async fn heard(
-    shared: &Shared,
-    batch: Vec<Outgoing>,
+async fn handle_answers(
+    shared: &WorkerShared,
+    batch: Vec<OutgoingReport>,
     answers: Vec<Result<(), PublishError>>,
-) -> Vec<Outgoing> {
+) -> Vec<OutgoingReport> {
     let mut done = Vec::with_capacity(batch.len());
     let (mut full, mut again) = (Vec::new(), Vec::new());
     for (outgoing, answer) in batch.into_iter().zip(answers) {
@@ -168,30 +168,30 @@ async fn heard(
             Ok(()) => done.extend(outgoing.last),
             Err(PublishError::Full) => full.push(outgoing),
             Err(refused @ PublishError::TooLarge { .. }) => {
-                let Outgoing { report, last } = outgoing;
+                let OutgoingReport { report, last } = outgoing;
                 tracing::error!("execution {}: {refused}", report.exec);
-                again.push(Outgoing { report: failed_report(report, unsayable(&refused)), last });
+                again.push(OutgoingReport { report: failed_report(report, unpublishable_error(&refused)), last });
             }
         }
     }
     if !full.is_empty() {
-        shared.outbox.refuse(full);
+        shared.outbox.defer_refused(full);
     }
     acknowledge(shared, done).await;
     again
 }
 
-async fn acknowledge(shared: &Shared, done: Vec<Last>) {
+async fn acknowledge(shared: &WorkerShared, done: Vec<ReportCompletion>) {
     if done.is_empty() {
         return;
     }
     let tokens: Vec<MessageToken> = done.iter().map(|last| last.execution.token()).collect();
     // Lost acknowledgements cost a claim each, which is answered with drop.
     if let Err(error) = shared.source.ack(&tokens).await {
-        shared.queue_outage.failed(&error);
+        shared.queue_outage.mark_failed(&error);
     }
     shared.registry.remove(done.iter().map(|last| &last.execution));
-    for Last { acknowledged, .. } in done {
+    for ReportCompletion { acknowledged, .. } in done {
         if let Some(acknowledged) = acknowledged {
             let _its_task_is_gone = acknowledged.send(());
         }

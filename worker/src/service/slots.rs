@@ -8,21 +8,21 @@ use rollout_protocol::wire::offer::SizeClass;
 use tokio::sync::Notify;
 
 /// Memory of one share, MiB; see [`SizeClass`].
-const SHARE_MB: u64 = 2048;
+const SHARE_MEMORY_MB: u64 = 2048;
 
 /// The room of a worker. What is free is either looked for work for or not: one pull at a time
 /// reserves it, so that open requests never exceed what is free.
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct SlotPool {
     slots: usize,
     /// Absent when the operator set no limit.
     shares: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<SlotPoolState>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotPoolState {
     slots: usize,
     shares: u64,
     /// Something runs that has to run alone.
@@ -35,24 +35,24 @@ struct State {
 
 /// What one execution with an environment occupies, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    rooms: Arc<Rooms>,
+pub(super) struct SlotPermit {
+    rooms: Arc<SlotPool>,
     class: SizeClass,
 }
 
 /// The free room while it is looked for work for. Given back when dropped, but for the seats taken.
 #[derive(Debug)]
-pub(super) struct Reservation {
-    rooms: Arc<Rooms>,
+pub(super) struct SlotReservation {
+    rooms: Arc<SlotPool>,
     room: FreeCapacity,
 }
 
 /// One that waits for a seat.
-struct Waiting<'a>(&'a Rooms);
+struct SlotWaiter<'a>(&'a SlotPool);
 
-impl Rooms {
+impl SlotPool {
     pub(super) fn new(slots: u32, budget: &ResourceBudget) -> Self {
-        let shares = [budget.cpus.map(u64::from), budget.memory_mb.map(|mb| mb / SHARE_MB)];
+        let shares = [budget.cpus.map(u64::from), budget.memory_mb.map(|mb| mb / SHARE_MEMORY_MB)];
         Self {
             slots: slots as usize,
             shares: shares.into_iter().flatten().min(),
@@ -62,33 +62,33 @@ impl Rooms {
     }
 
     /// Slots that nothing occupies and that something else may use.
-    pub(super) fn free(&self) -> usize {
-        self.left(&self.state()).slots
+    pub(super) fn free_slots(&self) -> usize {
+        self.remaining(&self.state()).slots
     }
 
     /// Waits for free room and reserves it, at most so many slots of it.
-    pub(super) async fn reserve(self: &Arc<Self>, most: usize) -> Reservation {
+    pub(super) async fn reserve(self: &Arc<Self>, most: usize) -> SlotReservation {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             if let Some(mut room) = self.try_reserve() {
                 room.slots = room.slots.min(most);
-                return Reservation { rooms: Arc::clone(self), room };
+                return SlotReservation { rooms: Arc::clone(self), room };
             }
             freed.await;
         }
     }
 
     /// Waits for a seat.
-    pub(super) async fn seat(self: &Arc<Self>, class: SizeClass) -> Seat {
+    pub(super) async fn acquire(self: &Arc<Self>, class: SizeClass) -> SlotPermit {
         self.state().waiting += 1;
-        let _waiting = Waiting(self);
+        let _waiting = SlotWaiter(self);
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             {
                 let mut state = self.state();
-                if !state.reserved && self.left(&state).count_for(class) > 0 {
+                if !state.reserved && self.remaining(&state).count_for(class) > 0 {
                     return self.take(&mut state, class);
                 }
             }
@@ -97,7 +97,7 @@ impl Rooms {
     }
 
     /// Waits until nothing has a seat.
-    pub(super) async fn emptied(&self) {
+    pub(super) async fn wait_until_idle(&self) {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -110,7 +110,7 @@ impl Rooms {
 
     fn try_reserve(&self) -> Option<FreeCapacity> {
         let mut state = self.state();
-        let room = self.left(&state);
+        let room = self.remaining(&state);
         // Without a share left only the slot is free.
         let free = room.count_for(SizeClass::default()) > 0;
         let may = free && !state.reserved && state.waiting == 0;
@@ -118,7 +118,7 @@ impl Rooms {
         may.then_some(room)
     }
 
-    fn left(&self, state: &State) -> FreeCapacity {
+    fn remaining(&self, state: &SlotPoolState) -> FreeCapacity {
         FreeCapacity {
             slots: if state.solo { 0 } else { self.slots - state.slots },
             shares: self.shares.map(|shares| shares.saturating_sub(state.shares)),
@@ -126,24 +126,24 @@ impl Rooms {
         }
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, class: SizeClass) -> Seat {
+    fn take(self: &Arc<Self>, state: &mut SlotPoolState, class: SizeClass) -> SlotPermit {
         state.slots += 1;
         if class == SizeClass::SOLO {
             state.solo = true;
         } else {
             state.shares = state.shares.saturating_add(class.shares());
         }
-        Seat { rooms: Arc::clone(self), class }
+        SlotPermit { rooms: Arc::clone(self), class }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlotPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reservation {
+impl SlotReservation {
     /// What is left of it.
-    pub(super) fn room(&self) -> FreeCapacity {
+    pub(super) fn capacity(&self) -> FreeCapacity {
         self.room
     }
 
@@ -152,20 +152,20 @@ impl Reservation {
     }
 
     /// Takes a seat, which must fit.
-    pub(super) fn take(&mut self, class: SizeClass) -> Seat {
+    pub(super) fn take(&mut self, class: SizeClass) -> SlotPermit {
         self.room = self.room.without(class, 1);
         self.rooms.take(&mut self.rooms.state(), class)
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SlotReservation {
     fn drop(&mut self) {
         self.rooms.state().reserved = false;
         self.rooms.freed.notify_waiters();
     }
 }
 
-impl Drop for Seat {
+impl Drop for SlotPermit {
     fn drop(&mut self) {
         let mut state = self.rooms.state();
         state.slots -= 1;
@@ -179,7 +179,7 @@ impl Drop for Seat {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for SlotWaiter<'_> {
     fn drop(&mut self) {
         self.0.state().waiting -= 1;
         self.0.freed.notify_waiters();
@@ -192,67 +192,67 @@ mod tests {
 
     use super::*;
 
-    fn rooms(cpus: Option<u32>, memory_mb: Option<u64>) -> Arc<Rooms> {
-        Arc::new(Rooms::new(4, &ResourceBudget { cpus, memory_mb, disk_mb: None }))
+    fn slot_pool(cpus: Option<u32>, memory_mb: Option<u64>) -> Arc<SlotPool> {
+        Arc::new(SlotPool::new(4, &ResourceBudget { cpus, memory_mb, disk_mb: None }))
     }
 
-    fn reserved(rooms: &Arc<Rooms>) -> Option<Reservation> {
+    fn try_reservation(rooms: &Arc<SlotPool>) -> Option<SlotReservation> {
         rooms.reserve(usize::MAX).now_or_never()
     }
 
-    fn room(rooms: &Arc<Rooms>) -> FreeCapacity {
-        reserved(rooms).expect("something is free").room()
+    fn reserved_capacity(rooms: &Arc<SlotPool>) -> FreeCapacity {
+        try_reservation(rooms).expect("something is free").capacity()
     }
 
     #[test]
     fn shares_are_the_scarcer_of_what_is_declared() {
-        assert_eq!(room(&rooms(None, None)), FreeCapacity::with_slots(4));
-        assert_eq!(room(&rooms(Some(8), None)).shares, Some(8));
-        assert_eq!(room(&rooms(Some(8), Some(6 * 1024))).shares, Some(3));
+        assert_eq!(reserved_capacity(&slot_pool(None, None)), FreeCapacity::with_slots(4));
+        assert_eq!(reserved_capacity(&slot_pool(Some(8), None)).shares, Some(8));
+        assert_eq!(reserved_capacity(&slot_pool(Some(8), Some(6 * 1024))).shares, Some(3));
     }
 
     #[test]
     fn what_runs_uses_slots_and_shares() {
-        let rooms = rooms(Some(5), None);
-        let mut reservation = reserved(&rooms).expect("all is free");
+        let rooms = slot_pool(Some(5), None);
+        let mut reservation = try_reservation(&rooms).expect("all is free");
         assert!(!reservation.fits(SizeClass(2)));
         let big = reservation.take(SizeClass(1));
         assert!(!reservation.fits(SizeClass(1)) && !reservation.fits(SizeClass::SOLO));
         let small = reservation.take(SizeClass(0));
         assert!(!reservation.fits(SizeClass(0)), "no share is left");
         drop(reservation);
-        assert!(reserved(&rooms).is_none());
-        assert_eq!(rooms.free(), 2);
+        assert!(try_reservation(&rooms).is_none());
+        assert_eq!(rooms.free_slots(), 2);
         drop(big);
-        assert_eq!(room(&rooms), FreeCapacity { slots: 3, shares: Some(4), idle: false });
+        assert_eq!(reserved_capacity(&rooms), FreeCapacity { slots: 3, shares: Some(4), idle: false });
         drop(small);
-        assert_eq!(room(&rooms), FreeCapacity { slots: 4, shares: Some(5), idle: true });
+        assert_eq!(reserved_capacity(&rooms), FreeCapacity { slots: 4, shares: Some(5), idle: true });
     }
 
     #[test]
     fn what_runs_alone_needs_an_idle_worker_and_keeps_it() {
-        let rooms = rooms(None, None);
-        let small = reserved(&rooms).expect("all is free").take(SizeClass(0));
-        assert!(rooms.seat(SizeClass::SOLO).now_or_never().is_none());
+        let rooms = slot_pool(None, None);
+        let small = try_reservation(&rooms).expect("all is free").take(SizeClass(0));
+        assert!(rooms.acquire(SizeClass::SOLO).now_or_never().is_none());
         drop(small);
-        let solo = rooms.seat(SizeClass::SOLO).now_or_never().expect("it is idle");
-        assert!(reserved(&rooms).is_none());
-        assert!(rooms.seat(SizeClass(0)).now_or_never().is_none());
-        assert_eq!(rooms.free(), 0);
+        let solo = rooms.acquire(SizeClass::SOLO).now_or_never().expect("it is idle");
+        assert!(try_reservation(&rooms).is_none());
+        assert!(rooms.acquire(SizeClass(0)).now_or_never().is_none());
+        assert_eq!(rooms.free_slots(), 0);
         drop(solo);
-        assert_eq!(rooms.free(), 4);
+        assert_eq!(rooms.free_slots(), 4);
     }
 
     #[test]
     fn what_was_told_to_run_comes_before_new_work() {
-        let rooms = rooms(None, None);
-        let reservation = reserved(&rooms).expect("all is free");
-        let mut waiting = Box::pin(rooms.seat(SizeClass(0)));
+        let rooms = slot_pool(None, None);
+        let reservation = try_reservation(&rooms).expect("all is free");
+        let mut waiting = Box::pin(rooms.acquire(SizeClass(0)));
         assert!(waiting.as_mut().now_or_never().is_none(), "a pull has it all");
         drop(reservation);
-        assert!(reserved(&rooms).is_none());
+        assert!(try_reservation(&rooms).is_none());
         let seat = waiting.now_or_never().expect("it is free");
-        assert!(reserved(&rooms).is_some());
+        assert!(try_reservation(&rooms).is_some());
         drop(seat);
     }
 }

@@ -15,42 +15,42 @@ use rollout_protocol::spec::trial::TrialRef;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use crate::backoff::{Outage, chain};
+use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobStore, StoreError};
 
 /// What a trial runs under.
 #[derive(Debug, Clone)]
-pub(super) struct Resolved {
+pub(super) struct TrialSpecs {
     pub(super) settings: Arc<TrialSettings>,
     pub(super) agent: Arc<AgentSpec>,
     pub(super) task: Arc<TaskSpec>,
 }
 
 #[derive(Debug)]
-pub(super) struct Documents {
+pub(super) struct SpecCache {
     store: Arc<dyn BlobStore>,
-    settings: Cache<TrialSettings>,
-    agents: Cache<AgentSpec>,
-    tasks: Cache<TaskSpec>,
-    evals: Cache<EvalSpec>,
-    ideas: Cache<IdeasSpec>,
+    settings: TypedSpecCache<TrialSettings>,
+    agents: TypedSpecCache<AgentSpec>,
+    tasks: TypedSpecCache<TaskSpec>,
+    evals: TypedSpecCache<EvalSpec>,
+    ideas: TypedSpecCache<IdeasSpec>,
 }
 
-impl Documents {
+impl SpecCache {
     pub(super) fn new(store: Arc<dyn BlobStore>) -> Self {
         Self {
             store,
-            settings: Cache::new(),
-            agents: Cache::new(),
-            tasks: Cache::new(),
-            evals: Cache::new(),
-            ideas: Cache::new(),
+            settings: TypedSpecCache::new(),
+            agents: TypedSpecCache::new(),
+            tasks: TypedSpecCache::new(),
+            evals: TypedSpecCache::new(),
+            ideas: TypedSpecCache::new(),
         }
     }
 
     /// The documents a trial names, if all are in memory.
-    pub(super) fn cached(&self, trial: &TrialRef) -> Option<Resolved> {
-        Some(Resolved {
+    pub(super) fn cached(&self, trial: &TrialRef) -> Option<TrialSpecs> {
+        Some(TrialSpecs {
             settings: self.settings.cached(&trial.settings)?,
             agent: self.agents.cached(&trial.agent)?,
             task: self.tasks.cached(&trial.task)?,
@@ -64,10 +64,10 @@ impl Documents {
     pub(super) async fn get(
         &self,
         trial: &TrialRef,
-        outage: &Outage,
-    ) -> Result<Resolved, TrialError> {
+        outage: &OutageLog,
+    ) -> Result<TrialSpecs, TrialError> {
         let store = &*self.store;
-        Ok(Resolved {
+        Ok(TrialSpecs {
             settings: self.settings.get(store, outage, trial.settings).await?,
             agent: self.agents.get(store, outage, trial.agent).await?,
             task: self.tasks.get(store, outage, trial.task).await?,
@@ -81,7 +81,7 @@ impl Documents {
     pub(super) async fn eval(
         &self,
         spec: Digest,
-        outage: &Outage,
+        outage: &OutageLog,
     ) -> Result<Arc<EvalSpec>, TrialError> {
         self.evals.get(&*self.store, outage, spec).await
     }
@@ -93,7 +93,7 @@ impl Documents {
     pub(super) async fn ideas(
         &self,
         spec: Digest,
-        outage: &Outage,
+        outage: &OutageLog,
     ) -> Result<Arc<IdeasSpec>, TrialError> {
         self.ideas.get(&*self.store, outage, spec).await
     }
@@ -101,24 +101,24 @@ impl Documents {
 
 /// Documents of one kind; the least recently used go first.
 #[derive(Debug)]
-struct Cache<T>(Mutex<Entries<T>>);
+struct TypedSpecCache<T>(Mutex<CachedSpecs<T>>);
 
 #[derive(Debug)]
-struct Entries<T> {
-    known: LruCache<Digest, Entry<T>>,
+struct CachedSpecs<T> {
+    known: LruCache<Digest, CachedSpec<T>>,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct CachedSpec<T> {
     document: Arc<OnceCell<Arc<T>>>,
     /// Of its text; 0 while it is being fetched.
     bytes: u64,
 }
 
-impl<T: DeserializeOwned> Cache<T> {
+impl<T: DeserializeOwned> TypedSpecCache<T> {
     fn new() -> Self {
-        Self(Mutex::new(Entries { known: LruCache::unbounded(), bytes: 0 }))
+        Self(Mutex::new(CachedSpecs { known: LruCache::unbounded(), bytes: 0 }))
     }
 
     fn cached(&self, digest: &Digest) -> Option<Arc<T>> {
@@ -129,17 +129,17 @@ impl<T: DeserializeOwned> Cache<T> {
     async fn get(
         &self,
         store: &dyn BlobStore,
-        outage: &Outage,
+        outage: &OutageLog,
         digest: Digest,
     ) -> Result<Arc<T>, TrialError> {
         let cell = {
             let mut entries = self.entries();
-            let fresh = || Entry { document: Arc::default(), bytes: 0 };
+            let fresh = || CachedSpec { document: Arc::default(), bytes: 0 };
             entries.known.get_or_insert(digest, fresh).document.clone()
         };
         let fetched = cell.get_or_try_init(async || {
             let (document, bytes) = fetch(store, outage, digest).await?;
-            self.keep(digest, bytes);
+            self.record_size(digest, bytes);
             Ok(Arc::new(document))
         });
         let fetched = fetched.await.cloned();
@@ -152,7 +152,7 @@ impl<T: DeserializeOwned> Cache<T> {
     }
 
     /// Notes the size of a document and makes room for it.
-    fn keep(&self, digest: Digest, bytes: u64) {
+    fn record_size(&self, digest: Digest, bytes: u64) {
         let mut entries = self.entries();
         let Some(entry) = entries.known.get_mut(&digest) else { return };
         let former = std::mem::replace(&mut entry.bytes, bytes);
@@ -164,35 +164,35 @@ impl<T: DeserializeOwned> Cache<T> {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries<T>> {
+    fn entries(&self) -> MutexGuard<'_, CachedSpecs<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 async fn fetch<T: DeserializeOwned>(
     store: &dyn BlobStore,
-    outage: &Outage,
+    outage: &OutageLog,
     digest: Digest,
 ) -> Result<(T, u64), TrialError> {
-    let mut patience = outage.patience();
+    let mut patience = outage.backoff();
     let bytes = loop {
         match store.get_bytes(&digest, limits::DOCUMENT_BYTES).await {
             Ok(bytes) => break bytes,
-            Err(error) if error.is_transient() => patience.failed(&error).await,
-            Err(error) => return Err(unreadable(&error)),
+            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+            Err(error) => return Err(unreadable_error(&error)),
         }
     };
-    patience.works();
+    patience.succeeded();
     match serde_json::from_slice(&bytes) {
         Ok(document) => Ok((document, bytes.len() as u64)),
-        Err(error) => Err(unreadable(&StoreError::Json {
+        Err(error) => Err(unreadable_error(&StoreError::Json {
             what: format!("{digest}, read as {}", std::any::type_name::<T>()),
             source: error,
         })),
     }
 }
 
-fn unreadable(error: &StoreError) -> TrialError {
+fn unreadable_error(error: &StoreError) -> TrialError {
     // Another worker may see what this one does not; nobody can read what is damaged.
     let retry = match error {
         StoreError::Missing { .. } => RetryClass::Transient,
@@ -203,6 +203,6 @@ fn unreadable(error: &StoreError) -> TrialError {
         ErrorCode::STORE_FAILED,
         ErrorClass::Infrastructure,
         retry,
-        format!("what is to be run cannot be read: {}", chain(error)),
+        format!("what is to be run cannot be read: {}", error_chain(error)),
     )
 }

@@ -12,45 +12,45 @@ use rollout_protocol::wire::report::ReportBody;
 use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::mpsc;
 
-use super::Shared;
-use super::claim::{PAUSE, ask, words};
+use super::WorkerShared;
+use super::claim::{CLAIM_RETRY_PAUSE, request_answer, claim_message};
 use super::execution::Execution;
-use super::report::Outgoing;
-use crate::work::eval::Tickets;
+use super::report::OutgoingReport;
+use crate::work::eval::StagePermits;
 
 /// Stages that ended and whose tickets are to be given back.
-pub(super) type Over = (Arc<Execution>, EvalStage);
+pub(super) type EndedStage = (Arc<Execution>, EvalStage);
 
 /// The tickets of one execution.
 #[derive(Debug)]
-pub(super) struct Holder {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ExecutionStagePermits {
+    pub(super) shared: Arc<WorkerShared>,
     pub(super) execution: Arc<Execution>,
 }
 
 #[async_trait]
-impl Tickets for Holder {
-    async fn begin(&self, stage: EvalStage) {
+impl StagePermits for ExecutionStagePermits {
+    async fn acquire(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
         if execution.offer.pacing.tickets.requires(stage) {
             let waiting = StageProgress { stage, step: StageStep::Waiting };
-            execution.reached(waiting);
+            execution.set_stage(waiting);
             // Only who is known to run gets a ticket: that of one that is lost comes back.
-            if execution.announce() {
-                let report = execution.report(&shared.config.worker, ReportBody::Started);
-                shared.outbox.push(Outgoing::first(report));
+            if execution.mark_announced() {
+                let report = execution.new_report(&shared.config.worker, ReportBody::Started);
+                shared.outbox.push(OutgoingReport::intermediate(report));
             }
             // A question that is given up is never answered after that: whoever asks has none.
-            while ask(shared, &question(shared, execution, waiting)).await != ClaimAnswer::Run {
-                tokio::time::sleep(PAUSE).await;
+            while request_answer(shared, &stage_claim(shared, execution, waiting)).await != ClaimAnswer::Run {
+                tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
         }
-        execution.reached(StageProgress { stage, step: StageStep::Running });
+        execution.set_stage(StageProgress { stage, step: StageStep::Running });
     }
 
-    fn end(&self, stage: EvalStage) {
+    fn release(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
-        execution.reached(StageProgress { stage, step: StageStep::Over });
+        execution.set_stage(StageProgress { stage, step: StageStep::Over });
         if execution.offer.pacing.tickets.requires(stage) {
             // A worker that ends reports all its executions, or nobody hears of them any more.
             let _ends = shared.over.send((execution.clone(), stage));
@@ -59,28 +59,28 @@ impl Tickets for Holder {
 }
 
 /// Gives tickets back, for ever.
-pub(super) async fn give_back(
-    shared: Arc<Shared>,
-    mut over: mpsc::UnboundedReceiver<Over>,
+pub(super) async fn return_permits(
+    shared: Arc<WorkerShared>,
+    mut over: mpsc::UnboundedReceiver<EndedStage>,
 ) -> Infallible {
     let mut telling = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some((execution, stage)) = over.recv() => telling.push(tell(&shared, execution, stage)),
+            Some((execution, stage)) = over.recv() => telling.push(return_permit(&shared, execution, stage)),
             Some(()) = telling.next(), if !telling.is_empty() => {}
         }
     }
 }
 
 /// Tells until it is heard. Nobody has to hear it when the execution is reported.
-async fn tell(shared: &Shared, execution: Arc<Execution>, stage: EvalStage) {
-    let over = question(shared, &execution, StageProgress { stage, step: StageStep::Over });
+async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, stage: EvalStage) {
+    let over = stage_claim(shared, &execution, StageProgress { stage, step: StageStep::Over });
     tokio::select! {
-        _heard = ask(shared, &over) => {}
-        () = shared.registry.removed(&execution) => {}
+        _heard = request_answer(shared, &over) => {}
+        () = shared.registry.wait_until_removed(&execution) => {}
     }
 }
 
-fn question(shared: &Shared, execution: &Execution, mark: StageProgress) -> Claim {
-    Claim { stage: Some(mark), ..words(shared, execution) }
+fn stage_claim(shared: &WorkerShared, execution: &Execution, mark: StageProgress) -> Claim {
+    Claim { stage: Some(mark), ..claim_message(shared, execution) }
 }

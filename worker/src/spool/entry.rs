@@ -16,7 +16,7 @@ use crate::digest_line;
 use crate::executor::{FileRole, RecordWithFiles as _};
 
 /// Name of the file that makes an entry whole.
-pub(super) const FILE: &str = "entry.json";
+pub(super) const ENTRY_FILE: &str = "entry.json";
 
 /// One finished execution that lies in the spool until its report is acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl SpoolEntry {
     pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> ExecutionRecord {
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
-            record.put(file.role.clone(), blob);
+            record.attach(file.role.clone(), blob);
         }
         record
     }
@@ -93,7 +93,7 @@ impl SpoolEntry {
     }
 
     /// The first file whose stored content is not what was written, and the content's digest.
-    pub(super) fn changed(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
+    pub(super) fn find_changed_file(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
         let files = self.files.iter().zip(blobs).enumerate();
         let changed =
             |file: &SpoolFile, blob: &BlobRef| file.digest.is_some_and(|d| d != blob.digest);
@@ -102,7 +102,7 @@ impl SpoolEntry {
     }
 
     /// How a hello shows it.
-    pub(super) fn line(&self) -> ActiveExecution {
+    pub(super) fn heartbeat_entry(&self) -> ActiveExecution {
         let (run, item, try_id, exec) = self.record.ids();
         let phase = Phase::Teardown;
         ActiveExecution { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
@@ -113,7 +113,7 @@ impl SpoolEntry {
     /// # Errors
     /// The system's, or that it is not an entry this version can read.
     pub(super) fn read(dir: &Path) -> io::Result<Option<Self>> {
-        let bytes = match fs::read(dir.join(FILE)) {
+        let bytes = match fs::read(dir.join(ENTRY_FILE)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -11,7 +11,7 @@
 //! by their execution.
 
 mod entry;
-mod keep;
+mod persist;
 mod publish;
 mod recover;
 mod scratch;
@@ -28,17 +28,17 @@ use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
 pub(crate) use self::publish::publish;
-pub use self::publish::{failed_report, report_of};
-pub(crate) use self::recover::unsayable;
-pub use self::recover::{RecoverError, Recovered, Recovery, recover};
+pub use self::publish::{failed_report, result_report};
+pub(crate) use self::recover::unpublishable_error;
+pub use self::recover::{RecoverError, RecoverySummary, Recovery, recover};
 pub use self::scratch::ScratchMark;
 use crate::executor::Finished;
 use crate::supervise;
 
 /// Name of the directory of spooled executions in a worker directory.
-const SPOOL: &str = "spool";
+const SPOOL_DIR: &str = "spool";
 /// Name of the directory of scratch directories in a worker directory.
-const SCRATCH: &str = "scratch";
+const SCRATCH_DIR: &str = "scratch";
 
 /// The finished executions of a live worker that are not reported yet.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Spool {
 
     /// Where an execution may write.
     pub(crate) fn scratch(&self, exec: ExecId) -> PathBuf {
-        self.worker_dir.join(SCRATCH).join(exec.to_string())
+        self.worker_dir.join(SCRATCH_DIR).join(exec.to_string())
     }
 
     /// Bytes that wait to be reported.
@@ -64,16 +64,16 @@ impl Spool {
 
     /// Makes a finished execution durable and removes its scratch directory; `marker` tells whether a
     /// result marker is written later. May be tried again.
-    pub(crate) async fn keep(&self, finished: &Finished, marker: bool) -> io::Result<SpoolEntry> {
+    pub(crate) async fn persist(&self, finished: &Finished, marker: bool) -> io::Result<SpoolEntry> {
         let (worker_dir, finished) = (self.worker_dir.clone(), finished.clone());
-        let keep = move || keep::keep(&worker_dir, finished, marker);
+        let keep = move || persist::persist(&worker_dir, finished, marker);
         let entry = supervise::blocking(keep).await?;
         self.bytes.fetch_add(entry.bytes, Ordering::Relaxed);
         Ok(entry)
     }
 
     /// Forgets an execution whose report is acknowledged.
-    pub(crate) async fn forget(&self, entry: SpoolEntry) {
+    pub(crate) async fn remove(&self, entry: SpoolEntry) {
         let SpoolEntry { dir, bytes, .. } = entry;
         supervise::blocking(move || discard(&dir)).await;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -10,21 +10,21 @@ use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
 use super::entry::SpoolEntry;
-use crate::backoff::{Outage, chain};
+use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobStore, BlobContent, StoreError, put_json};
 
 /// Stores a spooled execution, for as long as the store needs, and returns its report. What the
 /// store will never take is reported as a failure of the infrastructure.
-pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, entry: &SpoolEntry) -> Report {
-    let mut patience = outage.patience();
+pub(crate) async fn publish(store: &dyn BlobStore, outage: &OutageLog, entry: &SpoolEntry) -> Report {
+    let mut patience = outage.backoff();
     loop {
         match store_once(store, entry).await {
             Ok(report) => {
-                patience.works();
+                patience.succeeded();
                 return report;
             }
-            Err(error) if error.is_transient() => patience.failed(&error).await,
-            Err(error) => return unstorable(entry, &chain(&error)),
+            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+            Err(error) => return unstorable_report(entry, &error_chain(&error)),
         }
     }
 }
@@ -33,9 +33,9 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
     let files = entry.files.iter().enumerate();
     let contents = files.map(|(index, file)| BlobContent::File(entry.file(index), file.media_type));
     let blobs = store.put_many(contents.collect()).await?;
-    if let Some((file, found)) = entry.changed(&blobs) {
+    if let Some((file, found)) = entry.find_changed_file(&blobs) {
         let file = file.display();
-        return Ok(unstorable(
+        return Ok(unstorable_report(
             entry,
             &format!("{file} changed on disk, its digest is {found} now"),
         ));
@@ -46,7 +46,7 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
         put_marker(store, &record, &blob).await?;
     }
     Ok(match entry.stopped {
-        None => report_of(&record, blob),
+        None => result_report(&record, blob),
         Some(phase) => record.report(ReportBody::Lost {
             reason: LostReason::Stopped,
             phase: Some(phase),
@@ -68,7 +68,7 @@ async fn put_marker(
     Ok(())
 }
 
-fn unstorable(entry: &SpoolEntry, reason: &str) -> Report {
+fn unstorable_report(entry: &SpoolEntry, reason: &str) -> Report {
     let record = &entry.record;
     let message = format!("the result could not be stored: {reason}");
     let (.., exec) = record.ids();
@@ -85,7 +85,7 @@ fn unstorable(entry: &SpoolEntry, reason: &str) -> Report {
 }
 
 /// The report of an execution with a verdict, made from its record in the store.
-pub fn report_of(record: &ExecutionRecord, blob: BlobRef) -> Report {
+pub fn result_report(record: &ExecutionRecord, blob: BlobRef) -> Report {
     record.report(ReportBody::Result(Box::new(ResultBody {
         verdict: record.verdict(),
         durations: record.durations().clone(),

@@ -15,20 +15,20 @@ use rollout_protocol::wire::report::Report;
 
 use super::entry::SpoolEntry;
 use super::publish::{failed_report, publish};
-use super::{SCRATCH, SPOOL, ScratchMark, discard};
-use crate::backoff::Outage;
+use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
+use crate::backoff::OutageLog;
 use crate::queue::traits::WorkSource;
 use crate::store::BlobStore;
 use crate::supervise;
 
 /// Executions whose files are stored at the same time.
-const AT_ONCE: usize = 8;
+const CONCURRENT_STORES: usize = 8;
 /// Reports that are said at once, if as many are ready.
-const REPORTS_AT_ONCE: usize = 256;
+const REPORT_BATCH_SIZE: usize = 256;
 
 /// What became of the executions of a dead worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoverySummary {
     /// Finished ones that were stored and reported.
     pub published: usize,
     /// Unfinished ones that were reported lost.
@@ -59,7 +59,7 @@ pub async fn recover(
     reason: LostReason,
     store: Arc<dyn BlobStore>,
     source: Arc<dyn WorkSource>,
-) -> Result<Recovered, RecoverError> {
+) -> Result<RecoverySummary, RecoverError> {
     Ok(Recovery::read(worker_dir, run).await?.publish(reason, &*store, &*source, |_| {}).await)
 }
 
@@ -81,12 +81,12 @@ impl Recovery {
     /// [`RecoverError`].
     pub async fn read(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
         let dir = worker_dir.to_owned();
-        supervise::blocking(move || Self::read_now(&dir, run)).await
+        supervise::blocking(move || Self::read_blocking(&dir, run)).await
     }
 
     /// Its finished executions, for hellos: they are not to be run again.
     pub fn finished(&self) -> Vec<ActiveExecution> {
-        self.entries.iter().map(SpoolEntry::line).collect()
+        self.entries.iter().map(SpoolEntry::heartbeat_entry).collect()
     }
 
     /// Reports the unfinished executions lost for `reason`, which are waited for, then stores and
@@ -101,35 +101,35 @@ impl Recovery {
         store: &dyn BlobStore,
         source: &dyn WorkSource,
         mut said: impl FnMut(ExecId),
-    ) -> Recovered {
+    ) -> RecoverySummary {
         let counts =
-            Recovered { published: self.entries.len(), lost: self.lost.len(), left: self.left };
-        remove(self.litter).await;
+            RecoverySummary { published: self.entries.len(), lost: self.lost.len(), left: self.left };
+        remove_directories(self.litter).await;
         let (lost, dirs): (Vec<_>, Vec<_>) =
-            self.lost.into_iter().map(|(mark, dir)| (mark.lost(reason), dir)).unzip();
-        report(source, lost).await;
-        remove(dirs).await;
-        let outage = &Outage::new("the blob store");
+            self.lost.into_iter().map(|(mark, dir)| (mark.lost_report(reason), dir)).unzip();
+        send_reports(source, lost).await;
+        remove_directories(dirs).await;
+        let outage = &OutageLog::new("the blob store");
         let publishing: Vec<_> = (self.entries.into_iter())
             .map(|entry| async move { (publish(store, outage, &entry).await, entry.dir) })
             .collect();
-        let stored = stream::iter(publishing).buffer_unordered(AT_ONCE);
-        let mut stored = std::pin::pin!(stored.ready_chunks(REPORTS_AT_ONCE));
+        let stored = stream::iter(publishing).buffer_unordered(CONCURRENT_STORES);
+        let mut stored = std::pin::pin!(stored.ready_chunks(REPORT_BATCH_SIZE));
         while let Some(stored) = stored.next().await {
             let (reports, dirs): (Vec<_>, Vec<_>) = stored.into_iter().unzip();
             let execs: Vec<ExecId> = reports.iter().map(|report| report.exec).collect();
-            report(source, reports).await;
-            remove(dirs).await;
+            send_reports(source, reports).await;
+            remove_directories(dirs).await;
             execs.into_iter().for_each(&mut said);
         }
         counts
     }
 
-    fn read_now(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
+    fn read_blocking(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
         let mut found = Self::default();
         let wanted = |of: RunId| run.is_none_or(|run| run == of);
         let mut finished: Vec<ExecId> = Vec::new();
-        for dir in directories(&worker_dir.join(SPOOL))? {
+        for dir in directories(&worker_dir.join(SPOOL_DIR))? {
             match SpoolEntry::read(&dir) {
                 // Its scratch directory is still there, and tells whose it was.
                 Ok(None) => found.litter.push(dir),
@@ -144,12 +144,12 @@ impl Recovery {
                 }
                 Err(error) => {
                     tracing::error!("left as it is: {}: {error}", dir.display());
-                    finished.extend(named_by(&dir));
+                    finished.extend(parse_exec_id(&dir));
                     found.left += 1;
                 }
             }
         }
-        for dir in directories(&worker_dir.join(SCRATCH))? {
+        for dir in directories(&worker_dir.join(SCRATCH_DIR))? {
             match ScratchMark::read(&dir) {
                 Some(mark) if finished.contains(&mark.exec) => found.litter.push(dir),
                 Some(mark) if wanted(mark.run) => found.lost.push((mark, dir)),
@@ -161,14 +161,14 @@ impl Recovery {
     }
 }
 
-async fn remove(dirs: Vec<PathBuf>) {
+async fn remove_directories(dirs: Vec<PathBuf>) {
     if !dirs.is_empty() {
         supervise::blocking(move || dirs.iter().for_each(|dir| discard(dir))).await;
     }
 }
 
 /// The execution whose directory it is.
-fn named_by(dir: &Path) -> Option<ExecId> {
+fn parse_exec_id(dir: &Path) -> Option<ExecId> {
     dir.file_name()?.to_str()?.parse().ok()
 }
 
@@ -188,9 +188,9 @@ fn directories(path: &Path) -> Result<Vec<PathBuf>, RecoverError> {
 }
 
 /// Says reports until each is acknowledged.
-async fn report(source: &dyn WorkSource, mut reports: Vec<Report>) {
-    let outage = Outage::new("the queue");
-    let mut patience = outage.patience();
+async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
+    let outage = OutageLog::new("the queue");
+    let mut patience = outage.backoff();
     while !reports.is_empty() {
         match source.report(reports.clone()).await {
             Ok(answers) => {
@@ -204,22 +204,22 @@ async fn report(source: &dyn WorkSource, mut reports: Vec<Report>) {
                             full = Some(refused);
                         }
                         Err(refused @ PublishError::TooLarge { .. }) => {
-                            reports.push(failed_report(report, unsayable(&refused)));
+                            reports.push(failed_report(report, unpublishable_error(&refused)));
                         }
                     }
                 }
                 match full {
-                    Some(refused) => patience.failed(&refused).await,
-                    None => patience.works(),
+                    Some(refused) => patience.wait_after_failure(&refused).await,
+                    None => patience.succeeded(),
                 }
             }
-            Err(error) => patience.failed(&error).await,
+            Err(error) => patience.wait_after_failure(&error).await,
         }
     }
 }
 
 /// What is reported in the place of a report that is too large.
-pub(crate) fn unsayable(refused: &PublishError) -> TrialError {
+pub(crate) fn unpublishable_error(refused: &PublishError) -> TrialError {
     let message = format!("the report could not be published: {refused}");
     TrialError::new(
         ErrorType::InternalError,

@@ -14,7 +14,7 @@ use crate::executor::ExecutionContext;
 use crate::supervise;
 
 /// Name of the file with the mark.
-const FILE: &str = "execution.json";
+const MARK_FILE: &str = "execution.json";
 
 /// Whose a scratch directory is: an execution that may have an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,16 +45,16 @@ impl ScratchMark {
         }
         let unready = scratch.join("execution.json.new");
         fs::write(&unready, serde_json::to_vec(self)?)?;
-        fs::rename(unready, scratch.join(FILE))
+        fs::rename(unready, scratch.join(MARK_FILE))
     }
 
     /// The mark of a scratch directory, if it has one that can be read.
     pub fn read(scratch: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(scratch.join(FILE)).ok()?).ok()
+        serde_json::from_slice(&fs::read(scratch.join(MARK_FILE)).ok()?).ok()
     }
 
     /// What is to be said of the execution when its worker is dead.
-    pub fn lost(self, reason: LostReason) -> Report {
+    pub fn lost_report(self, reason: LostReason) -> Report {
         Report {
             run: self.run,
             item: self.item,

@@ -21,32 +21,32 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
-use super::keep::plan;
+use super::persist::persist_plan;
 use super::*;
 use crate::environment::{EnvironmentLabels, Owner};
-use crate::executor::{Counts, ExecutionContext, FileRole, OwnSlot, PhaseSink, RecordFile};
-use crate::queue::traits::{Contact, QueueError, WorkSource};
+use crate::executor::{ArchiveCounts, ExecutionContext, FileRole, DedicatedSlot, PhaseSink, RecordFile};
+use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
-use crate::testing::{FaultyStore, Sample, passed};
+use crate::testing::{FaultyStore, SampleRun, passed_trial};
 use crate::work::trial::TrialContext;
 
 const REASON: LostReason = LostReason::WorkerDied;
 
 /// A queue that only takes reports.
 #[derive(Debug, Default)]
-struct Reports {
+struct RecordingSource {
     heard: Mutex<Vec<Report>>,
     full: Mutex<usize>,
 }
 
-impl Reports {
-    fn heard(&self) -> Vec<Report> {
+impl RecordingSource {
+    fn recorded_reports(&self) -> Vec<Report> {
         self.heard.lock().unwrap().clone()
     }
 }
 
 #[async_trait]
-impl WorkSource for Reports {
+impl WorkSource for RecordingSource {
     async fn pull(&self, _: FreeCapacity, _: Duration) -> Result<Vec<Delivery>, QueueError> {
         unreachable!("recovery takes no work")
     }
@@ -62,7 +62,7 @@ impl WorkSource for Reports {
     async fn claim(&self, _: Claim) -> Result<ClaimAnswer, QueueError> {
         unreachable!("recovery runs nothing")
     }
-    async fn shown(&self, _: &Claim) -> Result<bool, QueueError> {
+    async fn is_contested(&self, _: &Claim) -> Result<bool, QueueError> {
         unreachable!("recovery runs nothing")
     }
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
@@ -77,10 +77,10 @@ impl WorkSource for Reports {
         });
         Ok(answers.collect())
     }
-    async fn hello(&self, _: Heartbeat) -> Result<(), QueueError> {
+    async fn heartbeat(&self, _: Heartbeat) -> Result<(), QueueError> {
         unreachable!("recovery is no worker")
     }
-    fn contact(&self) -> watch::Receiver<Contact> {
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
         unreachable!("recovery asks nobody")
     }
 
@@ -90,26 +90,26 @@ impl WorkSource for Reports {
 }
 
 #[derive(Debug)]
-struct Nobody;
+struct NoopPhaseSink;
 
-impl PhaseSink for Nobody {
+impl PhaseSink for NoopPhaseSink {
     fn entered(&self, _: rollout_protocol::phase::Phase) {}
 }
 
-struct Scene {
+struct SpoolFixture {
     dir: TempDir,
     store: Arc<FaultyStore>,
-    queue: Arc<Reports>,
+    queue: Arc<RecordingSource>,
     context: TrialContext,
 }
 
-impl Scene {
+impl SpoolFixture {
     /// An execution with a scratch directory, two captured files and some litter.
     async fn new() -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
-        let offer = Sample::store(store.inner()).offer(3, TryId::first(1));
+        let offer = SampleRun::store(store.inner()).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);
         let worker: WorkerId = "dead".parse().unwrap();
         let OfferedWork::Trial(trial) = offer.work else { unreachable!("samples are trials") };
@@ -121,8 +121,8 @@ impl Scene {
             spec: offer.spec,
             scratch: Spool::new(dir.path().to_owned()).scratch(exec),
             stop: watch::channel(None).1,
-            phases: Arc::new(Nobody),
-            slot: Arc::new(OwnSlot),
+            phases: Arc::new(NoopPhaseSink),
+            slot: Arc::new(DedicatedSlot),
             max_park: Duration::ZERO,
         };
         let context = TrialContext {
@@ -143,16 +143,16 @@ impl Scene {
 
     fn finished(&self) -> Finished {
         let scratch = &self.context.execution.scratch;
-        let mut finished = passed(&self.context);
+        let mut finished = passed_trial(&self.context);
         let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
         let output = RecordFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
-        let role = FileRole::Logs(Counts { entries: 1, skipped: 2, truncated: false });
+        let role = FileRole::Logs(ArchiveCounts { entries: 1, skipped: 2, truncated: false });
         let logs = RecordFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
         finished.files = vec![output, logs];
-        finished.of_any_kind()
+        finished.into_any_kind()
     }
 
-    async fn recover(&self) -> Recovered {
+    async fn recover(&self) -> RecoverySummary {
         let (store, queue) = (self.store.clone(), self.queue.clone());
         recover(self.dir.path(), None, REASON, store, queue).await.unwrap()
     }
@@ -187,16 +187,16 @@ impl Scene {
 #[tokio::test]
 async fn a_death_between_any_two_steps_loses_no_finished_record() {
     let steps = {
-        let scene = Scene::new().await;
-        plan(scene.dir.path(), scene.finished(), true).unwrap().1.len()
+        let scene = SpoolFixture::new().await;
+        persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len()
     };
     let (mut published, mut lost) = (0, 0);
     for done in 0..=steps {
-        let scene = Scene::new().await;
-        let (_, planned) = plan(scene.dir.path(), scene.finished(), true).unwrap();
+        let scene = SpoolFixture::new().await;
+        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).unwrap();
         planned.iter().take(done).for_each(|step| step.perform().unwrap());
         let recovered = scene.recover().await;
-        let heard = scene.queue.heard();
+        let heard = scene.queue.recorded_reports();
         assert_eq!((heard.len(), recovered.left), (1, 0), "after {done} steps");
         if recovered.published == 1 {
             scene.assert_published(&heard[0]).await;
@@ -210,25 +210,25 @@ async fn a_death_between_any_two_steps_loses_no_finished_record() {
             lost += 1;
         }
         assert!(scene.is_clean(), "after {done} steps");
-        assert_eq!(scene.recover().await, Recovered::default());
+        assert_eq!(scene.recover().await, RecoverySummary::default());
     }
     assert!(lost > 0 && published >= 3, "{lost} lost, {published} published");
 }
 
 #[tokio::test]
 async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
-    let scene = Scene::new().await;
-    let steps = plan(scene.dir.path(), scene.finished(), true).unwrap().1.len();
+    let scene = SpoolFixture::new().await;
+    let steps = persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len();
     for failed_after in 0..steps {
-        let scene = Scene::new().await;
-        let (_, planned) = plan(scene.dir.path(), scene.finished(), true).unwrap();
+        let scene = SpoolFixture::new().await;
+        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).unwrap();
         planned.iter().take(failed_after).for_each(|step| step.perform().unwrap());
         let spool = Spool::new(scene.dir.path().to_owned());
-        let kept = spool.keep(&scene.finished(), true).await.unwrap();
+        let kept = spool.persist(&scene.finished(), true).await.unwrap();
         assert!(spool.bytes() > 30, "{}", spool.bytes());
-        let outage = crate::backoff::Outage::new("store");
+        let outage = crate::backoff::OutageLog::new("store");
         scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
-        spool.forget(kept).await;
+        spool.remove(kept).await;
         assert_eq!(spool.bytes(), 0);
         assert!(scene.is_clean());
     }
@@ -237,14 +237,14 @@ async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
 #[tokio::test(start_paused = true)]
 async fn a_death_at_any_call_of_the_store_only_repeats() {
     for calls in 0..6 {
-        let scene = Scene::new().await;
-        Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
-        scene.store.fail_after(Some(calls));
+        let scene = SpoolFixture::new().await;
+        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+        scene.store.fail_after_calls(Some(calls));
         let dies = tokio::time::timeout(Duration::from_secs(60), scene.recover()).await;
-        scene.store.fail_after(None);
+        scene.store.fail_after_calls(None);
         assert_eq!(dies.is_err(), calls < 4, "two files, a record and a marker");
         scene.recover().await;
-        let heard = scene.queue.heard();
+        let heard = scene.queue.recorded_reports();
         assert_eq!(heard.len(), 1);
         scene.assert_published(&heard[0]).await;
         assert!(scene.is_clean());
@@ -254,15 +254,15 @@ async fn a_death_at_any_call_of_the_store_only_repeats() {
 #[tokio::test]
 async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
     for file in ["0", "1"] {
-        let scene = Scene::new().await;
-        Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
+        let scene = SpoolFixture::new().await;
+        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
         let exec = scene.context.execution.labels.exec.to_string();
         let path = scene.dir.path().join("spool").join(exec).join(file);
         let mut bytes = fs::read(&path).unwrap();
         bytes[3] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(scene.recover().await.published, 1);
-        let heard = scene.queue.heard();
+        let heard = scene.queue.recorded_reports();
         let ReportBody::Result(body) = &heard[0].body else { panic!("{heard:?}") };
         let error = body.verdict.error.as_ref().expect("an error");
         assert!(error.is_retryable() && error.message.contains("changed on disk"), "{error:?}");
@@ -274,8 +274,8 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
 
 #[tokio::test]
 async fn spooled_entry_with_any_changed_byte_is_not_published() {
-    let scene = Scene::new().await;
-    Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
+    let scene = SpoolFixture::new().await;
+    Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     let exec = scene.context.execution.labels.exec.to_string();
     let path = scene.dir.path().join("spool").join(exec).join("entry.json");
     let whole = fs::read(&path).unwrap();
@@ -288,44 +288,44 @@ async fn spooled_entry_with_any_changed_byte_is_not_published() {
     }
     fs::write(&path, &whole).unwrap();
     assert_eq!(scene.recover().await.published, 1);
-    scene.assert_published(&scene.queue.heard()[0]).await;
+    scene.assert_published(&scene.queue.recorded_reports()[0]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_is_asked_again() {
-    let scene = Scene::new().await;
+    let scene = SpoolFixture::new().await;
     *scene.queue.full.lock().unwrap() = 3;
     let recovered = scene.recover().await;
-    assert_eq!(recovered, Recovered { published: 0, lost: 1, left: 0 });
-    assert_eq!(scene.queue.heard().len(), 1);
+    assert_eq!(recovered, RecoverySummary { published: 0, lost: 1, left: 0 });
+    assert_eq!(scene.queue.recorded_reports().len(), 1);
     assert!(scene.is_clean());
 }
 
 #[tokio::test]
 async fn other_runs_and_newer_formats_are_left_alone() {
-    let scene = Scene::new().await;
-    let kept = Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
+    let scene = SpoolFixture::new().await;
+    let kept = Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     let other = Some(RunId::from_bytes([99; 16]));
     let (store, queue) = (scene.store.clone(), scene.queue.clone());
     let recovered = recover(scene.dir.path(), other, REASON, store, queue).await.unwrap();
-    assert_eq!(recovered, Recovered { published: 0, lost: 0, left: 1 });
+    assert_eq!(recovered, RecoverySummary { published: 0, lost: 0, left: 1 });
 
     let file = kept.dir.join("entry.json");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replacen("\"format\":1", "\"format\":1000", 1)).unwrap();
-    assert_eq!(scene.recover().await, Recovered { published: 0, lost: 0, left: 1 });
+    assert_eq!(scene.recover().await, RecoverySummary { published: 0, lost: 0, left: 1 });
     fs::write(&file, text).unwrap();
-    assert_eq!(scene.recover().await, Recovered { published: 1, lost: 0, left: 0 });
-    scene.assert_published(&scene.queue.heard()[0]).await;
+    assert_eq!(scene.recover().await, RecoverySummary { published: 1, lost: 0, left: 0 });
+    scene.assert_published(&scene.queue.recorded_reports()[0]).await;
 }
 
 #[tokio::test]
 async fn a_vanished_file_takes_no_verdict_with_it() {
-    let scene = Scene::new().await;
+    let scene = SpoolFixture::new().await;
     fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
-    Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
+    Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     scene.recover().await;
-    let ReportBody::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };
+    let ReportBody::Result(body) = &scene.queue.recorded_reports()[0].body else { panic!("a result") };
     assert_eq!(body.verdict.reward, Some(1.0));
     let bytes =
         scene.store.get_bytes(&body.record.as_ref().unwrap().digest, 1 << 20).await.unwrap();

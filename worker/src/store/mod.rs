@@ -249,7 +249,7 @@ impl StoreError {
     /// An error of the system, told apart by whether the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
         let path = path.display().to_string();
-        match Shortage::of(&source) {
+        match Shortage::from_io_error(&source) {
             Some(Shortage::Disk) => Self::DiskFull { path, source },
             _ => Self::Io { action, path, source },
         }

@@ -3,5 +3,5 @@
 mod sample;
 mod store;
 
-pub use self::sample::{Sample, passed, record};
-pub use self::store::{Call, Fault, FaultyStore};
+pub use self::sample::{SampleRun, passed_trial, trial_record};
+pub use self::store::{StoreCall, StoreFault, FaultyStore};

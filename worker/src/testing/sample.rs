@@ -22,13 +22,13 @@ use crate::work::trial::TrialContext;
 
 /// A run whose trials are attempts of one agent at one task.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub struct SampleRun {
     /// The run.
     pub run: RunId,
     trial: TrialRef,
 }
 
-impl Sample {
+impl SampleRun {
     /// Stores what its trials run under.
     pub fn store(store: &MemoryStore) -> Self {
         let settings = TrialSettings {
@@ -79,7 +79,7 @@ impl Sample {
 }
 
 /// The record of a trial that left nothing and took no time, by an execution of its own.
-pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord {
+pub fn trial_record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord {
     TrialRecord {
         format: RUN_FORMAT,
         run: RunId::from_bytes([1; 16]),
@@ -107,7 +107,7 @@ pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord 
 }
 
 /// A passed trial that left nothing.
-pub fn passed(context: &TrialContext) -> Finished<TrialRecord> {
+pub fn passed_trial(context: &TrialContext) -> Finished<TrialRecord> {
     let TrialContext { execution, agent, task, attempt, .. } = context;
     let labels = &execution.labels;
     let trial = TrialName {
@@ -124,7 +124,7 @@ pub fn passed(context: &TrialContext) -> Finished<TrialRecord> {
         worker: labels.worker.clone(),
         host: labels.owner.host.clone(),
         spec: execution.spec,
-        ..record(trial, Verdict::completed(1.0), Timestamp::now())
+        ..trial_record(trial, Verdict::completed(1.0), Timestamp::now())
     };
     Finished { record, files: Vec::new(), stopped: None }
 }

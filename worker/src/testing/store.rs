@@ -16,7 +16,7 @@ use crate::store::{BlobStore, BlobContent, MemoryStore, StoreError, VerifyingRea
 
 /// Kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Call {
+pub enum StoreCall {
     /// [`BlobStore::put_bytes`].
     PutBytes,
     /// [`BlobStore::put_file`].
@@ -41,7 +41,7 @@ pub enum Call {
 
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum StoreFault {
     /// It does nothing and fails with an error that may pass.
     Fail,
     /// It does everything and then fails all the same, like a connection lost before the answer.
@@ -58,15 +58,15 @@ pub enum Fault {
 /// Passes calls on to another store, except where a fault was ordered.
 #[derive(Debug)]
 pub struct FaultyStore<S: ?Sized = MemoryStore> {
-    orders: Mutex<Orders>,
+    orders: Mutex<FaultSchedule>,
     inner: Arc<S>,
 }
 
 #[derive(Debug, Default)]
-struct Orders {
-    faults: HashMap<(Call, u32), Fault>,
-    always: HashMap<Call, Fault>,
-    counts: HashMap<Call, u32>,
+struct FaultSchedule {
+    faults: HashMap<(StoreCall, u32), StoreFault>,
+    always: HashMap<StoreCall, StoreFault>,
+    counts: HashMap<StoreCall, u32>,
     is_down: bool,
     /// Calls that still succeed, if that is bounded.
     calls_left: Option<usize>,
@@ -92,22 +92,22 @@ impl<S: ?Sized> FaultyStore<S> {
 
     /// Every call fails until it is up again.
     pub fn set_down(&self, is_down: bool) {
-        self.with(|orders| orders.is_down = is_down);
+        self.with_schedule(|orders| orders.is_down = is_down);
     }
 
     /// After `calls` more calls every call fails.
-    pub fn fail_after(&self, calls: Option<usize>) {
-        self.with(|orders| orders.calls_left = calls);
+    pub fn fail_after_calls(&self, calls: Option<usize>) {
+        self.with_schedule(|orders| orders.calls_left = calls);
     }
 
     /// Orders a fault for the `n`-th call of a kind; the first one is 1.
-    pub fn order(&self, call: Call, n: u32, fault: Fault) {
-        self.with(|orders| orders.faults.insert((call, n), fault));
+    pub fn inject(&self, call: StoreCall, n: u32, fault: StoreFault) {
+        self.with_schedule(|orders| orders.faults.insert((call, n), fault));
     }
 
     /// Orders a fault for every call of a kind that has no other, or ends that.
-    pub fn always(&self, call: Call, fault: Option<Fault>) {
-        self.with(|orders| match fault {
+    pub fn inject_always(&self, call: StoreCall, fault: Option<StoreFault>) {
+        self.with_schedule(|orders| match fault {
             Some(fault) => orders.always.insert(call, fault),
             None => orders.always.remove(&call),
         });
@@ -115,29 +115,29 @@ impl<S: ?Sized> FaultyStore<S> {
 
     /// How often a blob was read.
     pub fn reads(&self) -> u32 {
-        [Call::GetBytes, Call::GetFile, Call::Get].map(|call| self.count(call)).iter().sum()
+        [StoreCall::GetBytes, StoreCall::GetFile, StoreCall::Get].map(|call| self.count(call)).iter().sum()
     }
 
     /// How many calls of a kind there were.
-    pub fn count(&self, call: Call) -> u32 {
-        self.with(|orders| orders.counts.get(&call).copied().unwrap_or(0))
+    pub fn count(&self, call: StoreCall) -> u32 {
+        self.with_schedule(|orders| orders.counts.get(&call).copied().unwrap_or(0))
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Orders) -> T) -> T {
+    fn with_schedule<T>(&self, act: impl FnOnce(&mut FaultSchedule) -> T) -> T {
         act(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Counts a call and begins it. Whether it has to fail at its end, and whether its content is
     /// to be damaged.
-    async fn begin(&self, call: Call) -> Result<Option<Fault>, StoreError> {
-        let fault = self.with(|orders| orders.next(call));
+    async fn begin_call(&self, call: StoreCall) -> Result<Option<StoreFault>, StoreError> {
+        let fault = self.with_schedule(|orders| orders.next_fault(call));
         match fault {
-            Some(Fault::Fail) => Err(failure(call)),
-            Some(Fault::DiskFull) => Err(StoreError::DiskFull {
+            Some(StoreFault::Fail) => Err(injected_error(call)),
+            Some(StoreFault::DiskFull) => Err(StoreError::DiskFull {
                 path: format!("{call:?}"),
                 source: io::ErrorKind::StorageFull.into(),
             }),
-            Some(Fault::Delay(delay)) => {
+            Some(StoreFault::Delay(delay)) => {
                 tokio::time::sleep(delay).await;
                 Ok(None)
             }
@@ -156,32 +156,32 @@ impl<S: BlobStore + ?Sized> FaultyStore<S> {
     }
 }
 
-impl Orders {
+impl FaultSchedule {
     /// Counts a call; what happens to it.
-    fn next(&mut self, call: Call) -> Option<Fault> {
+    fn next_fault(&mut self, call: StoreCall) -> Option<StoreFault> {
         let count = self.counts.entry(call).or_default();
         *count += 1;
         let ordered = self.faults.remove(&(call, *count));
-        let is_counted = call != Call::PutMany;
+        let is_counted = call != StoreCall::PutMany;
         let exhausted = is_counted && self.calls_left == Some(0);
         if is_counted {
             self.calls_left = self.calls_left.map(|left| left.saturating_sub(1));
         }
         if exhausted || self.is_down {
-            return Some(Fault::Fail);
+            return Some(StoreFault::Fail);
         }
         ordered.or_else(|| self.always.get(&call).copied())
     }
 }
 
-fn failure(call: Call) -> StoreError {
+fn injected_error(call: StoreCall) -> StoreError {
     let source = io::Error::new(io::ErrorKind::ConnectionReset, "as ordered");
     StoreError::Io { action: "ordered to fail", path: format!("{call:?}"), source }
 }
 
 /// Ends a call that succeeded.
-fn end<T>(call: Call, late: Option<Fault>, value: T) -> Result<T, StoreError> {
-    if late == Some(Fault::FailAfter) { Err(failure(call)) } else { Ok(value) }
+fn end_call<T>(call: StoreCall, late: Option<StoreFault>, value: T) -> Result<T, StoreError> {
+    if late == Some(StoreFault::FailAfter) { Err(injected_error(call)) } else { Ok(value) }
 }
 
 #[async_trait]
@@ -191,17 +191,17 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
     }
 
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
-        let late = self.begin(Call::PutBytes).await?;
-        end(Call::PutBytes, late, self.inner.put_bytes(bytes, media_type).await?)
+        let late = self.begin_call(StoreCall::PutBytes).await?;
+        end_call(StoreCall::PutBytes, late, self.inner.put_bytes(bytes, media_type).await?)
     }
 
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
-        let late = self.begin(Call::PutFile).await?;
-        end(Call::PutFile, late, self.inner.put_file(file, media_type).await?)
+        let late = self.begin_call(StoreCall::PutFile).await?;
+        end_call(StoreCall::PutFile, late, self.inner.put_file(file, media_type).await?)
     }
 
     async fn put_many(&self, contents: Vec<BlobContent>) -> Result<Vec<BlobRef>, StoreError> {
-        let late = self.begin(Call::PutMany).await?;
+        let late = self.begin_call(StoreCall::PutMany).await?;
         let mut blobs = Vec::with_capacity(contents.len());
         for content in contents {
             blobs.push(match content {
@@ -209,36 +209,36 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
                 BlobContent::File(file, media_type) => self.put_file(&file, media_type).await?,
             });
         }
-        end(Call::PutMany, late, blobs)
+        end_call(StoreCall::PutMany, late, blobs)
     }
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
-        let late = self.begin(Call::Contains).await?;
-        end(Call::Contains, late, self.inner.contains(digest).await?)
+        let late = self.begin_call(StoreCall::Contains).await?;
+        end_call(StoreCall::Contains, late, self.inner.contains(digest).await?)
     }
 
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
-        let late = self.begin(Call::GetBytes).await?;
+        let late = self.begin_call(StoreCall::GetBytes).await?;
         let bytes = self.inner.get_bytes(digest, max_bytes).await?;
-        if late == Some(Fault::Corrupt) {
+        if late == Some(StoreFault::Corrupt) {
             return Err(self.damaged(digest));
         }
-        end(Call::GetBytes, late, bytes)
+        end_call(StoreCall::GetBytes, late, bytes)
     }
 
     async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
-        let late = self.begin(Call::GetFile).await?;
-        if late == Some(Fault::Corrupt) {
+        let late = self.begin_call(StoreCall::GetFile).await?;
+        if late == Some(StoreFault::Corrupt) {
             return Err(self.damaged(digest));
         }
-        end(Call::GetFile, late, self.inner.get_file(digest, to).await?)
+        end_call(StoreCall::GetFile, late, self.inner.get_file(digest, to).await?)
     }
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
-        let late = self.begin(Call::Get).await?;
+        let late = self.begin_call(StoreCall::Get).await?;
         let mut reader = self.inner.get(digest).await?;
-        if late != Some(Fault::Corrupt) {
-            return end(Call::Get, late, reader);
+        if late != Some(StoreFault::Corrupt) {
+            return end_call(StoreCall::Get, late, reader);
         }
         let mut bytes = Vec::new();
         let read = reader.read_to_end(&mut bytes).await;
@@ -252,18 +252,18 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
     }
 
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
-        let late = self.begin(Call::PutDocument).await?;
-        end(Call::PutDocument, late, self.inner.put_document(path, bytes).await?)
+        let late = self.begin_call(StoreCall::PutDocument).await?;
+        end_call(StoreCall::PutDocument, late, self.inner.put_document(path, bytes).await?)
     }
 
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let late = self.begin(Call::ListDocuments).await?;
-        end(Call::ListDocuments, late, self.inner.list_documents(prefix).await?)
+        let late = self.begin_call(StoreCall::ListDocuments).await?;
+        end_call(StoreCall::ListDocuments, late, self.inner.list_documents(prefix).await?)
     }
 
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
-        let late = self.begin(Call::GetDocument).await?;
-        end(Call::GetDocument, late, self.inner.get_document(path).await?)
+        let late = self.begin_call(StoreCall::GetDocument).await?;
+        end_call(StoreCall::GetDocument, late, self.inner.get_document(path).await?)
     }
 }
 
@@ -275,9 +275,9 @@ mod tests {
     async fn faults_hit_the_calls_they_were_ordered_for() {
         let store = FaultyStore::new(Arc::new(MemoryStore::default()));
         let put = async |text: &'static str| store.put_bytes(text.into(), MediaType::Text).await;
-        store.order(Call::PutBytes, 2, Fault::Fail);
-        store.order(Call::PutBytes, 3, Fault::FailAfter);
-        store.order(Call::PutBytes, 4, Fault::DiskFull);
+        store.inject(StoreCall::PutBytes, 2, StoreFault::Fail);
+        store.inject(StoreCall::PutBytes, 3, StoreFault::FailAfter);
+        store.inject(StoreCall::PutBytes, 4, StoreFault::DiskFull);
         let blob = put("one").await.unwrap();
         assert!(put("two").await.unwrap_err().is_transient());
         assert!(!store.contains(&Digest::sha256(b"two")).await.unwrap());
@@ -285,19 +285,19 @@ mod tests {
         assert!(store.contains(&Digest::sha256(b"three")).await.unwrap());
         assert!(matches!(put("four").await, Err(StoreError::DiskFull { .. })));
         put("four").await.unwrap();
-        assert_eq!(store.count(Call::PutBytes), 5);
+        assert_eq!(store.count(StoreCall::PutBytes), 5);
 
-        store.order(Call::Get, 1, Fault::Corrupt);
+        store.inject(StoreCall::Get, 1, StoreFault::Corrupt);
         let mut text = String::new();
         let mut reader = store.get(&blob.digest).await.unwrap();
         let error = reader.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        store.always(Call::GetBytes, Some(Fault::Corrupt));
+        store.inject_always(StoreCall::GetBytes, Some(StoreFault::Corrupt));
         for _ in 0..2 {
             let read = store.get_bytes(&blob.digest, 10).await;
             assert!(matches!(read, Err(StoreError::Corrupt { .. })));
         }
-        store.always(Call::GetBytes, None);
+        store.inject_always(StoreCall::GetBytes, None);
         assert_eq!(store.get_bytes(&blob.digest, 10).await.unwrap(), "one");
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
-use rollout_worker::queue::nats::{BindError, ConnectError, InvalidName, OptionsError, SetupError};
+use rollout_worker::queue::nats::{BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError};
 use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
@@ -118,16 +118,16 @@ pub enum QueueBenchError {
     Worker(String),
     /// The address.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    Options(#[from] NatsOptionsError),
     /// A name.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidNatsName),
     /// The server cannot be worked with.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Streams cannot be made.
     #[error(transparent)]
-    Setup(#[from] SetupError),
+    Setup(#[from] NatsSetupError),
     /// The pool cannot be bound to the store.
     #[error(transparent)]
     Bind(#[from] BindError),

@@ -10,9 +10,9 @@ use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::WorkerDir;
-use rollout_worker::queue::nats::{Name, Nats, NatsDispatch, NatsOptions};
+use rollout_worker::queue::nats::{NatsName, Nats, NatsDispatch, NatsOptions};
 use rollout_worker::queue::traits::Dispatch as _;
-use rollout_worker::service::{self, Profile, Shutdown, WorkerConfig};
+use rollout_worker::service::{self, WorkerProfile, ShutdownLevel, WorkerConfig};
 use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(super) async fn run(
     let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
     let plan = Arc::new(noop::plan(queue.items, &*store).await?);
     let nats = part.connect().await?;
-    let pool: Name = POOL.parse()?;
+    let pool: NatsName = POOL.parse()?;
     let dispatch = Arc::new(nats.dispatch(&pool, &[SizeClass::default(), SizeClass::SOLO]).await?);
     nats.bind_pool(&pool, store.identity(), true).await?;
     let helper = HelperProcess::start(&helper::HelperRole::Product(part)).await?;
@@ -132,7 +132,7 @@ async fn run_session(
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<(RunId, EngineOutcome, RunLock), QueueBenchError> {
     let (_stops, mut stops) = mpsc::channel(1);
-    let board = Arc::new(nats.board());
+    let board = Arc::new(nats.kv_store());
     let facts = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
     let taking = LockOptions { shared: Some(KvLockOptions { board, facts }), ..LockOptions::default() };
     let opening = RunOpenOptions { taking, ..opening };
@@ -160,7 +160,7 @@ async fn run_session(
 /// Waits until the worker's hello is known, so that no time is lost with waiting for it later.
 async fn wait_for_worker(dispatch: &NatsDispatch) -> Result<(), QueueBenchError> {
     let start = Instant::now();
-    while dispatch.hellos().await?.is_empty() {
+    while dispatch.heartbeats().await?.is_empty() {
         if start.elapsed() > WORKER_TIMEOUT {
             return Err(QueueBenchError::Worker("says no hello".to_owned()));
         }
@@ -205,7 +205,7 @@ impl ProductWorker {
         let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
         let runner = noop::runner(dir.path(), store.clone()).map_err(BenchError::from)?;
         let providers = [(noop::PROVIDER, EnvironmentCapacity::default())].into();
-        let profile = Profile { providers, ..Profile::default() };
+        let profile = WorkerProfile { providers, ..WorkerProfile::default() };
         let config = WorkerConfig {
             worker: dir.id().clone(),
             owner: Owner::current(dir.path().to_owned()),
@@ -213,7 +213,7 @@ impl ProductWorker {
             pool: POOL.to_owned(),
             slots: part.slots,
             budget: ResourceBudget::default(),
-            profile: profile.fixed(),
+            profile: profile.into_fixed(),
             max_offline: None,
             lease: nats.options().lease,
             // The namespace is new: nobody ever executed anything of it.
@@ -226,7 +226,7 @@ impl ProductWorker {
 
     /// Works until it is dropped.
     pub(super) async fn run(self) -> Result<(), QueueBenchError> {
-        let (_shutdown, told) = watch::channel(Shutdown::No);
+        let (_shutdown, told) = watch::channel(ShutdownLevel::No);
         let working = supervise::spawn("worker", self.worker.run(told));
         working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?;
         drop(self.dir);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::queue::nats::{Limits, Survey};
+use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo};
 
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
@@ -27,9 +27,9 @@ pub(in crate::cli) async fn doctor(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
-    let survey = nats.survey().await?;
+    let survey = nats.server_info().await?;
     let silence = args.nats.access.lease / 4;
-    let mut workers = nats.hellos().await?;
+    let mut workers = nats.heartbeats().await?;
     workers.retain(|seen| !seen.hello.gone);
     let living = workers.iter().filter(|seen| seen.age < silence).count();
     let mut lines = describe(&survey);
@@ -40,8 +40,8 @@ pub(in crate::cli) async fn doctor(
     Ok(if different { ExitCode::Config } else { ExitCode::Success })
 }
 
-fn describe(survey: &Survey) -> Vec<String> {
-    let Survey { address, version, cluster, max_message_bytes, api_level, limits, .. } = survey;
+fn describe(survey: &NatsServerInfo) -> Vec<String> {
+    let NatsServerInfo { address, version, cluster, max_message_bytes, api_level, limits, .. } = survey;
     let cluster = cluster.as_ref().map_or("single".to_owned(), |name| format!("cluster {name}"));
     let level = api_level.map_or("below 1".to_owned(), |level| level.to_string());
     let mut lines = vec![
@@ -82,7 +82,7 @@ fn describe(survey: &Survey) -> Vec<String> {
     lines
 }
 
-fn describe_limits(limits: &Limits) -> String {
+fn describe_limits(limits: &AccountLimits) -> String {
     let part = |used: u64, most: Option<u64>| match most {
         Some(most) => format!("{used} of {most} bytes"),
         None => format!("{used} bytes, no limit"),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use rollout_worker::queue::nats::{Credentials, Name, Nats, NatsOptions, Secret, Tls};
+use rollout_worker::queue::nats::{NatsCredentials, NatsName, Nats, NatsOptions, NatsSecret, TlsFiles};
 
 use super::POOL;
 use crate::cli::error::CliError;
@@ -51,7 +51,7 @@ impl NatsArgs {
     ) -> Result<Option<RemoteOptions>, CliError> {
         let Some(url) = &self.url else { return Ok(None) };
         let pool = pool.unwrap_or(POOL);
-        let pool: Name = pool
+        let pool: NatsName = pool
             .parse()
             .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
         let options = self.access.options(url)?;
@@ -65,7 +65,7 @@ impl NatsArgs {
 pub(in crate::cli) struct NatsAccessArgs {
     /// Stands in front of everything on the server, so that deployments can share it
     #[arg(long, value_name = "NAME", env = "ROLLOUT_NAMESPACE", default_value = "rollout")]
-    pub(in crate::cli) namespace: Name,
+    pub(in crate::cli) namespace: NatsName,
 
     /// How long a worker may say nothing before its work is given to others; the same for everybody
     /// in a namespace
@@ -152,7 +152,7 @@ impl NatsAccessArgs {
     ) -> Result<NatsOptions, CliError> {
         let mut options = NatsOptions::parse(url)?;
         let from_environment = variable(env_vars::NATS_URL.name).as_deref() == Some(url);
-        if options.credentials != Credentials::None && !from_environment {
+        if options.credentials != NatsCredentials::None && !from_environment {
             return Err(CliError::usage(
                 "the address of `--nats` holds a secret, and every process of this host can read \
                  command lines: put the address into $ROLLOUT_NATS_URL, or the secret into a file",
@@ -164,7 +164,7 @@ impl NatsAccessArgs {
             options.credentials = credentials;
         }
         let client = self.nats_cert.clone().zip(self.nats_key.clone());
-        options.tls = Tls { ca: self.nats_ca.clone(), client };
+        options.tls = TlsFiles { ca: self.nats_ca.clone(), client };
         Ok(options)
     }
 
@@ -172,12 +172,12 @@ impl NatsAccessArgs {
     fn credentials(
         &self,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Credentials>, CliError> {
+    ) -> Result<Option<NatsCredentials>, CliError> {
         if let Some(user) = &self.nats_user {
             let password = match &self.nats_password_file {
                 Some(path) => secret(path)?,
                 None => {
-                    variable(env_vars::NATS_PASSWORD.name).map(Secret::new).ok_or_else(|| {
+                    variable(env_vars::NATS_PASSWORD.name).map(NatsSecret::new).ok_or_else(|| {
                         CliError::usage(
                             "a NATS user needs a password, in $ROLLOUT_NATS_PASSWORD or in \
                          `--nats-password-file`",
@@ -185,29 +185,29 @@ impl NatsAccessArgs {
                     })?
                 }
             };
-            return Ok(Some(Credentials::Password { user: user.clone(), password }));
+            return Ok(Some(NatsCredentials::Password { user: user.clone(), password }));
         }
         if let Some(path) = &self.nats_token_file {
-            return Ok(Some(Credentials::Token(secret(path)?)));
+            return Ok(Some(NatsCredentials::Token(secret(path)?)));
         }
         if let Some(path) = &self.nats_nkey {
-            return Ok(Some(Credentials::Nkey(secret(path)?)));
+            return Ok(Some(NatsCredentials::Nkey(secret(path)?)));
         }
         if let Some(path) = &self.nats_creds {
-            return Ok(Some(Credentials::File(path.clone())));
+            return Ok(Some(NatsCredentials::File(path.clone())));
         }
-        Ok(variable(env_vars::NATS_TOKEN.name).map(|token| Credentials::Token(Secret::new(token))))
+        Ok(variable(env_vars::NATS_TOKEN.name).map(|token| NatsCredentials::Token(NatsSecret::new(token))))
     }
 }
 
 /// The first line of a file.
-fn secret(path: &Path) -> Result<Secret, CliError> {
+fn secret(path: &Path) -> Result<NatsSecret, CliError> {
     use std::io::Read as _;
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(SECRET_BYTES).read_to_string(&mut text))
         .map_err(|error| CliError::config(format!("cannot read {}", path.display()), &error))?;
-    Ok(Secret::new(text.lines().next().unwrap_or_default().trim()))
+    Ok(NatsSecret::new(text.lines().next().unwrap_or_default().trim()))
 }
 
 #[cfg(test)]
@@ -234,14 +234,14 @@ mod tests {
     fn secrets_come_from_files_and_the_environment_only() {
         let password = ("ROLLOUT_NATS_PASSWORD", "hush");
         let user = ["--nats", "tls://far:1", "--nats-user", "me"];
-        let expected = Credentials::Password { user: "me".into(), password: Secret::new("hush") };
+        let expected = NatsCredentials::Password { user: "me".into(), password: NatsSecret::new("hush") };
         assert_eq!(options(&user, &[password]).unwrap().credentials, expected);
         let temp = tempfile::TempDir::new().unwrap();
         let file = temp.path().join("token");
         std::fs::write(&file, "hush\n").unwrap();
         let token = ["--nats", "far", "--nats-token-file", file.to_str().unwrap()];
         let good = options(&token, &[]).unwrap();
-        assert_eq!(good.credentials, Credentials::Token(Secret::new("hush")));
+        assert_eq!(good.credentials, NatsCredentials::Token(NatsSecret::new("hush")));
         let inside = "nats://me:hush@far";
         assert!(options(&["--nats", inside], &[("ROLLOUT_NATS_URL", inside)]).is_ok());
         for arguments in [&["--nats", inside][..], &user] {

@@ -3,7 +3,7 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::nats::Name;
+use rollout_worker::queue::nats::NatsName;
 use rollout_worker::store;
 
 use super::{RequiredNatsArgs, POOL};
@@ -22,7 +22,7 @@ pub(in crate::cli) struct SetupArgs {
 
     /// A pool of workers
     #[arg(long, value_name = "NAME", default_value = POOL)]
-    pool: Name,
+    pool: NatsName,
 
     /// Bind the pool to this blob store, which its runs and workers use
     #[arg(long)]

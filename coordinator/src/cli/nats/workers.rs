@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
-use rollout_worker::queue::nats::Name;
+use rollout_worker::queue::nats::NatsName;
 use serde_json::{Value, json};
 
 use super::RequiredNatsArgs;
@@ -22,7 +22,7 @@ pub(in crate::cli) struct WorkersArgs {
 
     /// Only those of this pool
     #[arg(long, value_name = "NAME")]
-    pool: Option<Name>,
+    pool: Option<NatsName>,
 
     /// Print one line of JSON per worker, with everything it shows
     #[arg(long)]
@@ -35,7 +35,7 @@ pub(in crate::cli) async fn workers(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
-    let mut seen = nats.hellos().await?;
+    let mut seen = nats.heartbeats().await?;
     seen.retain(|seen| !seen.hello.gone);
     if let Some(pool) = &args.pool {
         seen.retain(|seen| seen.hello.pool == pool.as_str());

@@ -45,7 +45,7 @@ impl DurableStateListener {
         standing: impl FnOnce() -> DurableState,
     ) -> Result<(), QueueError> {
         match (self, reached) {
-            (Self::Queue(dispatch), Some(position)) => dispatch.journalled(run, position).await,
+            (Self::Queue(dispatch), Some(position)) => dispatch.mark_journaled(run, position).await,
             (Self::Queue(_), None) => Ok(()),
             (Self::Lock(told), _) => {
                 told.send_replace(Some(standing()));

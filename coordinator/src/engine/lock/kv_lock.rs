@@ -8,7 +8,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{Board, Entry, QueueError};
+use rollout_worker::queue::traits::{KvStore, KvEntry, QueueError};
 use tokio::time::{Instant, timeout};
 
 use super::kv_entry::RunEntry;
@@ -97,7 +97,7 @@ pub(super) struct KvLock {
 /// The key of a run on a board, and the directory whose owner wants it.
 #[derive(Clone)]
 pub(super) struct KvLockTarget {
-    pub(super) board: Arc<dyn Board>,
+    pub(super) board: Arc<dyn KvStore>,
     pub(super) run: RunId,
     pub(super) look: RunDirectoryReader,
     pub(super) facts: RunEntryInfo,
@@ -252,7 +252,7 @@ impl KvLockTarget {
     /// Acts on what was found; nothing when it is to be watched further.
     pub(super) async fn attempt(
         &self,
-        found: Option<Entry>,
+        found: Option<KvEntry>,
         me: &LockOwner,
         watched: WatchObservation,
         patience: &LockWaitPolicy,
@@ -330,7 +330,7 @@ impl KvLockTarget {
         self.run.to_string()
     }
 
-    pub(super) async fn read(&self) -> Result<Option<Entry>, QueueError> {
+    pub(super) async fn read(&self) -> Result<Option<KvEntry>, QueueError> {
         with_timeout(self.board.read(&self.key())).await
     }
 

@@ -37,7 +37,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{Board, Dispatch, QueueError};
+use rollout_worker::queue::traits::{KvStore, Dispatch, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
@@ -86,7 +86,7 @@ impl Default for LockWaitPolicy {
 #[derive(Debug, Clone)]
 pub struct KvLockOptions {
     /// The board.
-    pub board: Arc<dyn Board>,
+    pub board: Arc<dyn KvStore>,
     /// What is told.
     pub facts: RunEntryInfo,
 }
@@ -312,7 +312,7 @@ impl RunLock {
                 while confirmed.changed().await.is_ok() {
                     let position = *confirmed.borrow_and_update();
                     let Some(position) = position else { continue };
-                    if let Err(error) = dispatch.journalled(run, position).await {
+                    if let Err(error) = dispatch.mark_journaled(run, position).await {
                         // The next position covers this one.
                         tracing::debug!("reports could not be purged: {error}");
                     }

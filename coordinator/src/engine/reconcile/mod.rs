@@ -88,7 +88,7 @@ pub async fn run<P: Planner + Sync + 'static>(
     let RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
         distributed;
     let (id, position) = (run.id(), run.core().position());
-    dispatch.expect_pools(id, run.former_pools.clone());
+    dispatch.set_previous_pools(id, run.former_pools.clone());
     let (to, news) = news;
     let (looking, lookups) = mpsc::unbounded_channel();
     let outlet = QueuePublisher::buffered(id, Arc::clone(&dispatch), looking);

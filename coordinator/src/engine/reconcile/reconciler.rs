@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{Incarnation, ReportCursor};
-use rollout_worker::backoff::Outage;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -35,20 +35,20 @@ pub(super) struct Reconciler {
 impl Reconciler {
     /// Goes round until nobody listens.
     pub(super) async fn run(mut self) {
-        let mut contact = self.dispatch.contact();
+        let mut contact = self.dispatch.connection_status();
         let mut known = (contact.borrow_and_update().connections, None);
-        let outage = Outage::new("looking at the queue");
-        let mut patience = outage.patience();
+        let outage = OutageLog::new("looking at the queue");
+        let mut patience = outage.backoff();
         let mut soon_again = EXTRA_ROUNDS;
         while !self.to.is_closed() {
             match self.round(&mut known).await {
                 Ok(same) => {
-                    patience.works();
+                    patience.succeeded();
                     soon_again = if same { soon_again } else { EXTRA_ROUNDS };
                 }
                 Err(error) => {
                     soon_again = EXTRA_ROUNDS;
-                    patience.failed(&error).await;
+                    patience.wait_after_failure(&error).await;
                     continue;
                 }
             }
@@ -63,7 +63,7 @@ impl Reconciler {
     /// One round: whether the server is the one of the round before. What the round saw counts only
     /// if the connection lasted.
     async fn round(&mut self, known: &mut (u64, Option<Incarnation>)) -> Result<bool, QueueError> {
-        let connections = self.dispatch.contact().borrow().connections;
+        let connections = self.dispatch.connection_status().borrow().connections;
         let incarnation = self.dispatch.incarnation().await?;
         let same = known.0 == connections && known.1.is_none_or(|before| before == incarnation);
         *known = (connections, Some(incarnation));
@@ -72,10 +72,10 @@ impl Reconciler {
         }
         wait_until_caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
         let listed = self.dispatch.list(self.run).await?;
-        let hellos = self.dispatch.hellos().await?;
-        self.send(EngineMessage::Hellos(hellos, self.dispatch.hellos_kept())).await;
+        let hellos = self.dispatch.heartbeats().await?;
+        self.send(EngineMessage::Hellos(hellos, self.dispatch.heartbeat_retention())).await;
         wait_until_caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
-        let lasted = self.dispatch.contact().borrow().connections == connections
+        let lasted = self.dispatch.connection_status().borrow().connections == connections
             && self.dispatch.incarnation().await? == incarnation;
         if lasted {
             self.send(EngineMessage::Observed(listed)).await;

@@ -10,7 +10,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{ReportPosition, ReportBatch, PositionedReport};
 use rollout_protocol::wire::report::{ReportBody, Report};
-use rollout_worker::backoff::Outage;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
 use rollout_worker::store::BlobStore;
@@ -42,12 +42,12 @@ impl ReportReader {
     /// Reads until nobody listens.
     pub(super) async fn read(self, from: Option<ReportPosition>, to: mpsc::Sender<ReportBatch>) {
         let mut position = from;
-        let outage = Outage::new("reading reports");
-        let mut patience = outage.patience();
+        let outage = OutageLog::new("reading reports");
+        let mut patience = outage.backoff();
         while !to.is_closed() {
             match self.dispatch.reports(self.run, position, MAX_REPORTS_PER_READ, READ_TIMEOUT).await {
                 Ok(batch) => {
-                    patience.works();
+                    patience.succeeded();
                     if batch.read_to.is_none() {
                         continue;
                     }
@@ -61,10 +61,10 @@ impl ReportReader {
                 // The stream is not what it was: what was read before is read again, harmlessly.
                 Err(QueueError::Position) => {
                     if position.take().is_none() {
-                        patience.failed(&QueueError::Position).await;
+                        patience.wait_after_failure(&QueueError::Position).await;
                     }
                 }
-                Err(error) => patience.failed(&error).await,
+                Err(error) => patience.wait_after_failure(&error).await,
             }
         }
     }

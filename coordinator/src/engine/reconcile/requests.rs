@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportCursor;
-use rollout_worker::backoff::Outage;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 
@@ -22,13 +22,13 @@ pub(super) async fn forward_claims(
     mut handled: watch::Receiver<Option<ReportCursor>>,
     to: mpsc::Sender<EngineMessage>,
 ) {
-    let outage = Outage::new("listening for claims");
-    let mut patience = outage.patience();
+    let outage = OutageLog::new("listening for claims");
+    let mut patience = outage.backoff();
     while !to.is_closed() {
         let first = match dispatch.next_claim(run).await {
             Ok(claim) => claim,
             Err(error) => {
-                patience.failed(&error).await;
+                patience.wait_after_failure(&error).await;
                 continue;
             }
         };
@@ -40,35 +40,35 @@ pub(super) async fn forward_claims(
         }
         let ready = async {
             wait_until_caught_up(run, &*dispatch, &mut handled).await?;
-            Ok((dispatch.hellos().await?, dispatch.hellos_kept()))
+            Ok((dispatch.heartbeats().await?, dispatch.heartbeat_retention()))
         };
         let known: Result<_, QueueError> = ready.await;
         match known {
             Ok(hellos) => {
-                patience.works();
+                patience.succeeded();
                 if to.send(EngineMessage::Claims(claims, Some(hellos))).await.is_err() {
                     return;
                 }
             }
             // No answer: they ask again.
-            Err(error) => patience.failed(&error).await,
+            Err(error) => patience.wait_after_failure(&error).await,
         }
     }
 }
 
 /// Hands commands over.
 pub(super) async fn forward_commands(run: RunId, dispatch: Arc<dyn Dispatch>, to: mpsc::Sender<EngineMessage>) {
-    let outage = Outage::new("listening for commands");
-    let mut patience = outage.patience();
+    let outage = OutageLog::new("listening for commands");
+    let mut patience = outage.backoff();
     while !to.is_closed() {
         match dispatch.next_command(run).await {
             Ok(command) => {
-                patience.works();
+                patience.succeeded();
                 if to.send(EngineMessage::Command(command)).await.is_err() {
                     return;
                 }
             }
-            Err(error) => patience.failed(&error).await,
+            Err(error) => patience.wait_after_failure(&error).await,
         }
     }
 }

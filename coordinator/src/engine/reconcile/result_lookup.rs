@@ -9,8 +9,8 @@ use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::backoff::Outage;
-use rollout_worker::spool::report_of;
+use rollout_worker::backoff::OutageLog;
+use rollout_worker::spool::result_report;
 use rollout_worker::store::{BlobStore, StoreError};
 use tokio::sync::mpsc;
 
@@ -23,16 +23,16 @@ pub(super) async fn look_up_results(
     mut items: mpsc::UnboundedReceiver<ItemId>,
     to: mpsc::Sender<EngineMessage>,
 ) {
-    let outage = Outage::new("looking for results in the blob store");
+    let outage = OutageLog::new("looking for results in the blob store");
     while let Some(item) = items.recv().await {
-        let mut patience = outage.patience();
+        let mut patience = outage.backoff();
         let reports = loop {
             match find_reports(run, item, &*store).await {
                 Ok(reports) => break reports,
-                Err(error) => patience.failed(&error).await,
+                Err(error) => patience.wait_after_failure(&error).await,
             }
         };
-        patience.works();
+        patience.succeeded();
         if to.send(EngineMessage::Found { item, reports }).await.is_err() {
             return;
         }
@@ -67,5 +67,5 @@ async fn read_report(
     let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
     let ResultMarker { run, item, try_id, exec, .. } = *marker;
     let fits = record.ids() == (run, item, try_id, exec);
-    Ok(fits.then(|| report_of(&record, blob)))
+    Ok(fits.then(|| result_report(&record, blob)))
 }

@@ -15,7 +15,7 @@ pub(super) async fn wait_until_caught_up(
     handled: &mut watch::Receiver<Option<ReportCursor>>,
 ) -> Result<(), QueueError> {
     let incarnation = dispatch.incarnation().await?;
-    let head = dispatch.reports_head(run).await?;
+    let head = dispatch.last_report_sequence(run).await?;
     if head == 0 {
         return Ok(());
     }

@@ -14,11 +14,11 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
-use rollout_worker::executor::{TaskFiles, TrialServices};
+use rollout_worker::executor::{TaskFiles, ExecutionServices};
 use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::embedded::model::{Model, ModelConfig};
+use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{self, LocalRunner, Profile, Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{self, LocalRunner, WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
 use rollout_worker::store::{BlobStore as _, FsStore};
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::watch;
@@ -53,12 +53,12 @@ impl RemoteFixture {
         for document in documents {
             store.put_bytes(document, MediaType::Json).await.expect("stored");
         }
-        let config = ModelConfig { lease: LEASE, ..ModelConfig::default() };
-        let queue = Arc::new(EmbeddedQueue::lasting(config));
+        let config = BrokerModelConfig { lease: LEASE, ..BrokerModelConfig::default() };
+        let queue = Arc::new(EmbeddedQueue::with_immediate_acks(config));
         Self { dir, queue, store: Arc::new(store), plan: Arc::new(plan) }
     }
 
-    fn worker(&self, name: &str, slots: u32) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+    fn worker(&self, name: &str, slots: u32) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
         self.worker_with(name, slots, Arc::new(self.runner(name)))
     }
 
@@ -66,7 +66,7 @@ impl RemoteFixture {
     fn runner(&self, name: &str) -> LocalRunner {
         let dir = self.dir.path().join(name);
         let kind = ProviderKind::Process;
-        let services = TrialServices {
+        let services = ExecutionServices {
             providers: BTreeMap::from([(kind, Arc::new(NullProvider(kind)) as _)]),
             files: TaskFiles::open(&dir.join("cache"), self.store.clone()).expect("a cache"),
             variables: TrialVariables::default(),
@@ -84,11 +84,11 @@ impl RemoteFixture {
         name: &str,
         slots: u32,
         runner: Arc<dyn Runner>,
-    ) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+    ) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
         let dir = self.dir.path().join(name);
         std::fs::create_dir_all(dir.join("scratch")).expect("a directory");
         let providers = [(ProviderKind::Process, Default::default())].into();
-        let profile = Profile { providers, ..Profile::default() };
+        let profile = WorkerProfile { providers, ..WorkerProfile::default() };
         let config = WorkerConfig {
             worker: name.parse().expect("a name"),
             owner: Owner::current(dir.clone()),
@@ -96,14 +96,14 @@ impl RemoteFixture {
             pool: "default".to_owned(),
             slots,
             budget: ResourceBudget::default(),
-            profile: profile.fixed(),
+            profile: profile.into_fixed(),
             max_offline: None,
             lease: LEASE,
             suspicious_window: Some(LEASE),
             spool_bytes: 1 << 20,
         };
         let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
-        let (stop, told) = watch::channel(Shutdown::No);
+        let (stop, told) = watch::channel(ShutdownLevel::No);
         (stop, supervise::spawn("worker", worker.run(told)))
     }
 
@@ -217,9 +217,9 @@ async fn a_broker_that_forgot_everything_costs_no_result() {
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     let (sitting, mut seen) = world.start_session().await;
     wait_for_settled(&mut seen, 100).await;
-    world.queue.disturb(Model::restart);
+    world.queue.inject_fault(BrokerModel::restart);
     wait_for_settled(&mut seen, 100).await;
-    world.queue.disturb(|model| model.wipe(Incarnation(7)));
+    world.queue.inject_fault(|model| model.wipe(Incarnation(7)));
     assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
     assert_eq!(world.settled(), 1000);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_worker::backoff::Outage;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::Dispatch;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -45,26 +45,26 @@ pub(super) struct WorkerWatch {
 impl WorkerWatch {
     /// Watches until nobody listens.
     pub(super) async fn watch(self) {
-        let outage = Outage::new("looking at the workers");
+        let outage = OutageLog::new("looking at the workers");
         let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rate, mut told) = (ResultRate::new(), WorkerWarnings::default());
         let mut known = PoolCapacity::default();
-        let (contact, mut contact_told) = (self.dispatch.contact(), ContactWarnings::default());
+        let (contact, mut contact_told) = (self.dispatch.connection_status(), ContactWarnings::default());
         while !self.to.is_closed() {
             ticks.tick().await;
             let up = contact.borrow().up;
             if let Some(warning) = contact_told.update(up, Instant::now()) {
                 self.send(EngineMessage::Warning(warning)).await;
             }
-            let hellos = match self.dispatch.hellos().await {
+            let hellos = match self.dispatch.heartbeats().await {
                 Ok(hellos) => hellos,
                 Err(error) => {
-                    outage.failed(&error);
+                    outage.mark_failed(&error);
                     continue;
                 }
             };
-            outage.works();
+            outage.mark_recovered();
             let living = || {
                 let fresh =
                     hellos.iter().filter(|seen| seen.age < self.silence && !seen.hello.gone);
@@ -79,7 +79,7 @@ impl WorkerWatch {
                 known = capacity.clone();
                 self.send(EngineMessage::Capacity(capacity)).await;
             }
-            self.send(EngineMessage::Hellos(hellos, self.dispatch.hellos_kept())).await;
+            self.send(EngineMessage::Hellos(hellos, self.dispatch.heartbeat_retention())).await;
         }
     }
 

@@ -12,7 +12,7 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use rollout_worker::descriptors;
+use rollout_worker::open_files;
 
 pub use self::recovery::{HostRecovery, recover_dead_workers, reap};
 pub use self::state_dir::StateDir;
@@ -26,9 +26,9 @@ pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
 /// How many of `wanted` executions this process has open files for; says so when they are fewer.
 pub fn limit_executions(wanted: u32) -> u32 {
-    let fitting = descriptors::executions(wanted);
+    let fitting = open_files::max_executions(wanted);
     if fitting < wanted {
-        let limit = descriptors::limit().unwrap_or_default();
+        let limit = open_files::limit().unwrap_or_default();
         tracing::warn!(
             "{fitting} at a time instead of {wanted}: this process may have {limit} files open; \
              raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of a service) to run more"

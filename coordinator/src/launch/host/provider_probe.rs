@@ -10,7 +10,7 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use rollout_worker::environment::{FailureKind, Provider};
-use rollout_worker::service::Profile;
+use rollout_worker::service::WorkerProfile;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ pub(super) type ProviderMap = BTreeMap<ProviderKind, Arc<dyn Provider>>;
 #[derive(Debug)]
 pub(super) struct ProviderProbe {
     providers: ProviderMap,
-    profile: watch::Sender<Profile>,
+    profile: watch::Sender<WorkerProfile>,
     /// What providers had, and when they last said so.
     answers: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
 }
@@ -42,7 +42,7 @@ struct ProbeResult {
 impl ProviderProbe {
     /// Looks for the first time.
     pub(super) async fn start(providers: ProviderMap, variables: BTreeSet<String>) -> Self {
-        let profile = watch::Sender::new(Profile { providers: BTreeMap::new(), variables });
+        let profile = watch::Sender::new(WorkerProfile { providers: BTreeMap::new(), variables });
         let mut prospect = Self { providers, profile, answers: BTreeMap::new() };
         let ProbeResult { usable, missing } = prospect.probe().await;
         for (kind, reason) in missing {
@@ -52,7 +52,7 @@ impl ProviderProbe {
         prospect
     }
 
-    pub(super) fn profile(&self) -> watch::Receiver<Profile> {
+    pub(super) fn profile(&self) -> watch::Receiver<WorkerProfile> {
         self.profile.subscribe()
     }
 

@@ -9,7 +9,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskWatch, DiskUse};
 use rollout_worker::environment::Provider;
 use rollout_worker::environment::descriptor::{self, ProviderPaths};
-use rollout_worker::executor::{TaskFiles, TrialServices};
+use rollout_worker::executor::{TaskFiles, ExecutionServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;
@@ -98,6 +98,6 @@ pub fn runner(
     let home = worker_dir.join("repositories");
     let disks = Arc::new(disks(worker_dir, store.as_ref(), &providers));
     let repositories = Repositories::open(&home, store, REPOSITORY_BYTES).map_err(failed(&home))?;
-    let services = TrialServices { providers, files, variables, disks, host };
+    let services = ExecutionServices { providers, files, variables, disks, host };
     Ok(LocalRunner { services, repositories })
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
-use rollout_worker::service::Adopted;
+use rollout_worker::service::AdoptedExecutions;
 use rollout_worker::spool::Recovery;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -36,7 +36,7 @@ pub struct HostRecovery {
     /// Where reports go.
     pub source: Arc<dyn WorkSource>,
     /// Whose hellos show what is not reported yet.
-    pub shown: Arc<Adopted>,
+    pub shown: Arc<AdoptedExecutions>,
 }
 
 impl HostRecovery {
@@ -77,7 +77,7 @@ impl HostRecovery {
     /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
     async fn send_final_heartbeat(&self, dir: &WorkerDir) {
         let hello = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
-        if let Err(error) = self.source.hello(hello).await {
+        if let Err(error) = self.source.heartbeat(hello).await {
             tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
         }
     }
@@ -90,7 +90,7 @@ impl HostRecovery {
             found
         };
         supervise::blocking(look).await.unwrap_or_else(|error| {
-            tracing::warn!("cannot look for dead workers: {}", chain(&error));
+            tracing::warn!("cannot look for dead workers: {}", error_chain(&error));
             Vec::new()
         })
     }
@@ -100,12 +100,12 @@ impl HostRecovery {
         let recovery = match Recovery::read(dir, None).await {
             Ok(recovery) => recovery,
             Err(error) => {
-                tracing::error!("cannot adopt a dead worker: {}", chain(&error));
+                tracing::error!("cannot adopt a dead worker: {}", error_chain(&error));
                 return false;
             }
         };
-        self.shown.show(recovery.finished());
-        let said = |exec| self.shown.reported(exec);
+        self.shown.insert(recovery.finished());
+        let said = |exec| self.shown.remove(exec);
         let reason = LostReason::WorkerDied;
         let recovered = recovery.publish(reason, &*self.store, &*self.source, said).await;
         if recovered.published + recovered.lost > 0 {
@@ -165,6 +165,6 @@ pub(super) fn sweep(workers: &Path) {
 fn remove(dir: WorkerDir) {
     let path = dir.path().to_owned();
     if let Err(error) = dir.remove() {
-        tracing::warn!("cannot remove {}: {}", path.display(), chain(&error));
+        tracing::warn!("cannot remove {}: {}", path.display(), error_chain(&error));
     }
 }

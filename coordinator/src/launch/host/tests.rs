@@ -14,10 +14,10 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::report::ReportBody;
 use rollout_worker::host::WorkerDir;
 use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::embedded::model::ModelConfig;
+use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{Ended, Why};
+use rollout_worker::service::{WorkerExit, WorkerExitReason};
 use rollout_worker::spool::ScratchMark;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::supervise::{self, Task};
@@ -40,7 +40,7 @@ impl WorkerFixture {
     fn new() -> Self {
         let temp = TempDir::new().unwrap();
         let home = StateDir::new(temp.path().to_owned());
-        let queue = Arc::new(EmbeddedQueue::lasting(ModelConfig::default()));
+        let queue = Arc::new(EmbeddedQueue::with_immediate_acks(BrokerModelConfig::default()));
         Self { home, _temp: temp, store: Arc::default(), queue }
     }
 
@@ -48,7 +48,7 @@ impl WorkerFixture {
         self.home.workers("rollout", self.store.identity())
     }
 
-    fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<Ended, RunError>>) {
+    fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<WorkerExit, RunError>>) {
         let (signal, stops) = mpsc::channel(4);
         let process = WorkerProcess {
             source: self.queue.clone(),
@@ -114,7 +114,7 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&scene.workers()) == 1).await;
     let hellos = async |gone: bool| {
-        let mut seen = scene.queue.hellos().await.unwrap();
+        let mut seen = scene.queue.heartbeats().await.unwrap();
         seen.retain(|seen| seen.hello.gone == gone);
         seen
     };
@@ -122,7 +122,7 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     assert_eq!(hellos(true).await.len(), 1, "and that the dead one is gone");
     signal.send(StopLevel::Drain).await.unwrap();
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
-    assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
+    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
     assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
     assert_eq!((scene.workers().exists(), entries(&other)), (false, 1), "others' are left alone");
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{Ended, Profile, Runner, Shutdown, Why, Worker, WorkerConfig};
+use rollout_worker::service::{WorkerExit, WorkerProfile, Runner, ShutdownLevel, WorkerExitReason, Worker, WorkerConfig};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
@@ -67,7 +67,7 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// [`RunError`] when it cannot begin.
-    pub async fn run(mut self) -> Result<Ended, RunError> {
+    pub async fn run(mut self) -> Result<WorkerExit, RunError> {
         self.slots = limit_executions(self.slots);
         let dir = self.directory().await?;
         let providers = self.providers()?;
@@ -86,15 +86,15 @@ impl WorkerProcess {
         let _prospecting = supervise::spawn("providers", prospect.run());
         let adopting = estate.run(move || working_providers(&providers, &profile.borrow()));
         let _adopting = supervise::spawn("adoption", adopting);
-        let (shutdown, told) = watch::channel(Shutdown::No);
+        let (shutdown, told) = watch::channel(ShutdownLevel::No);
         let hurried = Arc::new(AtomicBool::new(false));
         let leaving = forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
         // A task of its own: what the main thread runs itself is woken through the kernel.
         let working = supervise::spawn("worker", worker.run(told));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
-        if ended.why == Why::Killed && !hurried.load(Ordering::Relaxed) {
-            ended.why = Why::Asked;
+        if ended.why == WorkerExitReason::Killed && !hurried.load(Ordering::Relaxed) {
+            ended.why = WorkerExitReason::Asked;
         }
         let places = [self.workers, self.sandboxes];
         supervise::blocking(move || close(dir, ended, &places)).await;
@@ -123,7 +123,7 @@ impl WorkerProcess {
         &self,
         dir: &WorkerDir,
         providers: ProviderMap,
-        profile: watch::Receiver<Profile>,
+        profile: watch::Receiver<WorkerProfile>,
     ) -> Result<Worker, RunError> {
         let owner = Owner::current(dir.path().to_owned());
         let variables = self.variables.clone();
@@ -148,12 +148,12 @@ impl WorkerProcess {
 }
 
 /// The providers that work at present.
-fn working_providers(providers: &ProviderMap, profile: &Profile) -> Vec<Arc<dyn Provider>> {
+fn working_providers(providers: &ProviderMap, profile: &WorkerProfile) -> Vec<Arc<dyn Provider>> {
     let works = providers.iter().filter(|(kind, _)| profile.providers.contains_key(kind));
     works.map(|(_, provider)| Arc::clone(provider)).collect()
 }
 
-fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
+fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &WorkerProfile) {
     let kinds: Vec<_> = profile.providers.keys().map(ToString::to_string).collect();
     let kinds = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") };
     tracing::info!(
@@ -169,7 +169,7 @@ fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
 /// again elsewhere from its beginning, so that nothing is gained by the end of a phase.
 async fn forward_shutdown(
     mut stops: mpsc::Receiver<StopLevel>,
-    shutdown: watch::Sender<Shutdown>,
+    shutdown: watch::Sender<ShutdownLevel>,
     drain_timeout: Duration,
     hurried: Arc<AtomicBool>,
 ) {
@@ -178,17 +178,17 @@ async fn forward_shutdown(
     }
     if !drain_timeout.is_zero() {
         tracing::info!("draining: no more work is taken, what runs has {drain_timeout:?} to end");
-        shutdown.send_replace(Shutdown::Finish);
+        shutdown.send_replace(ShutdownLevel::Finish);
         let signal = tokio::time::timeout(drain_timeout, stops.recv()).await;
         hurried.store(signal.is_ok(), Ordering::Relaxed);
     }
     tracing::info!("what still runs is ended and given back");
-    shutdown.send_replace(Shutdown::Kill);
+    shutdown.send_replace(ShutdownLevel::Kill);
     std::future::pending::<()>().await;
 }
 
 /// Removes the worker's directory unless somebody has to adopt it, and what is empty then.
-fn close(dir: WorkerDir, ended: Ended, places: &[PathBuf; 2]) {
+fn close(dir: WorkerDir, ended: WorkerExit, places: &[PathBuf; 2]) {
     let path = dir.path().to_owned();
     if ended.unreported > 0 || holds_work(&dir) {
         let unreported = ended.unreported;
@@ -198,7 +198,7 @@ fn close(dir: WorkerDir, ended: Ended, places: &[PathBuf; 2]) {
             path.display()
         );
     } else if let Err(error) = dir.remove() {
-        tracing::warn!("cannot remove {}: {}", path.display(), chain(&error));
+        tracing::warn!("cannot remove {}: {}", path.display(), error_chain(&error));
     } else {
         tracing::info!("everything is reported; good bye");
     }

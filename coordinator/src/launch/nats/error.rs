@@ -1,6 +1,6 @@
 //! Reasons why a NATS server cannot be used.
 
-use rollout_worker::queue::nats::{BindError, ConnectError, SetupError};
+use rollout_worker::queue::nats::{BindError, ConnectError, NatsSetupError};
 use rollout_worker::queue::traits::QueueError;
 
 /// Why a server cannot be used for a run.
@@ -11,7 +11,7 @@ pub enum ServerError {
     Connect(#[from] ConnectError),
     /// The streams of the deployment are missing or differ.
     #[error("the NATS server is not set up")]
-    Setup(#[from] SetupError),
+    Setup(#[from] NatsSetupError),
     /// The pool is bound to another blob store.
     #[error("the workers of the pool use another blob store")]
     Bind(#[source] BindError),
@@ -35,7 +35,7 @@ impl ServerError {
         match self {
             Self::Connect(error) => matches!(error, ConnectError::Unreachable { .. }),
             Self::Setup(error) => {
-                matches!(error, SetupError::Queue(QueueError::Unreachable { .. }))
+                matches!(error, NatsSetupError::Queue(QueueError::Unreachable { .. }))
             }
             Self::Queue(error) => matches!(error, QueueError::Unreachable { .. }),
             Self::Bind(_) => false,

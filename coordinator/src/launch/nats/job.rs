@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{Board, Dispatch};
+use rollout_worker::queue::traits::{KvStore, Dispatch};
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
@@ -31,7 +31,7 @@ pub struct RemoteJob {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// Where other coordinators ask who owns the run.
-    pub board: Arc<dyn Board>,
+    pub board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
     /// How patiently the run is taken from an owner that may be dead.

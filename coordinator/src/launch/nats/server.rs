@@ -8,8 +8,8 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::queue::nats::{BindError, Name, Nats, NatsOptions};
-use rollout_worker::queue::traits::{Board, Dispatch, WorkSource};
+use rollout_worker::queue::nats::{BindError, NatsName, Nats, NatsOptions};
+use rollout_worker::queue::traits::{KvStore, Dispatch, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ pub struct RemoteOptions {
     /// How to reach the server.
     pub options: NatsOptions,
     /// The pool.
-    pub pool: Name,
+    pub pool: NatsName,
     /// How long items that no worker could run wait for one that can before they fail.
     pub unplaceable_timeout: Duration,
 }
@@ -41,7 +41,7 @@ pub struct RemoteOptions {
 /// A server that was connected to before anything else was done.
 pub struct ConnectedServer {
     nats: Nats,
-    pool: Name,
+    pool: NatsName,
     bounds: RemoteTimeouts,
 }
 
@@ -50,7 +50,7 @@ pub struct PreparedServer {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// Where coordinators say which runs they own.
-    pub board: Arc<dyn Board>,
+    pub board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
     /// Waits.
@@ -111,7 +111,7 @@ impl ConnectedServer {
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
-        let board: Arc<dyn Board> = Arc::new(nats.board());
+        let board: Arc<dyn KvStore> = Arc::new(nats.kv_store());
         let prepare = retry(async || {
             let dispatch = nats.dispatch(&pool, &classes).await?;
             bind_pool(&nats, &*board, &pool, store.identity()).await?;
@@ -162,12 +162,12 @@ fn spawn_recovery(
 
 /// Binds the pool to the run's blob store; to another one than before only if no run of the pool
 /// says that it goes on with that.
-async fn bind_pool(nats: &Nats, board: &dyn Board, pool: &Name, store: &str) -> Result<(), BindError> {
+async fn bind_pool(nats: &Nats, board: &dyn KvStore, pool: &NatsName, store: &str) -> Result<(), BindError> {
     match nats.bind_pool(pool, store, false).await {
         Err(BindError::Elsewhere { .. }) => {}
         bound => return bound,
     }
-    let runs = board.all().await?;
+    let runs = board.entries().await?;
     let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{Board, Dispatch};
+use rollout_worker::queue::traits::{KvStore, Dispatch};
 use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
@@ -33,7 +33,7 @@ pub(super) struct RemoteSearch {
     /// The queue.
     pub(super) dispatch: Arc<dyn Dispatch>,
     /// Where other coordinators ask who owns the run.
-    pub(super) board: Arc<dyn Board>,
+    pub(super) board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub(super) pool: String,
     /// Waits.

@@ -98,6 +98,6 @@ fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
 
 /// Removes whatever is at `path`; that nothing is there is fine.
 pub(super) fn remove(path: &Path) -> Result<(), FileError> {
-    let removed = rollout_worker::fs_remove::remove_now(path);
+    let removed = rollout_worker::fs_remove::remove_blocking(path);
     removed.map_err(|source| FileError { action: "remove", path: path.to_owned(), source })
 }

@@ -12,7 +12,7 @@ use rollout_protocol::name::{self, InvalidPathComponent};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::archive::{self, ArchiveError};
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
@@ -243,7 +243,7 @@ impl TrialDirWriter {
         if !lost.is_empty() {
             let missing = staging.path().join(layout::MISSING);
             durable::remove(&missing)?;
-            let lines = lost.iter().map(|error| format!("* {}\n", chain(error)));
+            let lines = lost.iter().map(|error| format!("* {}\n", error_chain(error)));
             let text = "Files of this trial are left out, its result stands:\n".to_owned();
             let text = text + &lines.collect::<String>();
             fs::write(&missing, text).map_err(FileError::at("write", &missing))?;

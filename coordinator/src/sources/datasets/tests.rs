@@ -11,7 +11,7 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
-use rollout_worker::testing::{Call, FaultyStore};
+use rollout_worker::testing::{StoreCall, FaultyStore};
 
 use super::*;
 use crate::config::{ConfigErrors, ErrorKind, Job, JobOptions, Diagnostics, read_job};
@@ -442,7 +442,7 @@ async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
     let inner: Arc<dyn BlobStore> =
         Arc::new(FsStore::open(project.path("blobs")).await.expect("a store"));
     let store = Arc::new(FaultyStore::new(inner));
-    let stored = || store.count(Call::PutBytes) + store.count(Call::PutFile);
+    let stored = || store.count(StoreCall::PutBytes) + store.count(StoreCall::PutFile);
     let mut digests = Vec::new();
     let mut puts = Vec::new();
     for round in ["first", "second", "third"] {

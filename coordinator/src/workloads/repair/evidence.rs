@@ -16,7 +16,7 @@ use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::{ExecutionEnd, ExecutionRecord, ItemOutcome, Settlement, Timestamps};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
-use rollout_worker::spool::report_of;
+use rollout_worker::spool::result_report;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use serde::Deserialize;
@@ -122,7 +122,7 @@ impl RepairEvidence {
         let (of, item, try_id, exec) = record.ids();
         if of == self.run {
             let blob = BlobRef::for_bytes(&bytes, rollout_protocol::blob::MediaType::Json);
-            let report = report_of(&record, blob);
+            let report = result_report(&record, blob);
             self.reports.entry(item).or_default().insert((try_id, exec), report);
         }
         Ok(())

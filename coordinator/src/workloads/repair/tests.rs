@@ -14,7 +14,7 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
-use rollout_worker::spool::report_of;
+use rollout_worker::spool::result_report;
 use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
 
@@ -48,7 +48,7 @@ fn failed() -> Verdict {
 
 fn record(task: &str, try_id: TryId, n: u8, verdict: Verdict) -> ExecutionRecord {
     let name = trial(task);
-    let made = testing::record(name.clone(), verdict, Timestamp::UNIX_EPOCH);
+    let made = testing::trial_record(name.clone(), verdict, Timestamp::UNIX_EPOCH);
     let (item, exec) = (name.item(), exec(n));
     let spec = Digest::sha256(task.as_bytes());
     ExecutionRecord::Trial(Box::new(TrialRecord { run: RUN, item, try_id, exec, spec, ..made }))
@@ -110,7 +110,7 @@ impl RepairFixture {
         let record = record(task, try_id, n, verdict);
         let bytes = Bytes::from(serde_json::to_vec(&record).expect("text keys"));
         let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
-        let report = report_of(&record, blob.clone());
+        let report = result_report(&record, blob.clone());
         let (run, item, exec) = (RUN, report.item, report.exec);
         let marker = ResultMarker { run, item, try_id, exec, record: blob.digest };
         let path = marker.to_string();

@@ -48,11 +48,11 @@ struct EngineProbe {
 
 #[async_trait]
 impl Probe for EngineProbe {
-    async fn ask(&self) -> Result<(), String> {
+    async fn probe(&self) -> Result<(), String> {
         let docker =
             connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
         // The text of a broken connection says enough without its causes.
-        docker.ping().await.map(drop).map_err(|error| crate::backoff::chain(&error))
+        docker.ping().await.map(drop).map_err(|error| crate::backoff::error_chain(&error))
     }
 }
 
@@ -130,7 +130,7 @@ impl DockerClient {
         let failure = failure::call_failure(&self.host, what, error);
         // An answer that comes late is no outage: the next question to the engine decides.
         if failure.kind == FailureKind::Unreachable && !slow {
-            self.engine.failed(&failure.message);
+            self.engine.mark_failed(&failure.message);
         }
         failure
     }

@@ -71,7 +71,7 @@ fn kind_for_text(message: &str) -> Option<FailureKind> {
     if NO_ANSWER.iter().any(|text| message.contains(text)) {
         return Some(FailureKind::Unreachable);
     }
-    if let Some(kind) = FailureKind::from_shortage(Shortage::of_text(message)) {
+    if let Some(kind) = FailureKind::from_shortage(Shortage::from_text(message)) {
         Some(kind)
     } else if message.contains("unable to find user") || message.contains("unable to find group") {
         Some(FailureKind::Refused)
@@ -172,7 +172,7 @@ pub(super) fn kind_for_registry(message: &str) -> Option<FailureKind> {
 }
 
 fn no_answer(host: &str, what: &str, error: Error) -> Failure {
-    if let Some(kind) = FailureKind::from_shortage(Shortage::of_cause(&error)) {
+    if let Some(kind) = FailureKind::from_shortage(Shortage::from_error(&error)) {
         return Failure::new(kind, format!("{what}: the engine at {host} was not asked"))
             .with_source(error);
     }

@@ -22,44 +22,44 @@ use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
 pub(crate) use self::result::ResultError;
-pub(crate) use self::script::{Lack, ScriptError, Stage, Subject};
+pub(crate) use self::script::{IncompleteWork, ScriptError, ScriptStage, ScriptSubject};
 pub(crate) use self::setup::SetupError;
 
 /// Type, code, class and retry class of an error.
-type Reason = (Type, Code, Class, Retry);
+type ErrorReason = (Type, Code, Class, Retry);
 
-const OURS: Class = Class::Infrastructure;
+const INFRASTRUCTURE: Class = Class::Infrastructure;
 /// As [`TrialError::unsupported`]: seen in the environment, not in the plan.
-const UNSUPPORTED: Reason =
+const UNSUPPORTED: ErrorReason =
     (Type::TaskInvalid, Code::UNSUPPORTED_BY_ENVIRONMENT, Class::Task, Retry::Permanent);
-const BUG: Reason = (Type::InternalError, Code::BUG, OURS, Retry::Permanent);
+const BUG: ErrorReason = (Type::InternalError, Code::BUG, INFRASTRUCTURE, Retry::Permanent);
 
 /// An error whose message shows no secrets.
-fn error((kind, code, class, retry): Reason, message: &str, redactor: &Redactor) -> TrialError {
+fn trial_error((kind, code, class, retry): ErrorReason, message: &str, redactor: &Redactor) -> TrialError {
     TrialError::new(kind, code, class, retry, redactor.text(message))
 }
 
-fn place(failed: Type, kind: Kind) -> Reason {
+fn placement_reason(failed: Type, kind: Kind) -> ErrorReason {
     match kind {
         Kind::Unsupported => UNSUPPORTED,
-        Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
+        Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent),
         // What fills the environment's storage before the tests come is the agent's doing.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
         // So is a file or link of its own where files have to be placed.
         Kind::Unusable => (failed, Code::REFUSED, Class::Agent, Retry::Permanent),
-        Kind::Gone => lost(failed),
-        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
-        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
+        Kind::Gone => environment_lost_reason(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
+        Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
         Kind::Resources | Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
-            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+            (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
         }
         Kind::Bug => BUG,
     }
 }
 
-fn lost(failed: Type) -> Reason {
-    (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient)
+fn environment_lost_reason(failed: Type) -> ErrorReason {
+    (failed, Code::ENVIRONMENT_LOST, INFRASTRUCTURE, Retry::Transient)
 }
 
 /// The code for what the host ran out of.
@@ -71,13 +71,13 @@ pub(crate) fn shortage_code(shortage: Option<Shortage>) -> Option<Code> {
 }
 
 impl FilesError {
-    fn as_reason(&self, failed: Type) -> Reason {
-        self.code().map_or(BUG, |(code, retry)| (failed, code, OURS, retry))
+    fn as_reason(&self, failed: Type) -> ErrorReason {
+        self.code().map_or(BUG, |(code, retry)| (failed, code, INFRASTRUCTURE, retry))
     }
 
     /// Code and retry class; `None` for a defect.
     fn code(&self) -> Option<(Code, Retry)> {
-        if let Some(code) = shortage_code(Shortage::of_cause(self)) {
+        if let Some(code) = shortage_code(Shortage::from_error(self)) {
             return Some((code, Retry::Transient));
         }
         Some(match self {
@@ -95,8 +95,8 @@ impl FilesError {
 
 /// `/logs` or captured output that could not be kept, or not whole.
 pub(crate) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
-    let reason = (Type::InternalError, Code::COLLECTION_FAILED, OURS, Retry::Permanent);
-    error(reason, why, redactor).in_phase(Phase::Collection)
+    let reason = (Type::InternalError, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Permanent);
+    trial_error(reason, why, redactor).in_phase(Phase::Collection)
 }
 
 /// The same, by what the host ran out of.
@@ -112,18 +112,18 @@ pub(crate) fn output_lost(
 
 /// Processes that may still be alive.
 pub(crate) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redactor) -> TrialError {
-    let reason = (Type::InternalError, Code::PROCESSES_LEFT, OURS, Retry::Permanent);
-    error(reason, &failure.chain(), redactor).in_phase(phase)
+    let reason = (Type::InternalError, Code::PROCESSES_LEFT, INFRASTRUCTURE, Retry::Permanent);
+    trial_error(reason, &failure.chain(), redactor).in_phase(phase)
 }
 
 /// A panic of ours.
 pub(crate) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> TrialError {
-    error(BUG, &format!("a defect in phase {phase}: {message}"), redactor).in_phase(phase)
+    trial_error(BUG, &format!("a defect in phase {phase}: {message}"), redactor).in_phase(phase)
 }
 
 /// An environment that could not be stopped, kept or removed. Never a reason to try again: the
 /// work itself is over.
-pub(crate) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
+pub(crate) fn teardown_failed(failure: &Failure, redactor: &Redactor) -> TrialError {
     let code = match failure.kind {
         Kind::Refused => Code::REFUSED,
         Kind::Unsupported => Code::UNSUPPORTED_BY_ENVIRONMENT,
@@ -139,6 +139,6 @@ pub(crate) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
         }
         Kind::Bug => Code::BUG,
     };
-    let reason = (Type::EnvironmentTeardownFailed, code, OURS, Retry::Permanent);
-    error(reason, &failure.chain(), redactor)
+    let reason = (Type::EnvironmentTeardownFailed, code, INFRASTRUCTURE, Retry::Permanent);
+    trial_error(reason, &failure.chain(), redactor)
 }

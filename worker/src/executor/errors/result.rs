@@ -5,7 +5,7 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::phase::Phase;
 
-use super::{OURS, error};
+use super::{INFRASTRUCTURE, trial_error};
 use crate::secrets::Redactor;
 
 /// Why there is no result.
@@ -28,10 +28,10 @@ impl ResultError {
             Self::Invalid => theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID),
             Self::Unreadable => {
                 let reason =
-                    (Type::VerifierFailed, Code::COLLECTION_FAILED, OURS, Retry::Transient);
-                return error(reason, message, redactor).in_phase(Phase::Collection);
+                    (Type::VerifierFailed, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Transient);
+                return trial_error(reason, message, redactor).in_phase(Phase::Collection);
             }
         };
-        error(reason, message, redactor)
+        trial_error(reason, message, redactor)
     }
 }

@@ -6,14 +6,14 @@ use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 
-use super::{BUG, OURS, Reason, UNSUPPORTED, error, lost, place};
+use super::{BUG, INFRASTRUCTURE, ErrorReason, UNSUPPORTED, trial_error, environment_lost_reason, placement_reason};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
 
 /// Whose script runs: it decides the types and the class of its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ScriptStage {
     /// A step's own setup.
     Prepare,
     Install,
@@ -21,8 +21,8 @@ pub(crate) enum Stage {
     Verify,
 }
 
-impl Stage {
-    const fn failed(self) -> Type {
+impl ScriptStage {
+    const fn failed_type(self) -> Type {
         match self {
             Self::Prepare => Type::EnvironmentStartFailed,
             Self::Install => Type::AgentInstallFailed,
@@ -31,7 +31,7 @@ impl Stage {
         }
     }
 
-    const fn late(self) -> Type {
+    const fn timed_out_type(self) -> Type {
         match self {
             Self::Prepare => Type::EnvironmentStartFailed,
             Self::Install => Type::AgentInstallTimeout,
@@ -69,7 +69,7 @@ impl Stage {
 
 /// A script as messages name it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct ScriptSubject<'a> {
     /// Stands in front of every message.
     pub(crate) prefix: &'a str,
     /// The script.
@@ -94,12 +94,12 @@ pub(crate) enum ScriptError {
     /// The network that it may reach could not be set.
     Network(Failure),
     /// The work to be verified is not whole.
-    Lacking(Lack),
+    Lacking(IncompleteWork),
 }
 
 /// Why a part of the work to be verified is missing or not whole although it was there.
 #[derive(Debug)]
-pub(crate) enum Lack {
+pub(crate) enum IncompleteWork {
     /// There is more than may be kept.
     TooLarge(String),
     /// It could not be read.
@@ -108,45 +108,45 @@ pub(crate) enum Lack {
 
 impl ScriptError {
     /// The error of a stage's script.
-    pub(crate) fn into_error(self, stage: Stage, redactor: &Redactor) -> TrialError {
-        self.into_error_of(stage, Subject { prefix: "", script: stage.script() }, redactor)
+    pub(crate) fn into_error(self, stage: ScriptStage, redactor: &Redactor) -> TrialError {
+        self.into_error_for(stage, ScriptSubject { prefix: "", script: stage.script() }, redactor)
     }
 
     /// The error of a script that has a name of its own.
-    pub(crate) fn into_error_of(
+    pub(crate) fn into_error_for(
         self,
-        stage: Stage,
-        subject: Subject<'_>,
+        stage: ScriptStage,
+        subject: ScriptSubject<'_>,
         redactor: &Redactor,
     ) -> TrialError {
         let message = format!("{}{}", subject.prefix, self.message(subject.script));
-        error(self.reason(stage), &message, redactor)
+        trial_error(self.reason(stage), &message, redactor)
     }
 
-    fn reason(&self, stage: Stage) -> Reason {
-        let (failed, class) = (stage.failed(), stage.class());
+    fn reason(&self, stage: ScriptStage) -> ErrorReason {
+        let (failed, class) = (stage.failed_type(), stage.class());
         match self {
             Self::Exit { code, oom_killed, .. } => {
-                (failed, ending(*code, *oom_killed).0, class, Retry::Permanent)
+                (failed, exit_code_meaning(*code, *oom_killed).0, class, Retry::Permanent)
             }
-            Self::TimedOut { .. } => (stage.late(), Code::TIMED_OUT, class, Retry::Permanent),
-            Self::Exec(failure) => exec(stage, failure.kind),
-            Self::Place { failure, .. } => place(failed, failure.kind),
+            Self::TimedOut { .. } => (stage.timed_out_type(), Code::TIMED_OUT, class, Retry::Permanent),
+            Self::Exec(failure) => exec_reason(stage, failure.kind),
+            Self::Place { failure, .. } => placement_reason(failed, failure.kind),
             Self::Files(files) => files.as_reason(failed),
-            Self::Left(_) => (failed, Code::PROCESSES_LEFT, OURS, Retry::Transient),
+            Self::Left(_) => (failed, Code::PROCESSES_LEFT, INFRASTRUCTURE, Retry::Transient),
             Self::Network(failure) => match failure.kind {
                 // Never run it with more than it may have: that the provider cannot do it is
                 // between the task and the job.
                 Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
                 Kind::Unsupported => UNSUPPORTED,
-                Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
-                kind => place(failed, kind),
+                Kind::NotPermitted => (failed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent),
+                kind => placement_reason(failed, kind),
             },
-            Self::Lacking(Lack::TooLarge(_)) => {
+            Self::Lacking(IncompleteWork::TooLarge(_)) => {
                 (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent)
             }
-            Self::Lacking(Lack::Unread(_)) => {
-                (failed, Code::COLLECTION_FAILED, OURS, Retry::Transient)
+            Self::Lacking(IncompleteWork::Unread(_)) => {
+                (failed, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Transient)
             }
         }
     }
@@ -154,7 +154,7 @@ impl ScriptError {
     fn message(&self, script: &str) -> String {
         match self {
             Self::Exit { code, oom_killed, last_words } => {
-                let (_, how) = ending(*code, *oom_killed);
+                let (_, how) = exit_code_meaning(*code, *oom_killed);
                 let said = if last_words.is_empty() { "" } else { ": " };
                 format!("{script} ended with code {code}{how}{said}{last_words}")
             }
@@ -167,7 +167,7 @@ impl ScriptError {
             Self::Files(files) => files.chain(),
             Self::Left(failure) => format!("ending the agent's processes: {}", failure.chain()),
             Self::Network(failure) => format!("what {script} may reach: {}", failure.chain()),
-            Self::Lacking(Lack::TooLarge(why) | Lack::Unread(why)) => {
+            Self::Lacking(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) => {
                 format!("what is to be verified: {why}")
             }
         }
@@ -175,7 +175,7 @@ impl ScriptError {
 }
 
 /// The meaning of a code other than 0, and how a message tells it behind the code.
-fn ending(code: i32, oom_killed: bool) -> (Code, String) {
+fn exit_code_meaning(code: i32, oom_killed: bool) -> (Code, String) {
     match code {
         137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
         129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
@@ -183,8 +183,8 @@ fn ending(code: i32, oom_killed: bool) -> (Code, String) {
     }
 }
 
-fn exec(stage: Stage, kind: Kind) -> Reason {
-    let (failed, class) = (stage.failed(), stage.class());
+fn exec_reason(stage: ScriptStage, kind: Kind) -> ErrorReason {
+    let (failed, class) = (stage.failed_type(), stage.class());
     match kind {
         Kind::NotStarted | Kind::Unusable => {
             (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
@@ -192,14 +192,14 @@ fn exec(stage: Stage, kind: Kind) -> Reason {
         Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
         Kind::Unsupported => UNSUPPORTED,
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
-        Kind::Gone => lost(failed),
-        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
-        Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
-        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
+        Kind::Gone => environment_lost_reason(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
+        Kind::NotPermitted => (failed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent),
+        Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
         // The environment is there: what lacks is the host's, and only just now.
         Kind::Resources | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
-            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+            (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
         }
         Kind::Bug => BUG,
     }

@@ -7,9 +7,9 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::phase::Phase;
 
-use super::{BUG, OURS, Reason, UNSUPPORTED, error, panicked, place, shortage_code};
+use super::{BUG, INFRASTRUCTURE, ErrorReason, UNSUPPORTED, trial_error, panicked, placement_reason, shortage_code};
 use crate::environment::{Failure, FailureKind as Kind};
-use crate::executor::environment::NotCreated;
+use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
@@ -42,17 +42,17 @@ impl SetupError {
             Self::Unset(unset) => {
                 let hint = "export it to trials where the worker runs, or give it a default";
                 // Another worker may have what this one has not.
-                let reason = (start, Code::VARIABLE_UNSET, OURS, Retry::Transient);
-                error(reason, &format!("{unset}: {hint}"), redactor)
+                let reason = (start, Code::VARIABLE_UNSET, INFRASTRUCTURE, Retry::Transient);
+                trial_error(reason, &format!("{unset}: {hint}"), redactor)
             }
             Self::NoProvider(provider) => {
-                let reason = (start, Code::UNPLACEABLE, OURS, Retry::Transient);
-                error(reason, &format!("this worker has no provider `{provider}`"), redactor)
+                let reason = (start, Code::UNPLACEABLE, INFRASTRUCTURE, Retry::Transient);
+                trial_error(reason, &format!("this worker has no provider `{provider}`"), redactor)
             }
             Self::Disk(source) => {
-                error(disk(start, &source), &format!("preparing the execution: {source}"), redactor)
+                trial_error(disk_reason(start, &source), &format!("preparing the execution: {source}"), redactor)
             }
-            Self::Files(files) => error(files.as_reason(start), &files.chain(), redactor),
+            Self::Files(files) => trial_error(files.as_reason(start), &files.chain(), redactor),
             Self::Image { named, limit, failure } => {
                 let (what, hint) = if named {
                     ("pulling the image", "")
@@ -63,25 +63,25 @@ impl SetupError {
                     Kind::TimedOut => format!("{what} took longer than {limit:?}{hint}"),
                     _ => failure.chain(),
                 };
-                error(image(named, failure.kind), &message, redactor)
+                trial_error(image_reason(named, failure.kind), &message, redactor)
             }
-            Self::Create(failure) => error(create(failure.kind), &failure.chain(), redactor),
+            Self::Create(failure) => trial_error(creation_reason(failure.kind), &failure.chain(), redactor),
             Self::Place(failure) => {
                 let message = format!("placing the step's files: {}", failure.chain());
-                error(place(start, failure.kind), &message, redactor)
+                trial_error(placement_reason(start, failure.kind), &message, redactor)
             }
             Self::Unhealthy { failures, why } => {
                 // What runs in the environment, and what asks it, are the task's own: the same
                 // image would start the same way once more.
                 let reason = (start, Code::UNHEALTHY, Class::Task, Retry::Permanent);
                 let message = format!("the healthcheck failed {failures} times in a row: {why}");
-                error(reason, &message, redactor)
+                trial_error(reason, &message, redactor)
             }
         }
     }
 }
 
-fn image(named: bool, kind: Kind) -> Reason {
+fn image_reason(named: bool, kind: Kind) -> ErrorReason {
     let (failed, late) = if named {
         (Type::EnvironmentImagePullFailed, Type::EnvironmentImagePullFailed)
     } else {
@@ -90,63 +90,63 @@ fn image(named: bool, kind: Kind) -> Reason {
     match kind {
         Kind::Refused | Kind::Unusable => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
         Kind::Unsupported => UNSUPPORTED,
-        Kind::Resources => resources(),
-        Kind::NotPermitted => not_permitted(),
-        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
-        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
-        Kind::TimedOut => (late, Code::TIMED_OUT, OURS, Retry::Transient),
+        Kind::Resources => resources_reason(),
+        Kind::NotPermitted => not_permitted_reason(),
+        Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
+        Kind::TimedOut => (late, Code::TIMED_OUT, INFRASTRUCTURE, Retry::Transient),
         Kind::NotStarted
         | Kind::Gone
         | Kind::Service
         | Kind::LeftBehind
         // Of environments only: there is none yet.
-        | Kind::StorageExceeded => (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient),
+        | Kind::StorageExceeded => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
         Kind::Bug => BUG,
     }
 }
 
-fn create(kind: Kind) -> Reason {
+fn creation_reason(kind: Kind) -> ErrorReason {
     let failed = Type::EnvironmentStartFailed;
     match kind {
         Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
         Kind::Unsupported => UNSUPPORTED,
-        Kind::Resources => resources(),
-        Kind::NotPermitted => not_permitted(),
-        Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
+        Kind::Resources => resources_reason(),
+        Kind::NotPermitted => not_permitted_reason(),
+        Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, INFRASTRUCTURE, Retry::Transient),
         // The task's own services: they would fail the same way once more.
         Kind::Unusable => (failed, Code::UNHEALTHY, Class::Task, Retry::Permanent),
-        Kind::Gone => (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
-        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
+        Kind::Gone => (failed, Code::ENVIRONMENT_LOST, INFRASTRUCTURE, Retry::Transient),
+        Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
         // Nothing but the task's image and files is in it yet.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
-        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
-        Kind::TimedOut => (failed, Code::TIMED_OUT, OURS, Retry::Transient),
-        Kind::Service | Kind::LeftBehind => (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
+        Kind::TimedOut => (failed, Code::TIMED_OUT, INFRASTRUCTURE, Retry::Transient),
+        Kind::Service | Kind::LeftBehind => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
         Kind::Bug => BUG,
     }
 }
 
-fn resources() -> Reason {
+fn resources_reason() -> ErrorReason {
     let failed = Type::EnvironmentResourceAllocationFailed;
-    (failed, Code::UNPLACEABLE, OURS, Retry::Permanent)
+    (failed, Code::UNPLACEABLE, INFRASTRUCTURE, Retry::Permanent)
 }
 
-fn not_permitted() -> Reason {
-    (Type::EnvironmentStartFailed, Code::NOT_PERMITTED, OURS, Retry::Permanent)
+fn not_permitted_reason() -> ErrorReason {
+    (Type::EnvironmentStartFailed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent)
 }
 
-fn disk(kind: Type, source: &std::io::Error) -> Reason {
+fn disk_reason(kind: Type, source: &std::io::Error) -> ErrorReason {
     (
         kind,
-        shortage_code(Shortage::of(source)).unwrap_or(Code::PROVIDER_ERROR),
-        OURS,
+        shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::PROVIDER_ERROR),
+        INFRASTRUCTURE,
         Retry::Transient,
     )
 }
 
-impl NotCreated {
+impl CreationFailure {
     /// The error of an environment that was not created.
     pub(crate) fn into_error(self, redactor: &Redactor) -> TrialError {
         match self {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 
-use super::context::within;
+use super::context::with_timeout;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind};
 use crate::supervise::panic_message;
 
@@ -76,7 +76,7 @@ impl Sidecars {
             self.services.push(service);
             let Some(service) = self.services.last_mut() else { continue };
             let action = format!("starting the service `{}`", service.name());
-            within(START_LIMIT, &action, service.start(request)).await?;
+            with_timeout(START_LIMIT, &action, service.start(request)).await?;
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Sidecars {
     pub(super) async fn ready(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         for service in &mut self.services {
             let action = format!("waiting for the service `{}`", service.name());
-            within(START_LIMIT, &action, service.ready(environment)).await?;
+            with_timeout(START_LIMIT, &action, service.ready(environment)).await?;
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Sidecars {
         for index in (0..self.services.len()).rev() {
             let service = &mut self.services[index];
             let action = format!("stopping the service `{}`", service.name());
-            let stopping = within(STOP_LIMIT, &action, service.stop());
+            let stopping = with_timeout(STOP_LIMIT, &action, service.stop());
             let failure = match AssertUnwindSafe(stopping).catch_unwind().await {
                 Ok(stopped) => stopped.err(),
                 Err(panic) => Some(Failure::new(FailureKind::Bug, panic_message(panic.as_ref()))),

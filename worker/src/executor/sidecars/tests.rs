@@ -9,11 +9,11 @@ use crate::executor::ManagedEnvironment;
 use crate::work::trial::testing::labels;
 
 /// A call of a service, and the environments that exist then.
-type Heard = (String, usize);
+type SidecarCall = (String, usize);
 
 /// What a service does instead of working.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum SidecarFault {
     Start,
     Ready,
     Hang,
@@ -23,20 +23,20 @@ enum Fault {
 
 /// A service that notes its calls.
 #[derive(Debug)]
-struct Noted {
+struct RecordingSidecar {
     name: &'static str,
-    fault: Option<Fault>,
+    fault: Option<SidecarFault>,
     provider: FakeProvider,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    heard: Arc<Mutex<Vec<SidecarCall>>>,
 }
 
-impl Noted {
-    fn called(&self, call: &str) {
+impl RecordingSidecar {
+    fn record_call(&self, call: &str) {
         let existing = self.provider.existing().len();
         self.heard.lock().expect("not poisoned").push((format!("{call} {}", self.name), existing));
     }
 
-    fn fail(&mut self, at: Fault) -> Result<(), Failure> {
+    fn fail_at(&mut self, at: SidecarFault) -> Result<(), Failure> {
         match self.fault {
             Some(fault) if fault == at => Err(Failure::new(FailureKind::Service, "as told")),
             _ => Ok(()),
@@ -45,24 +45,24 @@ impl Noted {
 }
 
 #[async_trait]
-impl Sidecar for Noted {
+impl Sidecar for RecordingSidecar {
     fn name(&self) -> &str {
         self.name
     }
 
     async fn start(&mut self, request: &mut CreateRequest) -> Result<(), Failure> {
-        self.called("start");
+        self.record_call("start");
         request.env.insert(self.name.to_uppercase(), "known".to_owned());
-        self.fail(Fault::Start)
+        self.fail_at(SidecarFault::Start)
     }
 
     async fn ready(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         assert!(!environment.id().is_empty());
-        self.called("ready");
-        if self.fault == Some(Fault::Hang) {
+        self.record_call("ready");
+        if self.fault == Some(SidecarFault::Hang) {
             std::future::pending::<()>().await;
         }
-        self.fail(Fault::Ready)
+        self.fail_at(SidecarFault::Ready)
     }
 
     fn env(&self) -> BTreeMap<String, String> {
@@ -70,32 +70,32 @@ impl Sidecar for Noted {
     }
 
     async fn stop(&mut self) -> Result<(), Failure> {
-        self.called("stop");
-        assert!(self.fault != Some(Fault::PanicAtStop), "as told");
-        let stopped = self.fail(Fault::StopOnce);
+        self.record_call("stop");
+        assert!(self.fault != Some(SidecarFault::PanicAtStop), "as told");
+        let stopped = self.fail_at(SidecarFault::StopOnce);
         self.fault = None;
         stopped
     }
 }
 
 /// An environment with the services `a` and `b`.
-struct Scene {
+struct SidecarFixture {
     provider: FakeProvider,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    heard: Arc<Mutex<Vec<SidecarCall>>>,
     site: ManagedEnvironment,
 }
 
-impl Scene {
+impl SidecarFixture {
     fn new() -> Self {
         let (provider, heard) = (FakeProvider::default(), Arc::default());
         Self { provider, heard, site: ManagedEnvironment::default() }
     }
 
     /// Creates the environment; `b` has a fault.
-    async fn create(&mut self, fault: Option<Fault>) -> bool {
+    async fn create(&mut self, fault: Option<SidecarFault>) -> bool {
         let service = |name, fault| -> Box<dyn Sidecar> {
             let (provider, heard) = (self.provider.clone(), Arc::clone(&self.heard));
-            Box::new(Noted { name, fault, provider, heard })
+            Box::new(RecordingSidecar { name, fault, provider, heard })
         };
         let services = vec![service("a", None), service("b", fault)];
         let request = CreateRequest {
@@ -116,37 +116,37 @@ impl Scene {
     }
 
     /// The calls since the last question, with the number of environments that existed.
-    fn heard(&self) -> Vec<Heard> {
+    fn recorded_calls(&self) -> Vec<SidecarCall> {
         std::mem::take(&mut *self.heard.lock().expect("not poisoned"))
     }
 }
 
-fn calls(calls: &[(&str, usize)]) -> Vec<Heard> {
+fn sidecar_calls(calls: &[(&str, usize)]) -> Vec<SidecarCall> {
     calls.iter().map(|(call, existing)| ((*call).to_owned(), *existing)).collect()
 }
 
 #[tokio::test]
 async fn services_start_before_their_environment_and_stop_after_it() {
-    let mut scene = Scene::new();
+    let mut scene = SidecarFixture::new();
     assert!(scene.create(None).await);
     let begun = [("start a", 0), ("start b", 0), ("ready a", 1), ("ready b", 1)];
-    assert_eq!(scene.heard(), calls(&begun));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&begun));
     let (request, _) = scene.provider.requests().remove(0);
     assert_eq!(request.env.into_keys().collect::<Vec<_>>(), ["A", "B"]);
     let env = [("LAST", "b"), ("a", "a"), ("b", "b")];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(scene.site.sidecar_env(), env.into());
     assert!(scene.site.remove().await.failure.is_none());
-    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert!(scene.site.sidecar_env().is_empty());
 }
 
 #[tokio::test]
 async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
-    let mut scene = Scene::new();
-    assert!(!scene.create(Some(Fault::Start)).await);
+    let mut scene = SidecarFixture::new();
+    assert!(!scene.create(Some(SidecarFault::Start)).await);
     let ended = [("start a", 0), ("start b", 0), ("stop b", 0), ("stop a", 0)];
-    assert_eq!(scene.heard(), calls(&ended));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&ended));
     assert!(!scene.provider.calls().contains(&FakeCall::Create));
     assert!(scene.site.is_empty());
 }
@@ -154,52 +154,52 @@ async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
 #[tokio::test]
 async fn environment_that_is_not_created_leaves_no_service() {
     use crate::environment::fake::{FaultTrigger, FaultEffect};
-    let mut scene = Scene::new();
+    let mut scene = SidecarFixture::new();
     scene.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Fail(FailureKind::Service));
     assert!(!scene.create(None).await);
-    assert_eq!(scene.heard()[2..], calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls()[2..], sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert!(scene.site.is_empty());
 }
 
 #[tokio::test]
 async fn service_that_is_not_ready_stops_when_its_environment_is_gone() {
-    let mut scene = Scene::new();
-    assert!(!scene.create(Some(Fault::Ready)).await);
-    assert!(scene.site.up().is_some());
-    drop(scene.heard());
+    let mut scene = SidecarFixture::new();
+    assert!(!scene.create(Some(SidecarFault::Ready)).await);
+    assert!(scene.site.running().is_some());
+    drop(scene.recorded_calls());
     assert!(scene.site.remove().await.failure.is_none());
-    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn creation_that_is_given_up_leaves_its_services_to_the_removal() {
-    let mut scene = Scene::new();
-    let creating = scene.create(Some(Fault::Hang));
+    let mut scene = SidecarFixture::new();
+    let creating = scene.create(Some(SidecarFault::Hang));
     assert!(tokio::time::timeout(Duration::from_secs(1), creating).await.is_err());
-    drop(scene.heard());
+    drop(scene.recorded_calls());
     assert!(!scene.site.is_empty());
     assert!(scene.site.remove().await.failure.is_none());
-    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert_eq!(scene.provider.existing(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn service_that_may_be_left_is_stopped_again() {
-    let mut scene = Scene::new();
-    assert!(scene.create(Some(Fault::StopOnce)).await);
-    drop(scene.heard());
+    let mut scene = SidecarFixture::new();
+    assert!(scene.create(Some(SidecarFault::StopOnce)).await);
+    drop(scene.recorded_calls());
     assert!(scene.site.remove().await.failure.is_some());
-    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert!(scene.site.remove().await.failure.is_none());
-    assert_eq!(scene.heard(), calls(&[("stop b", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0)]));
 }
 
 #[tokio::test]
 async fn panic_of_a_service_stops_the_others() {
-    let mut scene = Scene::new();
-    assert!(scene.create(Some(Fault::PanicAtStop)).await);
-    drop(scene.heard());
+    let mut scene = SidecarFixture::new();
+    assert!(scene.create(Some(SidecarFault::PanicAtStop)).await);
+    drop(scene.recorded_calls());
     let failure = scene.site.remove().await.failure.expect("a failure");
     assert_eq!(failure.kind, FailureKind::Bug);
-    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
 }

@@ -4,11 +4,11 @@
 //! A server does much of what it is told a moment later, so what must become true is looked at
 //! again and again, and counts of deliveries are lower bounds: what nobody takes comes again.
 
-mod board;
-mod lives;
+mod kv_store;
+mod incarnations;
 mod reports;
 pub mod samples;
-mod words;
+mod messages;
 mod work;
 
 use std::future::Future;
@@ -27,7 +27,7 @@ use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{ReportBody, Report};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
-use crate::queue::traits::{Board, Dispatch, QueueError, WorkSource};
+use crate::queue::traits::{KvStore, Dispatch, QueueError, WorkSource};
 
 /// Size classes that a broker under test must have.
 pub const CLASSES: [SizeClass; 3] = [SizeClass(0), SizeClass(1), SizeClass::SOLO];
@@ -40,13 +40,13 @@ pub trait Broker {
     /// A coordinator's handle, always the same.
     fn dispatch(&self) -> Arc<dyn Dispatch>;
     /// Its board.
-    fn board(&self) -> Arc<dyn Board>;
+    fn kv_store(&self) -> Arc<dyn KvStore>;
     /// A user's command; none where users have no way to the broker.
     async fn command(&self, run: RunId, command: RunCommand) -> Option<Result<CommandReceipt, QueueError>>;
     /// Unpurged reports that a run may have; small.
     fn reports_per_run(&self) -> usize;
     /// Long enough to see that nothing comes.
-    fn briefly(&self) -> Duration {
+    fn quiet_period(&self) -> Duration {
         Duration::from_millis(50)
     }
     /// Kills the broker and starts it again with what it had.
@@ -54,11 +54,11 @@ pub trait Broker {
     /// Replaces the broker by one that has nothing.
     async fn wipe(&self);
     /// Lets so many thirds of the lease pass.
-    async fn pass(&self, thirds: u32);
+    async fn advance_lease(&self, thirds: u32);
 }
 
 /// One part of the suite.
-pub type Check = for<'a> fn(&'a dyn Broker) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+pub type ContractCheck = for<'a> fn(&'a dyn Broker) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! checks {
     ($($module:ident::$name:ident),* $(,)?) => {
@@ -67,7 +67,7 @@ macro_rules! checks {
 }
 
 /// Parts whose brokers may share a server.
-pub const CALM: &[(&str, Check)] = checks![
+pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     work::publishing_is_idempotent_per_try,
     work::offers_come_in_order_and_at_most_as_many_as_asked,
     work::a_waiting_pull_gets_what_is_published,
@@ -87,30 +87,30 @@ pub const CALM: &[(&str, Check)] = checks![
     reports::what_is_journalled_goes_and_its_position_stays,
     reports::a_full_run_refuses_and_others_do_not,
     reports::the_head_is_the_last_report,
-    words::claims_are_answered_or_not,
-    words::commands_are_answered_or_not,
-    words::controls_reach_every_worker,
-    words::hellos_show_the_last_word_and_its_age,
-    words::workers_see_what_others_show,
-    board::writes_compare_revisions,
-    board::one_of_many_writers_wins,
+    messages::claims_are_answered_or_not,
+    messages::commands_are_answered_or_not,
+    messages::controls_reach_every_worker,
+    messages::hellos_show_the_last_word_and_its_age,
+    messages::workers_see_what_others_show,
+    kv_store::writes_compare_revisions,
+    kv_store::one_of_many_writers_wins,
 ];
 
 /// Parts that kill or replace the broker's server.
-pub const DISTURBING: &[(&str, Check)] = checks![
-    lives::a_restart_delivers_everything_in_flight_again,
-    lives::reports_and_boards_survive_a_restart,
-    lives::a_wiped_broker_is_another,
+pub const DISRUPTIVE_CHECKS: &[(&str, ContractCheck)] = checks![
+    incarnations::a_restart_delivers_everything_in_flight_again,
+    incarnations::reports_and_boards_survive_a_restart,
+    incarnations::a_wiped_broker_is_another,
 ];
 
 /// Long enough for an answer that is coming, never waited for in full by a correct queue.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two looks at what must become true.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs the whole suite, each part on a fresh broker.
-pub async fn all<B: Broker>(fresh: impl AsyncFn() -> B) {
-    for (_, check) in CALM.iter().chain(DISTURBING) {
+pub async fn run_all<B: Broker>(fresh: impl AsyncFn() -> B) {
+    for (_, check) in SHARED_SERVER_CHECKS.iter().chain(DISRUPTIVE_CHECKS) {
         check(&fresh().await).await;
     }
 }
@@ -156,11 +156,11 @@ fn report(r: u8, exec: u8) -> Report {
 }
 
 /// Looks until it is so.
-async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+async fn wait_until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
     while !so().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -172,9 +172,9 @@ async fn publish(broker: &dyn Broker, offers: &[Offer]) {
 /// Pulls until so many are there.
 async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
-    until("so many are delivered", async || {
+    wait_until("so many are delivered", async || {
         let room = FreeCapacity::with_slots(count - pulled.len());
-        pulled.extend(broker.source().pull(room, broker.briefly()).await.expect("reachable"));
+        pulled.extend(broker.source().pull(room, broker.quiet_period()).await.expect("reachable"));
         pulled.len() == count
     })
     .await;
@@ -182,15 +182,15 @@ async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
 }
 
 /// Pulls what comes at once; nothing, as a rule.
-async fn glance(broker: &dyn Broker) -> Vec<Delivery> {
-    broker.source().pull(FreeCapacity::with_slots(10), broker.briefly()).await.expect("reachable")
+async fn pull_once(broker: &dyn Broker) -> Vec<Delivery> {
+    broker.source().pull(FreeCapacity::with_slots(10), broker.quiet_period()).await.expect("reachable")
 }
 
 /// Pulls one after the other until these items were delivered, each at least once.
 async fn pull_all(broker: &dyn Broker, room: FreeCapacity, wanted: &[ItemId]) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
-    until("all of it is delivered", async || {
-        let more = broker.source().pull(room, broker.briefly()).await.expect("reachable");
+    wait_until("all of it is delivered", async || {
+        let more = broker.source().pull(room, broker.quiet_period()).await.expect("reachable");
         pulled.extend(more);
         wanted.iter().all(|item| pulled.iter().any(|d| d.offer.item == *item))
     })
@@ -212,16 +212,16 @@ fn tokens(deliveries: &[Delivery]) -> Vec<MessageToken> {
     deliveries.iter().map(|d| d.token).collect()
 }
 
-async fn say(broker: &dyn Broker, reports: Vec<Report>) {
+async fn send_reports(broker: &dyn Broker, reports: Vec<Report>) {
     let answers = broker.source().report(reports).await.expect("reachable");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-async fn read(broker: &dyn Broker, r: u8, from: Option<ReportPosition>) -> Vec<(ReportPosition, Report)> {
+async fn read_reports(broker: &dyn Broker, r: u8, from: Option<ReportPosition>) -> Vec<(ReportPosition, Report)> {
     let mut found = Vec::new();
     let mut from = from;
     loop {
-        let read = broker.dispatch().reports(run(r), from, 100, broker.briefly()).await;
+        let read = broker.dispatch().reports(run(r), from, 100, broker.quiet_period()).await;
         let read = read.expect("a known place");
         let Some(last) = read.reports.last() else { return found };
         from = Some(last.position);

@@ -4,47 +4,47 @@ use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::position::ReportPosition;
 
-use super::{Broker, PATIENCE, read, report, run, say, until};
+use super::{Broker, ANSWER_TIMEOUT, read_reports, report, run, send_reports, wait_until};
 use crate::queue::traits::QueueError;
 
 /// Whoever reads from a position sees the same as the one before.
 pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {
-    say(broker, vec![report(1, 1), report(2, 9), report(1, 2)]).await;
-    say(broker, vec![report(1, 3), report(1, 1)]).await;
-    let all = read(broker, 1, None).await;
+    send_reports(broker, vec![report(1, 1), report(2, 9), report(1, 2)]).await;
+    send_reports(broker, vec![report(1, 3), report(1, 1)]).await;
+    let all = read_reports(broker, 1, None).await;
     let said: Vec<_> = all.iter().map(|(_, r)| r.clone()).collect();
     assert_eq!(said, [report(1, 1), report(1, 2), report(1, 3), report(1, 1)]);
     assert!(all.is_sorted_by(|(a, _), (b, _)| a.sequence < b.sequence));
     assert!(all.iter().all(|(at, said)| at.anchor == said.exec));
     for (index, (at, _)) in all.iter().enumerate() {
-        assert_eq!(read(broker, 1, Some(*at)).await, all[index + 1..]);
+        assert_eq!(read_reports(broker, 1, Some(*at)).await, all[index + 1..]);
     }
     let two =
-        broker.dispatch().reports(run(1), None, 2, broker.briefly()).await.expect("no position");
+        broker.dispatch().reports(run(1), None, 2, broker.quiet_period()).await.expect("no position");
     assert!((1..=2).contains(&two.reports.len()), "{two:?}");
     assert_eq!(two.read_to, two.reports.last().map(|last| last.position.cursor()));
 }
 
 /// A reader waits for the next report of its run.
 pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) {
-    say(broker, vec![report(1, 1)]).await;
-    let from = read(broker, 1, None).await[0].0;
+    send_reports(broker, vec![report(1, 1)]).await;
+    let from = read_reports(broker, 1, None).await[0].0;
     let later = async {
-        tokio::time::sleep(broker.briefly()).await;
-        say(broker, vec![report(2, 2)]).await;
-        tokio::time::sleep(broker.briefly()).await;
-        say(broker, vec![report(1, 3)]).await;
+        tokio::time::sleep(broker.quiet_period()).await;
+        send_reports(broker, vec![report(2, 2)]).await;
+        tokio::time::sleep(broker.quiet_period()).await;
+        send_reports(broker, vec![report(1, 3)]).await;
     };
     let dispatch = broker.dispatch();
-    let (read, ()) = tokio::join!(dispatch.reports(run(1), Some(from), 10, PATIENCE), later);
+    let (read, ()) = tokio::join!(dispatch.reports(run(1), Some(from), 10, ANSWER_TIMEOUT), later);
     let read: Vec<_> = read.expect("a known place").reports.into_iter().map(|r| r.report).collect();
     assert_eq!(read, [report(1, 3)]);
 }
 
 /// A stream that is not what it was is noticed, never skipped over.
 pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
-    say(broker, vec![report(1, 1), report(1, 2)]).await;
-    let at = read(broker, 1, None).await[1].0;
+    send_reports(broker, vec![report(1, 1), report(1, 2)]).await;
+    let at = read_reports(broker, 1, None).await[1].0;
     let mut life = at.incarnation;
     life.0 ^= 1;
     let wrong = [
@@ -53,34 +53,34 @@ pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker)
         ReportPosition { incarnation: life, ..at },
     ];
     for position in wrong {
-        let read = broker.dispatch().reports(run(1), Some(position), 10, broker.briefly()).await;
+        let read = broker.dispatch().reports(run(1), Some(position), 10, broker.quiet_period()).await;
         assert!(matches!(read, Err(QueueError::Position)), "{position:?}: {read:?}");
     }
 }
 
 /// Strictly below: the anchor stays.
 pub(super) async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn Broker) {
-    say(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
-    let all = read(broker, 1, None).await;
-    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
-    until("purged", async || read(broker, 1, None).await == all[1..]).await;
-    assert_eq!(read(broker, 1, Some(all[1].0)).await, all[2..]);
-    assert_eq!(read(broker, 2, None).await.len(), 1, "another run's are untouched");
-    let gone = broker.dispatch().reports(run(1), Some(all[0].0), 10, broker.briefly()).await;
+    send_reports(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
+    let all = read_reports(broker, 1, None).await;
+    broker.dispatch().mark_journaled(run(1), all[1].0).await.expect("reachable");
+    wait_until("purged", async || read_reports(broker, 1, None).await == all[1..]).await;
+    assert_eq!(read_reports(broker, 1, Some(all[1].0)).await, all[2..]);
+    assert_eq!(read_reports(broker, 2, None).await.len(), 1, "another run's are untouched");
+    let gone = broker.dispatch().reports(run(1), Some(all[0].0), 10, broker.quiet_period()).await;
     assert!(matches!(gone, Err(QueueError::Position)), "{gone:?}");
 }
 
 /// Back-pressure is per run.
 pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
     let most = u8::try_from(broker.reports_per_run()).expect("small");
-    say(broker, (0..most).map(|n| report(1, n)).collect()).await;
+    send_reports(broker, (0..most).map(|n| report(1, n)).collect()).await;
     let more = vec![report(1, 200), report(2, 201), report(1, 202)];
     let answers = broker.source().report(more).await.expect("reachable");
     assert_eq!(answers, [Err(PublishError::Full), Ok(()), Err(PublishError::Full)]);
-    let all = read(broker, 1, None).await;
+    let all = read_reports(broker, 1, None).await;
     assert_eq!(all.len(), usize::from(most));
-    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
-    until("purged", async || {
+    broker.dispatch().mark_journaled(run(1), all[1].0).await.expect("reachable");
+    wait_until("purged", async || {
         let again = broker.source().report(vec![report(1, 200)]).await.expect("reachable");
         again == [Ok(())]
     })
@@ -89,13 +89,13 @@ pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
 
 /// Who has read up to the head knows everything that was said before it was asked for.
 pub(super) async fn the_head_is_the_last_report(broker: &dyn Broker) {
-    let head = async |r| broker.dispatch().reports_head(run(r)).await.expect("reachable");
+    let head = async |r| broker.dispatch().last_report_sequence(run(r)).await.expect("reachable");
     assert_eq!(head(1).await, 0);
-    say(broker, vec![report(1, 1), report(2, 2), report(1, 3), report(2, 4)]).await;
-    let all = read(broker, 1, None).await;
+    send_reports(broker, vec![report(1, 1), report(2, 2), report(1, 3), report(2, 4)]).await;
+    let all = read_reports(broker, 1, None).await;
     assert_eq!(head(1).await, all[1].0.sequence);
     assert!(head(2).await > head(1).await);
-    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
-    until("purged", async || read(broker, 1, None).await.len() == 1).await;
+    broker.dispatch().mark_journaled(run(1), all[1].0).await.expect("reachable");
+    wait_until("purged", async || read_reports(broker, 1, None).await.len() == 1).await;
     assert_eq!(head(1).await, all[1].0.sequence, "it stays as an anchor");
 }

@@ -17,10 +17,10 @@ pub fn report(run: u8, exec: u8) -> Report {
 
 /// A claim of an execution.
 pub fn claim(run: u8, exec: u8) -> Claim {
-    super::words::claim(run, exec)
+    super::messages::claim(run, exec)
 }
 
 /// The hello of a worker that runs nothing.
-pub fn hello(worker: &str) -> Heartbeat {
-    super::words::hello(worker, 1)
+pub fn heartbeat(worker: &str) -> Heartbeat {
+    super::messages::heartbeat(worker, 1)
 }

@@ -7,8 +7,8 @@ use rollout_protocol::wire::offer::{Offer, SizeClass};
 use tokio::time::timeout;
 
 use super::{
-    Broker, FIRST, PATIENCE, glance, item, items, list, offer, publish, pull_all, run, take,
-    tokens, until,
+    Broker, FIRST, ANSWER_TIMEOUT, pull_once, item, items, list, offer, publish, pull_all, run, take,
+    tokens, wait_until,
 };
 
 /// A try is in the queue once, and again after it was acknowledged only if it is offered again.
@@ -23,8 +23,8 @@ pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
     let present = dispatch.offer(&[offer(1, 1, FIRST)]).await.expect("reachable");
     assert_eq!(present, [Ok(OfferOutcome::Present)], "delivered, but still there");
     broker.source().ack(&tokens(&deliveries)).await.expect("reachable");
-    until("acknowledged", async || list(broker, 1).await.is_empty()).await;
-    assert_eq!(glance(broker).await, []);
+    wait_until("acknowledged", async || list(broker, 1).await.is_empty()).await;
+    assert_eq!(pull_once(broker).await, []);
     publish(broker, &[offer(1, 1, FIRST)]).await;
 }
 
@@ -45,12 +45,12 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
     let wait = Duration::from_millis(300);
     let began = tokio::time::Instant::now();
     assert_eq!(source.pull(FreeCapacity::with_slots(1), wait).await.expect("reachable"), []);
-    assert!(began.elapsed() >= wait - broker.briefly(), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= wait - broker.quiet_period(), "{:?}", began.elapsed());
     let later = async {
-        tokio::time::sleep(broker.briefly()).await;
+        tokio::time::sleep(broker.quiet_period()).await;
         publish(broker, &[offer(1, 1, FIRST)]).await;
     };
-    let (pulled, ()) = tokio::join!(source.pull(FreeCapacity::with_slots(5), PATIENCE), later);
+    let (pulled, ()) = tokio::join!(source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT), later);
     assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
 }
 
@@ -58,9 +58,9 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
 pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
-    broker.pass(2).await;
-    assert_eq!(glance(broker).await, []);
-    broker.pass(2).await;
+    broker.advance_lease(2).await;
+    assert_eq!(pull_once(broker).await, []);
+    broker.advance_lease(2).await;
     let second = pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
     assert_eq!(first[0].delivered, 1);
     assert!(second[0].delivered > 1, "{second:?}");
@@ -71,11 +71,11 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
     for _ in 0..3 {
-        broker.pass(2).await;
+        broker.advance_lease(2).await;
         broker.source().progress(&held).await.expect("reachable");
-        assert_eq!(glance(broker).await, []);
+        assert_eq!(pull_once(broker).await, []);
     }
-    broker.pass(4).await;
+    broker.advance_lease(4).await;
     pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
 }
 
@@ -83,16 +83,16 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
 pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
-    broker.pass(4).await;
+    broker.advance_lease(4).await;
     broker.source().progress(&held).await.expect("reachable");
     let again = async {
         let source = broker.source();
-        source.pull(FreeCapacity::with_slots(1), PATIENCE).await.expect("reachable")
+        source.pull(FreeCapacity::with_slots(1), ANSWER_TIMEOUT).await.expect("reachable")
     };
     tokio::select! {
         biased;
         again = again => assert_eq!(items(&again), [item(1)]),
-        () = broker.pass(2) => panic!("the lease was extended after its end"),
+        () = broker.advance_lease(2) => panic!("the lease was extended after its end"),
     }
 }
 
@@ -110,14 +110,14 @@ pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
 pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
-    broker.pass(4).await;
+    broker.advance_lease(4).await;
     let second = pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
     broker.source().ack(&tokens(&first)).await.expect("reachable");
-    until("acknowledged", async || list(broker, 1).await.is_empty()).await;
+    wait_until("acknowledged", async || list(broker, 1).await.is_empty()).await;
     broker.source().nak(&tokens(&second)).await.expect("harmless");
     broker.source().progress(&tokens(&second)).await.expect("harmless");
     broker.source().ack(&tokens(&second)).await.expect("harmless");
-    assert_eq!(glance(broker).await, []);
+    assert_eq!(pull_once(broker).await, []);
 }
 
 /// In flight or not.
@@ -128,7 +128,7 @@ pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
     broker.dispatch().withdraw(run(1), &gone).await.expect("reachable");
     assert_eq!(list(broker, 1).await, []);
     broker.source().progress(&tokens(&held)).await.expect("harmless");
-    broker.pass(4).await;
+    broker.advance_lease(4).await;
     let left = pull_all(broker, FreeCapacity::with_slots(5), &[item(1)]).await;
     assert!(left.iter().all(|d| d.offer.run == run(2)), "{left:?}");
 }
@@ -151,24 +151,24 @@ pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
     let mut held = Vec::new();
     for n in 0..20 {
         let patience = Duration::from_micros(200 * n);
-        let pulled = timeout(patience, source.pull(FreeCapacity::with_slots(5), PATIENCE)).await;
+        let pulled = timeout(patience, source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT)).await;
         held.extend(pulled.map_or(Vec::new(), |pulled| pulled.expect("reachable")));
     }
-    until("each is delivered", async || {
-        held.extend(source.pull(FreeCapacity::with_slots(20), broker.briefly()).await.expect("reachable"));
+    wait_until("each is delivered", async || {
+        held.extend(source.pull(FreeCapacity::with_slots(20), broker.quiet_period()).await.expect("reachable"));
         (0..20).all(|n| held.iter().any(|d| d.offer.item == item(n)))
     })
     .await;
 }
 
-fn sized(n: u8, class: SizeClass) -> Offer {
+fn sized_offer(n: u8, class: SizeClass) -> Offer {
     Offer { class, ..offer(1, n, FIRST) }
 }
 
 /// A worker asks for what fits, the biggest first.
 pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
     let (small, big) = (SizeClass(0), SizeClass(1));
-    publish(broker, &[sized(1, small), sized(2, big), sized(3, small), sized(4, big)]).await;
+    publish(broker, &[sized_offer(1, small), sized_offer(2, big), sized_offer(3, small), sized_offer(4, big)]).await;
     let room = FreeCapacity { slots: 1, shares: Some(big.shares()), idle: false };
     let first = pull_all(broker, room, &[item(2)]).await;
     assert_eq!(items(&first), [item(2)]);
@@ -182,13 +182,13 @@ pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker)
 
 /// What runs alone is taken by a worker that runs nothing, and alone.
 pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
-    publish(broker, &[sized(1, SizeClass::SOLO), sized(2, SizeClass::SOLO)]).await;
+    publish(broker, &[sized_offer(1, SizeClass::SOLO), sized_offer(2, SizeClass::SOLO)]).await;
     let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };
-    let none = broker.source().pull(busy, broker.briefly()).await.expect("reachable");
+    let none = broker.source().pull(busy, broker.quiet_period()).await.expect("reachable");
     assert_eq!(none, []);
     let mut got = Vec::new();
-    until("both are delivered, one after the other", async || {
-        let more = broker.source().pull(FreeCapacity::with_slots(4), broker.briefly()).await.expect("reachable");
+    wait_until("both are delivered, one after the other", async || {
+        let more = broker.source().pull(FreeCapacity::with_slots(4), broker.quiet_period()).await.expect("reachable");
         assert!(more.len() <= 1, "{more:?}");
         broker.source().ack(&tokens(&more)).await.expect("reachable");
         got.extend(items(&more));

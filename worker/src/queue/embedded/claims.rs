@@ -11,16 +11,16 @@ use tokio::sync::{Notify, oneshot};
 use crate::queue::traits::{PendingClaim, QueueError};
 
 /// How long a question waits for an answer. The asker says it again.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Questions that nobody took yet, by run.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct PendingClaims {
     waiting: Mutex<HashMap<RunId, VecDeque<PendingClaim>>>,
     asked: Notify,
 }
 
-impl Claims {
+impl PendingClaims {
     pub(super) async fn ask(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
         let run = claim.run;
         let (reply, answer) = oneshot::channel();
@@ -32,7 +32,7 @@ impl Claims {
             line.push_back(PendingClaim { claim, reply });
         }
         self.asked.notify_waiters();
-        match tokio::time::timeout(ANSWER_WAIT, answer).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(_) => Err(QueueError::NoAnswer { run }),
         }

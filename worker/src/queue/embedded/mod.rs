@@ -3,9 +3,9 @@
 //! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
 //! holds it: until then the worker that said it keeps what it says.
 
-mod board;
+mod kv_store;
 mod claims;
-mod journalled;
+mod durable_ack;
 pub mod model;
 
 #[cfg(test)]
@@ -29,73 +29,73 @@ use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::board::EmbeddedBoard;
-use self::claims::Claims;
-use self::journalled::Journalled;
-use self::model::{Model, ModelConfig};
+pub use self::kv_store::EmbeddedKvStore;
+use self::claims::PendingClaims;
+use self::durable_ack::DurableAcks;
+use self::model::{BrokerModel, BrokerModelConfig};
 use crate::queue::traits::{
-    Contact, Dispatch, PendingClaim, PendingCommand, QueueError, WorkSource,
+    ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.
-const CONTROLS: usize = 1024;
+const CONTROL_CAPACITY: usize = 1024;
 
 /// A queue without a server. Its state is lost with the process, and every process is a new
 /// incarnation.
 #[derive(Debug)]
 pub struct EmbeddedQueue {
-    model: Mutex<Model>,
+    model: Mutex<BrokerModel>,
     start: Instant,
     work: Notify,
     reports: Notify,
     /// Absent when reports are acknowledged as soon as they are here.
-    journalled: Option<Journalled>,
-    claims: Claims,
+    journalled: Option<DurableAcks>,
+    claims: PendingClaims,
     hellos: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
     controls: broadcast::Sender<ControlMessage>,
-    contact: watch::Sender<Contact>,
+    contact: watch::Sender<ConnectionStatus>,
 }
 
 impl EmbeddedQueue {
     /// An empty queue. Must be made inside the runtime it is used in.
-    pub fn new(config: ModelConfig) -> Self {
-        Self::with(config, Some(Journalled::default()))
+    pub fn new(config: BrokerModelConfig) -> Self {
+        Self::with_durable_acks(config, Some(DurableAcks::default()))
     }
 
     /// A queue that acknowledges reports at once, as a server with a disk does.
     #[cfg(any(test, feature = "testing"))]
-    pub fn lasting(config: ModelConfig) -> Self {
-        Self::with(config, None)
+    pub fn with_immediate_acks(config: BrokerModelConfig) -> Self {
+        Self::with_durable_acks(config, None)
     }
 
-    fn with(config: ModelConfig, journalled: Option<Journalled>) -> Self {
+    fn with_durable_acks(config: BrokerModelConfig, journalled: Option<DurableAcks>) -> Self {
         let incarnation = Incarnation(rand::random());
         Self {
-            model: Mutex::new(Model::new(incarnation, config)),
+            model: Mutex::new(BrokerModel::new(incarnation, config)),
             start: Instant::now(),
             work: Notify::new(),
             reports: Notify::new(),
             journalled,
-            claims: Claims::default(),
+            claims: PendingClaims::default(),
             hellos: Mutex::default(),
-            controls: broadcast::Sender::new(CONTROLS),
-            contact: watch::Sender::new(Contact { up: true, connections: 1 }),
+            controls: broadcast::Sender::new(CONTROL_CAPACITY),
+            contact: watch::Sender::new(ConnectionStatus { up: true, connections: 1 }),
         }
     }
 
     /// Does something to the broker behind everybody's back, as a fault would.
     #[cfg(any(test, feature = "testing"))]
-    pub fn disturb<T>(&self, fault: impl FnOnce(&mut Model) -> T) -> T {
+    pub fn inject_fault<T>(&self, fault: impl FnOnce(&mut BrokerModel) -> T) -> T {
         let value = fault(&mut self.model());
         if let Some(journalled) = &self.journalled {
-            journalled.disturb();
+            journalled.invalidate();
         }
         self.work.notify_waiters();
         self.reports.notify_waiters();
         value
     }
 
-    fn model(&self) -> MutexGuard<'_, Model> {
+    fn model(&self) -> MutexGuard<'_, BrokerModel> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,14 +104,14 @@ impl EmbeddedQueue {
     }
 
     /// When a waiting pull has to look again although nobody told it to.
-    fn next_look(&self, deadline: Instant) -> Instant {
+    fn next_wakeup(&self, deadline: Instant) -> Instant {
         self.model().next_expiry().map_or(deadline, |expiry| deadline.min(self.start + expiry))
     }
 }
 
 impl Default for EmbeddedQueue {
     fn default() -> Self {
-        Self::new(ModelConfig::default())
+        Self::new(BrokerModelConfig::default())
     }
 }
 
@@ -123,11 +123,11 @@ impl WorkSource for EmbeddedQueue {
         loop {
             let mut told = std::pin::pin!(self.work.notified());
             told.as_mut().enable();
-            let deliveries = self.model().pull_into(self.now(), room);
+            let deliveries = self.model().pull_fitting(self.now(), room);
             if !deliveries.is_empty() || room.slots == 0 || Instant::now() >= deadline {
                 return Ok(deliveries);
             }
-            let _looked_too_long = timeout_at(self.next_look(deadline), told).await;
+            let _looked_too_long = timeout_at(self.next_wakeup(deadline), told).await;
         }
     }
 
@@ -166,20 +166,20 @@ impl WorkSource for EmbeddedQueue {
         Ok(answers.into_iter().map(|answer| answer.map(|_sequence| ())).collect())
     }
 
-    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
+    async fn is_contested(&self, claim: &Claim) -> Result<bool, QueueError> {
         let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
         let lease = self.model().config().lease;
         let mut live = hellos.values().filter(|(_, at)| at.elapsed() < lease);
         Ok(live.any(|(hello, _)| claim.is_contested_by(hello)))
     }
 
-    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError> {
+    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError> {
         let mut hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
         hellos.insert(hello.worker.clone(), (hello, Instant::now()));
         Ok(())
     }
 
-    fn contact(&self) -> watch::Receiver<Contact> {
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
         self.contact.subscribe()
     }
 
@@ -194,7 +194,7 @@ impl Dispatch for EmbeddedQueue {
         Ok(self.model().incarnation())
     }
 
-    fn contact(&self) -> watch::Receiver<Contact> {
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
         self.contact.subscribe()
     }
 
@@ -214,7 +214,7 @@ impl Dispatch for EmbeddedQueue {
     }
 
     /// There is one pool: this process.
-    fn expect_pools(&self, _run: RunId, _former: PreviousPools) {}
+    fn set_previous_pools(&self, _run: RunId, _former: PreviousPools) {}
 
     async fn reports(
         &self,
@@ -235,12 +235,12 @@ impl Dispatch for EmbeddedQueue {
         }
     }
 
-    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
+    async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
         let mut model = self.model();
         if position.incarnation == model.incarnation() {
             model.purge(run, position);
             if let Some(journalled) = &self.journalled {
-                journalled.reached(run, position.sequence);
+                journalled.mark_durable(run, position.sequence);
             }
         }
         Ok(())
@@ -255,11 +255,11 @@ impl Dispatch for EmbeddedQueue {
         std::future::pending().await
     }
 
-    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError> {
-        Ok(self.model().reports_head(run))
+    async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError> {
+        Ok(self.model().last_report_sequence(run))
     }
 
-    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
+    async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
         let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
         let mut seen: Vec<ReceivedHeartbeat> = (hellos.values())
             .map(|(hello, at)| ReceivedHeartbeat { hello: hello.clone(), age: at.elapsed() })
@@ -268,7 +268,7 @@ impl Dispatch for EmbeddedQueue {
         Ok(seen)
     }
 
-    fn hellos_kept(&self) -> Duration {
+    fn heartbeat_retention(&self) -> Duration {
         self.now()
     }
 

@@ -4,19 +4,19 @@ use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
 
 use super::*;
 use crate::queue::contract::{self, Broker};
-use crate::queue::traits::Board;
+use crate::queue::traits::KvStore;
 
 #[derive(Debug)]
-struct Embedded(Arc<EmbeddedQueue>, Arc<EmbeddedBoard>);
+struct EmbeddedBroker(Arc<EmbeddedQueue>, Arc<EmbeddedKvStore>);
 
-impl Embedded {
-    fn new(config: ModelConfig) -> Self {
-        Self(Arc::new(EmbeddedQueue::lasting(config)), Arc::default())
+impl EmbeddedBroker {
+    fn new(config: BrokerModelConfig) -> Self {
+        Self(Arc::new(EmbeddedQueue::with_immediate_acks(config)), Arc::default())
     }
 }
 
 #[async_trait(?Send)]
-impl Broker for Embedded {
+impl Broker for EmbeddedBroker {
     fn source(&self) -> Arc<dyn WorkSource> {
         self.0.clone()
     }
@@ -25,7 +25,7 @@ impl Broker for Embedded {
         self.0.clone()
     }
 
-    fn board(&self) -> Arc<dyn Board> {
+    fn kv_store(&self) -> Arc<dyn KvStore> {
         self.1.clone()
     }
 
@@ -38,15 +38,15 @@ impl Broker for Embedded {
     }
 
     async fn restart(&self) {
-        self.0.disturb(Model::restart);
+        self.0.inject_fault(BrokerModel::restart);
     }
 
     async fn wipe(&self) {
-        self.0.disturb(|model| model.wipe(Incarnation(rand::random())));
+        self.0.inject_fault(|model| model.wipe(Incarnation(rand::random())));
         self.1.wipe();
     }
 
-    async fn pass(&self, thirds: u32) {
+    async fn advance_lease(&self, thirds: u32) {
         let lease = self.0.model().config().lease;
         tokio::time::advance(lease / 3 * thirds).await;
     }
@@ -54,20 +54,20 @@ impl Broker for Embedded {
 
 #[tokio::test(start_paused = true)]
 async fn keeps_the_contract() {
-    let config = ModelConfig { reports_per_run: 20, ..ModelConfig::default() };
-    contract::all(async || Embedded::new(config)).await;
+    let config = BrokerModelConfig { reports_per_run: 20, ..BrokerModelConfig::default() };
+    contract::run_all(async || EmbeddedBroker::new(config)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_pull_gets_what_expires_while_it_waits() {
-    let broker = Embedded::new(ModelConfig::default());
+    let broker = EmbeddedBroker::new(BrokerModelConfig::default());
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
     let again =
         broker.source().pull(FreeCapacity::with_slots(1), Duration::from_secs(3600)).await.expect("reachable");
     assert_eq!(again[0].delivered, 3);
 }
 
-fn started(exec: u8) -> Report {
+fn started_report(exec: u8) -> Report {
     use rollout_protocol::digest::Digest;
     use rollout_protocol::id::ExecId;
     Report {
@@ -83,25 +83,25 @@ fn started(exec: u8) -> Report {
 
 #[tokio::test(start_paused = true)]
 async fn reports_are_acknowledged_when_they_are_journalled() {
-    let queue = EmbeddedQueue::new(ModelConfig::default());
+    let queue = EmbeddedQueue::new(BrokerModelConfig::default());
     let run = RunId::from_bytes([1; 16]);
-    let mut said = std::pin::pin!(queue.report(vec![started(1), started(2)]));
+    let mut said = std::pin::pin!(queue.report(vec![started_report(1), started_report(2)]));
     let long = Duration::from_secs(600);
     assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "nobody journalled it");
     let read = queue.reports(run, None, 10, Duration::ZERO).await.expect("no position").reports;
     assert_eq!(read.len(), 2);
-    queue.journalled(run, read[0].position).await.expect("reachable");
+    queue.mark_journaled(run, read[0].position).await.expect("reachable");
     assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "only the first");
-    queue.journalled(run, read[1].position).await.expect("reachable");
+    queue.mark_journaled(run, read[1].position).await.expect("reachable");
     assert_eq!(said.await.expect("journalled"), [Ok(()), Ok(())]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disturbed_queue_asks_for_its_reports_again() {
-    let queue = EmbeddedQueue::new(ModelConfig::default());
-    let mut said = std::pin::pin!(queue.report(vec![started(1)]));
+    let queue = EmbeddedQueue::new(BrokerModelConfig::default());
+    let mut said = std::pin::pin!(queue.report(vec![started_report(1)]));
     assert!(futures_util::poll!(said.as_mut()).is_pending());
-    queue.disturb(|model| model.lose_report_tail(1));
+    queue.inject_fault(|model| model.lose_report_tail(1));
     let answer = said.await;
     assert!(matches!(answer, Err(QueueError::Unreachable { .. })), "{answer:?}");
 }

@@ -7,17 +7,17 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
-use super::board::NatsBoard;
+use super::kv_store::NatsKvStore;
 use super::dispatch::NatsDispatch;
-use super::fault::{Fault, NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT};
-use super::link::{self, Link};
-use super::names::Name;
-use super::options::{NatsOptions, OptionsError};
-use super::replies::Replies;
-use super::setup::{self, SetupError};
+use super::error::{NatsError, NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT};
+use super::client::{self, NatsClient};
+use super::names::NatsName;
+use super::options::{NatsOptions, NatsOptionsError};
+use super::replies::ReplyRouter;
+use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
-use super::{life, snapshot, survey};
-use crate::queue::traits::{Contact, QueueError};
+use super::{incarnation, snapshot, server_info};
+use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
@@ -27,14 +27,14 @@ use rollout_protocol::wire::offer::SizeClass;
 pub const MINIMUM_SERVER: (u32, u32, u32) = (2, 10, 23);
 
 /// Events of the connection that may wait to be looked at.
-const EVENTS: usize = 256;
+const EVENT_CAPACITY: usize = 256;
 
 /// Why a server is not worked with.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The options forbid it.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    Options(#[from] NatsOptionsError),
     /// A file of credentials or certificates cannot be read.
     #[error("credentials for {address} cannot be read")]
     Credentials {
@@ -84,17 +84,17 @@ pub enum ConnectError {
 /// A connection to a server. It goes on for ever: while the server is out of reach it is tried
 /// again and again. Cloning it is cheap.
 #[derive(Debug, Clone)]
-pub struct Nats(Arc<Inner>);
+pub struct Nats(Arc<NatsInner>);
 
 #[derive(Debug)]
-struct Inner {
-    link: Arc<Link>,
+struct NatsInner {
+    link: Arc<NatsClient>,
     _tasks: [Task<()>; 3],
 }
 
 /// What JetStream says of the account.
 #[derive(Debug, Deserialize)]
-struct Account {}
+struct AccountInfo {}
 
 impl Nats {
     /// Connects, and refuses a server that cannot be worked with.
@@ -104,7 +104,7 @@ impl Nats {
     pub async fn connect(options: NatsOptions) -> Result<Self, ConnectError> {
         options.check()?;
         let address = options.address();
-        let (sender, events) = mpsc::channel(EVENTS);
+        let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let client = (options.connect_options().await)
             .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?
             .event_callback(move |event: Event| {
@@ -114,56 +114,56 @@ impl Nats {
             })
             .connect(options.servers())
             .await
-            .map_err(|error| refused(&address, &error))?;
+            .map_err(|error| connect_error(&address, &error))?;
         let version = client.server_info().version;
         if parse_version(&version).is_none_or(|found| found < MINIMUM_SERVER) {
             return Err(ConnectError::TooOld { address, found: version });
         }
-        let (replies, subscriber) = Replies::subscribe(&client)
+        let (replies, subscriber) = ReplyRouter::subscribe(&client)
             .await
             .map_err(|f| ConnectError::Unreachable { address, reason: f.to_string() })?;
-        let link = Arc::new(Link::new(client, options, replies));
-        let answers = supervise::spawn("answers", link.replies.clone().deliver(subscriber));
-        let contact = supervise::spawn("contact", link::follow(link.clone(), events));
-        has_jetstream(&link).await?;
-        let life = supervise::spawn("server life", life::keep(link.clone()));
-        Ok(Self(Arc::new(Inner { link, _tasks: [answers, contact, life] })))
+        let link = Arc::new(NatsClient::new(client, options, replies));
+        let answers = supervise::spawn("answers", link.replies.clone().deliver_replies(subscriber));
+        let contact = supervise::spawn("contact", client::follow_connection(link.clone(), events));
+        check_jetstream(&link).await?;
+        let life = supervise::spawn("server life", incarnation::watch_incarnation(link.clone()));
+        Ok(Self(Arc::new(NatsInner { link, _tasks: [answers, contact, life] })))
     }
 
-    pub(super) fn link(&self) -> &Arc<Link> {
+    pub(super) fn client(&self) -> &Arc<NatsClient> {
         &self.0.link
     }
 
     /// The options it was connected with.
     pub fn options(&self) -> &NatsOptions {
-        &self.link().options
+        &self.client().options
     }
 
     /// Whether the server is reached, from now on.
-    pub fn contact(&self) -> watch::Receiver<Contact> {
-        self.link().contact()
+    pub fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.client().connection_status()
     }
 
     /// Makes what is missing on the server: streams, buckets, and the consumers of these classes of
     /// the pool. Compares what is there with what is wanted.
     ///
     /// # Errors
-    /// [`SetupError`].
-    pub async fn prepare(&self, pool: &Name, classes: &[SizeClass]) -> Result<(), SetupError> {
-        setup::prepare(self.link(), pool, classes).await?;
-        self.link().check_life().await.map_err(QueueError::from)?;
+    /// [`NatsSetupError`].
+    pub async fn prepare(&self, pool: &NatsName, classes: &[SizeClass]) -> Result<(), NatsSetupError> {
+        setup::ensure_resources(self.client(), pool, classes).await?;
+        self.client().check_incarnation().await.map_err(QueueError::from)?;
         Ok(())
     }
 
     /// The coordinator's side. Makes what is missing when it is missed.
     ///
     /// # Errors
-    /// [`SetupError`].
+    /// [`NatsSetupError`].
     pub async fn dispatch(
         &self,
-        pool: &Name,
+        pool: &NatsName,
         classes: &[SizeClass],
-    ) -> Result<NatsDispatch, SetupError> {
+    ) -> Result<NatsDispatch, NatsSetupError> {
         self.prepare(pool, classes).await?;
         NatsDispatch::new(self.clone(), pool.clone(), classes.to_vec()).await
     }
@@ -173,21 +173,21 @@ impl Nats {
     ///
     /// # Errors
     /// [`QueueError`].
-    pub async fn source(&self, pool: &Name, store: &str) -> Result<NatsSource, QueueError> {
+    pub async fn source(&self, pool: &NatsName, store: &str) -> Result<NatsSource, QueueError> {
         NatsSource::new(self.clone(), pool.clone(), store.to_owned()).await
     }
 
     /// Locks and states of runs.
-    pub fn board(&self) -> NatsBoard {
-        NatsBoard::new(self.clone())
+    pub fn kv_store(&self) -> NatsKvStore {
+        NatsKvStore::new(self.clone())
     }
 
     /// The last hello of every worker that said one, aged by the server's own clock.
     ///
     /// # Errors
     /// [`QueueError`] when the server does not answer.
-    pub async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
-        let found = match snapshot::bucket(self.link(), &self.link().names.workers).await {
+    pub async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
+        let found = match snapshot::read_bucket(self.client(), &self.client().names.workers).await {
             Ok(found) => found,
             // A server that was never used.
             Err(fault) if fault.is_missing() => return Ok(Vec::new()),
@@ -204,13 +204,13 @@ impl Nats {
     ///
     /// # Errors
     /// [`QueueError`] when the server does not answer.
-    pub async fn survey(&self) -> Result<survey::Survey, QueueError> {
-        Ok(survey::survey(self.link()).await?)
+    pub async fn server_info(&self) -> Result<server_info::NatsServerInfo, QueueError> {
+        Ok(server_info::read_server_info(self.client()).await?)
     }
 }
 
-fn refused(address: &str, error: &async_nats::ConnectError) -> ConnectError {
-    let (address, reason) = (address.to_owned(), crate::backoff::chain(error));
+fn connect_error(address: &str, error: &async_nats::ConnectError) -> ConnectError {
+    let (address, reason) = (address.to_owned(), crate::backoff::error_chain(error));
     match error.kind() {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Denied { address, reason }
@@ -219,18 +219,18 @@ fn refused(address: &str, error: &async_nats::ConnectError) -> ConnectError {
     }
 }
 
-async fn has_jetstream(link: &Link) -> Result<(), ConnectError> {
+async fn check_jetstream(link: &NatsClient) -> Result<(), ConnectError> {
     let address = link.options.address();
-    let answer = link.api::<Account>("INFO", &json!({})).await;
+    let answer = link.api_call::<AccountInfo>("INFO", &json!({})).await;
     let Err(fault) = answer else { return Ok(()) };
     let reason = fault.to_string();
     Err(match fault {
-        Fault::Denied(_) => ConnectError::Denied { address, reason },
-        Fault::NoResponders(_) => ConnectError::NoJetStream { address, reason },
-        Fault::Api(error) if [NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT].contains(&error.err_code) => {
+        NatsError::Denied(_) => ConnectError::Denied { address, reason },
+        NatsError::NoResponders(_) => ConnectError::NoJetStream { address, reason },
+        NatsError::Api(error) if [NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT].contains(&error.err_code) => {
             ConnectError::NoJetStream { address, reason }
         }
-        Fault::Unreachable(_) | Fault::Api(_) => ConnectError::Unreachable { address, reason },
+        NatsError::Unreachable(_) | NatsError::Api(_) => ConnectError::Unreachable { address, reason },
     })
 }
 

@@ -7,23 +7,23 @@
 //! # Layout
 //! * [`Nats`] is a connection. [`Nats::prepare`] makes what is missing on the server; everything else
 //!   only uses it.
-//! * [`NatsSource`], [`NatsDispatch`] and [`NatsBoard`] are the ports.
+//! * [`NatsSource`], [`NatsDispatch`] and [`NatsKvStore`] are the ports.
 //! * A life of the server (its [`Incarnation`]) is named by the creation times of both streams, and
 //!   changes also when a stream's last sequence went back. It is looked at over each new connection
 //!   before anything is acknowledged, and every two seconds.
 //!
 //! [`Incarnation`]: rollout_protocol::wire::position::Incarnation
 
-mod binding;
-mod board;
+mod pool_binding;
+mod kv_store;
 mod connect;
 mod dispatch;
-mod fault;
-mod flood;
-mod kv;
-mod life;
-mod link;
-mod meta;
+mod error;
+mod warning_limiter;
+mod stored_message;
+mod incarnation;
+mod client;
+mod delivery_metadata;
 mod names;
 mod options;
 mod publish;
@@ -31,14 +31,14 @@ mod replies;
 mod setup;
 mod snapshot;
 mod source;
-mod survey;
+mod server_info;
 
-pub use self::binding::{BindError, Bound};
-pub use self::board::NatsBoard;
+pub use self::pool_binding::{BindError, PoolBinding};
+pub use self::kv_store::NatsKvStore;
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
 pub use self::dispatch::NatsDispatch;
-pub use self::names::{InvalidName, Name};
-pub use self::options::{Credentials, NatsOptions, OptionsError, Secret, Tls};
-pub use self::setup::SetupError;
+pub use self::names::{InvalidNatsName, NatsName};
+pub use self::options::{NatsCredentials, NatsOptions, NatsOptionsError, NatsSecret, TlsFiles};
+pub use self::setup::NatsSetupError;
 pub use self::source::NatsSource;
-pub use self::survey::{ConsumerState, Limits, StreamFound, Survey};
+pub use self::server_info::{ConsumerStatus, AccountLimits, StreamStatus, NatsServerInfo};

@@ -9,56 +9,56 @@ use serde_json::{Value, json};
 
 /// A namespace or a pool: 1 to 64 characters of `[a-z0-9-]`, one token of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(String);
+pub struct NatsName(String);
 
-/// A text that is no [`Name`].
+/// A text that is no [`NatsName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a name for a namespace or a pool: expected 1 to 64 characters of [a-z0-9-]"
 )]
-pub struct InvalidName {
+pub struct InvalidNatsName {
     /// The text, shortened to 80 characters.
     pub text: String,
 }
 
-impl Name {
+impl NatsName {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for NatsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl FromStr for Name {
-    type Err = InvalidName;
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
+impl FromStr for NatsName {
+    type Err = InvalidNatsName;
+    fn from_str(text: &str) -> Result<Self, InvalidNatsName> {
         let good = (1..=64).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if good {
             Ok(Self(text.to_owned()))
         } else {
-            Err(InvalidName { text: text.chars().take(80).collect() })
+            Err(InvalidNatsName { text: text.chars().take(80).collect() })
         }
     }
 }
 
 /// The header in which a message that is asked for carries its sequence.
-pub(super) const SEQUENCE: &str = "Nats-Sequence";
+pub(super) const SEQUENCE_HEADER: &str = "Nats-Sequence";
 
 /// Stands for the pool in the subject of a report that named none. No pool has this name.
 pub(super) const NO_POOL: &str = "_";
 
 /// The wire's major version: workers of another never see each other's messages.
-const MAJOR: &str = "v1";
+const WIRE_VERSION: &str = "v1";
 
 /// Everything's name in one namespace.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(super) struct NamespaceNames {
     /// In front of every subject.
     prefix: String,
     /// Stream of offers.
@@ -81,11 +81,11 @@ pub(super) struct OfferSubject<'a> {
     pub(super) try_id: TryId,
 }
 
-impl Names {
-    pub(super) fn new(namespace: &Name) -> Self {
+impl NamespaceNames {
+    pub(super) fn new(namespace: &NatsName) -> Self {
         let upper = namespace.as_str().to_ascii_uppercase();
         Self {
-            prefix: format!("{namespace}.{MAJOR}"),
+            prefix: format!("{namespace}.{WIRE_VERSION}"),
             work: format!("{upper}_WORK"),
             reports: format!("{upper}_REPORTS"),
             runs: format!("{upper}_RUNS"),
@@ -93,7 +93,7 @@ impl Names {
         }
     }
 
-    pub(super) fn work_subjects(&self) -> String {
+    pub(super) fn all_offers(&self) -> String {
         format!("{}.work.>", self.prefix)
     }
 
@@ -102,12 +102,12 @@ impl Names {
         [format!("{}.report.*", self.prefix), format!("{}.report.*.*", self.prefix)]
     }
 
-    pub(super) fn class_subjects(&self, pool: &Name, class: SizeClass) -> String {
+    pub(super) fn class_offers(&self, pool: &NatsName, class: SizeClass) -> String {
         format!("{}.work.{pool}.{class}.>", self.prefix)
     }
 
     /// The offers of a run in every pool.
-    pub(super) fn run_subjects(&self, run: RunId) -> String {
+    pub(super) fn run_offers(&self, run: RunId) -> String {
         format!("{}.work.*.*.{run}.>", self.prefix)
     }
 
@@ -117,7 +117,7 @@ impl Names {
     }
 
     /// An offer of whatever pool and size class: a run may have changed its pool since.
-    pub(super) fn any_offer(&self, run: RunId, item: ItemId, try_id: TryId) -> String {
+    pub(super) fn offer_in_any_pool(&self, run: RunId, item: ItemId, try_id: TryId) -> String {
         format!("{}.work.*.*.{run}.{item}.{try_id}", self.prefix)
     }
 
@@ -188,18 +188,18 @@ impl Names {
         format!("{}.control.*", self.prefix)
     }
 
-    pub(super) fn hello(&self, worker: &WorkerId) -> String {
-        key(&self.workers, worker.as_str())
+    pub(super) fn heartbeat(&self, worker: &WorkerId) -> String {
+        key_subject(&self.workers, worker.as_str())
     }
 }
 
 /// The durable consumer of a class of a pool.
-pub(super) fn consumer(pool: &Name, class: SizeClass) -> String {
+pub(super) fn consumer_name(pool: &NatsName, class: SizeClass) -> String {
     format!("{pool}-{class}")
 }
 
 /// The class whose consumer of this pool has that name.
-pub(super) fn class_of_consumer(pool: &Name, consumer: &str) -> Option<SizeClass> {
+pub(super) fn class_of_consumer(pool: &NatsName, consumer: &str) -> Option<SizeClass> {
     parse_class(consumer.strip_prefix(pool.as_str())?.strip_prefix('-')?)
 }
 
@@ -212,12 +212,12 @@ pub(super) fn parse_class(text: &str) -> Option<SizeClass> {
 }
 
 /// The stream of a bucket.
-pub(super) fn stream_of(bucket: &str) -> String {
+pub(super) fn bucket_stream(bucket: &str) -> String {
     format!("KV_{bucket}")
 }
 
 /// The subject of a key of a bucket.
-pub(super) fn key(bucket: &str, key: &str) -> String {
+pub(super) fn key_subject(bucket: &str, key: &str) -> String {
     format!("$KV.{bucket}.{key}")
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn subjects_of_offers_are_read_back() {
-        let names = Names::new(&"my-lab".parse().unwrap());
+        let names = NamespaceNames::new(&"my-lab".parse().unwrap());
         let offer = OfferSubject {
             pool: "gpu-c0",
             class: SizeClass::SOLO,
@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn a_pool_does_not_own_consumers_of_a_longer_name() {
-        let pool = |name: &str| name.parse::<Name>().unwrap();
-        assert_eq!(class_of_consumer(&pool("a"), &consumer(&pool("a-c0"), SizeClass(1))), None);
-        let own = consumer(&pool("a-c0"), SizeClass(1));
+        let pool = |name: &str| name.parse::<NatsName>().unwrap();
+        assert_eq!(class_of_consumer(&pool("a"), &consumer_name(&pool("a-c0"), SizeClass(1))), None);
+        let own = consumer_name(&pool("a-c0"), SizeClass(1));
         assert_eq!(class_of_consumer(&pool("a-c0"), &own), Some(SizeClass(1)));
         for bad in ["a-", "a-c", "a-c01", "a-c255", "a-c+1", "a-x"] {
             assert_eq!(class_of_consumer(&pool("a"), bad), None, "{bad}");

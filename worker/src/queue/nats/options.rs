@@ -8,18 +8,18 @@ use std::time::Duration;
 use async_nats::{ConnectOptions, ServerAddr};
 use rollout_protocol::limits;
 
-use super::names::{InvalidName, Name};
+use super::names::{InvalidNatsName, NatsName};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is asked for life this often; the third question in vain ends it.
-const PING: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A text that is shown to nobody.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct NatsSecret(String);
 
-impl Secret {
+impl NatsSecret {
     /// Hides a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -31,7 +31,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for NatsSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(secret)")
     }
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
 
 /// Who one is to the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Credentials {
+pub enum NatsCredentials {
     /// Nobody: only a server on this host's loopback.
     #[default]
     None,
@@ -48,19 +48,19 @@ pub enum Credentials {
         /// User.
         user: String,
         /// Password.
-        password: Secret,
+        password: NatsSecret,
     },
     /// A token.
-    Token(Secret),
+    Token(NatsSecret),
     /// The private part of an nkey.
-    Nkey(Secret),
+    Nkey(NatsSecret),
     /// A `.creds` file.
     File(PathBuf),
 }
 
 /// Files of TLS. Without a CA the system's are trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsFiles {
     /// Certificates of authorities that are trusted, PEM.
     pub ca: Option<PathBuf>,
     /// Own certificate and its private key, PEM.
@@ -72,11 +72,11 @@ pub struct Tls {
 pub struct NatsOptions {
     servers: Vec<ServerAddr>,
     /// Stands in front of every subject and stream, so that deployments can share a server.
-    pub namespace: Name,
+    pub namespace: NatsName,
     /// Who one is.
-    pub credentials: Credentials,
+    pub credentials: NatsCredentials,
     /// Files of TLS.
-    pub tls: Tls,
+    pub tls: TlsFiles,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long a delivery may stay unacknowledged and unextended. The same for everybody.
@@ -91,7 +91,7 @@ pub struct NatsOptions {
 
 /// Options that no connection can be tried with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
+pub enum NatsOptionsError {
     /// The address is none. It may contain a password and is not repeated.
     #[error("the address of the NATS server is not valid: {reason}")]
     Address {
@@ -100,7 +100,7 @@ pub enum OptionsError {
     },
     /// The namespace is none.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Name(#[from] InvalidNatsName),
     /// Anybody on the network could give and take work.
     #[error(
         "{host} is not on this host's loopback, and no credentials are given: without \
@@ -117,14 +117,14 @@ impl NatsOptions {
     /// them with commas in between. Credentials in an address are those of all.
     ///
     /// # Errors
-    /// [`OptionsError`]; it never repeats a password.
-    pub fn parse(address: &str) -> Result<Self, OptionsError> {
+    /// [`NatsOptionsError`]; it never repeats a password.
+    pub fn parse(address: &str) -> Result<Self, NatsOptionsError> {
         let mut servers = Vec::new();
-        let mut credentials = Credentials::None;
+        let mut credentials = NatsCredentials::None;
         for part in address.split(',').map(str::trim) {
             let (server, found) = split_credentials(part)?;
             servers.push(server);
-            if found != Credentials::None {
+            if found != NatsCredentials::None {
                 credentials = found;
             }
         }
@@ -132,7 +132,7 @@ impl NatsOptions {
             servers,
             namespace: "rollout".parse()?,
             credentials,
-            tls: Tls::default(),
+            tls: TlsFiles::default(),
             connect_timeout: CONNECT_TIMEOUT,
             lease: limits::LEASE,
             reports_per_run: limits::REPORTS_PER_RUN,
@@ -143,20 +143,20 @@ impl NatsOptions {
 
     /// The servers, without credentials, for people.
     pub fn address(&self) -> String {
-        let servers: Vec<String> = self.servers.iter().map(shown).collect();
+        let servers: Vec<String> = self.servers.iter().map(without_credentials).collect();
         servers.join(",")
     }
 
     /// Refuses what would let anybody on the network give and take work.
     ///
     /// # Errors
-    /// [`OptionsError::Unauthenticated`].
-    pub fn check(&self) -> Result<(), OptionsError> {
-        if self.credentials != Credentials::None || self.tls.client.is_some() {
+    /// [`NatsOptionsError::Unauthenticated`].
+    pub fn check(&self) -> Result<(), NatsOptionsError> {
+        if self.credentials != NatsCredentials::None || self.tls.client.is_some() {
             return Ok(());
         }
         match self.servers.iter().find(|server| !is_loopback(server.host())) {
-            Some(server) => Err(OptionsError::Unauthenticated { host: server.host().to_owned() }),
+            Some(server) => Err(NatsOptionsError::Unauthenticated { host: server.host().to_owned() }),
             None => Ok(()),
         }
     }
@@ -166,9 +166,9 @@ impl NatsOptions {
     }
 
     /// The beginning of the subjects of answers. Permissions can name that of a user with a password.
-    fn inbox(&self) -> String {
+    fn inbox_prefix(&self) -> String {
         match &self.credentials {
-            Credentials::Password { user, .. } if is_token(user) => format!("_INBOX.{user}"),
+            NatsCredentials::Password { user, .. } if is_token(user) => format!("_INBOX.{user}"),
             _ => "_INBOX".to_owned(),
         }
     }
@@ -177,13 +177,13 @@ impl NatsOptions {
     pub(super) async fn connect_options(&self) -> std::io::Result<ConnectOptions> {
         let options = ConnectOptions::new();
         let mut options = match &self.credentials {
-            Credentials::None => options.ignore_discovered_servers(),
-            Credentials::Password { user, password } => {
+            NatsCredentials::None => options.ignore_discovered_servers(),
+            NatsCredentials::Password { user, password } => {
                 options.user_and_password(user.clone(), password.0.clone())
             }
-            Credentials::Token(token) => options.token(token.0.clone()),
-            Credentials::Nkey(key) => options.nkey(key.0.clone()),
-            Credentials::File(path) => options.credentials_file(path).await?,
+            NatsCredentials::Token(token) => options.token(token.0.clone()),
+            NatsCredentials::Nkey(key) => options.nkey(key.0.clone()),
+            NatsCredentials::File(path) => options.credentials_file(path).await?,
         };
         if let Some(ca) = &self.tls.ca {
             options = options.add_root_certificates(ca.clone()).require_tls(true);
@@ -194,16 +194,16 @@ impl NatsOptions {
         }
         Ok(options
             .connection_timeout(self.connect_timeout)
-            .custom_inbox_prefix(self.inbox())
-            .ping_interval(PING)
+            .custom_inbox_prefix(self.inbox_prefix())
+            .ping_interval(PING_INTERVAL)
             .request_timeout(None)
             .name("rollout"))
     }
 }
 
 /// Takes the credentials out of an address.
-fn split_credentials(part: &str) -> Result<(ServerAddr, Credentials), OptionsError> {
-    let invalid = |reason: &str| OptionsError::Address { reason: reason.to_owned() };
+fn split_credentials(part: &str) -> Result<(ServerAddr, NatsCredentials), NatsOptionsError> {
+    let invalid = |reason: &str| NatsOptionsError::Address { reason: reason.to_owned() };
     let whole: ServerAddr =
         part.parse().map_err(|error: std::io::Error| invalid(&error.to_string()))?;
     if !matches!(whole.scheme(), "nats" | "tls") {
@@ -212,20 +212,20 @@ fn split_credentials(part: &str) -> Result<(ServerAddr, Credentials), OptionsErr
     if whole.host().is_empty() {
         return Err(invalid("it names no host"));
     }
-    let decoded = |text: &str| decode(text).ok_or_else(|| invalid("a bad percent sequence"));
+    let decoded = |text: &str| decode_percent(text).ok_or_else(|| invalid("a bad percent sequence"));
     let credentials = match (whole.username(), whole.password()) {
-        (None, _) => Credentials::None,
-        (Some(token), None) => Credentials::Token(Secret::new(decoded(token)?)),
-        (Some(user), Some(password)) => Credentials::Password {
+        (None, _) => NatsCredentials::None,
+        (Some(token), None) => NatsCredentials::Token(NatsSecret::new(decoded(token)?)),
+        (Some(user), Some(password)) => NatsCredentials::Password {
             user: decoded(user)?,
-            password: Secret::new(decoded(password)?),
+            password: NatsSecret::new(decoded(password)?),
         },
     };
-    let server = shown(&whole).parse().map_err(|_| invalid("it names no host"))?;
+    let server = without_credentials(&whole).parse().map_err(|_| invalid("it names no host"))?;
     Ok((server, credentials))
 }
 
-fn shown(server: &ServerAddr) -> String {
+fn without_credentials(server: &ServerAddr) -> String {
     let (scheme, host, port) = (server.scheme(), server.host(), server.port());
     if host.contains(':') {
         format!("{scheme}://[{host}]:{port}")
@@ -234,7 +234,7 @@ fn shown(server: &ServerAddr) -> String {
     }
 }
 
-fn decode(text: &str) -> Option<String> {
+fn decode_percent(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {
@@ -268,13 +268,13 @@ mod tests {
     fn credentials_leave_the_address_and_show_nowhere() {
         let options = NatsOptions::parse("tls://me:s%40crt@example.org,nats://other:1").unwrap();
         assert_eq!(options.address(), "tls://example.org:4222,nats://other:1");
-        let password = Secret::new("s@crt");
+        let password = NatsSecret::new("s@crt");
         let user = "me".to_owned();
-        assert_eq!(options.credentials, Credentials::Password { user, password });
+        assert_eq!(options.credentials, NatsCredentials::Password { user, password });
         assert!(!format!("{options:?}").contains("crt"), "{options:?}");
-        assert_eq!(options.inbox(), "_INBOX.me");
+        assert_eq!(options.inbox_prefix(), "_INBOX.me");
         let token = NatsOptions::parse("nats://hush@[::1]").unwrap();
-        assert_eq!(token.credentials, Credentials::Token(Secret::new("hush")));
+        assert_eq!(token.credentials, NatsCredentials::Token(NatsSecret::new("hush")));
         assert_eq!(token.address(), "nats://[::1]:4222");
         for bad in ["http://u:hush@x", "nats://", "nats://u:%zz@hush", "nats://hush:x:y"] {
             let error = NatsOptions::parse(bad).expect_err(bad);
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for bad in ["10.0.0.1", "localhost,nats", "nats://localhost.example.org"] {
-            assert!(matches!(check(bad), Err(OptionsError::Unauthenticated { .. })), "{bad}");
+            assert!(matches!(check(bad), Err(NatsOptionsError::Unauthenticated { .. })), "{bad}");
         }
     }
 }

@@ -5,20 +5,20 @@ use std::borrow::Cow;
 use async_nats::HeaderMap;
 use serde::Deserialize;
 
-use super::fault::{ApiError, Fault};
-use super::link::Link;
-use super::replies::{Answered, Request};
+use super::error::{ApiError, NatsError};
+use super::client::NatsClient;
+use super::replies::{ReplyResult, NatsRequest};
 
 /// What became of a message.
-pub(super) type Published = Result<u64, Fault>;
+pub(super) type PublishResult = Result<u64, NatsError>;
 
 /// The header by which a message is stored only if the last one of its subject has this sequence.
-const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+const EXPECTED_SEQUENCE_HEADER: &str = "Nats-Expected-Last-Subject-Sequence";
 /// The header by which a value of a bucket is a deletion.
-pub(super) const OPERATION: &str = "KV-Operation";
+pub(super) const KV_OPERATION_HEADER: &str = "KV-Operation";
 
 #[derive(Deserialize)]
-struct PubAck<'a> {
+struct PublishAck<'a> {
     #[serde(default)]
     seq: u64,
     #[serde(default)]
@@ -28,39 +28,39 @@ struct PubAck<'a> {
     stream: Cow<'a, str>,
 }
 
-impl Link {
+impl NatsClient {
     /// Appends messages; the sequence of each.
-    pub(super) async fn publish(&self, messages: Vec<Request>) -> Result<Vec<Published>, Fault> {
-        let answers = self.ask(messages).await?;
+    pub(super) async fn publish(&self, messages: Vec<NatsRequest>) -> Result<Vec<PublishResult>, NatsError> {
+        let answers = self.request_all(messages).await?;
         Ok(answers.into_iter().map(parse_ack).collect())
     }
 
     /// Appends a message if the last one of its subject has this sequence, 0 for none.
     pub(super) async fn publish_after(
         &self,
-        mut message: Request,
+        mut message: NatsRequest,
         sequence: u64,
         delete: bool,
-    ) -> Published {
+    ) -> PublishResult {
         let mut headers = HeaderMap::new();
-        headers.insert(EXPECTED, sequence.to_string().as_str());
+        headers.insert(EXPECTED_SEQUENCE_HEADER, sequence.to_string().as_str());
         if delete {
-            headers.insert(OPERATION, "DEL");
+            headers.insert(KV_OPERATION_HEADER, "DEL");
         }
         message.headers = Some(headers);
-        parse_ack(self.ask_one(message).await)
+        parse_ack(self.request(message).await)
     }
 }
 
-fn parse_ack(answer: Answered) -> Published {
+fn parse_ack(answer: ReplyResult) -> PublishResult {
     let answer = answer?;
-    let ack: PubAck<'_> = serde_json::from_slice(&answer.payload)
-        .map_err(|e| Fault::Unreachable(format!("an acknowledgement is not understood: {e}")))?;
+    let ack: PublishAck<'_> = serde_json::from_slice(&answer.payload)
+        .map_err(|e| NatsError::Unreachable(format!("an acknowledgement is not understood: {e}")))?;
     match ack.error {
-        Some(error) => Err(Fault::Api(error)),
+        Some(error) => Err(NatsError::Api(error)),
         // Somebody who subscribed to the subject could answer too.
         None if ack.stream.is_empty() || ack.seq == 0 => {
-            Err(Fault::Unreachable("something that is no stream acknowledged".to_owned()))
+            Err(NatsError::Unreachable("something that is no stream acknowledged".to_owned()))
         }
         None => Ok(ack.seq),
     }

@@ -10,23 +10,23 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::Notify;
 
-use super::fault::Fault;
+use super::error::NatsError;
 
 /// Requests that wait for their answers at once. More only makes each wait longer.
-const WINDOW: usize = 512;
+const MAX_WAITING_REQUESTS: usize = 512;
 
 /// An answer, or why there is none.
-pub(super) type Answered = Result<Message, Fault>;
+pub(super) type ReplyResult = Result<Message, NatsError>;
 
 /// What is asked.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct NatsRequest {
     pub(super) subject: Subject,
     pub(super) payload: Bytes,
     pub(super) headers: Option<HeaderMap>,
 }
 
-impl Request {
+impl NatsRequest {
     pub(super) fn new(subject: impl Into<Subject>, payload: impl Into<Bytes>) -> Self {
         Self { subject: subject.into(), payload: payload.into(), headers: None }
     }
@@ -34,38 +34,38 @@ impl Request {
 
 /// Who waits for what.
 #[derive(Debug)]
-pub(super) struct Replies {
+pub(super) struct ReplyRouter {
     prefix: String,
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, UnansweredRequest>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct UnansweredRequest {
     /// What was asked, for refusals that name the subject.
     subject: Subject,
-    batch: Arc<Batch>,
+    batch: Arc<ReplyBatch>,
     index: usize,
 }
 
 #[derive(Debug)]
-struct Batch {
-    answers: Mutex<Answers>,
+struct ReplyBatch {
+    answers: Mutex<BatchReplies>,
     complete: Notify,
 }
 
 #[derive(Debug)]
-struct Answers {
-    of: Vec<Option<Answered>>,
+struct BatchReplies {
+    of: Vec<Option<ReplyResult>>,
     missing: usize,
 }
 
-impl Batch {
-    fn answers(&self) -> MutexGuard<'_, Answers> {
+impl ReplyBatch {
+    fn answers(&self) -> MutexGuard<'_, BatchReplies> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, index: usize, answer: Answered) {
+    fn set_reply(&self, index: usize, answer: ReplyResult) {
         let mut answers = self.answers();
         let place = &mut answers.of[index];
         if place.is_none() {
@@ -79,12 +79,12 @@ impl Batch {
 }
 
 /// Whoever stops waiting leaves nothing behind.
-struct Asked<'a> {
-    replies: &'a Replies,
+struct WaitingRequestsGuard<'a> {
+    replies: &'a ReplyRouter,
     ids: std::ops::Range<u64>,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for WaitingRequestsGuard<'_> {
     fn drop(&mut self) {
         let mut waiting = self.replies.waiting();
         for id in self.ids.clone() {
@@ -93,75 +93,75 @@ impl Drop for Asked<'_> {
     }
 }
 
-impl Replies {
+impl ReplyRouter {
     /// Asks for answers at a subject of their own.
-    pub(super) async fn subscribe(client: &Client) -> Result<(Arc<Self>, Subscriber), Fault> {
+    pub(super) async fn subscribe(client: &Client) -> Result<(Arc<Self>, Subscriber), NatsError> {
         let prefix = format!("{}.", client.new_inbox());
         let subscriber = client
             .subscribe(format!("{prefix}*"))
             .await
-            .map_err(|error| Fault::Unreachable(error.to_string()))?;
+            .map_err(|error| NatsError::Unreachable(error.to_string()))?;
         let replies = Self { prefix, next: AtomicU64::new(0), waiting: Mutex::default() };
         Ok((Arc::new(replies), subscriber))
     }
 
     /// Hands out answers for as long as the client lives.
-    pub(super) async fn deliver(self: Arc<Self>, subscriber: Subscriber) {
+    pub(super) async fn deliver_replies(self: Arc<Self>, subscriber: Subscriber) {
         let mut arriving = subscriber.ready_chunks(256);
         while let Some(messages) = arriving.next().await {
             for message in messages {
-                let Some(waiting) = self.take(&message.subject) else { continue };
+                let Some(waiting) = self.take_waiting(&message.subject) else { continue };
                 let answer = if message.status == Some(StatusCode::NO_RESPONDERS) {
-                    Err(Fault::NoResponders(waiting.subject.to_string()))
+                    Err(NatsError::NoResponders(waiting.subject.to_string()))
                 } else {
                     Ok(message)
                 };
-                waiting.batch.put(waiting.index, answer);
+                waiting.batch.set_reply(waiting.index, answer);
             }
         }
     }
 
     /// Asks all of it; what was not answered in time is unreachable.
-    pub(super) async fn ask(
+    pub(super) async fn request_all(
         &self,
         client: &Client,
-        requests: Vec<Request>,
+        requests: Vec<NatsRequest>,
         patience: Duration,
-    ) -> Vec<Answered> {
+    ) -> Vec<ReplyResult> {
         let mut answers = Vec::with_capacity(requests.len());
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
-            let window: Vec<Request> = requests.by_ref().take(WINDOW).collect();
-            answers.extend(self.ask_window(client, window, patience).await);
+            let window: Vec<NatsRequest> = requests.by_ref().take(MAX_WAITING_REQUESTS).collect();
+            answers.extend(self.request_window(client, window, patience).await);
         }
         answers
     }
 
-    async fn ask_window(
+    async fn request_window(
         &self,
         client: &Client,
-        requests: Vec<Request>,
+        requests: Vec<NatsRequest>,
         patience: Duration,
-    ) -> Vec<Answered> {
+    ) -> Vec<ReplyResult> {
         let count = requests.len();
         let of = std::iter::repeat_with(|| None).take(count).collect();
-        let answers = Mutex::new(Answers { of, missing: count });
-        let batch = Arc::new(Batch { answers, complete: Notify::new() });
+        let answers = Mutex::new(BatchReplies { of, missing: count });
+        let batch = Arc::new(ReplyBatch { answers, complete: Notify::new() });
         let first = self.next.fetch_add(count as u64, Ordering::Relaxed);
-        let asked = Asked { replies: self, ids: first..first + count as u64 };
+        let asked = WaitingRequestsGuard { replies: self, ids: first..first + count as u64 };
         {
             let mut waiting = self.waiting();
             for (index, request) in requests.iter().enumerate() {
                 let subject = request.subject.clone();
                 let batch = batch.clone();
-                waiting.insert(first + index as u64, Waiting { subject, batch, index });
+                waiting.insert(first + index as u64, UnansweredRequest { subject, batch, index });
             }
         }
         let all = async {
             for (index, request) in requests.into_iter().enumerate() {
                 let reply = format!("{}{:x}", self.prefix, first + index as u64);
-                if let Err(error) = publish(client, request, reply).await {
-                    batch.put(index, Err(error));
+                if let Err(error) = publish_request(client, request, reply).await {
+                    batch.set_reply(index, Err(error));
                 }
             }
             batch.complete.notified().await;
@@ -171,21 +171,21 @@ impl Replies {
         let of = std::mem::take(&mut batch.answers().of);
         let missing = if late { "no answer in time" } else { "no answer" };
         of.into_iter()
-            .map(|a| a.unwrap_or_else(|| Err(Fault::Unreachable(missing.into()))))
+            .map(|a| a.unwrap_or_else(|| Err(NatsError::Unreachable(missing.into()))))
             .collect()
     }
 
     /// The connection is gone, and with it all answers.
-    pub(super) fn lost(&self) {
+    pub(super) fn fail_all(&self) {
         let waiting = std::mem::take(&mut *self.waiting());
         for waiting in waiting.into_values() {
-            let fault = Fault::Unreachable("the connection was lost".to_owned());
-            waiting.batch.put(waiting.index, Err(fault));
+            let fault = NatsError::Unreachable("the connection was lost".to_owned());
+            waiting.batch.set_reply(waiting.index, Err(fault));
         }
     }
 
     /// The server refuses what goes to this subject.
-    pub(super) fn refused(&self, subject: &str, text: &str) {
+    pub(super) fn fail_subject(&self, subject: &str, text: &str) {
         let mut found = Vec::new();
         self.waiting().retain(|_, waiting| {
             let refused = waiting.subject.as_str() == subject;
@@ -195,22 +195,22 @@ impl Replies {
             !refused
         });
         for (batch, index) in found {
-            batch.put(index, Err(Fault::Denied(text.to_owned())));
+            batch.set_reply(index, Err(NatsError::Denied(text.to_owned())));
         }
     }
 
-    fn take(&self, subject: &str) -> Option<Waiting> {
+    fn take_waiting(&self, subject: &str) -> Option<UnansweredRequest> {
         let id = u64::from_str_radix(subject.strip_prefix(&self.prefix)?, 16).ok()?;
         self.waiting().remove(&id)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, UnansweredRequest>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn publish(client: &Client, request: Request, reply: String) -> Result<(), Fault> {
-    let Request { subject, payload, headers } = request;
+async fn publish_request(client: &Client, request: NatsRequest, reply: String) -> Result<(), NatsError> {
+    let NatsRequest { subject, payload, headers } = request;
     let sent = match headers {
         None => client.publish_with_reply(subject, reply, payload).await,
         Some(headers) => {
@@ -219,7 +219,7 @@ async fn publish(client: &Client, request: Request, reply: String) -> Result<(),
     };
     sent.map_err(|error| match error.kind() {
         async_nats::PublishErrorKind::MaxPayloadExceeded
-        | async_nats::PublishErrorKind::InvalidSubject => Fault::Denied(error.to_string()),
-        async_nats::PublishErrorKind::Send => Fault::Unreachable(error.to_string()),
+        | async_nats::PublishErrorKind::InvalidSubject => NatsError::Denied(error.to_string()),
+        async_nats::PublishErrorKind::Send => NatsError::Unreachable(error.to_string()),
     })
 }

@@ -6,23 +6,23 @@ use rollout_protocol::wire::offer::SizeClass;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::fault::{CONSUMER_NOT_FOUND, Fault, STREAM_NOT_FOUND};
-use super::link::Link;
-use super::names::{self, Name};
+use super::error::{CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
+use super::client::NatsClient;
+use super::names::{self, NatsName};
 use super::options::NatsOptions;
 use crate::queue::traits::QueueError;
 
 /// Deliveries of one class that may be unacknowledged at once, in the whole pool: beyond it the
 /// server delivers no more, so it is far beyond what workers run.
-const UNACKNOWLEDGED: u64 = 100_000;
+const MAX_UNACKNOWLEDGED: u64 = 100_000;
 /// Requests for work that may wait at once: a few per worker.
-const WAITING_PULLS: u64 = 16_384;
+const MAX_WAITING_PULLS: u64 = 16_384;
 /// Reports of a run that nobody reads: its workers' spools have been given up long before.
 const REPORTS_KEPT_SECONDS: u64 = 30 * 24 * 3600;
 /// A hello that is not said again: its worker is gone long since.
 const HELLO_KEPT_SECONDS: u64 = 3600;
 /// Larger offers do not exist.
-pub(super) const OFFER_BYTES: usize = 64 * 1024;
+pub(super) const MAX_OFFER_BYTES: usize = 64 * 1024;
 
 /// Reports that may wait in the server, all runs together: a full run of the largest ones.
 const REPORT_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
@@ -31,7 +31,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Why the server is not set up.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
+pub enum NatsSetupError {
     /// The server does not do it.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -52,39 +52,39 @@ pub enum SetupError {
     },
 }
 
-impl From<Fault> for SetupError {
-    fn from(fault: Fault) -> Self {
+impl From<NatsError> for NatsSetupError {
+    fn from(fault: NatsError) -> Self {
         Self::Queue(fault.into())
     }
 }
 
-type Settings = Map<String, Value>;
+type ServerSettings = Map<String, Value>;
 
 /// A stream or consumer with what it must be.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct RequiredResource {
     pub(super) name: String,
-    pub(super) settings: Settings,
+    pub(super) settings: ServerSettings,
     /// What it is made with, and may be changed to anything else.
-    pub(super) defaults: Settings,
+    pub(super) defaults: ServerSettings,
 }
 
 /// A setting that is not what it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct SettingDifference {
     pub(super) setting: String,
     pub(super) wanted: String,
     pub(super) found: String,
 }
 
-impl Wanted {
+impl RequiredResource {
     fn new(name: &str, settings: Value) -> Self {
         let Value::Object(settings) = settings else { unreachable!("settings are an object") };
-        Self { name: name.to_owned(), settings, defaults: Settings::new() }
+        Self { name: name.to_owned(), settings, defaults: ServerSettings::new() }
     }
 
     /// With a setting that must be so if somebody wants it, and may be anything otherwise.
-    fn with(mut self, setting: &str, wanted: Option<u64>, default: u64) -> Self {
+    fn with_setting(mut self, setting: &str, wanted: Option<u64>, default: u64) -> Self {
         match wanted {
             Some(value) => self.settings.insert(setting.to_owned(), value.into()),
             None => self.defaults.insert(setting.to_owned(), default.into()),
@@ -94,7 +94,7 @@ impl Wanted {
 
     /// What differs in a configuration that the server says it has. Settings that it leaves out are
     /// nothing: no, 0, empty.
-    pub(super) fn differences(&self, found: &Settings) -> Vec<Difference> {
+    pub(super) fn differences(&self, found: &ServerSettings) -> Vec<SettingDifference> {
         let nothing = |value: &Value| match value {
             Value::Null | Value::Bool(false) => true,
             Value::Number(number) => number.as_i64() == Some(0),
@@ -104,7 +104,7 @@ impl Wanted {
         let differs = |(setting, wanted): (&String, &Value)| {
             let found = found.get(setting).unwrap_or(&Value::Null);
             let same = found == wanted || nothing(found) && nothing(wanted);
-            (!same).then(|| Difference {
+            (!same).then(|| SettingDifference {
                 setting: setting.clone(),
                 wanted: wanted.to_string(),
                 found: found.to_string(),
@@ -114,8 +114,8 @@ impl Wanted {
     }
 
     /// Whether the stream is one of an earlier version: it takes some of its subjects, and no other.
-    fn lacks_subjects(&self, found: &Settings) -> bool {
-        let subjects = |settings: &Settings| -> Option<BTreeSet<String>> {
+    fn lacks_subjects(&self, found: &ServerSettings) -> bool {
+        let subjects = |settings: &ServerSettings| -> Option<BTreeSet<String>> {
             let subjects = settings.get("subjects")?.as_array()?;
             subjects.iter().map(|subject| subject.as_str().map(str::to_owned)).collect()
         };
@@ -125,34 +125,34 @@ impl Wanted {
         }
     }
 
-    fn check(&self, found: &Settings) -> Result<(), SetupError> {
+    fn check(&self, found: &ServerSettings) -> Result<(), NatsSetupError> {
         match self.differences(found).into_iter().next() {
             None => Ok(()),
-            Some(Difference { setting, mut wanted, mut found }) => {
+            Some(SettingDifference { setting, mut wanted, mut found }) => {
                 if matches!(setting.as_str(), "ack_wait" | "max_age") {
                     wanted.push_str(" ns");
                     found.push_str(" ns");
                 }
-                Err(SetupError::Differs { name: self.name.clone(), setting, wanted, found })
+                Err(NatsSetupError::Differs { name: self.name.clone(), setting, wanted, found })
             }
         }
     }
 }
 
 /// The streams, those of the buckets included.
-pub(super) fn streams(link: &Link) -> Vec<Wanted> {
+pub(super) fn required_streams(link: &NatsClient) -> Vec<RequiredResource> {
     let (names, options) = (&link.names, &link.options);
     let streams = [
-        Wanted::new(
+        RequiredResource::new(
             &names.work,
             json!({
-                "subjects": [names.work_subjects()], "retention": "workqueue", "storage": "file",
+                "subjects": [names.all_offers()], "retention": "workqueue", "storage": "file",
                 "max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": true,
-                "max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msg_size": OFFER_BYTES,
+                "max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msg_size": MAX_OFFER_BYTES,
                 "allow_direct": true, "deny_delete": false, "deny_purge": false, "sealed": false,
             }),
         ),
-        Wanted::new(
+        RequiredResource::new(
             &names.reports,
             json!({
                 "subjects": names.report_subjects(),
@@ -163,21 +163,21 @@ pub(super) fn streams(link: &Link) -> Vec<Wanted> {
                 "deny_delete": false, "deny_purge": false, "sealed": false,
             }),
         )
-        .with("max_bytes", options.report_stream_bytes, REPORT_STREAM_BYTES),
-        bucket(&names.runs, 0),
+        .with_setting("max_bytes", options.report_stream_bytes, REPORT_STREAM_BYTES),
+        required_bucket(&names.runs, 0),
         // On disk, so that hellos outlive the server: whoever follows a coordinator that died with it
         // knows at once who could be running something.
-        bucket(&names.workers, HELLO_KEPT_SECONDS),
+        required_bucket(&names.workers, HELLO_KEPT_SECONDS),
     ];
     let replicas = options.replicas.map(u64::from);
-    streams.map(|stream| stream.with("num_replicas", replicas, 1)).into()
+    streams.map(|stream| stream.with_setting("num_replicas", replicas, 1)).into()
 }
 
-fn bucket(name: &str, kept_seconds: u64) -> Wanted {
-    Wanted::new(
-        &names::stream_of(name),
+fn required_bucket(name: &str, kept_seconds: u64) -> RequiredResource {
+    RequiredResource::new(
+        &names::bucket_stream(name),
         json!({
-            "subjects": [names::key(name, ">")], "retention": "limits", "storage": "file",
+            "subjects": [names::key_subject(name, ">")], "retention": "limits", "storage": "file",
             "max_msgs_per_subject": 1, "discard": "new", "max_age": kept_seconds * NANOSECONDS,
             "max_msgs": -1, "max_bytes": -1, "allow_rollup_hdrs": true, "deny_delete": true,
             "allow_direct": true, "sealed": false,
@@ -186,50 +186,50 @@ fn bucket(name: &str, kept_seconds: u64) -> Wanted {
 }
 
 /// The consumer of a class of a pool.
-pub(super) fn consumer(link: &Link, pool: &Name, class: SizeClass) -> Wanted {
+pub(super) fn required_consumer(link: &NatsClient, pool: &NatsName, class: SizeClass) -> RequiredResource {
     let NatsOptions { lease, .. } = link.options;
-    let name = names::consumer(pool, class);
-    Wanted::new(
+    let name = names::consumer_name(pool, class);
+    RequiredResource::new(
         &name,
         json!({
             "durable_name": name, "deliver_policy": "all", "replay_policy": "instant",
             "ack_policy": "explicit", "ack_wait": u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX),
-            "max_deliver": -1, "max_ack_pending": UNACKNOWLEDGED, "max_waiting": WAITING_PULLS,
-            "filter_subject": link.names.class_subjects(pool, class),
+            "max_deliver": -1, "max_ack_pending": MAX_UNACKNOWLEDGED, "max_waiting": MAX_WAITING_PULLS,
+            "filter_subject": link.names.class_offers(pool, class),
         }),
     )
 }
 
 /// The server's answer about a stream or consumer.
 #[derive(Debug, Deserialize)]
-pub(super) struct Configured {
-    pub(super) config: Settings,
+pub(super) struct ResourceInfo {
+    pub(super) config: ServerSettings,
 }
 
 /// Makes what is missing and compares the rest.
-pub(super) async fn prepare(
-    link: &Link,
-    pool: &Name,
+pub(super) async fn ensure_resources(
+    link: &NatsClient,
+    pool: &NatsName,
     classes: &[SizeClass],
-) -> Result<(), SetupError> {
-    for stream in streams(link) {
+) -> Result<(), NatsSetupError> {
+    for stream in required_streams(link) {
         ensure_stream(link, &stream).await?;
     }
     for class in classes {
-        ensure_consumer(link, &consumer(link, pool, *class)).await?;
+        ensure_consumer(link, &required_consumer(link, pool, *class)).await?;
     }
     Ok(())
 }
 
-async fn ensure_stream(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
+async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(), NatsSetupError> {
     let name = &wanted.name;
-    let mut found = match link.api::<Configured>(&format!("STREAM.INFO.{name}"), &json!({})).await {
-        Err(Fault::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
+    let mut found = match link.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
+        Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
             tracing::info!("making stream {name}");
             let mut settings = wanted.settings.clone();
             settings.insert("name".to_owned(), name.as_str().into());
             settings.extend(wanted.defaults.clone());
-            link.api::<Configured>(&format!("STREAM.CREATE.{name}"), &settings).await?
+            link.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
         }
         found => found?,
     };
@@ -240,23 +240,23 @@ async fn ensure_stream(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
                 found.config.insert(setting.to_owned(), value.clone());
             }
         }
-        found = link.api::<Configured>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
+        found = link.api_call::<ResourceInfo>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
     }
     wanted.check(&found.config)
 }
 
-async fn ensure_consumer(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
+async fn ensure_consumer(link: &NatsClient, wanted: &RequiredResource) -> Result<(), NatsSetupError> {
     let (stream, name) = (&link.names.work, &wanted.name);
     let info = format!("CONSUMER.INFO.{stream}.{name}");
-    let found = match link.api::<Configured>(&info, &json!({})).await {
-        Err(Fault::Api(error)) if error.err_code == CONSUMER_NOT_FOUND => {
+    let found = match link.api_call::<ResourceInfo>(&info, &json!({})).await {
+        Err(NatsError::Api(error)) if error.err_code == CONSUMER_NOT_FOUND => {
             tracing::info!("making consumer {name} of {stream}");
             let mut settings = wanted.settings.clone();
             settings.insert("name".to_owned(), name.as_str().into());
             let filter = settings["filter_subject"].as_str().unwrap_or(">");
             let create = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
             let body = json!({ "stream_name": stream, "config": settings, "action": "create" });
-            link.api::<Configured>(&create, &body).await?
+            link.api_call::<ResourceInfo>(&create, &body).await?
         }
         found => found?,
     };
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_the_server_leaves_out_is_nothing() {
-        let wanted = Wanted::new("S", json!({ "a": 0, "b": false, "c": 7, "d": ["x"] }));
+        let wanted = RequiredResource::new("S", json!({ "a": 0, "b": false, "c": 7, "d": ["x"] }));
         let found = |value: Value| value.as_object().expect("an object").clone();
         assert_eq!(wanted.differences(&found(json!({ "c": 7, "d": ["x"], "e": 1 }))), []);
         let differences = wanted.differences(&found(json!({ "a": 1, "c": 7 })));
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn stream_of_an_earlier_version_lacks_subjects() {
-        let wanted = Wanted::new("S", json!({ "subjects": ["a", "b"] }));
+        let wanted = RequiredResource::new("S", json!({ "subjects": ["a", "b"] }));
         let lacks = |found: Value| wanted.lacks_subjects(found.as_object().expect("an object"));
         assert!(lacks(json!({ "subjects": ["a"] })));
         for other in [json!({ "subjects": ["b", "a"] }), json!({ "subjects": ["c"] }), json!({})] {

@@ -8,14 +8,14 @@ use async_nats::datetime::{DateTime, parse_rfc3339};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::fault::Fault;
-use super::kv::{Stored, message_request, parse_message};
-use super::link::Link;
+use super::error::NatsError;
+use super::stored_message::{StoredMessage, message_request, parse_message};
+use super::client::NatsClient;
 use super::names;
 
 #[derive(Deserialize)]
-struct Info {
-    state: State,
+struct StreamSubjectsInfo {
+    state: StreamSubjectsState,
     #[serde(default)]
     total: usize,
     #[serde(default)]
@@ -26,29 +26,29 @@ struct Info {
 }
 
 #[derive(Deserialize)]
-struct State {
+struct StreamSubjectsState {
     #[serde(default)]
     subjects: Option<HashMap<String, u64>>,
 }
 
 /// A message, and how long ago it was stored by the server's own clock.
 #[derive(Debug)]
-pub(super) struct Aged {
-    pub(super) stored: Stored,
+pub(super) struct AgedMessage {
+    pub(super) stored: StoredMessage,
     pub(super) age: Duration,
 }
 
 /// The subjects of a stream that match, and the server's time.
-pub(super) async fn subjects(
-    link: &Link,
+pub(super) async fn matching_subjects(
+    link: &NatsClient,
     stream: &str,
     filter: &str,
-) -> Result<(Vec<String>, Option<DateTime>), Fault> {
+) -> Result<(Vec<String>, Option<DateTime>), NatsError> {
     let verb = format!("STREAM.INFO.{stream}");
     let mut found = Vec::new();
     loop {
         let page = json!({ "subjects_filter": filter, "offset": found.len() });
-        let info: Info = link.api(&verb, &page).await?;
+        let info: StreamSubjectsInfo = link.api_call(&verb, &page).await?;
         let subjects = info.state.subjects.unwrap_or_default();
         let last_page = subjects.is_empty();
         found.extend(subjects.into_keys());
@@ -59,26 +59,26 @@ pub(super) async fn subjects(
 }
 
 /// How long ago a stream was made, by the server's own clock.
-pub(super) async fn age(link: &Link, stream: &str) -> Result<Duration, Fault> {
-    let info: Info = link.api(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
+pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Duration, NatsError> {
+    let info: StreamSubjectsInfo = link.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
     let times = parse_rfc3339(&info.ts).ok().zip(parse_rfc3339(&info.created).ok());
     let age = times.and_then(|(now, created)| Duration::try_from(now - created).ok());
     Ok(age.unwrap_or_default())
 }
 
 /// The last message of each key of a bucket, deletions left out, in the order of the stream.
-pub(super) async fn bucket(link: &Link, bucket: &str) -> Result<Vec<Aged>, Fault> {
-    let stream = names::stream_of(bucket);
-    let (subjects, now) = subjects(link, &stream, &names::key(bucket, ">")).await?;
+pub(super) async fn read_bucket(link: &NatsClient, bucket: &str) -> Result<Vec<AgedMessage>, NatsError> {
+    let stream = names::bucket_stream(bucket);
+    let (subjects, now) = matching_subjects(link, &stream, &names::key_subject(bucket, ">")).await?;
     let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
     let mut found = Vec::with_capacity(subjects.len());
-    for answer in link.ask(subjects.iter().map(get).collect()).await? {
+    for answer in link.request_all(subjects.iter().map(get).collect()).await? {
         if let Some((stored, time)) = parse_message(answer)?
             && !stored.deletion
         {
             let time = parse_rfc3339(&time).ok();
             let age = now.zip(time).and_then(|(now, time)| Duration::try_from(now - time).ok());
-            found.push(Aged { stored, age: age.unwrap_or_default() });
+            found.push(AgedMessage { stored, age: age.unwrap_or_default() });
         }
     }
     found.sort_by_key(|aged| aged.stored.sequence);

@@ -9,7 +9,7 @@ use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
 
-use super::harness::{FIRST, LEASE, Scene, Setup, result};
+use super::harness::{FIRST, LEASE, ServiceFixture, ServiceSetup, result};
 use super::*;
 use crate::queue::traits::WorkSource;
 
@@ -17,9 +17,9 @@ const LATER: TryId = FIRST.next(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_later_try_is_announced_and_runs_when_it_may() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    let claim = scene.answer(ClaimAnswer::Run).await;
+    let claim = scene.answer_claim(ClaimAnswer::Run).await;
     let reports = scene.reports(2).await;
     assert_eq!((reports[0].exec, &reports[0].body), (claim.exec, &ReportBody::Started));
     assert_eq!(reports[1].exec, claim.exec);
@@ -29,22 +29,22 @@ async fn a_later_try_is_announced_and_runs_when_it_may() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_owed_is_acknowledged_away() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    scene.answer(ClaimAnswer::Drop).await;
+    scene.answer_claim(ClaimAnswer::Drop).await;
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
-    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.offer_as([1], LATER).await;
-    let first = scene.answer(ClaimAnswer::Hold).await;
+    let first = scene.answer_claim(ClaimAnswer::Hold).await;
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2), "the slot is free");
     let held = tokio::time::Instant::now();
-    let second = scene.answer(ClaimAnswer::Run).await;
+    let second = scene.answer_claim(ClaimAnswer::Run).await;
     assert!(held.elapsed() > LEASE - SECOND, "{:?}", held.elapsed());
     assert_ne!(first.exec, second.exec);
     scene.reports(2).await;
@@ -53,13 +53,13 @@ async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_redelivery_is_claimed() {
-    let scene = Scene::new();
-    scene.queue.disturb(|model| {
+    let scene = ServiceFixture::new();
+    scene.queue.inject_fault(|model| {
         model.offer(&[scene.sample.offer(1, FIRST)]);
         let to_a_dead_worker = model.pull(Duration::ZERO, 1);
         assert_eq!(to_a_dead_worker.len(), 1);
     });
-    let claim = scene.answer(ClaimAnswer::Drop).await;
+    let claim = scene.answer_claim(ClaimAnswer::Drop).await;
     assert_eq!(claim.item, scene.sample.item(1));
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
@@ -67,10 +67,10 @@ async fn a_redelivery_is_claimed() {
 
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
-    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     let asked = tokio::time::Instant::now();
     scene.offer_as([1], LATER).await;
-    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2));
     let waited = asked.elapsed();
@@ -84,7 +84,7 @@ async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_what_has_a_record_is_not_run_again() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     let marker = ResultMarker {
         run: scene.sample.run,
         item: scene.sample.item(1),
@@ -101,29 +101,29 @@ async fn without_an_answer_what_has_a_record_is_not_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_connection_everything_is_suspicious_for_a_while() {
-    let scene = Scene::with(Setup { window: Some(LEASE), ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     scene.offer([1]).await;
-    scene.answer(ClaimAnswer::Run).await;
+    scene.answer_claim(ClaimAnswer::Run).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);
     scene.report().await;
     // Paused time: it passes at once.
     tokio::time::sleep(LEASE).await;
     scene.offer([2]).await;
     result(&scene.report().await);
-    scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(3)));
+    scene.queue.inject_fault(|model| model.wipe(rollout_protocol::wire::position::Incarnation(3)));
     scene.offer([3]).await;
-    let claim = scene.answer(ClaimAnswer::Drop).await;
+    let claim = scene.answer_claim(ClaimAnswer::Drop).await;
     assert_eq!(claim.item, scene.sample.item(3), "a new incarnation is a new world");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closing_worker_gives_back_what_it_only_asked_about() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     let queue = scene.queue.clone();
     let began = tokio::time::Instant::now();
-    scene.shut_down(Shutdown::Finish).await;
+    scene.shut_down(ShutdownLevel::Finish).await;
     assert!(began.elapsed() < SECOND);
     let again = queue.pull(FreeCapacity::with_slots(1), Duration::ZERO).await.unwrap();
     assert_eq!(again[0].delivered, 2);
@@ -131,8 +131,8 @@ async fn a_closing_worker_gives_back_what_it_only_asked_about() {
 
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_what_another_worker_shows_is_forgotten() {
-    let scene = Scene::new();
-    let mut other = scene.hello().await;
+    let scene = ServiceFixture::new();
+    let mut other = scene.last_heartbeat().await;
     other.worker = "w-0".parse().unwrap();
     other.executions = vec![ActiveExecution {
         run: scene.sample.run,
@@ -147,7 +147,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
     scene.offer_as([1], LATER).await;
     let asked = tokio::time::Instant::now();
     while asked.elapsed() < 3 * LEASE {
-        scene.queue.hello(other.clone()).await.unwrap();
+        scene.queue.heartbeat(other.clone()).await.unwrap();
         // Paused time: it passes at once.
         tokio::time::sleep(SECOND).await;
     }
@@ -158,26 +158,26 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stopped_claim_is_forgotten() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
-    let (run, exec) = (scene.sample.run, scene.shown().await[0].exec);
+    scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
+    let (run, exec) = (scene.sample.run, scene.heartbeat_entries().await[0].exec);
     let stop = ControlMessage::StopExecution { run, exec, level: StopLevel::Drain };
     scene.queue.control(stop).await.unwrap();
-    scene.until("it is forgotten", async || scene.shown().await.is_empty()).await;
+    scene.until("it is forgotten", async || scene.heartbeat_entries().await.is_empty()).await;
     assert_eq!((scene.queued().await, scene.begun()), (1, vec![]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_same_execution_is_asked_about_again_and_kept_alive_meanwhile() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     let first = scene.queue.next_claim(scene.sample.run).await.unwrap();
     let exec = first.claim.exec;
     drop(first.reply);
     tokio::time::sleep(LEASE / 2).await;
-    assert!(scene.shown().await[0].claiming);
-    assert_eq!(scene.answer(ClaimAnswer::Run).await.exec, exec);
+    assert!(scene.heartbeat_entries().await[0].claiming);
+    assert_eq!(scene.answer_claim(ClaimAnswer::Run).await.exec, exec);
     assert_eq!(scene.reports(2).await[1].exec, exec);
     scene.until_acknowledged().await;
 }

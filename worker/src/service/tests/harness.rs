@@ -15,12 +15,12 @@ use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 use tempfile::TempDir;
 
 use super::super::*;
-use super::cable::Cable;
+use super::flaky_source::FlakySource;
 use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
-use crate::queue::embedded::model::ModelConfig;
+use crate::queue::embedded::model::BrokerModelConfig;
 use crate::queue::traits::Dispatch;
-use crate::testing::{FaultyStore, Sample, passed};
+use crate::testing::{FaultyStore, SampleRun, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
@@ -29,7 +29,7 @@ pub(super) const LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// What an execution of an attempt does.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Act {
+pub(super) enum ScriptedAct {
     Sleep(Duration),
     /// Leaves a file and an output after so long.
     Produce(Duration),
@@ -38,42 +38,42 @@ pub(super) enum Act {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Scripted {
-    pub(super) acts: Mutex<HashMap<u32, Act>>,
+pub(super) struct ScriptedRunner {
+    pub(super) acts: Mutex<HashMap<u32, ScriptedAct>>,
     pub(super) begun: Mutex<Vec<(u32, ExecId)>>,
     pub(super) running: AtomicUsize,
     pub(super) most: AtomicUsize,
 }
 
 #[async_trait]
-impl Runner for Scripted {
+impl Runner for ScriptedRunner {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         self.begun.lock().unwrap().push((context.attempt, context.execution.labels.exec));
         let act = self.acts.lock().unwrap().get(&context.attempt).copied();
-        let Some(act) = act else { return passed(&context) };
+        let Some(act) = act else { return passed_trial(&context) };
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(running, Ordering::Relaxed);
         context.execution.phases.entered(Phase::AgentExecution);
-        let finished = self.act(act, context).await;
+        let finished = self.perform(act, context).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
         finished
     }
 }
 
-impl Scripted {
-    async fn act(&self, act: Act, mut context: TrialContext) -> Finished<TrialRecord> {
-        let mut finished = passed(&context);
+impl ScriptedRunner {
+    async fn perform(&self, act: ScriptedAct, mut context: TrialContext) -> Finished<TrialRecord> {
+        let mut finished = passed_trial(&context);
         match act {
-            Act::Sleep(duration) => tokio::time::sleep(duration).await,
-            Act::Panic => {
+            ScriptedAct::Sleep(duration) => tokio::time::sleep(duration).await,
+            ScriptedAct::Panic => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 panic!("as scripted");
             }
-            Act::UntilStopped => {
+            ScriptedAct::UntilStopped => {
                 let _level = context.execution.stop.wait_for(Option::is_some).await.unwrap();
                 finished.stopped = Some(Phase::AgentExecution);
             }
-            Act::Produce(duration) => {
+            ScriptedAct::Produce(duration) => {
                 context.execution.create_scratch().await.unwrap();
                 let file = context.execution.scratch.join("out.txt");
                 std::fs::write(&file, "a captured line").unwrap();
@@ -89,7 +89,7 @@ impl Scripted {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Setup {
+pub(super) struct ServiceSetup {
     pub(super) slots: u32,
     pub(super) window: Option<Duration>,
     pub(super) reports_per_run: usize,
@@ -97,7 +97,7 @@ pub(super) struct Setup {
     pub(super) max_offline: Option<Duration>,
 }
 
-impl Default for Setup {
+impl Default for ServiceSetup {
     fn default() -> Self {
         Self {
             slots: 4,
@@ -109,36 +109,36 @@ impl Default for Setup {
     }
 }
 
-pub(super) struct Scene {
+pub(super) struct ServiceFixture {
     pub(super) dir: TempDir,
     pub(super) store: Arc<FaultyStore>,
     pub(super) queue: Arc<EmbeddedQueue>,
-    pub(super) cable: Arc<Cable>,
-    pub(super) sample: Sample,
-    pub(super) runner: Arc<Scripted>,
-    pub(super) adopted: Arc<Adopted>,
-    pub(super) stop: watch::Sender<Shutdown>,
-    pub(super) working: Task<Ended>,
+    pub(super) cable: Arc<FlakySource>,
+    pub(super) sample: SampleRun,
+    pub(super) runner: Arc<ScriptedRunner>,
+    pub(super) adopted: Arc<AdoptedExecutions>,
+    pub(super) stop: watch::Sender<ShutdownLevel>,
+    pub(super) working: Task<WorkerExit>,
     position: Mutex<Option<ReportPosition>>,
 }
 
-impl Scene {
+impl ServiceFixture {
     pub(super) fn new() -> Self {
-        Self::with(Setup::default())
+        Self::with_setup(ServiceSetup::default())
     }
 
-    pub(super) fn with(setup: Setup) -> Self {
+    pub(super) fn with_setup(setup: ServiceSetup) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
-        let sample = Sample::store(store.inner());
-        let config = ModelConfig {
+        let sample = SampleRun::store(store.inner());
+        let config = BrokerModelConfig {
             lease: LEASE,
             reports_per_run: setup.reports_per_run,
             remembered_acks: 0,
         };
         let queue = Arc::new(EmbeddedQueue::new(config));
-        let runner = Arc::new(Scripted::default());
+        let runner = Arc::new(ScriptedRunner::default());
         let config = WorkerConfig {
             worker: "w-1".parse().unwrap(),
             owner: Owner::current(dir.path().to_owned()),
@@ -146,22 +146,22 @@ impl Scene {
             pool: "default".into(),
             slots: setup.slots,
             budget: setup.budget,
-            profile: Profile::default().fixed(),
+            profile: WorkerProfile::default().into_fixed(),
             lease: LEASE,
             suspicious_window: setup.window,
             max_offline: setup.max_offline,
             spool_bytes: 1 << 20,
         };
-        let cable = Arc::new(Cable::new(queue.clone()));
+        let cable = Arc::new(FlakySource::new(queue.clone()));
         let worker = Worker::new(config, cable.clone(), store.clone(), runner.clone());
         let adopted = worker.adopted();
-        let (stop, shutdown) = watch::channel(Shutdown::No);
+        let (stop, shutdown) = watch::channel(ShutdownLevel::No);
         let working = supervise::spawn("worker", worker.run(shutdown));
         let position = Mutex::default();
         Self { dir, store, queue, cable, sample, runner, adopted, stop, working, position }
     }
 
-    pub(super) fn script(&self, attempt: u32, act: Act) {
+    pub(super) fn script(&self, attempt: u32, act: ScriptedAct) {
         self.runner.acts.lock().unwrap().insert(attempt, act);
     }
 
@@ -175,7 +175,7 @@ impl Scene {
         self.queue.offer(&offers).await.unwrap();
     }
 
-    pub(super) async fn offer_of(&self, class: SizeClass, attempts: &[u32]) {
+    pub(super) async fn offer_with_class(&self, class: SizeClass, attempts: &[u32]) {
         let offer = |attempt| Offer { class, ..self.sample.offer(attempt, FIRST) };
         let offers: Vec<_> = attempts.iter().copied().map(offer).collect();
         self.queue.offer(&offers).await.unwrap();
@@ -202,21 +202,21 @@ impl Scene {
         let read = read.reports;
         if let Some(last) = read.last() {
             *self.position.lock().unwrap() = Some(last.position);
-            self.queue.journalled(self.sample.run, last.position).await.unwrap();
+            self.queue.mark_journaled(self.sample.run, last.position).await.unwrap();
         }
         read.into_iter().map(|reported| reported.report).collect()
     }
 
     /// Answers the next claim.
-    pub(super) async fn answer(&self, answer: ClaimAnswer) -> Claim {
+    pub(super) async fn answer_claim(&self, answer: ClaimAnswer) -> Claim {
         let pending = self.queue.next_claim(self.sample.run).await.unwrap();
         pending.reply.send(answer).unwrap();
         pending.claim
     }
 
     /// What the worker's last hello shows.
-    pub(super) async fn shown(&self) -> Vec<ActiveExecution> {
-        let hellos = self.queue.hellos().await.unwrap();
+    pub(super) async fn heartbeat_entries(&self) -> Vec<ActiveExecution> {
+        let hellos = self.queue.heartbeats().await.unwrap();
         hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
     }
 
@@ -261,21 +261,21 @@ impl Scene {
         self.runner.begun.lock().unwrap().iter().map(|(attempt, _)| *attempt).collect()
     }
 
-    pub(super) async fn shut_down(self, level: Shutdown) -> TempDir {
+    pub(super) async fn shut_down(self, level: ShutdownLevel) -> TempDir {
         self.stop.send_replace(level);
         self.ended().await.1
     }
 
     /// How it ended, and its directory.
-    pub(super) async fn ended(self) -> (Ended, TempDir) {
+    pub(super) async fn ended(self) -> (WorkerExit, TempDir) {
         let ended = tokio::time::timeout(LONG, self.working).await.expect("it ends").unwrap();
         (ended, self.dir)
     }
 
     /// The worker's last hello.
-    pub(super) async fn hello(&self) -> Heartbeat {
-        self.until("it said hello", async || !self.queue.hellos().await.unwrap().is_empty()).await;
-        self.queue.hellos().await.unwrap().remove(0).hello
+    pub(super) async fn last_heartbeat(&self) -> Heartbeat {
+        self.until("it said hello", async || !self.queue.heartbeats().await.unwrap().is_empty()).await;
+        self.queue.heartbeats().await.unwrap().remove(0).hello
     }
 
     /// Waits until so many run.

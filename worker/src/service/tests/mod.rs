@@ -1,9 +1,9 @@
-mod cable;
+mod flaky_source;
 mod claims;
 mod harness;
-mod leaving;
+mod shutdown;
 mod outages;
-mod rooms;
+mod slot_limits;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;
@@ -13,9 +13,9 @@ use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
 
-use self::harness::{Act, LEASE, LONG, Scene, Setup, result};
+use self::harness::{ScriptedAct, LEASE, LONG, ServiceFixture, ServiceSetup, result};
 use super::*;
-use crate::queue::embedded::model::Model;
+use crate::queue::embedded::model::BrokerModel;
 use crate::queue::traits::Dispatch;
 use crate::spool;
 
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn every_offer_is_run_reported_and_acknowledged_once() {
-    let scene = Scene::with(Setup { slots: 7, ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 7, ..ServiceSetup::default() });
     scene.offer(1..=100).await;
     let reports = scene.reports(100).await;
     for (attempt, report) in (1..).zip(&reports) {
@@ -35,7 +35,7 @@ async fn every_offer_is_run_reported_and_acknowledged_once() {
     assert_eq!(scene.begun(), (1..=100).collect::<Vec<_>>());
     assert_eq!(scene.store.reads(), 3, "documents are fetched once");
     assert_eq!(scene.read(1, Duration::ZERO).await, []);
-    let dir = scene.shut_down(Shutdown::Finish).await;
+    let dir = scene.shut_down(ShutdownLevel::Finish).await;
     let entries = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().count();
     let written = (entries(dir.path()), entries(&dir.path().join("scratch")));
     assert_eq!(written, (1, 0), "nothing beside the empty scratch directory");
@@ -43,8 +43,8 @@ async fn every_offer_is_run_reported_and_acknowledged_once() {
 
 #[tokio::test(start_paused = true)]
 async fn slots_bound_what_runs_and_are_free_when_it_ends() {
-    let scene = Scene::with(Setup { slots: 2, ..Setup::default() });
-    (1..=5).for_each(|n| scene.script(n, Act::Sleep(SECOND / 2)));
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 2, ..ServiceSetup::default() });
+    (1..=5).for_each(|n| scene.script(n, ScriptedAct::Sleep(SECOND / 2)));
     scene.offer(1..=5).await;
     scene.reports(5).await;
     assert_eq!(scene.runner.most.load(std::sync::atomic::Ordering::Relaxed), 2);
@@ -53,9 +53,9 @@ async fn slots_bound_what_runs_and_are_free_when_it_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn what_it_leaves_is_stored_before_it_is_reported() {
-    let scene = Scene::new();
-    scene.script(1, Act::Produce(SECOND / 2));
-    scene.script(2, Act::Produce(3 * SECOND));
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(SECOND / 2));
+    scene.script(2, ScriptedAct::Produce(3 * SECOND));
     scene.offer([1, 2]).await;
     let brief = scene.report().await;
     let record = result(&brief).record.clone().expect("a record");
@@ -76,26 +76,26 @@ async fn what_it_leaves_is_stored_before_it_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_execution_keeps_its_lease_and_is_shown() {
-    let scene = Scene::new();
-    scene.script(1, Act::Sleep(10 * LEASE));
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Sleep(10 * LEASE));
     scene.offer([1]).await;
     let started = scene.report().await;
     assert_eq!(started.body, ReportBody::Started);
-    scene.until("it is shown", async || !scene.shown().await.is_empty()).await;
-    let shown = scene.shown().await[0];
+    scene.until("it is shown", async || !scene.heartbeat_entries().await.is_empty()).await;
+    let shown = scene.heartbeat_entries().await[0];
     assert_eq!((shown.exec, shown.phase), (started.exec, Phase::AgentExecution));
     let ended = scene.report().await;
     assert_eq!(result(&ended).verdict.outcome, ItemOutcome::Completed);
     assert!(result(&ended).record.is_some(), "long enough to be worth a record");
     assert_eq!(scene.begun(), [1]);
     scene.until_acknowledged().await;
-    scene.until("it is gone", async || scene.shown().await.is_empty()).await;
+    scene.until("it is gone", async || scene.heartbeat_entries().await.is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_an_internal_error() {
-    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
-    scene.script(1, Act::Panic);
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::Panic);
     scene.offer([1, 2]).await;
     let reports = scene.reports(2).await;
     let error = result(&reports[0]).verdict.error.clone().expect("an error");
@@ -108,8 +108,8 @@ async fn a_panic_is_an_internal_error() {
 
 #[tokio::test(start_paused = true)]
 async fn stops_reach_what_they_name_and_only_get_harder() {
-    let scene = Scene::new();
-    (1..=3).for_each(|n| scene.script(n, Act::UntilStopped));
+    let scene = ServiceFixture::new();
+    (1..=3).for_each(|n| scene.script(n, ScriptedAct::UntilStopped));
     scene.offer(1..=3).await;
     let started = scene.reports(3).await;
     let run = scene.sample.run;
@@ -132,8 +132,8 @@ async fn stops_reach_what_they_name_and_only_get_harder() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_outage_costs_no_slot_and_no_result() {
-    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
-    scene.script(1, Act::Produce(SECOND / 2));
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::Produce(SECOND / 2));
     scene.offer([1]).await;
     scene.until("it runs", async || scene.begun() == [1]).await;
     scene.store.set_down(true);
@@ -141,7 +141,7 @@ async fn a_store_outage_costs_no_slot_and_no_result() {
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2));
     assert_eq!(scene.read(1, 5 * LEASE).await, []);
-    assert_eq!(scene.shown().await.len(), 1, "it is not acknowledged yet");
+    assert_eq!(scene.heartbeat_entries().await.len(), 1, "it is not acknowledged yet");
     assert_eq!(scene.queued().await, 1, "and keeps its lease");
     scene.store.set_down(false);
     let report = scene.report().await;
@@ -152,7 +152,7 @@ async fn a_store_outage_costs_no_slot_and_no_result() {
 
 #[tokio::test(start_paused = true)]
 async fn documents_the_store_has_not_got_are_a_typed_failure() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     let mut offer = scene.sample.offer(1, TryId::first(1));
     let rollout_protocol::wire::offer::OfferedWork::Trial(trial) = &mut offer.work else {
         unreachable!("samples are trials")
@@ -167,7 +167,7 @@ async fn documents_the_store_has_not_got_are_a_typed_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_run_keeps_its_reports_until_there_is_room() {
-    let scene = Scene::with(Setup { reports_per_run: 3, ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { reports_per_run: 3, ..ServiceSetup::default() });
     scene.offer(1..=20).await;
     tokio::time::sleep(LEASE).await;
     let reports = scene.reports(20).await;
@@ -181,12 +181,12 @@ async fn a_full_run_keeps_its_reports_until_there_is_room() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
-    let scene = Scene::new();
-    scene.script(1, Act::Sleep(2 * LEASE));
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Sleep(2 * LEASE));
     scene.offer([1]).await;
     scene.report().await;
     tokio::time::sleep(SECOND).await;
-    scene.queue.disturb(Model::restart);
+    scene.queue.inject_fault(BrokerModel::restart);
     let ended = scene.report().await;
     assert_eq!(result(&ended).verdict.outcome, ItemOutcome::Completed);
     scene.until_acknowledged().await;
@@ -195,50 +195,50 @@ async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wiped_queue_hears_what_was_not_journalled() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer([1]).await;
     let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
-    scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(7)));
+    scene.queue.inject_fault(|model| model.wipe(rollout_protocol::wire::position::Incarnation(7)));
     let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     assert_eq!(read[0].report, again[0].report);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_stops_what_runs_and_reports_it() {
-    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
-    scene.script(1, Act::UntilStopped);
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::UntilStopped);
     scene.offer([1, 2]).await;
     scene.report().await;
-    scene.stop.send_replace(Shutdown::Drain);
+    scene.stop.send_replace(ShutdownLevel::Drain);
     let stopped = scene.report().await;
     assert!(matches!(stopped.body, ReportBody::Lost { reason: LostReason::Stopped, .. }));
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
-    scene.shut_down(Shutdown::Drain).await;
+    scene.shut_down(ShutdownLevel::Drain).await;
     let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
     assert_eq!(left, [other], "not taken any more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_killed_worker_leaves_its_spool_to_the_next() {
-    let scene = Scene::new();
-    scene.script(1, Act::Produce(SECOND));
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(SECOND));
     scene.offer([1]).await;
     scene.until("it runs", async || scene.begun() == [1]).await;
     scene.store.set_down(true);
     scene.until("it is spooled", async || scene.is_only_spooled()).await;
     let (queue, store, run) = (scene.queue.clone(), scene.store.clone(), scene.sample.run);
-    let dir = scene.shut_down(Shutdown::Kill).await;
+    let dir = scene.shut_down(ShutdownLevel::Kill).await;
 
     store.set_down(false);
     let reason = LostReason::ProcessDied;
     let recovering = spool::recover(dir.path(), Some(run), reason, store.clone(), queue.clone());
     let coordinator = async {
         let read = queue.reports(run, None, 5, LONG).await.unwrap().reports;
-        queue.journalled(run, read.last().unwrap().position).await.unwrap();
+        queue.mark_journaled(run, read.last().unwrap().position).await.unwrap();
         read
     };
     let (recovered, read) = tokio::join!(recovering, coordinator);
-    let expected = spool::Recovered { published: 1, lost: 0, left: 0 };
+    let expected = spool::RecoverySummary { published: 1, lost: 0, left: 0 };
     assert_eq!(recovered.unwrap(), expected);
     assert!(result(&read[0].report).record.is_some());
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);

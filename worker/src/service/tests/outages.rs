@@ -5,29 +5,29 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::report::ReportBody;
 
-use super::cable::Said;
-use super::harness::{Act, FIRST, LEASE, Scene, Setup, result};
+use super::flaky_source::SourceCall;
+use super::harness::{ScriptedAct, FIRST, LEASE, ServiceFixture, ServiceSetup, result};
 use super::*;
 
 const LATER: TryId = FIRST.next(1);
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_outlives_an_outage_and_is_reported_after_it() {
-    let scene = Scene::new();
-    scene.script(1, Act::Produce(2 * LEASE));
-    scene.script(2, Act::Sleep(6 * LEASE));
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(2 * LEASE));
+    scene.script(2, ScriptedAct::Sleep(6 * LEASE));
     scene.offer([1, 2]).await;
     scene.reports(2).await;
-    scene.cable.cut();
-    scene.cable.said();
+    scene.cable.disconnect();
+    scene.cable.take_calls();
     scene
         .until("one is spooled", async || {
             scene.files().iter().any(|file| file.starts_with("spool"))
         })
         .await;
-    assert_eq!(scene.cable.said(), [], "nothing is said into the void");
+    assert_eq!(scene.cable.take_calls(), [], "nothing is said into the void");
     tokio::time::sleep(2 * LEASE).await;
-    scene.cable.mend();
+    scene.cable.reconnect();
     let ended = scene.reports(2).await;
     assert!(ended.iter().all(|report| result(report).verdict.reward == Some(1.0)));
     assert_eq!(scene.begun().len(), 2, "neither ran again");
@@ -36,41 +36,41 @@ async fn what_runs_outlives_an_outage_and_is_reported_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
-    let scene = Scene::with(Setup { slots: 2, window: Some(LEASE), ..Setup::default() });
-    scene.script(1, Act::Sleep(9 * LEASE));
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 2, window: Some(LEASE), ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::Sleep(9 * LEASE));
     scene.offer([1]).await;
-    scene.answer(ClaimAnswer::Run).await;
+    scene.answer_claim(ClaimAnswer::Run).await;
     scene.report().await;
     scene.offer_as([2], LATER).await;
-    scene.until("it is claimed", async || scene.shown().await.len() == 2).await;
-    scene.cable.cut();
+    scene.until("it is claimed", async || scene.heartbeat_entries().await.len() == 2).await;
+    scene.cable.disconnect();
     tokio::time::sleep(2 * LEASE).await;
-    scene.cable.said();
-    scene.cable.mend();
-    scene.answer(ClaimAnswer::Drop).await;
+    scene.cable.take_calls();
+    scene.cable.reconnect();
+    scene.answer_claim(ClaimAnswer::Drop).await;
     scene
         .until("it pulls", async || {
-            scene.cable.said.lock().unwrap().iter().any(|said| matches!(said, Said::Pull(_)))
+            scene.cable.said.lock().unwrap().iter().any(|said| matches!(said, SourceCall::Pull(_)))
         })
         .await;
-    let said = scene.cable.said();
-    let Said::Hello(hello) = &said[0] else { panic!("first of all a hello: {said:?}") };
+    let said = scene.cable.take_calls();
+    let SourceCall::Hello(hello) = &said[0] else { panic!("first of all a hello: {said:?}") };
     assert_eq!(hello.executions.len(), 2, "with everything it holds");
-    let claims = |said: &Said| matches!(said, Said::Claim(_));
-    let pulls = |said: &Said| matches!(said, Said::Pull(_));
+    let claims = |said: &SourceCall| matches!(said, SourceCall::Claim(_));
+    let pulls = |said: &SourceCall| matches!(said, SourceCall::Pull(_));
     assert!(said.iter().position(claims) < said.iter().position(pulls), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
-    let scene = Scene::with(Setup { window: Some(LEASE), ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(LEASE).await;
     scene.offer([1]).await;
     result(&scene.report().await);
     // Too short to be noticed as an outage.
-    scene.cable.mend();
+    scene.cable.reconnect();
     scene.offer([2]).await;
-    assert_eq!(scene.answer(ClaimAnswer::Drop).await.item, scene.sample.item(2));
+    assert_eq!(scene.answer_claim(ClaimAnswer::Drop).await.item, scene.sample.item(2));
     tokio::time::sleep(LEASE).await;
     scene.offer([3]).await;
     result(&scene.report().await);
@@ -78,7 +78,7 @@ async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_worker_is_suspicious_of_nothing_later() {
-    let scene = Scene::with(Setup { window: Some(LEASE), ..Setup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(2 * LEASE).await;
     scene.offer([1]).await;
     result(&scene.report().await);
@@ -86,15 +86,15 @@ async fn an_idle_worker_is_suspicious_of_nothing_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_gets_no_less_time_because_of_an_outage() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     tokio::time::sleep(LEASE / 2).await;
-    scene.cable.cut();
+    scene.cable.disconnect();
     tokio::time::sleep(3 * LEASE).await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
     let mended = tokio::time::Instant::now();
-    scene.cable.mend();
+    scene.cable.reconnect();
     scene.until("it runs by itself", async || scene.begun() == [1]).await;
     assert!(mended.elapsed() >= LEASE * 9 / 10, "{:?}", mended.elapsed());
 }
@@ -102,13 +102,13 @@ async fn a_claim_gets_no_less_time_because_of_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool() {
     let limit = 5 * LEASE;
-    let scene = Scene::with(Setup { max_offline: Some(limit), ..Setup::default() });
-    scene.script(1, Act::UntilStopped);
-    scene.script(2, Act::Produce(SECOND));
+    let scene = ServiceFixture::with_setup(ServiceSetup { max_offline: Some(limit), ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::UntilStopped);
+    scene.script(2, ScriptedAct::Produce(SECOND));
     scene.offer([1, 2]).await;
     scene.until_running(2).await;
     let cut = tokio::time::Instant::now();
-    scene.cable.cut();
+    scene.cable.disconnect();
     scene
         .until("one is spooled", async || {
             scene.files().iter().any(|file| file.starts_with("spool"))
@@ -117,7 +117,7 @@ async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool(
     let runner = scene.runner.clone();
     let (ended, dir) = scene.ended().await;
     assert!(cut.elapsed() >= limit && cut.elapsed() < limit + LEASE, "{:?}", cut.elapsed());
-    assert_eq!(ended, Ended { why: Why::Offline, unreported: 2 });
+    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Offline, unreported: 2 });
     assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing runs on");
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
 }
@@ -125,14 +125,14 @@ async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool(
 #[tokio::test(start_paused = true)]
 async fn an_outage_shorter_than_the_limit_starts_it_again() {
     let limit = Some(2 * LEASE);
-    let scene = Scene::with(Setup { max_offline: limit, ..Setup::default() });
-    scene.script(1, Act::Sleep(9 * LEASE));
+    let scene = ServiceFixture::with_setup(ServiceSetup { max_offline: limit, ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::Sleep(9 * LEASE));
     scene.offer([1]).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);
     for _ in 0..4 {
-        scene.cable.cut();
+        scene.cable.disconnect();
         tokio::time::sleep(LEASE).await;
-        scene.cable.mend();
+        scene.cable.reconnect();
         tokio::time::sleep(LEASE).await;
     }
     result(&scene.report().await);
@@ -140,9 +140,9 @@ async fn an_outage_shorter_than_the_limit_starts_it_again() {
 
 #[tokio::test(start_paused = true)]
 async fn hellos_show_what_was_adopted_until_it_is_reported() {
-    let scene = Scene::new();
+    let scene = ServiceFixture::new();
     let exec = ExecId::from_bytes([8; 16]);
-    scene.adopted.show([ActiveExecution {
+    scene.adopted.insert([ActiveExecution {
         run: scene.sample.run,
         item: scene.sample.item(9),
         try_id: FIRST,
@@ -152,7 +152,7 @@ async fn hellos_show_what_was_adopted_until_it_is_reported() {
         stage: None,
         parked: None,
     }]);
-    scene.until("it is shown", async || scene.shown().await.len() == 1).await;
-    scene.adopted.reported(exec);
-    scene.until("it is not", async || scene.shown().await.is_empty()).await;
+    scene.until("it is shown", async || scene.heartbeat_entries().await.len() == 1).await;
+    scene.adopted.remove(exec);
+    scene.until("it is not", async || scene.heartbeat_entries().await.is_empty()).await;
 }

@@ -13,8 +13,8 @@ use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{Checkout, LIMITS};
-use super::compare::{Comparison, Difference, Incomparable, Written};
-use super::{EvalFilesError, disk};
+use super::compare::{TreeComparison, TreeDifference, TreeCompareError, ChangedTreeFile};
+use super::{EvalFilesError, local_dir};
 use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
 use crate::git::{GitError, CommitIdentity, bundle};
@@ -23,7 +23,7 @@ use crate::supervise;
 
 /// What an agent left of a checkout, on this host's disk.
 #[derive(Debug)]
-pub struct TakenOut {
+pub struct ExtractedTree {
     /// The tree.
     pub dir: PathBuf,
     /// Paths that were in the archive and could not be kept.
@@ -32,7 +32,7 @@ pub struct TakenOut {
 
 /// What an idea became.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CandidateOutcome {
     /// Nothing that is part of a commit changed.
     NoChanges(CheckoutChanges),
     /// A commit.
@@ -60,9 +60,9 @@ impl Checkout {
     ///
     /// # Errors
     /// [`EvalFilesError`].
-    pub async fn take_out(&self, stream: ByteStream) -> Result<TakenOut, EvalFilesError> {
+    pub async fn extract(&self, stream: ByteStream) -> Result<ExtractedTree, EvalFilesError> {
         let into = self.slot.join("out");
-        disk::remove(&into).await?;
+        local_dir::remove_path(&into).await?;
         let unpacked = archive::extract_faithful(stream, &into, LIMITS).await;
         let (report, left_out) = unpacked
             .map_err(|source| EvalFilesError::Archive { what: "the changed checkout", source })?;
@@ -78,9 +78,9 @@ impl Checkout {
             let into = into.clone();
             move || only_directory(&into)
         });
-        let dir = found.await.map_err(|source| EvalFilesError::disk("listing", &into, source))?;
+        let dir = found.await.map_err(|source| EvalFilesError::disk_error("listing", &into, source))?;
         match dir {
-            Some(dir) => Ok(TakenOut { dir, left_out }),
+            Some(dir) => Ok(ExtractedTree { dir, left_out }),
             None => {
                 let reason = "it is no directory any more".to_owned();
                 Err(EvalFilesError::NotCommittable { reason })
@@ -95,27 +95,27 @@ impl Checkout {
     /// [`EvalFilesError`].
     pub async fn commit(
         &self,
-        tree: &TakenOut,
+        tree: &ExtractedTree,
         message: &str,
         redactor: &Redactor,
         to: &Path,
-    ) -> Result<Outcome, EvalFilesError> {
-        let mut found = self.compare(tree, redactor).await?;
+    ) -> Result<CandidateOutcome, EvalFilesError> {
+        let mut found = self.compare_trees(tree, redactor).await?;
         self.leave_out_ignored(&mut found).await?;
         found.changes.refused += tree.left_out.len() as u64;
         found.changes.written = found.written.len() as u64;
         found.changes.removed = found.removed.len() as u64;
         let changes = found.changes;
         if found.written.is_empty() && found.removed.is_empty() {
-            return Ok(Outcome::NoChanges(changes));
+            return Ok(CandidateOutcome::NoChanges(changes));
         }
-        let tree = self.tree_of(&found).await?;
+        let tree = self.write_tree(&found).await?;
         let before = format!("{}^{{tree}}", self.commit);
         if self.mirror.bare().reference(&before).await?.as_ref() == Some(&tree) {
-            return Ok(Outcome::NoChanges(changes));
+            return Ok(CandidateOutcome::NoChanges(changes));
         }
         let identity = CommitIdentity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
-        let message = message_of(&redactor.text(message));
+        let message = commit_message(&redactor.text(message));
         let commit = self.mirror.bare().commit(&tree, &self.commit, &message, identity).await?;
         let (git, parent) = (self.mirror.bare().git(), self.commit.clone());
         let written =
@@ -128,29 +128,29 @@ impl Checkout {
             written => written?,
         };
         let file = to.to_owned();
-        Ok(Outcome::Candidate(Candidate { commit, parent, file, size_bytes, changes }))
+        Ok(CandidateOutcome::Candidate(Candidate { commit, parent, file, size_bytes, changes }))
     }
 
-    async fn compare(
+    async fn compare_trees(
         &self,
-        tree: &TakenOut,
+        tree: &ExtractedTree,
         redactor: &Redactor,
-    ) -> Result<Difference, EvalFilesError> {
+    ) -> Result<TreeDifference, EvalFilesError> {
         let (base, staging) = (self.base(), self.slot.join("changed"));
-        disk::remove(&staging).await?;
+        local_dir::remove_path(&staging).await?;
         let made = tokio::fs::create_dir(&staging).await;
-        made.map_err(|source| EvalFilesError::disk("creating", &staging, source))?;
+        made.map_err(|source| EvalFilesError::disk_error("creating", &staging, source))?;
         let mut unknown = self.withheld.clone();
         unknown.extend(tree.left_out.iter().map(|path| path.as_bytes().to_vec()));
         let (entries, tree, redactor) = (self.entries.clone(), tree.dir.clone(), redactor.clone());
         let work = move || {
             let entries = entries.iter().map(|entry| (&entry.path[..], entry)).collect();
             let (base, tree, staging) = (&base, &tree, &staging);
-            Comparison { base, entries, unknown, tree, staging, redactor: &redactor }.run()
+            TreeComparison { base, entries, unknown, tree, staging, redactor: &redactor }.run()
         };
         supervise::blocking(work).await.map_err(|error| match error {
-            Incomparable::Disk(path, source) => EvalFilesError::disk("comparing", &path, source),
-            Incomparable::TooLarge(path) => {
+            TreeCompareError::Disk(path, source) => EvalFilesError::disk_error("comparing", &path, source),
+            TreeCompareError::TooLarge(path) => {
                 let path = String::from_utf8_lossy(&path).into_owned();
                 let most = limits::CANDIDATE_FILE_BYTES;
                 let reason = format!("{path:?} has more than {most} bytes");
@@ -160,8 +160,8 @@ impl Checkout {
     }
 
     /// Leaves out what is new and what the rules of the parent commit ignore.
-    async fn leave_out_ignored(&self, found: &mut Difference) -> Result<(), EvalFilesError> {
-        let is_asked = |file: &&Written| file.is_new && !self.is_below_file(&file.path);
+    async fn leave_out_ignored(&self, found: &mut TreeDifference) -> Result<(), EvalFilesError> {
+        let is_asked = |file: &&ChangedTreeFile| file.is_new && !self.is_below_file(&file.path);
         let asked = found.written.iter().filter(is_asked);
         // A path that begins like this has no magic, whatever follows.
         let input =
@@ -197,8 +197,8 @@ impl Checkout {
     }
 
     /// Stores what is new or different, and the tree that comes of it.
-    async fn tree_of(&self, found: &Difference) -> Result<String, EvalFilesError> {
-        let objects = self.stored(&found.written).await?;
+    async fn write_tree(&self, found: &TreeDifference) -> Result<String, EvalFilesError> {
+        let objects = self.store_objects(&found.written).await?;
         let mut list = Vec::new();
         let none = "0".repeat(self.commit.len());
         for path in &found.removed {
@@ -213,13 +213,13 @@ impl Checkout {
         }
         let index = self.slot.join("index.new");
         let copied = tokio::fs::copy(self.index(), &index).await;
-        copied.map_err(|source| EvalFilesError::disk("copying", &index, source))?;
+        copied.map_err(|source| EvalFilesError::disk_error("copying", &index, source))?;
         let git = self.mirror.bare().git();
         git.call(["update-index", "-z", "--index-info"]).index(&index).input(list).run().await?;
         Ok(git.call(["write-tree"]).index(&index).run_line().await?)
     }
 
-    async fn stored(&self, written: &[Written]) -> Result<Vec<String>, EvalFilesError> {
+    async fn store_objects(&self, written: &[ChangedTreeFile]) -> Result<Vec<String>, EvalFilesError> {
         if written.is_empty() {
             return Ok(Vec::new());
         }
@@ -252,7 +252,7 @@ fn only_directory(dir: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// A message as it stands in a commit.
-fn message_of(text: &str) -> String {
+fn commit_message(text: &str) -> String {
     let text: String = text.replace("\r\n", "\n").chars().filter(|c| *c != '\0').collect();
     let lines = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
     let text = match lines.trim_matches('\n') {

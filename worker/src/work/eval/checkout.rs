@@ -9,7 +9,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
 
-use super::{EvalFilesError, Mirror, Slot};
+use super::{EvalFilesError, Mirror, CheckoutSlot};
 use crate::archive::{self, ArchivePath, FilterDecision, ArchiveLimits};
 use crate::environment::Upload;
 use crate::git::{BareRepository, TreeEntry, bundle};
@@ -48,7 +48,7 @@ impl Checkout {
     ///
     /// # Errors
     /// [`EvalFilesError`].
-    pub async fn new(mirror: &Mirror, commit: &str, slot: &Slot) -> Result<Self, EvalFilesError> {
+    pub async fn new(mirror: &Mirror, commit: &str, slot: &CheckoutSlot) -> Result<Self, EvalFilesError> {
         let (mirror, bare) = (mirror.clone(), mirror.bare());
         let entries = bare.tree(commit).await?;
         let bytes = entries.iter().filter_map(|entry| entry.size_bytes).sum::<u64>();
@@ -63,11 +63,11 @@ impl Checkout {
         let base = checkout.base();
         if !was_there {
             let made = tokio::fs::create_dir(&base).await;
-            made.map_err(|source| EvalFilesError::disk("creating", &base, source))?;
+            made.map_err(|source| EvalFilesError::disk_error("creating", &base, source))?;
             let (bare, index) = (checkout.mirror.bare(), checkout.index());
             bare.export(&checkout.commit, &base, &index).await?;
         }
-        checkout.withheld = withheld_of(&base, &checkout.entries);
+        checkout.withheld = find_withheld(&base, &checkout.entries);
         Ok(checkout)
     }
 
@@ -94,9 +94,9 @@ impl Checkout {
             false => FilterDecision::Yes,
         };
         if !self.was_there {
-            self.packed("base", keep).await?;
-            self.throw_away().await?;
-            self.packed("git", |_, _| FilterDecision::Yes).await?;
+            self.pack("base", keep).await?;
+            self.create_disposable_repository().await?;
+            self.pack("git", |_, _| FilterDecision::Yes).await?;
         }
         Ok(vec![
             Upload::Archive { path: path.to_owned(), tar: self.archive("base") },
@@ -108,7 +108,7 @@ impl Checkout {
         self.slot.join(format!("{name}.tar"))
     }
 
-    async fn packed(
+    async fn pack(
         &self,
         name: &str,
         keep: impl Fn(&Path, bool) -> FilterDecision + Send + 'static,
@@ -120,7 +120,7 @@ impl Checkout {
     }
 
     /// Makes a repository with nothing but the commit in it.
-    async fn throw_away(&self) -> Result<(), EvalFilesError> {
+    async fn create_disposable_repository(&self) -> Result<(), EvalFilesError> {
         let (dir, file) = (self.slot.join("git"), self.slot.join("commit.bundle"));
         let size =
             bundle::write(self.mirror.bare().git(), &self.commit, None, &file, u64::MAX >> 1)
@@ -137,13 +137,13 @@ impl Checkout {
             _ => CONFIG.to_owned(),
         };
         let written = tokio::fs::write(&config, text).await;
-        written.map_err(|source| EvalFilesError::disk("writing", &config, source))
+        written.map_err(|source| EvalFilesError::disk_error("writing", &config, source))
     }
 }
 
 /// What environments are not given: other repositories, which are not here, and links that lead
 /// outside.
-fn withheld_of(base: &Path, entries: &[TreeEntry]) -> BTreeSet<Vec<u8>> {
+fn find_withheld(base: &Path, entries: &[TreeEntry]) -> BTreeSet<Vec<u8>> {
     let leads_outside = |entry: &TreeEntry| {
         let path = Path::new(std::ffi::OsStr::from_bytes(&entry.path));
         let target = std::fs::read_link(base.join(path));

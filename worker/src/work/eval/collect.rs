@@ -7,8 +7,8 @@ use rollout_protocol::limits;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
-use super::run::Run;
-use super::site::At;
+use super::run::EvalRun;
+use super::environment::EvalEnvironmentState;
 use super::variables::{self, LOGS};
 use crate::archive::{ArchivePath, CapturedFile, ArchiveLimits};
 use crate::executor::errors::{self, ResultError, SetupError};
@@ -18,7 +18,7 @@ use crate::shortage::Shortage;
 
 /// What was collected.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct EvalOutputs {
     pub(super) logs: Option<CleanArchive>,
     /// Of the sweep's own environment.
     pub(super) sweep_logs: Option<CleanArchive>,
@@ -26,10 +26,10 @@ pub(super) struct Collected {
     pub(super) results: Option<PathBuf>,
 }
 
-impl Run<'_> {
+impl EvalRun<'_> {
     /// Collects what there is. Results count only when the sweep ended well.
-    pub(super) async fn collection(&mut self) {
-        if self.at == At::Leaving {
+    pub(super) async fn collect_outputs(&mut self) {
+        if self.at == EvalEnvironmentState::Leaving {
             return;
         }
         let redactor = self.attempt.redactor.clone();
@@ -37,55 +37,55 @@ impl Run<'_> {
             && let Err(error) = self.attempt.environment.stop().await
         {
             let why = format!("processes may still write: {}", error.chain());
-            self.attempt.not_collected(&why);
+            self.attempt.record_not_collected(&why);
             return;
         }
         match self.at {
-            At::Apart => self.collected.sweep_logs = self.logs("sweep-logs.tar").await,
-            At::Shared | At::Leaving => self.collected.logs = self.logs("logs.tar").await,
+            EvalEnvironmentState::Apart => self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await,
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => self.collected.logs = self.collect_logs("logs.tar").await,
         }
         if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {
-            self.output(&redactor).await;
+            self.collect_sweep_output(&redactor).await;
         }
     }
 
     /// Collects `/logs` into a file of the scratch directory.
-    pub(super) async fn logs(&mut self, name: &str) -> Option<CleanArchive> {
+    pub(super) async fn collect_logs(&mut self, name: &str) -> Option<CleanArchive> {
         let (to, redactor) = (self.ctx.execution.scratch.join(name), &self.attempt.redactor);
-        let logs = read_directory(self.attempt.up(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
-        self.lost(logs.failure, logs.shortage);
+        let logs = read_directory(self.attempt.running_environment(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
+        self.record_loss(logs.failure, logs.shortage);
         logs.taken
     }
 
     /// Collects the sweep's output, and the results in it.
-    async fn output(&mut self, redactor: &Redactor) {
+    async fn collect_sweep_output(&mut self, redactor: &Redactor) {
         let (path, to) =
-            (variables::output(self.ctx), self.ctx.execution.scratch.join("output.tar"));
+            (variables::output_dir(self.ctx), self.ctx.execution.scratch.join("output.tar"));
         let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
         let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
         let output =
-            read_directory(self.attempt.up(), &path, to, ArchiveLimits::LOGS, wanted, redactor).await;
-        self.lost(output.failure.clone(), output.shortage);
+            read_directory(self.attempt.running_environment(), &path, to, ArchiveLimits::LOGS, wanted, redactor).await;
+        self.record_loss(output.failure.clone(), output.shortage);
         self.collected.output = output.taken;
         if self.swept {
             let captured = output.captured.into_iter().next().unwrap_or(CapturedFile::Unknown);
-            self.results(captured, output.failure, redactor).await;
+            self.collect_results(captured, output.failure, redactor).await;
         }
     }
 
-    fn lost(&mut self, why: Option<String>, shortage: Option<Shortage>) {
+    fn record_loss(&mut self, why: Option<String>, shortage: Option<Shortage>) {
         let lost = |why: String| errors::output_lost(&why, shortage, &self.attempt.redactor);
         self.attempt.later.extend(why.map(lost));
     }
 
-    async fn results(&mut self, captured: CapturedFile, why: Option<String>, redactor: &Redactor) {
+    async fn collect_results(&mut self, captured: CapturedFile, why: Option<String>, redactor: &Redactor) {
         let file = &self.ctx.eval.results_file;
         let wrong =
             |why: &str| ResultError::Invalid.into_error(&format!("{file}: {why}"), redactor);
         let error = match captured {
             CapturedFile::Found(bytes) => {
                 let to = self.ctx.execution.scratch.join("results.csv");
-                match tokio::fs::write(&to, masked(&bytes, redactor)).await {
+                match tokio::fs::write(&to, mask_secrets(&bytes, redactor)).await {
                     Ok(()) => {
                         (self.collected.results, self.end) = (Some(to), EvalEnd::Completed);
                         return;
@@ -107,11 +107,11 @@ impl Run<'_> {
                 ResultError::Unreadable.into_error(&why, redactor)
             }
         };
-        self.attempt.fail(error);
+        self.attempt.record_error(error);
     }
 }
 
-fn masked(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
+fn mask_secrets(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
     let mut masking = redactor.stream(crate::secrets::RedactionStyle::Mask);
     let mut clean = Vec::with_capacity(bytes.len());
     masking.push(bytes, &mut clean);

@@ -20,7 +20,7 @@ use crate::secrets::{Redactor, RedactionStyle};
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// What is compared.
-pub(super) struct Comparison<'a> {
+pub(super) struct TreeComparison<'a> {
     /// The commit's files on disk …
     pub(super) base: &'a Path,
     /// … and as the commit has them.
@@ -37,15 +37,15 @@ pub(super) struct Comparison<'a> {
 
 /// What is new, different or gone.
 #[derive(Debug, Default)]
-pub(super) struct Difference {
-    pub(super) written: Vec<Written>,
+pub(super) struct TreeDifference {
+    pub(super) written: Vec<ChangedTreeFile>,
     pub(super) removed: Vec<Vec<u8>>,
     pub(super) changes: CheckoutChanges,
 }
 
 /// A file that is new or different.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct ChangedTreeFile {
     pub(super) path: Vec<u8>,
     pub(super) mode: u32,
     /// Its content, or what its link says.
@@ -55,16 +55,16 @@ pub(super) struct Written {
 
 /// Why two trees could not be compared.
 #[derive(Debug)]
-pub(super) enum Incomparable {
+pub(super) enum TreeCompareError {
     Disk(PathBuf, io::Error),
     TooLarge(Vec<u8>),
 }
 
-impl Comparison<'_> {
+impl TreeComparison<'_> {
     /// Compares everything.
-    pub(super) fn run(&self) -> Result<Difference, Incomparable> {
-        let (mut found, mut seen) = (Difference::default(), BTreeSet::new());
-        self.directory(&mut Vec::new(), &mut found, &mut seen)?;
+    pub(super) fn run(&self) -> Result<TreeDifference, TreeCompareError> {
+        let (mut found, mut seen) = (TreeDifference::default(), BTreeSet::new());
+        self.compare_directory(&mut Vec::new(), &mut found, &mut seen)?;
         for (path, entry) in &self.entries {
             if !seen.contains(*path) && entry.mode != SUBMODULE && !self.unknown.contains(*path) {
                 found.removed.push(path.to_vec());
@@ -73,14 +73,14 @@ impl Comparison<'_> {
         Ok(found)
     }
 
-    fn directory(
+    fn compare_directory(
         &self,
         path: &mut Vec<u8>,
-        found: &mut Difference,
+        found: &mut TreeDifference,
         seen: &mut BTreeSet<Vec<u8>>,
-    ) -> Result<(), Incomparable> {
-        let dir = below(self.tree, path);
-        let failed = |error| Incomparable::Disk(dir.clone(), error);
+    ) -> Result<(), TreeCompareError> {
+        let dir = join_bytes(self.tree, path);
+        let failed = |error| TreeCompareError::Disk(dir.clone(), error);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&dir).map_err(failed)? {
             names.push(entry.map_err(failed)?.file_name());
@@ -92,19 +92,19 @@ impl Comparison<'_> {
                 path.push(b'/');
             }
             path.extend_from_slice(name.as_bytes());
-            self.entry(path, name.as_bytes(), found, seen)?;
+            self.compare_entry(path, name.as_bytes(), found, seen)?;
             path.truncate(above);
         }
         Ok(())
     }
 
-    fn entry(
+    fn compare_entry(
         &self,
         path: &mut Vec<u8>,
         name: &[u8],
-        found: &mut Difference,
+        found: &mut TreeDifference,
         seen: &mut BTreeSet<Vec<u8>>,
-    ) -> Result<(), Incomparable> {
+    ) -> Result<(), TreeCompareError> {
         let known = self.entries.get(&path[..]).copied();
         if known.is_some_and(|entry| entry.mode == SUBMODULE) {
             // Whatever is there belongs to another repository.
@@ -114,11 +114,11 @@ impl Comparison<'_> {
             found.changes.refused += 1;
             return Ok(());
         }
-        let full = below(self.tree, path);
-        let failed = |error| Incomparable::Disk(full.clone(), error);
+        let full = join_bytes(self.tree, path);
+        let failed = |error| TreeCompareError::Disk(full.clone(), error);
         let metadata = std::fs::symlink_metadata(&full).map_err(failed)?;
         let mode = match metadata.file_type() {
-            kind if kind.is_dir() => return self.directory(path, found, seen),
+            kind if kind.is_dir() => return self.compare_directory(path, found, seen),
             kind if kind.is_symlink() => LINK,
             kind if kind.is_file() && metadata.permissions().mode() & 0o111 != 0 => 0o100_755,
             kind if kind.is_file() => 0o100_644,
@@ -139,18 +139,18 @@ impl Comparison<'_> {
             _ => {}
         }
         if metadata.len() > limits::CANDIDATE_FILE_BYTES {
-            return Err(Incomparable::TooLarge(path.clone()));
+            return Err(TreeCompareError::TooLarge(path.clone()));
         }
         let content = self.staging.join(format!("{}", found.written.len()));
         self.stage(&full, mode, &content).map_err(failed)?;
         let (path, is_new) = (path.clone(), known.is_none());
-        found.written.push(Written { path, mode, content, is_new });
+        found.written.push(ChangedTreeFile { path, mode, content, is_new });
         Ok(())
     }
 
     /// Whether a file has the commit's content.
     fn is_same(&self, path: &[u8], mode: u32, len: u64, entry: &TreeEntry) -> io::Result<bool> {
-        let (ours, theirs) = (below(self.base, path), below(self.tree, path));
+        let (ours, theirs) = (join_bytes(self.base, path), join_bytes(self.tree, path));
         if self.unknown.contains(path) && !ours.exists() {
             return Ok(false);
         }
@@ -160,7 +160,7 @@ impl Comparison<'_> {
         if entry.size_bytes != Some(len) {
             return Ok(false);
         }
-        let (mut ours, mut theirs) = (open(&ours)?, open(&theirs)?);
+        let (mut ours, mut theirs) = (open_buffered(&ours)?, open_buffered(&theirs)?);
         let (mut one, mut other) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
         loop {
             let read = ours.read(&mut one)?;
@@ -208,10 +208,10 @@ const fn is_link(mode: u32) -> bool {
     mode == LINK
 }
 
-fn open(path: &Path) -> io::Result<BufReader<File>> {
+fn open_buffered(path: &Path) -> io::Result<BufReader<File>> {
     File::open(path).map(|file| BufReader::with_capacity(BUFFER_BYTES, file))
 }
 
-fn below(dir: &Path, path: &[u8]) -> PathBuf {
+fn join_bytes(dir: &Path, path: &[u8]) -> PathBuf {
     if path.is_empty() { dir.to_owned() } else { dir.join(OsStr::from_bytes(path)) }
 }

@@ -7,22 +7,22 @@ use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 
 use super::EvalFilesError;
 use crate::environment::Failure;
-use crate::executor::errors::{self, ScriptError, Stage, Subject, shortage_code};
+use crate::executor::errors::{self, ScriptError, ScriptStage, ScriptSubject, shortage_code};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
-const OURS: Class = Class::Infrastructure;
+const INFRASTRUCTURE: Class = Class::Infrastructure;
 
 /// The error of a command that did not end well: the idea's is the agent's, every other one the
 /// verifier's.
-pub(in crate::work) fn command(
+pub(in crate::work) fn command_error(
     error: ScriptError,
     stage: EvalStage,
     redactor: &Redactor,
 ) -> TrialError {
     let whose = match stage {
-        EvalStage::Implement | EvalStage::Ideas => Stage::Execute,
-        EvalStage::Tests | EvalStage::Review | EvalStage::Sweep => Stage::Verify,
+        EvalStage::Implement | EvalStage::Ideas => ScriptStage::Execute,
+        EvalStage::Tests | EvalStage::Review | EvalStage::Sweep => ScriptStage::Verify,
     };
     let script = match (stage, &error) {
         (EvalStage::Review, ScriptError::Exit { .. }) => {
@@ -31,20 +31,20 @@ pub(in crate::work) fn command(
         _ => "the command",
     };
     let prefix = format!("{}: ", stage.as_str());
-    error.into_error_of(whose, Subject { prefix: &prefix, script }, redactor)
+    error.into_error_for(whose, ScriptSubject { prefix: &prefix, script }, redactor)
 }
 
 /// What is left of an environment takes the room of the next one.
-pub(super) fn in_the_way(failure: &Failure, redactor: &Redactor) -> TrialError {
-    TrialError { retry: Retry::Transient, ..errors::teardown(failure, redactor) }
+pub(super) fn leftover_environment(failure: &Failure, redactor: &Redactor) -> TrialError {
+    TrialError { retry: Retry::Transient, ..errors::teardown_failed(failure, redactor) }
 }
 
 fn disk_code(source: &std::io::Error) -> Code {
-    shortage_code(Shortage::of(source)).unwrap_or(Code::PROVIDER_ERROR)
+    shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::PROVIDER_ERROR)
 }
 
 /// Refuses what evals have no use for.
-pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
+pub(super) fn check_supported(eval: &EvalSpec) -> Result<(), TrialError> {
     let refuse = |what: &str| {
         let message = format!("an eval's environment has no {what}");
         let (class, retry) = (Class::Task, Retry::Permanent);
@@ -63,7 +63,7 @@ pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
 }
 
 /// The repository, the checkout, the commit.
-pub(in crate::work) fn files(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
+pub(in crate::work) fn files_error(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
     let message = redactor.text(&error.chain());
     let kind = Type::AgentExecutionFailed;
     match error {
@@ -77,7 +77,7 @@ pub(in crate::work) fn files(error: &EvalFilesError, redactor: &Redactor) -> Tri
         EvalFilesError::Store { source, .. } => {
             let retry = if source.is_transient() { Retry::Transient } else { Retry::Permanent };
             let kind = Type::EnvironmentStartFailed;
-            TrialError::new(kind, Code::STORE_FAILED, OURS, retry, message)
+            TrialError::new(kind, Code::STORE_FAILED, INFRASTRUCTURE, retry, message)
         }
         EvalFilesError::Chain { .. } | EvalFilesError::TooLarge { .. } => {
             let (kind, code) = (Type::EnvironmentStartFailed, Code::REFUSED);
@@ -91,14 +91,14 @@ pub(in crate::work) fn files(error: &EvalFilesError, redactor: &Redactor) -> Tri
             TrialError::transient(Type::InternalError, code, message)
         }
         EvalFilesError::Archive { source, .. } => {
-            let code = shortage_code(Shortage::of_cause(source)).unwrap_or(Code::PROVIDER_ERROR);
+            let code = shortage_code(Shortage::from_error(source)).unwrap_or(Code::PROVIDER_ERROR);
             TrialError::transient(Type::InternalError, code, message)
         }
     }
 }
 
 /// The agent removed the checkout.
-pub(super) fn no_checkout() -> TrialError {
+pub(super) fn missing_checkout() -> TrialError {
     let (kind, code) = (Type::AgentExecutionFailed, Code::REFUSED);
     TrialError::new(kind, code, Class::Agent, Retry::Permanent, "the checkout is gone")
 }

@@ -12,15 +12,15 @@ use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use tokio::sync::Mutex as Turn;
 
 use super::EvalFilesError;
-use super::disk::{self, Lock};
+use super::local_dir::{self, CacheDirLock};
 use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
 
 /// Beginning of the names of directories that are not finished.
-const UNFINISHED: &str = "new-";
+const UNFINISHED_PREFIX: &str = "new-";
 
 /// References to an entry when nobody but one call uses it: the index's and the call's.
-const SOLE_USER: usize = 2;
+const SOLE_USER_REFERENCES: usize = 2;
 
 /// A directory of cached repositories. One process at a time has it; what is in it can be fetched
 /// again at any time.
@@ -29,14 +29,14 @@ pub struct Mirrors {
     dir: PathBuf,
     store: Arc<dyn BlobStore>,
     max_bytes: u64,
-    known: Mutex<LruCache<Digest, Arc<Entry>>>,
+    known: Mutex<LruCache<Digest, Arc<MirrorEntry>>>,
     counter: AtomicU64,
-    _lock: Lock,
+    _lock: CacheDirLock,
 }
 
 /// A repository that is there or is being fetched.
 #[derive(Debug)]
-struct Entry {
+struct MirrorEntry {
     path: PathBuf,
     /// Held by whoever adds to it.
     turn: Turn<()>,
@@ -47,7 +47,7 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub struct Mirror {
     bare: BareRepository,
-    _entry: Arc<Entry>,
+    _entry: Arc<MirrorEntry>,
 }
 
 impl Mirror {
@@ -64,22 +64,22 @@ impl Mirrors {
     /// # Errors
     /// Of the local disk, and when another process has the directory.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>, max_bytes: u64) -> std::io::Result<Self> {
-        let lock = Lock::take(dir)?;
+        let lock = CacheDirLock::acquire(dir)?;
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let (name, path) = (entry.file_name(), entry.path());
-            let Some(name) = name.to_str().filter(|name| *name != disk::LOCK) else { continue };
+            let Some(name) = name.to_str().filter(|name| *name != local_dir::LOCK_FILE) else { continue };
             match format!("sha256:{name}").parse::<Digest>() {
                 Ok(root) => found.push((entry.metadata()?.modified()?, root, path)),
-                Err(_) => crate::fs_remove::remove_now(&path)?,
+                Err(_) => crate::fs_remove::remove_blocking(&path)?,
             }
         }
         found.sort();
         let mut known = LruCache::unbounded();
         for (_, root, path) in found {
-            let bytes = AtomicU64::new(disk::bytes_below(&path));
-            known.push(root, Arc::new(Entry { path, turn: Turn::default(), bytes }));
+            let bytes = AtomicU64::new(local_dir::bytes_below(&path));
+            known.push(root, Arc::new(MirrorEntry { path, turn: Turn::default(), bytes }));
         }
         let (dir, known, counter) = (dir.to_owned(), Mutex::new(known), AtomicU64::new(0));
         Ok(Self { dir, store, max_bytes, known, counter, _lock: lock })
@@ -92,56 +92,56 @@ impl Mirrors {
     pub async fn get(&self, repository: &RepositorySpec) -> Result<Mirror, EvalFilesError> {
         let entry = self.entry(&repository.root.blob.digest);
         let turn = entry.turn.lock().await;
-        let bare = match self.complete(&entry, repository).await {
+        let bare = match self.fetch_missing(&entry, repository).await {
             // What cannot be completed may be damaged: it is fetched anew, once, unless others use it.
-            Err(EvalFilesError::Git(_)) if Arc::strong_count(&entry) == SOLE_USER => {
-                disk::remove(&entry.path).await?;
-                self.complete(&entry, repository).await?
+            Err(EvalFilesError::Git(_)) if Arc::strong_count(&entry) == SOLE_USER_REFERENCES => {
+                local_dir::remove_path(&entry.path).await?;
+                self.fetch_missing(&entry, repository).await?
             }
             done => done?,
         };
         let path = entry.path.clone();
         let bytes = crate::supervise::blocking(move || {
-            disk::touch(&path);
-            disk::bytes_below(&path)
+            local_dir::touch(&path);
+            local_dir::bytes_below(&path)
         });
         entry.bytes.store(bytes.await, Ordering::Relaxed);
         drop(turn);
         let mirror = Mirror { bare, _entry: entry };
-        self.shrink().await;
+        self.evict_surplus().await;
         Ok(mirror)
     }
 
-    fn entry(&self, root: &Digest) -> Arc<Entry> {
+    fn entry(&self, root: &Digest) -> Arc<MirrorEntry> {
         let mut known = self.known.lock().expect("nothing panics while it holds the index");
         let new = || {
             let path = self.dir.join(root.hex());
-            Arc::new(Entry { path, turn: Turn::default(), bytes: AtomicU64::new(0) })
+            Arc::new(MirrorEntry { path, turn: Turn::default(), bytes: AtomicU64::new(0) })
         };
         known.get_or_insert(*root, new).clone()
     }
 
     /// Adds what the repository lacks.
-    async fn complete(
+    async fn fetch_missing(
         &self,
-        entry: &Entry,
+        entry: &MirrorEntry,
         repository: &RepositorySpec,
     ) -> Result<BareRepository, EvalFilesError> {
         let bare = BareRepository::from_dir(&entry.path);
         if !entry.path.exists() {
-            self.create(entry, &repository.root).await?;
+            self.create_mirror(entry, &repository.root).await?;
         }
-        self.check(&bare, &repository.root).await?;
+        self.check_root(&bare, &repository.root).await?;
         let mut before = &repository.root;
         for next in &repository.chain {
             if next.parent.as_ref() != Some(&before.commit) {
                 let reason = format!("{} does not follow {}", next.commit, before.commit);
                 return Err(EvalFilesError::Chain { reason });
             }
-            if bare.reference(&reference(next)).await?.is_none() {
+            if bare.reference(&commit_ref(next)).await?.is_none() {
                 let file = self.fetch(next, limits::CANDIDATE_BUNDLE_BYTES).await?;
-                let read = bundle::read(&bare, &file, next, &reference(next), true).await;
-                disk::remove(&file).await?;
+                let read = bundle::read(&bare, &file, next, &commit_ref(next), true).await;
+                local_dir::remove_path(&file).await?;
                 read?;
             }
             before = next;
@@ -149,8 +149,8 @@ impl Mirrors {
         Ok(bare)
     }
 
-    async fn check(&self, bare: &BareRepository, root: &CommitBundle) -> Result<(), EvalFilesError> {
-        match bare.reference(&reference(root)).await? {
+    async fn check_root(&self, bare: &BareRepository, root: &CommitBundle) -> Result<(), EvalFilesError> {
+        match bare.reference(&commit_ref(root)).await? {
             Some(found) if found == root.commit => Ok(()),
             found => {
                 let answer = format!("the root is {found:?}, not {}", root.commit);
@@ -160,17 +160,17 @@ impl Mirrors {
     }
 
     /// Makes the repository elsewhere and moves it to its place.
-    async fn create(&self, entry: &Entry, root: &CommitBundle) -> Result<(), EvalFilesError> {
+    async fn create_mirror(&self, entry: &MirrorEntry, root: &CommitBundle) -> Result<(), EvalFilesError> {
         let file = self.fetch(root, limits::ROOT_BUNDLE_BYTES).await?;
-        let new = self.unfinished();
-        let made = BareRepository::create(&new, root, &file, &reference(root)).await;
-        disk::remove(&file).await?;
+        let new = self.unfinished_path();
+        let made = BareRepository::create(&new, root, &file, &commit_ref(root)).await;
+        local_dir::remove_path(&file).await?;
         if let Err(error) = made {
-            disk::remove(&new).await?;
+            local_dir::remove_path(&new).await?;
             return Err(error.into());
         }
         let moved = tokio::fs::rename(&new, &entry.path).await;
-        moved.map_err(|source| EvalFilesError::disk("renaming", &new, source))
+        moved.map_err(|source| EvalFilesError::disk_error("renaming", &new, source))
     }
 
     async fn fetch(&self, bundle: &CommitBundle, max_bytes: u64) -> Result<PathBuf, EvalFilesError> {
@@ -178,29 +178,29 @@ impl Mirrors {
         if size_bytes > max_bytes {
             return Err(EvalFilesError::TooLarge { commit, size_bytes, max_bytes });
         }
-        let file = self.unfinished();
+        let file = self.unfinished_path();
         let got = self.store.get_file(&bundle.blob.digest, &file).await;
         got.map_err(|source| EvalFilesError::Store { what: "a commit", source })?;
         Ok(file)
     }
 
-    fn unfinished(&self) -> PathBuf {
+    fn unfinished_path(&self) -> PathBuf {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
-        self.dir.join(format!("{UNFINISHED}{number}"))
+        self.dir.join(format!("{UNFINISHED_PREFIX}{number}"))
     }
 
     /// Removes what was not used for longest until the rest is within bounds.
-    async fn shrink(&self) {
-        for path in self.surplus() {
-            if let Err(error) = disk::remove(&path).await {
+    async fn evict_surplus(&self) {
+        for path in self.take_surplus() {
+            if let Err(error) = local_dir::remove_path(&path).await {
                 tracing::warn!(path = %path.display(), %error, "a repository cannot be removed");
             }
         }
     }
 
-    fn surplus(&self) -> Vec<PathBuf> {
+    fn take_surplus(&self) -> Vec<PathBuf> {
         let mut known = self.known.lock().expect("nothing panics while it holds the index");
-        let total = |entry: &Arc<Entry>| entry.bytes.load(Ordering::Relaxed);
+        let total = |entry: &Arc<MirrorEntry>| entry.bytes.load(Ordering::Relaxed);
         let mut bytes: u64 = known.iter().map(|(_, entry)| total(entry)).sum();
         let (mut surplus, mut used) = (Vec::new(), Vec::new());
         while bytes > self.max_bytes
@@ -215,7 +215,7 @@ impl Mirrors {
             }
             bytes -= total(&entry);
             // Its place may be wanted again at once: it goes under another name.
-            let aside = self.unfinished();
+            let aside = self.unfinished_path();
             match std::fs::rename(&entry.path, &aside) {
                 Ok(()) => surplus.push(aside),
                 Err(error) => tracing::warn!(path = %entry.path.display(), %error, "not removed"),
@@ -239,6 +239,6 @@ impl Mirrors {
 }
 
 /// The reference that keeps a commit.
-fn reference(bundle: &CommitBundle) -> String {
+fn commit_ref(bundle: &CommitBundle) -> String {
     format!("refs/commits/{}", bundle.commit)
 }

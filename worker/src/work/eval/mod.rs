@@ -27,14 +27,14 @@ mod candidate;
 mod checkout;
 mod collect;
 mod compare;
-mod course;
-mod disk;
+mod phases;
+mod local_dir;
 pub(in crate::work) mod failure;
 mod mirror;
 mod record;
 mod run;
-mod site;
-mod slots;
+mod environment;
+mod checkout_slots;
 pub mod variables;
 
 #[cfg(test)]
@@ -53,11 +53,11 @@ use crate::executor::ExecutionContext;
 use crate::git::GitError;
 use crate::store::{BlobStore, StoreError};
 
-pub use self::candidate::{Candidate, Outcome, TakenOut};
+pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
 pub use self::checkout::Checkout;
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;
-pub use self::slots::{Slot, Slots};
+pub use self::checkout_slots::{CheckoutSlot, CheckoutSlots};
 
 /// Repositories of a worker.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub struct Repositories {
     /// Cached ones.
     pub mirrors: Mirrors,
     /// Places for checkouts.
-    pub slots: Slots,
+    pub slots: CheckoutSlots,
 }
 
 impl Repositories {
@@ -76,7 +76,7 @@ impl Repositories {
     /// Of the local disk, and when another process has the directory.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>, max_bytes: u64) -> std::io::Result<Self> {
         let mirrors = Mirrors::open(&dir.join("mirrors"), store, max_bytes)?;
-        Ok(Self { mirrors, slots: Slots::open(&dir.join("slots"))? })
+        Ok(Self { mirrors, slots: CheckoutSlots::open(&dir.join("slots"))? })
     }
 
     /// Checks out a commit into a slot, which becomes `slot`, and gives what places its files at
@@ -88,13 +88,13 @@ impl Repositories {
         &self,
         mirror: &Mirror,
         commit: &str,
-        slot: &mut Option<Slot>,
+        slot: &mut Option<CheckoutSlot>,
         to: &str,
     ) -> Result<(Checkout, Vec<Upload>), EvalFilesError> {
-        let slot = slot.insert(self.slots.take(commit).await?);
+        let slot = slot.insert(self.slots.acquire(commit).await?);
         let checkout = Checkout::new(mirror, commit, slot).await?;
         let uploads = checkout.uploads(to).await?;
-        slot.has(commit);
+        slot.mark_complete(commit);
         Ok((checkout, uploads))
     }
 }
@@ -107,22 +107,22 @@ pub struct EvalContext {
     /// The eval.
     pub eval: Arc<EvalSpec>,
     /// Asked before every command.
-    pub tickets: Arc<dyn Tickets>,
+    pub tickets: Arc<dyn StagePermits>,
 }
 
 /// Says when commands may begin. Unless something else is said, they may at once.
 #[async_trait]
-pub trait Tickets: Send + Sync + fmt::Debug {
+pub trait StagePermits: Send + Sync + fmt::Debug {
     /// Waits until the command of a stage may begin, for as long as that takes. Who gives up has no
     /// ticket.
-    async fn begin(&self, _stage: EvalStage) {}
+    async fn acquire(&self, _stage: EvalStage) {}
 
     /// The command of a stage that was begun has ended, or will not run.
-    fn end(&self, _stage: EvalStage) {}
+    fn release(&self, _stage: EvalStage) {}
 }
 
 /// No limits.
-impl Tickets for () {}
+impl StagePermits for () {}
 
 /// Why a commit's files are not at hand, or cannot become a commit.
 #[derive(Debug, thiserror::Error)]
@@ -190,12 +190,12 @@ pub enum EvalFilesError {
 }
 
 impl EvalFilesError {
-    fn disk(action: &'static str, path: &Path, source: std::io::Error) -> Self {
+    fn disk_error(action: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Disk { action, path: path.to_owned(), source }
     }
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        crate::backoff::chain(self)
+        crate::backoff::error_chain(self)
     }
 }

@@ -8,20 +8,20 @@ use rollout_protocol::record::{Durations, EvalEnd, EvalRecord, Timestamps};
 use rollout_protocol::version::RUN_FORMAT;
 
 use super::EvalContext;
-use super::collect::Collected;
-use super::run::Run;
+use super::collect::EvalOutputs;
+use super::run::EvalRun;
 use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
 
 impl Finished<EvalRecord> {
     /// An execution of which there is nothing to say but that it failed, on `host`.
     pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
-        let record = EvalRecord { error: Some(error), ..empty(ctx, host) };
+        let record = EvalRecord { error: Some(error), ..empty_record(ctx, host) };
         Self { record, files: Vec::new(), stopped: None }
     }
 }
 
 /// The record of an execution that failed without a reason.
-fn empty(ctx: &EvalContext, host: &str) -> EvalRecord {
+fn empty_record(ctx: &EvalContext, host: &str) -> EvalRecord {
     let labels = &ctx.execution.labels;
     EvalRecord {
         format: RUN_FORMAT,
@@ -55,13 +55,13 @@ fn empty(ctx: &EvalContext, host: &str) -> EvalRecord {
 }
 
 /// The record of an execution and its files; `stopped` names the phase that a stop ended.
-pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<EvalRecord> {
+pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished<EvalRecord> {
     if stopped.is_some() {
         run.end = EvalEnd::Stopped;
     }
-    let files = files(&mut run);
+    let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
-    let cost = run.spent + run.cost_of_place();
+    let cost = run.spent + run.environment_cost();
     if run.end == EvalEnd::Failed && run.attempt.first.is_none() {
         let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
         let why = "it ended without results and without an error";
@@ -79,25 +79,25 @@ pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<Eva
         timestamps,
         environment: run.environment,
         sweep_environment: run.sweep_environment.map(Box::new),
-        ..empty(run.ctx, &run.services.host)
+        ..empty_record(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }
 }
 
-fn files(run: &mut Run<'_>) -> Vec<RecordFile> {
+fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
     let mut files = Vec::new();
     for (stage, capture) in std::mem::take(&mut run.captures) {
         match capture.finish() {
             Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),
             Err(error) => {
                 let why = format!("output of {stage} is lost: {error}");
-                run.attempt.not_collected(&why);
+                run.attempt.record_not_collected(&why);
             }
         }
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build.kept().map(log));
-    let Collected { logs, sweep_logs, output, results } = std::mem::take(&mut run.collected);
+    files.extend(run.build.finished_file().map(log));
+    let EvalOutputs { logs, sweep_logs, output, results } = std::mem::take(&mut run.collected);
     files.extend(logs.map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(sweep_logs.map(|taken| RecordFile::archive(taken, FileRole::SweepLogs)));
     files.extend(output.map(|taken| RecordFile::archive(taken, FileRole::SweepOutput)));

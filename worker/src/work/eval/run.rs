@@ -7,46 +7,46 @@ use rollout_protocol::record::{CheckoutChanges, CommandRecord, EnvironmentRecord
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
-use super::collect::Collected;
+use super::collect::EvalOutputs;
 use super::record;
-use super::site::At;
-use super::slots::Slot;
-use super::variables::Variables;
+use super::environment::EvalEnvironmentState;
+use super::checkout_slots::CheckoutSlot;
+use super::variables::EvalVariables;
 use super::{EvalContext, Repositories};
-use crate::executor::{self, Attempt, BuildLog, Capture, Finished, Halt, Recipe, TrialServices};
+use crate::executor::{self, AttemptState, BuildLog, Capture, Finished, PhaseInterrupt, WorkRecipe, ExecutionServices};
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
 pub async fn run(
     ctx: EvalContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
     repositories: &Repositories,
 ) -> Finished<EvalRecord> {
     let kind = ctx.eval.settings.provider.kind();
-    let recipe = || Run::new(&ctx, services, repositories);
+    let recipe = || EvalRun::new(&ctx, services, repositories);
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
 /// One execution under way.
-pub(super) struct Run<'a> {
+pub(super) struct EvalRun<'a> {
     pub(super) ctx: &'a EvalContext,
-    pub(super) services: &'a TrialServices,
+    pub(super) services: &'a ExecutionServices,
     pub(super) repositories: &'a Repositories,
-    pub(super) attempt: Attempt,
-    pub(super) variables: Variables,
+    pub(super) attempt: AttemptState,
+    pub(super) variables: EvalVariables,
     pub(super) captures: Vec<(&'static str, Arc<Capture>)>,
     pub(super) commands: Vec<CommandRecord>,
     pub(super) end: EvalEnd,
     pub(super) candidate: Option<Candidate>,
     pub(super) changes: Option<CheckoutChanges>,
-    pub(super) collected: Collected,
+    pub(super) collected: EvalOutputs,
     /// What commands reported that they cost, together.
     pub(super) reported: Option<f64>,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<CheckoutSlot>,
     /// The log of an image build.
     pub(super) build: BuildLog,
     /// Whose environment the present one is.
-    pub(super) at: At,
+    pub(super) at: EvalEnvironmentState,
     /// What environments before the present one cost.
     pub(super) spent: f64,
     pub(super) environment: Option<EnvironmentRecord>,
@@ -57,28 +57,28 @@ pub(super) struct Run<'a> {
     pub(super) swept: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> EvalRun<'a> {
     fn new(
         ctx: &'a EvalContext,
-        services: &'a TrialServices,
+        services: &'a ExecutionServices,
         repositories: &'a Repositories,
     ) -> Self {
         Self {
             ctx,
             services,
             repositories,
-            attempt: Attempt::new(&ctx.execution),
-            variables: Variables::default(),
+            attempt: AttemptState::new(&ctx.execution),
+            variables: EvalVariables::default(),
             captures: Vec::new(),
             commands: Vec::new(),
             end: EvalEnd::Failed,
             candidate: None,
             changes: None,
-            collected: Collected::default(),
+            collected: EvalOutputs::default(),
             reported: None,
             slot: None,
             build: BuildLog::new(&ctx.execution.scratch),
-            at: At::Shared,
+            at: EvalEnvironmentState::Shared,
             spent: 0.0,
             environment: None,
             sweep_environment: None,
@@ -88,26 +88,26 @@ impl<'a> Run<'a> {
     }
 
     /// Gives the checkout's place back.
-    pub(super) async fn give_back_slot(&mut self) {
+    pub(super) async fn return_slot(&mut self) {
         if let Some(slot) = self.slot.take() {
-            slot.give_back().await;
+            slot.return_cleaned().await;
         }
     }
 }
 
-impl Recipe for Run<'_> {
+impl WorkRecipe for EvalRun<'_> {
     type Record = EvalRecord;
 
-    fn attempt(&mut self) -> &mut Attempt {
+    fn attempt(&mut self) -> &mut AttemptState {
         &mut self.attempt
     }
 
-    async fn phases(&mut self) -> Result<(), Halt> {
-        self.steps().await
+    async fn phases(&mut self) -> Result<(), PhaseInterrupt> {
+        self.run_phases().await
     }
 
     async fn collect(&mut self) {
-        self.collection().await;
+        self.collect_outputs().await;
     }
 
     /// An eval that came to nothing while a disk of this host was full says nothing about its idea,
@@ -125,11 +125,11 @@ impl Recipe for Run<'_> {
     }
 
     fn had_environment(&mut self) -> bool {
-        self.at != At::Shared || self.attempt.environment.was_created()
+        self.at != EvalEnvironmentState::Shared || self.attempt.environment.was_created()
     }
 
     async fn release(&mut self) {
-        self.give_back_slot().await;
+        self.return_slot().await;
     }
 
     fn finished(self, stopped: Option<Phase>) -> Finished<EvalRecord> {

@@ -20,7 +20,7 @@ use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
-use crate::executor::cost::COST;
+use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
 
 /// The checkout.
@@ -43,7 +43,7 @@ const STAGES: [EvalStage; 4] =
 
 /// Expanded variables.
 #[derive(Debug, Default)]
-pub(super) struct Variables {
+pub(super) struct EvalVariables {
     /// Of everything that runs in the environment.
     pub(super) environment: BTreeMap<String, String>,
     /// Of everything that runs in the sweep's own.
@@ -51,15 +51,15 @@ pub(super) struct Variables {
     stages: BTreeMap<EvalStage, BTreeMap<String, String>>,
 }
 
-impl Variables {
+impl EvalVariables {
     /// Variables of a command.
-    pub(super) fn of(&self, stage: EvalStage) -> BTreeMap<String, String> {
+    pub(super) fn for_stage(&self, stage: EvalStage) -> BTreeMap<String, String> {
         self.stages.get(&stage).cloned().unwrap_or_default()
     }
 }
 
 /// The script of a command.
-pub(super) fn script(stage: EvalStage) -> String {
+pub(super) fn script_path(stage: EvalStage) -> String {
     format!("{COMMANDS}/{}.sh", stage.as_str())
 }
 
@@ -72,7 +72,7 @@ pub(super) fn arguments(eval: &EvalSpec, stage: EvalStage) -> Vec<String> {
 }
 
 /// The sweep's output directory: no two executions share one.
-pub(super) fn output(ctx: &EvalContext) -> String {
+pub(super) fn output_dir(ctx: &EvalContext) -> String {
     format!("{OUTPUT}/{}", ctx.execution.labels.exec)
 }
 
@@ -80,7 +80,7 @@ pub(super) fn output(ctx: &EvalContext) -> String {
 pub(super) fn expand(
     known: &TrialVariables,
     ctx: &EvalContext,
-) -> Result<(Variables, Redactor), UnsetVariable> {
+) -> Result<(EvalVariables, Redactor), UnsetVariable> {
     let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
     let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
     for stage in STAGES {
@@ -96,7 +96,7 @@ pub(super) fn expand(
         let mut env = BTreeMap::new();
         known.add(&eval.env, &mut env)?;
         known.add(&command.env, &mut env)?;
-        env.extend(own(ctx, stage));
+        env.extend(location_variables(ctx, stage));
         stages.insert(stage, env);
         templates.extend(command.env.values());
     }
@@ -110,12 +110,12 @@ pub(super) fn expand(
     // One redactor knows of every command's secrets.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     let redactor = known.redactor(templates.into_iter())?;
-    Ok((Variables { environment, sweep_environment, stages }, redactor))
+    Ok((EvalVariables { environment, sweep_environment, stages }, redactor))
 }
 
 /// What says where things are.
-fn own(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
-    let (eval, output) = (&ctx.eval, output(ctx));
+fn location_variables(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
+    let (eval, output) = (&ctx.eval, output_dir(ctx));
     let results = format!("{output}/{}", eval.results_file);
     let mut own: Vec<(&str, String)> = vec![
         ("ROLLOUT_TREE", eval.name.tree.clone()),
@@ -125,7 +125,7 @@ fn own(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
         ("ROLLOUT_REPOSITORY", REPOSITORY.to_owned()),
         ("ROLLOUT_IDEA_FILE", IDEA.to_owned()),
         ("ROLLOUT_LOGS_DIR", LOGS.to_owned()),
-        ("ROLLOUT_COST_FILE", COST.to_owned()),
+        ("ROLLOUT_COST_FILE", COST_FILE.to_owned()),
         ("ROLLOUT_OUTPUT_DIR", output.clone()),
         ("AGENTIC_OUTPUT_DIR", output),
         ("ROLLOUT_RESULTS_CSV", results.clone()),

@@ -11,18 +11,18 @@ use rollout_protocol::record::IdeasEnd;
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason};
 
 use super::failure;
-use super::run::Run;
+use super::run::IdeasRun;
 use super::variables::{IDEAS, LOGS};
 use crate::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
-use crate::backoff::chain;
+use crate::backoff::error_chain;
 use crate::executor::{self, CleanArchive, errors, read_directory};
 use crate::supervise;
 
 /// Bounds of the directory of ideas. Beyond them its content is unknown.
-const EVERYTHING: ArchiveLimits = ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
+const IDEAS_LIMITS: ArchiveLimits = ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
 
 /// Ideas on this host's disk.
-struct Sorted {
+struct SortedIdeas {
     /// Files that are ideas.
     count: usize,
     /// Files that are not, each with the reason.
@@ -40,7 +40,7 @@ enum SortError {
     Archive(#[from] ArchiveError),
 }
 
-impl Run<'_> {
+impl IdeasRun<'_> {
     /// Keeps `/logs`; there may be nothing.
     pub(super) async fn collect_logs(&mut self) {
         if self.attempt.environment.tainted {
@@ -48,7 +48,7 @@ impl Run<'_> {
         }
         let to = self.ctx.execution.scratch.join("logs.tar");
         let redactor = &self.attempt.redactor;
-        let read = read_directory(self.attempt.up(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
+        let read = read_directory(self.attempt.running_environment(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
         let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
         self.attempt.later.extend(read.failure.map(lost));
         self.logs = read.taken.filter(|taken| taken.entries > 0);
@@ -58,7 +58,7 @@ impl Run<'_> {
     pub(super) async fn collect_ideas(&mut self) -> Result<(), TrialError> {
         let raw = self.ctx.execution.scratch.join("everything.tar");
         let redactor = self.attempt.redactor.clone();
-        let read = read_directory(self.attempt.up(), IDEAS, raw, EVERYTHING, None, &redactor).await;
+        let read = read_directory(self.attempt.running_environment(), IDEAS, raw, IDEAS_LIMITS, None, &redactor).await;
         if let Some(why) = read.failure {
             return Err(failure::unreadable(&why, read.taken.is_some(), &redactor));
         }
@@ -66,8 +66,8 @@ impl Run<'_> {
         let sorted = match read.taken {
             Some(taken) => {
                 skipped = taken.skipped;
-                let sorted = self.sorted(&taken.file).await;
-                Some(sorted.map_err(|error| failure::unsorted(&chain(&error), &redactor))?)
+                let sorted = self.sort_ideas(&taken.file).await;
+                Some(sorted.map_err(|error| failure::sort_failed(&error_chain(&error), &redactor))?)
             }
             None => None,
         };
@@ -76,33 +76,33 @@ impl Run<'_> {
             self.left_out.push(format!("{skipped} {what}"));
         }
         let count = sorted.as_ref().map_or(0, |sorted| sorted.count);
-        if let Some(Sorted { left_out, tar, .. }) = sorted {
+        if let Some(SortedIdeas { left_out, tar, .. }) = sorted {
             self.left_out.extend(left_out);
             let entries = count as u64;
             let ideas = CleanArchive { file: tar, entries, skipped, truncated: false };
             self.ideas = (count > 0).then_some(ideas);
         }
         if count == 0 {
-            let last_words = self.capture.as_deref().map(executor::last_words).unwrap_or_default();
+            let last_words = self.capture.as_deref().map(executor::stderr_summary).unwrap_or_default();
             return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor));
         }
         self.end = IdeasEnd::Written;
         Ok(())
     }
 
-    async fn sorted(&self, raw: &Path) -> Result<Sorted, SortError> {
+    async fn sort_ideas(&self, raw: &Path) -> Result<SortedIdeas, SortError> {
         let (dir, tar) = (
             self.ctx.execution.scratch.join("ideas"),
             self.ctx.execution.scratch.join("ideas.tar"),
         );
         let file = tokio::fs::File::open(raw).await?;
-        archive::extract_trusted(file, &dir, EVERYTHING).await?;
-        supervise::blocking(move || sort(&dir, tar)).await
+        archive::extract_trusted(file, &dir, IDEAS_LIMITS).await?;
+        supervise::blocking(move || pack_ideas(&dir, tar)).await
     }
 }
 
 /// Packs the ideas among the files of a directory.
-fn sort(dir: &Path, tar: PathBuf) -> Result<Sorted, SortError> {
+fn pack_ideas(dir: &Path, tar: PathBuf) -> Result<SortedIdeas, SortError> {
     let mut names = fs::read_dir(dir)?
         .map(|entry| entry.map(|entry| entry.file_name()))
         .collect::<Result<Vec<_>, _>>()?;
@@ -110,7 +110,7 @@ fn sort(dir: &Path, tar: PathBuf) -> Result<Sorted, SortError> {
     let (mut good, mut left_out) = (Vec::new(), Vec::new());
     for name in names {
         let path = dir.join(&name);
-        match fault(&path)? {
+        match rejection_reason(&path)? {
             Some(why) => left_out.push(format!("{name:?}: {why}")),
             None => good.push(path),
         }
@@ -119,12 +119,12 @@ fn sort(dir: &Path, tar: PathBuf) -> Result<Sorted, SortError> {
         true => FilterDecision::Yes,
         false => FilterDecision::No,
     };
-    archive::pack(dir, &tar, EVERYTHING, &keep)?;
-    Ok(Sorted { count: good.len(), left_out, tar })
+    archive::pack(dir, &tar, IDEAS_LIMITS, &keep)?;
+    Ok(SortedIdeas { count: good.len(), left_out, tar })
 }
 
 /// Why a path is not an idea.
-fn fault(path: &Path) -> io::Result<Option<String>> {
+fn rejection_reason(path: &Path) -> io::Result<Option<String>> {
     let found = path.symlink_metadata()?;
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Ok(Some("its name is not UTF-8".to_owned()));

@@ -8,7 +8,7 @@ use rollout_protocol::name::InvalidPathComponent;
 use crate::secrets::Redactor;
 
 /// A directory of earlier ideas whose name leads elsewhere.
-pub(super) fn bad_name(why: &InvalidPathComponent) -> TrialError {
+pub(super) fn invalid_directory_name(why: &InvalidPathComponent) -> TrialError {
     let message = format!("the name of a directory of earlier ideas {why}");
     TrialError::new(Type::TaskInvalid, Code::REFUSED, Class::Task, Retry::Permanent, message)
 }
@@ -36,7 +36,7 @@ pub(super) fn unreadable(why: &str, is_cut: bool, redactor: &Redactor) -> TrialE
 }
 
 /// Ideas that could not be unpacked or packed on this host.
-pub(super) fn unsorted(why: &str, redactor: &Redactor) -> TrialError {
+pub(super) fn sort_failed(why: &str, redactor: &Redactor) -> TrialError {
     let message = redactor.text(why);
     TrialError::transient(Type::InternalError, Code::COLLECTION_FAILED, message)
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use rollout_protocol::spec::ideas::IdeasSpec;
 
-use super::eval::Tickets;
+use super::eval::StagePermits;
 use crate::executor::ExecutionContext;
 
 pub use self::run::run;
@@ -38,5 +38,5 @@ pub struct IdeasContext {
     /// The command and its inputs.
     pub ideas: Arc<IdeasSpec>,
     /// Asked before the command.
-    pub tickets: Arc<dyn Tickets>,
+    pub tickets: Arc<dyn StagePermits>,
 }

@@ -7,7 +7,7 @@ use rollout_protocol::record::{Durations, IdeasEnd, IdeasRecord, Timestamps};
 use rollout_protocol::version::RUN_FORMAT;
 
 use super::IdeasContext;
-use super::run::Run;
+use super::run::IdeasRun;
 use crate::executor::{FileRole, Finished, RecordFile, errors};
 
 /// Path of the log of a failed image build below the directory of the node's logs.
@@ -16,13 +16,13 @@ const BUILD_LOG: &str = "build.log";
 impl Finished<IdeasRecord> {
     /// The answer of an execution that failed before anything else is known of it.
     pub fn failed(ctx: &IdeasContext, error: TrialError) -> Self {
-        let record = IdeasRecord { error: Some(error), ..empty(ctx, "") };
+        let record = IdeasRecord { error: Some(error), ..empty_record(ctx, "") };
         Self { record, files: Vec::new(), stopped: None }
     }
 }
 
 /// The record of an execution that failed without a reason.
-fn empty(ctx: &IdeasContext, host: &str) -> IdeasRecord {
+fn empty_record(ctx: &IdeasContext, host: &str) -> IdeasRecord {
     let labels = &ctx.execution.labels;
     IdeasRecord {
         format: RUN_FORMAT,
@@ -51,11 +51,11 @@ fn empty(ctx: &IdeasContext, host: &str) -> IdeasRecord {
 }
 
 /// The record of an execution and its files; `stopped` names the phase that a stop ended.
-pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<IdeasRecord> {
+pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finished<IdeasRecord> {
     if stopped.is_some() {
         run.end = IdeasEnd::Stopped;
     }
-    let files = files(&mut run);
+    let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
     let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates);
     if run.end == IdeasEnd::Failed && run.attempt.first.is_none() {
@@ -74,23 +74,23 @@ pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<Ide
         durations,
         timestamps,
         environment: run.attempt.environment.record,
-        ..empty(run.ctx, &run.services.host)
+        ..empty_record(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }
 }
 
-fn files(run: &mut Run<'_>) -> Vec<RecordFile> {
+fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
     let mut files = Vec::new();
     match run.capture.take().map(|capture| capture.finish()) {
         Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "")),
         Some(Err(error)) => {
             let why = format!("output of the command is lost: {error}");
-            run.attempt.not_collected(&why);
+            run.attempt.record_not_collected(&why);
         }
         None => {}
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build.kept().map(log));
+    files.extend(run.build.finished_file().map(log));
     files.extend(run.logs.take().map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(run.ideas.take().map(|taken| RecordFile::archive(taken, FileRole::Ideas)));
     files

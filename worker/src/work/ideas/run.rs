@@ -11,14 +11,14 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::IdeasContext;
 use super::record;
-use super::variables::{REPOSITORY, SCRIPT, Variables};
+use super::variables::{REPOSITORY, SCRIPT, IdeasVariables};
 use crate::environment::ExecCommand;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
-    self, Attempt, BuildLog, Capture, CleanArchive, End, Finished, Halt, Normal, Ran, Recipe,
-    ScriptLimit, TrialServices, cost, stopped,
+    self, AttemptState, BuildLog, Capture, CleanArchive, ScriptEnd, Finished, PhaseInterrupt, NormalExit, ScriptRun, WorkRecipe,
+    ScriptLimit, ExecutionServices, cost, wait_for_stop,
 };
-use crate::work::eval::{Repositories, Slot, failure};
+use crate::work::eval::{Repositories, CheckoutSlot, failure};
 
 /// The stage of the command, for tickets and errors.
 const STAGE: EvalStage = EvalStage::Ideas;
@@ -27,21 +27,21 @@ const STAGE: EvalStage = EvalStage::Ideas;
 /// reaper finds its owner dead.
 pub async fn run(
     ctx: IdeasContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
     repositories: &Repositories,
 ) -> Finished<IdeasRecord> {
     let kind = ctx.ideas.settings.provider.kind();
-    let recipe = || Run::new(&ctx, services, repositories);
+    let recipe = || IdeasRun::new(&ctx, services, repositories);
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
 /// One execution under way.
-pub(super) struct Run<'a> {
+pub(super) struct IdeasRun<'a> {
     pub(super) ctx: &'a IdeasContext,
-    pub(super) services: &'a TrialServices,
+    pub(super) services: &'a ExecutionServices,
     pub(super) repositories: &'a Repositories,
-    pub(super) attempt: Attempt,
-    pub(super) variables: Variables,
+    pub(super) attempt: AttemptState,
+    pub(super) variables: IdeasVariables,
     pub(super) capture: Option<Arc<Capture>>,
     pub(super) command: Option<CommandRecord>,
     pub(super) end: IdeasEnd,
@@ -51,23 +51,23 @@ pub(super) struct Run<'a> {
     pub(super) left_out: Vec<String>,
     pub(super) logs: Option<CleanArchive>,
     pub(super) reported: Option<f64>,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<CheckoutSlot>,
     /// The log of the image build.
     pub(super) build: BuildLog,
 }
 
-impl<'a> Run<'a> {
+impl<'a> IdeasRun<'a> {
     fn new(
         ctx: &'a IdeasContext,
-        services: &'a TrialServices,
+        services: &'a ExecutionServices,
         repositories: &'a Repositories,
     ) -> Self {
         Self {
             ctx,
             services,
             repositories,
-            attempt: Attempt::new(&ctx.execution),
-            variables: Variables::default(),
+            attempt: AttemptState::new(&ctx.execution),
+            variables: IdeasVariables::default(),
             capture: None,
             command: None,
             end: IdeasEnd::Failed,
@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs the command. Nothing that it started runs afterwards, or the execution is tainted.
-    async fn run_command(&mut self) -> Result<(), Halt> {
+    async fn run_command(&mut self) -> Result<(), PhaseInterrupt> {
         let limit = self.ctx.ideas.command.timeout_sec.map_or(Duration::MAX, seconds);
         let redactor = self.attempt.redactor.clone();
         let scratch = &self.ctx.execution.scratch;
@@ -97,18 +97,18 @@ impl<'a> Run<'a> {
         };
         let started_at = Timestamp::now();
         let ran =
-            executor::run(self.attempt.up(), command, limit, capture.clone(), Normal::Zero).await;
-        self.command = Some(ran.end.record(STAGE, started_at));
-        self.note_cost(&ran).await;
-        let Ran { end, left } = ran;
+            executor::run_command(self.attempt.running_environment(), command, limit, capture.clone(), NormalExit::Zero).await;
+        self.command = Some(ran.end.command_record(STAGE, started_at));
+        self.record_cost(&ran).await;
+        let ScriptRun { end, left } = ran;
         let limit = ScriptLimit { limit, whose: Some("its") };
-        let Err(error) = end.judged(self.attempt.up(), &capture, limit, Normal::Zero).await else {
+        let Err(error) = end.into_result(self.attempt.running_environment(), &capture, limit, NormalExit::Zero).await else {
             // A process in the background could still change the ideas.
-            let Some(left) = executor::kill(self.attempt.up()).await.or(left) else {
+            let Some(left) = executor::kill_processes(self.attempt.running_environment()).await.or(left) else {
                 return Ok(());
             };
             self.attempt.environment.tainted = true;
-            return Err(failure::command(ScriptError::Left(left), STAGE, &redactor).into());
+            return Err(failure::command_error(ScriptError::Left(left), STAGE, &redactor).into());
         };
         if let Some(left) = left {
             self.attempt.environment.tainted = true;
@@ -118,45 +118,45 @@ impl<'a> Run<'a> {
                 &redactor,
             ));
         }
-        Err(failure::command(error, STAGE, &redactor).into())
+        Err(failure::command_error(error, STAGE, &redactor).into())
     }
 
     /// Notes the cost that the command reported, however it ended.
-    async fn note_cost(&mut self, ran: &Ran) {
-        if ran.left.is_some() || matches!(ran.end, End::Failed(_)) {
+    async fn record_cost(&mut self, ran: &ScriptRun) {
+        if ran.left.is_some() || matches!(ran.end, ScriptEnd::Failed(_)) {
             return;
         }
-        match cost::reported(self.attempt.up()).await {
+        match cost::read_reported(self.attempt.running_environment()).await {
             Ok(cost) => self.reported = cost,
             Err(why) => {
                 let why = format!("the cost of the command is not known: {why}");
-                self.attempt.not_collected(&why);
+                self.attempt.record_not_collected(&why);
             }
         }
     }
 }
 
-impl Recipe for Run<'_> {
+impl WorkRecipe for IdeasRun<'_> {
     type Record = IdeasRecord;
 
-    fn attempt(&mut self) -> &mut Attempt {
+    fn attempt(&mut self) -> &mut AttemptState {
         &mut self.attempt
     }
 
-    async fn phases(&mut self) -> Result<(), Halt> {
-        self.attempt.go_on()?;
+    async fn phases(&mut self) -> Result<(), PhaseInterrupt> {
+        self.attempt.end_phase()?;
         self.attempt.enter(Phase::EnvironmentSetup);
         self.setup().await?;
-        self.attempt.go_on()?;
+        self.attempt.end_phase()?;
         tokio::select! {
             biased;
-            () = self.ctx.tickets.begin(STAGE) => {}
-            () = stopped(self.ctx.execution.stop.clone()) => return Err(Halt::Drained),
+            () = self.ctx.tickets.acquire(STAGE) => {}
+            () = wait_for_stop(self.ctx.execution.stop.clone()) => return Err(PhaseInterrupt::Drained),
         }
         self.attempt.enter(Phase::AgentExecution);
         let ended = self.run_command().await;
         if !self.attempt.environment.tainted {
-            self.ctx.tickets.end(STAGE);
+            self.ctx.tickets.release(STAGE);
         }
         self.succeeded = ended.is_ok();
         ended
@@ -167,7 +167,7 @@ impl Recipe for Run<'_> {
         if self.succeeded
             && let Err(error) = self.collect_ideas().await
         {
-            self.attempt.fail(error.in_phase(Phase::Collection));
+            self.attempt.record_error(error.in_phase(Phase::Collection));
         }
     }
 
@@ -182,7 +182,7 @@ impl Recipe for Run<'_> {
 
     async fn release(&mut self) {
         if let Some(slot) = self.slot.take() {
-            slot.give_back().await;
+            slot.return_cleaned().await;
         }
     }
 

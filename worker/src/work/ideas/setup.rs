@@ -4,14 +4,14 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::name;
 
 use super::failure;
-use super::run::Run;
+use super::run::IdeasRun;
 use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
 use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
 use crate::executor::errors::SetupError;
-use crate::executor::{FilesError, TaskPart, WantedImage, cost};
+use crate::executor::{FilesError, TaskPart, RequestedImage, cost};
 use crate::work::eval;
 
-impl Run<'_> {
+impl IdeasRun<'_> {
     /// Brings everything to this host and makes the environment.
     pub(super) async fn setup(&mut self) -> Result<(), TrialError> {
         let (ctx, services) = (self.ctx, self.services);
@@ -27,7 +27,7 @@ impl Run<'_> {
         // The parts must live as long as the request that names them.
         let mut parts = Vec::new();
         let uploads = self.uploads(&mut parts).await?;
-        let request = self.request(provider.as_ref(), uploads, &mut parts).await;
+        let request = self.create_request(provider.as_ref(), uploads, &mut parts).await;
         let request = request.map_err(|error| typed(error, self))?;
         let created = self.attempt.environment.create(provider, request).await;
         created.map_err(|why| why.into_error(&self.attempt.redactor))
@@ -36,24 +36,24 @@ impl Run<'_> {
     /// Everything that is in the environment before the command begins.
     async fn uploads(&mut self, parts: &mut Vec<TaskPart>) -> Result<Vec<Upload>, TrialError> {
         let (ideas, files) = (&self.ctx.ideas, &self.services.files);
-        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout().await?];
+        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout_upload().await?];
         for earlier in &ideas.earlier {
             // The coordinator names the directories; nothing is placed outside theirs.
-            name::check_component(&earlier.name).map_err(|why| failure::bad_name(&why))?;
+            name::check_component(&earlier.name).map_err(|why| failure::invalid_directory_name(&why))?;
             let part = files.archive("earlier ideas", &earlier.archive).await;
-            let part = part.map_err(|error| self.not_at_hand(error))?;
-            let path = variables::earlier(&earlier.name);
+            let part = part.map_err(|error| self.files_error(error))?;
+            let path = variables::earlier_ideas_dir(&earlier.name);
             uploads.push(Upload::Archive { path, tar: part.path().to_owned() });
             parts.push(part);
         }
         let pack = files.archive("the files that describe the node", &ideas.pack).await;
-        let pack = pack.map_err(|error| self.not_at_hand(error))?;
+        let pack = pack.map_err(|error| self.files_error(error))?;
         uploads.push(Upload::Archive { path: PACK.to_owned(), tar: pack.path().to_owned() });
         parts.push(pack);
         let script = ideas.command.script.clone().into();
         uploads.extend([
             Upload::FreshDir { path: IDEAS.to_owned() },
-            cost::room(),
+            cost::fresh_directory(),
             Upload::FreshDir { path: COMMANDS.to_owned() },
             Upload::File { path: SCRIPT.to_owned(), bytes: script, executable: true },
         ]);
@@ -61,12 +61,12 @@ impl Run<'_> {
     }
 
     /// The error of a file that is not at hand.
-    fn not_at_hand(&self, error: FilesError) -> TrialError {
+    fn files_error(&self, error: FilesError) -> TrialError {
         SetupError::Files(error).into_error(&self.attempt.redactor)
     }
 
     /// The files of the node's commit, without a repository.
-    async fn checkout(&mut self) -> Result<Upload, TrialError> {
+    async fn checkout_upload(&mut self) -> Result<Upload, TrialError> {
         let (repositories, commits) = (self.repositories, &self.ctx.ideas.repository);
         let work = async {
             let mirror = repositories.mirrors.get(commits).await?;
@@ -75,12 +75,12 @@ impl Run<'_> {
         };
         let checkout = work.await;
         let (_checkout, uploads) =
-            checkout.map_err(|error| eval::failure::files(&error, &self.attempt.redactor))?;
+            checkout.map_err(|error| eval::failure::files_error(&error, &self.attempt.redactor))?;
         let files = uploads.into_iter().next().expect("a checkout has files");
         Ok(files)
     }
 
-    async fn request(
+    async fn create_request(
         &mut self,
         provider: &dyn Provider,
         uploads: Vec<Upload>,
@@ -88,7 +88,7 @@ impl Run<'_> {
     ) -> Result<CreateRequest, SetupError> {
         let ctx = self.ctx;
         let (environment, settings) = (&ctx.ideas.environment, &ctx.ideas.settings);
-        let wanted = WantedImage { environment, settings };
+        let wanted = RequestedImage { environment, settings };
         let (source, part) = wanted.source(&self.services.files).await?;
         parts.extend(part);
         let image =

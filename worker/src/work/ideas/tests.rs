@@ -20,13 +20,13 @@ use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
-use crate::work::trial::testing::{Rig, settings};
+use crate::work::trial::testing::{TrialFixture, settings};
 
 /// A command that writes ideas, over the scripted provider.
-struct Bench {
+struct IdeasFixture {
     store: Arc<MemoryStore>,
     repositories: Repositories,
-    rig: Rig,
+    rig: TrialFixture,
     spec: IdeasSpec,
     dir: tempfile::TempDir,
     executions: u32,
@@ -44,7 +44,7 @@ async fn packed(store: &MemoryStore, files: &[(&str, &str)]) -> rollout_protocol
     store.put_file(&tar, MediaType::Tar).await.expect("stored")
 }
 
-impl Bench {
+impl IdeasFixture {
     async fn new(script: &str) -> Self {
         let (dir, store) = (tempfile::tempdir().expect("a directory"), Arc::default());
         let store: Arc<MemoryStore> = store;
@@ -53,7 +53,7 @@ impl Bench {
         user.write("value", "1\n");
         std::os::unix::fs::symlink("/etc/passwd", user.path().join("outside")).expect("linked");
         let root = user.stored(&user.commit("root"), store.as_ref()).await;
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.store = store.clone();
         let env = BTreeMap::from([("KEY".to_owned(), Template::new("${KEY:-none}"))]);
         let archive = packed(&store, &[("one.md", "- One")]).await;
@@ -136,7 +136,7 @@ async fn command_gets_its_inputs_and_its_ideas_are_kept() {
         echo '- Faster' > $ROLLOUT_IDEAS_DIR/a.md; echo 'Slower' > /ideas/b.md\n\
         echo note > $ROLLOUT_LOGS_DIR/note; echo 0.5 > $ROLLOUT_COST_FILE\n\
         background watcher";
-    let mut bench = Bench::new(script).await;
+    let mut bench = IdeasFixture::new(script).await;
     let record = bench.run().await;
     assert_eq!((record.end, &record.error), (IdeasEnd::Written, &None));
     assert_eq!((record.secondary_errors.len(), record.reported_cost), (0, Some(0.5)));
@@ -153,14 +153,14 @@ async fn command_gets_its_inputs_and_its_ideas_are_kept() {
 #[tokio::test]
 async fn repository_and_links_that_lead_outside_are_not_given() {
     for absent in ["/repository/.git", "/repository/outside"] {
-        let mut bench = Bench::new(&format!("echo x > /ideas/a.md; test -e {absent}")).await;
+        let mut bench = IdeasFixture::new(&format!("echo x > /ideas/a.md; test -e {absent}")).await;
         assert!(message(&bench.run().await).contains("code 1"), "{absent}");
     }
 }
 
 #[tokio::test]
 async fn failed_and_late_commands_say_so_with_their_last_words() {
-    let mut bench = Bench::new("echo x > /ideas/a.md; echo no quota >&2; exit 3").await;
+    let mut bench = IdeasFixture::new("echo x > /ideas/a.md; echo no quota >&2; exit 3").await;
     let record = bench.run().await;
     assert_eq!(message(&record), "ideas: the command ended with code 3: no quota");
     assert_eq!(record.error.as_ref().map(|error| error.class), Some(ErrorClass::Agent));
@@ -180,7 +180,7 @@ async fn failed_and_late_commands_say_so_with_their_last_words() {
 #[tokio::test]
 async fn files_that_are_not_ideas_are_left_out() {
     use EntryType::{Directory, Fifo, Regular, Symlink};
-    let mut bench = Bench::new("echo").await;
+    let mut bench = IdeasFixture::new("echo").await;
     let large = vec![b'x'; 300 * 1024];
     let entry = |name: &str, kind, link: &str, content: &[u8]| {
         raw_entry(name.as_bytes(), kind, link.as_bytes(), content)
@@ -211,7 +211,7 @@ async fn files_that_are_not_ideas_are_left_out() {
 
 #[tokio::test]
 async fn directory_beyond_its_bounds_has_no_ideas() {
-    let mut bench = Bench::new("echo").await;
+    let mut bench = IdeasFixture::new("echo").await;
     let file = |n: u32| raw_entry(format!("ideas/{n}").as_bytes(), EntryType::Regular, b"", b"x");
     bench.archived(&(0..1100).map(file).collect::<Vec<_>>());
     assert!(message(&bench.run().await).contains("1000 entries"));
@@ -224,7 +224,7 @@ async fn directory_beyond_its_bounds_has_no_ideas() {
 #[tokio::test]
 async fn secrets_are_not_kept() {
     let script = "echo $KEY; echo \"- $KEY\" > /ideas/a.md; echo $KEY > /logs/key; exit 0";
-    let mut bench = Bench::new(script).await;
+    let mut bench = IdeasFixture::new(script).await;
     bench.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
     let record = bench.run().await;
     let kept = bench.files(record.ideas.as_ref()).await["a.md"].clone()
@@ -237,7 +237,7 @@ async fn secrets_are_not_kept() {
 
 #[tokio::test]
 async fn stop_ends_the_command_and_leaves_no_environment() {
-    let mut bench = Bench::new("echo x > /ideas/a.md; sleep 1000").await;
+    let mut bench = IdeasFixture::new("echo x > /ideas/a.md; sleep 1000").await;
     bench.rig.stop.send_replace(Some(StopLevel::Drain));
     assert_eq!(bench.run().await.end, IdeasEnd::Stopped);
     assert_eq!(bench.rig.provider.calls(), []);
@@ -258,13 +258,13 @@ async fn stop_ends_the_command_and_leaves_no_environment() {
 async fn failed_call_ends_the_execution_and_leaves_no_environment() {
     let script = "echo x > /ideas/a.md; echo 1 > $ROLLOUT_COST_FILE; echo y > /logs/y";
     let calls = {
-        let mut bench = Bench::new(script).await;
+        let mut bench = IdeasFixture::new(script).await;
         bench.run().await;
         bench.rig.provider.calls()
     };
     for (at, call) in calls.iter().enumerate() {
         for effect in [FaultEffect::Fail(FailureKind::Service), FaultEffect::Panic] {
-            let mut bench = Bench::new(script).await;
+            let mut bench = IdeasFixture::new(script).await;
             bench.rig.max_park = Duration::ZERO;
             bench.rig.provider.fault(FaultTrigger::Any(at), effect);
             let record = bench.run().await;
@@ -283,7 +283,7 @@ async fn failed_call_ends_the_execution_and_leaves_no_environment() {
 #[tokio::test]
 async fn output_that_met_a_full_disk_excuses_a_command_that_wrote_no_idea() {
     for (rest, end) in [("exit 3", IdeasEnd::Failed), ("echo x > /ideas/a.md", IdeasEnd::Written)] {
-        let mut bench = Bench::new(&format!("echo much; {rest}")).await;
+        let mut bench = IdeasFixture::new(&format!("echo much; {rest}")).await;
         let scratch = bench.dir.path().join("scratch-1");
         std::fs::create_dir_all(&scratch).expect("made");
         std::os::unix::fs::symlink("/dev/full", scratch.join("stdout.txt")).expect("linked");

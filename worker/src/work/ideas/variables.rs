@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
 
-use crate::executor::cost::COST;
+use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
 
 /// The files of the node's commit.
@@ -43,7 +43,7 @@ pub(super) const SCRIPT: &str = "/commands/ideas.sh";
 
 /// Expanded variables.
 #[derive(Debug, Default)]
-pub(super) struct Variables {
+pub(super) struct IdeasVariables {
     /// Of the environment.
     pub(super) environment: BTreeMap<String, String>,
     /// Of the command.
@@ -51,7 +51,7 @@ pub(super) struct Variables {
 }
 
 /// The path of a directory of earlier ideas in the environment.
-pub(super) fn earlier(name: &str) -> String {
+pub(super) fn earlier_ideas_dir(name: &str) -> String {
     format!("{CONTEXT}/{name}")
 }
 
@@ -60,11 +60,11 @@ pub(super) fn earlier(name: &str) -> String {
 pub(super) fn expand(
     known: &TrialVariables,
     ideas: &IdeasSpec,
-) -> Result<(Variables, Redactor), UnsetVariable> {
+) -> Result<(IdeasVariables, Redactor), UnsetVariable> {
     let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
     known.add(&ideas.environment.env, &mut environment)?;
     known.add(&ideas.command.env, &mut command)?;
-    let directories: Vec<String> = ideas.earlier.iter().map(|dir| earlier(&dir.name)).collect();
+    let directories: Vec<String> = ideas.earlier.iter().map(|dir| earlier_ideas_dir(&dir.name)).collect();
     let own = [
         ("ROLLOUT_TREE", ideas.name.tree.clone()),
         ("ROLLOUT_NODE_ID", ideas.name.node.clone()),
@@ -75,10 +75,10 @@ pub(super) fn expand(
         ("ROLLOUT_CONTEXT_IDEAS_DIRS", directories.join(":")),
         ("ROLLOUT_CONTEXT_PACK_DIR", PACK.to_owned()),
         ("ROLLOUT_LOGS_DIR", LOGS.to_owned()),
-        ("ROLLOUT_COST_FILE", COST.to_owned()),
+        ("ROLLOUT_COST_FILE", COST_FILE.to_owned()),
     ];
     command.extend(own.map(|(name, value)| (name.to_owned(), value)));
     let templates = ideas.environment.env.values().chain(ideas.command.env.values());
     let redactor = known.redactor(templates)?;
-    Ok((Variables { environment, command }, redactor))
+    Ok((IdeasVariables { environment, command }, redactor))
 }

@@ -9,8 +9,8 @@ use rollout_protocol::spec::task::{Artifact, TaskFormat};
 use super::TrialContext;
 use crate::archive::{self, ArchiveTruncation, ExcludePatterns, MemberKind, ArchiveLimits, ArchiveReport, RootHandling, SanitizeOptions};
 use crate::environment::{ByteStream, Environment, Upload};
-use crate::executor::errors::Lack;
-use crate::executor::{COPY_LIMIT, FileRole, RecordFile, within};
+use crate::executor::errors::IncompleteWork;
+use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
 use crate::fs_remove;
 use crate::secrets::Redactor;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
@@ -33,30 +33,30 @@ pub(super) struct Artifacts {
 
 /// What was taken of one step, to be brought elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct CollectedArtifacts {
     /// Places it, in the order it was taken.
     pub(super) uploads: Vec<Upload>,
     /// Why some of it is missing or not whole.
-    pub(super) lack: Option<Lack>,
+    pub(super) lack: Option<IncompleteWork>,
 }
 
 /// Whether a step has anything to be kept.
-pub(super) fn any(ctx: &TrialContext, wanted: &[Artifact]) -> bool {
+pub(super) fn has_artifacts(ctx: &TrialContext, wanted: &[Artifact]) -> bool {
     let job = &ctx.settings.artifacts;
     !wanted.is_empty() || !job.is_empty() || ctx.task.format == TaskFormat::Harbor
 }
 
 impl Artifacts {
     /// Takes what a step and the job ask for into files; `prefix` leads to the step's directory.
-    pub(super) async fn take(
+    pub(super) async fn collect(
         &mut self,
         ctx: &TrialContext,
         environment: &dyn Environment,
         wanted: &[Artifact],
         (scratch, prefix): (&Path, &str),
         redactor: &Redactor,
-    ) -> Taken {
-        let mut taken = Taken::default();
+    ) -> CollectedArtifacts {
+        let mut taken = CollectedArtifacts::default();
         let named = || wanted.iter().chain(&ctx.settings.artifacts);
         let implicit = Artifact {
             source: ARTIFACTS_DIR.to_owned(),
@@ -71,11 +71,11 @@ impl Artifacts {
         for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
             let file = scratch.join(format!("artifacts/{}.tar", self.begun));
             self.begun += 1;
-            let (record, lack) = self.one(environment, artifact, prefix, &file, redactor).await;
+            let (record, lack) = self.collect_one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
             // Nobody asked for it: without content it is none.
             if !(implicit && nothing) {
-                self.add(record, file, &lack, &mut taken);
+                self.add_record(record, file, &lack, &mut taken);
             }
             taken.lack = taken.lack.take().or(lack);
         }
@@ -83,16 +83,16 @@ impl Artifacts {
     }
 
     /// Notes an artifact, and what was made of it.
-    fn add(
+    fn add_record(
         &mut self,
         record: ArtifactRecord,
         file: PathBuf,
-        lack: &Option<Lack>,
-        taken: &mut Taken,
+        lack: &Option<IncompleteWork>,
+        taken: &mut CollectedArtifacts,
     ) {
         let part = lack.is_some() && record.kind == Some(ArtifactKind::Directory);
         if record.status == ArtifactStatus::Ok || (part && file.exists()) {
-            taken.uploads.extend(upload(&record.source, record.kind, &as_made(&file)));
+            taken.uploads.extend(merge_upload(&record.source, record.kind, &unmasked_path(&file)));
             let role = FileRole::Artifact { index: self.records.len() };
             self.files.push(RecordFile { file, media_type: MediaType::Tar, role });
         } else if record.status == ArtifactStatus::Empty {
@@ -102,14 +102,14 @@ impl Artifacts {
     }
 
     /// Takes one artifact into a file.
-    async fn one(
+    async fn collect_one(
         &mut self,
         environment: &dyn Environment,
         artifact: &Artifact,
         prefix: &str,
         file: &Path,
         redactor: &Redactor,
-    ) -> (ArtifactRecord, Option<Lack>) {
+    ) -> (ArtifactRecord, Option<IncompleteWork>) {
         let below = artifact.destination.as_deref().unwrap_or(&artifact.source);
         let mut record = ArtifactRecord {
             source: artifact.source.clone(),
@@ -120,12 +120,12 @@ impl Artifacts {
             archive: None,
             error: None,
         };
-        let lack = match open(environment, artifact).await {
+        let lack = match open_artifact(environment, artifact).await {
             Ok(None) => None,
-            Ok(Some(stream)) => self.read(stream, artifact, file, &mut record, redactor).await,
-            Err(why) => Some(Lack::Unread(why)),
+            Ok(Some(stream)) => self.read_artifact(stream, artifact, file, &mut record, redactor).await,
+            Err(why) => Some(IncompleteWork::Unread(why)),
         };
-        if let Some(Lack::TooLarge(why) | Lack::Unread(why)) = &lack {
+        if let Some(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) = &lack {
             record.status = ArtifactStatus::Failed;
             record.error = Some(redactor.text(why));
         }
@@ -133,17 +133,17 @@ impl Artifacts {
     }
 
     /// Reads an artifact into a clean archive.
-    async fn read(
+    async fn read_artifact(
         &mut self,
         stream: ByteStream,
         artifact: &Artifact,
         file: &Path,
         record: &mut ArtifactRecord,
         redactor: &Redactor,
-    ) -> Option<Lack> {
+    ) -> Option<IncompleteWork> {
         let dir = file.parent().expect("it is below the scratch directory");
         if let Err(error) = tokio::fs::create_dir_all(dir).await {
-            return Some(Lack::Unread(format!("{}: {error}", dir.display())));
+            return Some(IncompleteWork::Unread(format!("{}: {error}", dir.display())));
         }
         let ArchiveLimits { entries, bytes } = ArchiveLimits::ARTIFACTS;
         let options = SanitizeOptions {
@@ -158,29 +158,29 @@ impl Artifacts {
             redactor: Redactor::default(),
         };
         // What a verifier gets is what the agent made; what is kept shows no secrets.
-        let made = as_made(file);
+        let made = unmasked_path(file);
         self.made.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
         let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
             let limit = COPY_LIMIT;
-            return Some(Lack::Unread(format!("reading it took longer than {limit:?}")));
+            return Some(IncompleteWork::Unread(format!("reading it took longer than {limit:?}")));
         };
-        self.charge(&clean.report);
+        self.count_usage(&clean.report);
         record.kind = match clean.first {
             Some(MemberKind::Directory) => Some(ArtifactKind::Directory),
             Some(MemberKind::File) => Some(ArtifactKind::File),
             _ => None,
         };
         if let Err(error) = clean.archive {
-            return Some(Lack::Unread(crate::backoff::chain(&error)));
+            return Some(IncompleteWork::Unread(crate::backoff::error_chain(&error)));
         }
-        if let Err(why) = mask(file, redactor).await {
-            return Some(Lack::Unread(why));
+        if let Err(why) = write_masked(file, redactor).await {
+            return Some(IncompleteWork::Unread(why));
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is not whole: {cut}");
             let large = matches!(cut, ArchiveTruncation::Bytes(_) | ArchiveTruncation::Entries(_));
-            return Some(if large { Lack::TooLarge(why) } else { Lack::Unread(why) });
+            return Some(if large { IncompleteWork::TooLarge(why) } else { IncompleteWork::Unread(why) });
         }
         if record.kind.is_none() {
             record.error = Some("it is neither a file nor a directory".to_owned());
@@ -197,7 +197,7 @@ impl Artifacts {
     }
 
     /// Removes what is not masked: no verifier needs it any more.
-    pub(super) async fn forget_made(&mut self) {
+    pub(super) async fn remove_unmasked(&mut self) {
         for made in self.made.drain(..) {
             if let Err(error) = fs_remove::remove(&made).await {
                 tracing::warn!("cannot remove {}: {error}", made.display());
@@ -205,20 +205,20 @@ impl Artifacts {
         }
     }
 
-    fn charge(&mut self, report: &ArchiveReport) {
+    fn count_usage(&mut self, report: &ArchiveReport) {
         self.entries += report.files + report.directories + report.skipped.total();
         self.bytes += report.bytes;
     }
 }
 
 /// Where an artifact lies as the agent made it, on its way to a verifier.
-fn as_made(file: &Path) -> PathBuf {
+fn unmasked_path(file: &Path) -> PathBuf {
     file.with_extension("made.tar")
 }
 
 /// Makes the archive that is kept from the one of what the agent made.
-async fn mask(file: &Path, redactor: &Redactor) -> Result<(), String> {
-    let made = as_made(file);
+async fn write_masked(file: &Path, redactor: &Redactor) -> Result<(), String> {
+    let made = unmasked_path(file);
     let told = |error: std::io::Error| format!("{}: {error}", made.display());
     if redactor.is_empty() {
         return tokio::fs::hard_link(&made, file).await.map_err(told);
@@ -233,10 +233,10 @@ async fn mask(file: &Path, redactor: &Redactor) -> Result<(), String> {
     };
     let stream = tokio::fs::File::open(&made).await.map_err(told)?;
     let clean = archive::sanitize(Box::new(stream), file, options).await;
-    clean.archive.map(drop).map_err(|error| crate::backoff::chain(&error))
+    clean.archive.map(drop).map_err(|error| crate::backoff::error_chain(&error))
 }
 
-async fn open(
+async fn open_artifact(
     environment: &dyn Environment,
     artifact: &Artifact,
 ) -> Result<Option<ByteStream>, String> {
@@ -247,13 +247,13 @@ async fn open(
             .ok_or_else(|| format!("there is no service `{name}` in this environment"))?,
     };
     let reading = from.copy_from(&artifact.source);
-    let opened = within(COPY_LIMIT, "reading it", reading).await;
+    let opened = with_timeout(COPY_LIMIT, "reading it", reading).await;
     opened.map_err(|failure| failure.chain())
 }
 
 /// What places an artifact where it was. Nothing goes where a verifier keeps its tests and its
 /// verdict: the agent must not have written those.
-fn upload(source: &str, kind: Option<ArtifactKind>, file: &Path) -> Option<Upload> {
+fn merge_upload(source: &str, kind: Option<ArtifactKind>, file: &Path) -> Option<Upload> {
     let source = format!("/{}", source.trim_matches('/'));
     let within = |dir: &str| {
         source.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -293,7 +293,7 @@ mod tests {
             ("/app//x", Directory, None),
             ("/", Directory, None),
         ] {
-            let placed = upload(source, Some(kind), Path::new("x.tar"));
+            let placed = merge_upload(source, Some(kind), Path::new("x.tar"));
             let path = placed.map(|upload| match upload {
                 Upload::Merge { path, .. } => path,
                 other => panic!("{other:?}"),

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::limits;
 
 use super::failure::RewardError;
-use super::rewards::{Wanted, judge};
-use super::score::Score;
+use super::rewards::{RewardFiles, score_from_files};
+use super::score::VerifierScore;
 use crate::archive::{self, ArchivePath, CapturedFile, ArchiveTruncation, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
 use crate::environment::Environment;
-use crate::executor::{self, COPY_LIMIT, CleanArchive, Lost};
+use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::secrets::Redactor;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 
 /// What to collect.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What {
+pub(super) enum LogScope {
     /// `/logs`.
     All,
     /// `/logs` without what verifiers left there: that was collected by itself.
@@ -27,13 +27,13 @@ pub(super) enum What {
 
 /// What was collected.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct CollectedLogs {
     /// The archive.
     pub(super) logs: Option<CleanArchive>,
     /// What the verifier's numbers are, when they were asked for.
-    pub(super) score: Option<Result<Score, RewardError>>,
+    pub(super) score: Option<Result<VerifierScore, RewardError>>,
     /// Why the archive is missing or not whole.
-    pub(super) failure: Option<Lost>,
+    pub(super) failure: Option<CollectionFailure>,
 }
 
 /// Collects logs into a file, and the verifier's numbers where it ended well.
@@ -42,63 +42,63 @@ pub(super) struct Collected {
 /// Everything that runs is ended then, and the logs are read once more.
 pub(super) async fn collect(
     environment: &dyn Environment,
-    what: What,
+    what: LogScope,
     file: PathBuf,
     redactor: &Redactor,
-    wanted: Option<&Wanted<'_>>,
-) -> Collected {
-    let collected = once(environment, what, file.clone(), redactor, wanted).await;
+    wanted: Option<&RewardFiles<'_>>,
+) -> CollectedLogs {
+    let collected = collect_once(environment, what, file.clone(), redactor, wanted).await;
     let unreadable = matches!(collected.score, Some(Err(RewardError::Unreadable { .. })));
-    if !unreadable || executor::kill(environment).await.is_some() {
+    if !unreadable || executor::kill_processes(environment).await.is_some() {
         return collected;
     }
     let file = file.with_extension("again.tar");
-    let again = once(environment, what, file, redactor, wanted).await;
-    Collected { logs: again.logs.or(collected.logs), ..again }
+    let again = collect_once(environment, what, file, redactor, wanted).await;
+    CollectedLogs { logs: again.logs.or(collected.logs), ..again }
 }
 
-async fn once(
+async fn collect_once(
     environment: &dyn Environment,
-    what: What,
+    what: LogScope,
     file: PathBuf,
     redactor: &Redactor,
-    wanted: Option<&Wanted<'_>>,
-) -> Collected {
-    let path = if matches!(what, What::Verifier) { VERIFIER_LOGS } else { LOGS };
-    let captures = wanted.map_or_else(Vec::new, Wanted::captures);
-    let options = options(what, captures, redactor);
-    let reading = executor::read(environment, path, file.clone(), options).await;
+    wanted: Option<&RewardFiles<'_>>,
+) -> CollectedLogs {
+    let path = if matches!(what, LogScope::Verifier) { VERIFIER_LOGS } else { LOGS };
+    let captures = wanted.map_or_else(Vec::new, RewardFiles::captures);
+    let options = sanitize_options(what, captures, redactor);
+    let reading = executor::read_sanitized(environment, path, file.clone(), options).await;
     let mut captured = reading.captured;
     let failure = reading.failure.map(|why| (why, reading.shortage));
-    let mut collected = Collected { logs: reading.taken, score: None, failure };
+    let mut collected = CollectedLogs { logs: reading.taken, score: None, failure };
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
             // An archive has the content of a file with several names only at the first of them;
             // asked for by itself, the reward's name is the first.
             if matches!(captured, CapturedFile::Unknown | CapturedFile::HardLink) {
-                *captured = reward_alone(environment, name, &file).await;
+                *captured = read_reward_file(environment, name, &file).await;
             }
         }
         let linked = "it is a hard link and could not be read by itself";
         let why = collected.failure.as_ref().map_or(linked, |(why, _)| why);
-        collected.score = Some(judge(wanted, captured, redactor, why));
+        collected.score = Some(score_from_files(wanted, captured, redactor, why));
     }
     collected
 }
 
-fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> SanitizeOptions {
+fn sanitize_options(what: LogScope, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> SanitizeOptions {
     let (root, exclude) = match what {
-        What::All => (RootHandling::Dropped, ExcludePatterns::default()),
-        What::WithoutVerifier => (RootHandling::Dropped, ExcludePatterns::new(["/verifier"])),
-        What::Verifier => (RootHandling::Kept, ExcludePatterns::default()),
+        LogScope::All => (RootHandling::Dropped, ExcludePatterns::default()),
+        LogScope::WithoutVerifier => (RootHandling::Dropped, ExcludePatterns::new(["/verifier"])),
+        LogScope::Verifier => (RootHandling::Kept, ExcludePatterns::default()),
     };
     let limits = ArchiveLimits::LOGS;
     SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
 }
 
 /// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
-async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) -> CapturedFile {
-    let stream = match executor::open(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
+async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path) -> CapturedFile {
+    let stream = match executor::open_stream(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
         Ok(Some(stream)) => stream,
         Ok(None) => return CapturedFile::Missing,
         Err(_) => return CapturedFile::Unknown,

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use crate::agents::shell;
 use crate::environment::{ExecCommand, Environment, FailureKind};
 use crate::executor::errors::SetupError;
-use crate::executor::{self, Capture, End, Normal, last_words};
+use crate::executor::{self, Capture, ScriptEnd, NormalExit, stderr_summary};
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over; so
 /// many in a row mean that the environment never becomes ready.
-pub(super) async fn ready(
+pub(super) async fn wait_until_healthy(
     environment: &dyn Environment,
     check: &Healthcheck,
     capture: impl Fn() -> Arc<Capture>,
@@ -26,7 +26,7 @@ pub(super) async fn ready(
     let grace = grace.unwrap_or(Duration::MAX);
     let mut failures = 0;
     loop {
-        let Err(why) = once(environment, check, capture()).await? else { return Ok(()) };
+        let Err(why) = check_once(environment, check, capture()).await? else { return Ok(()) };
         let starting = began.elapsed() < grace;
         if !starting {
             failures += 1;
@@ -40,7 +40,7 @@ pub(super) async fn ready(
 }
 
 /// One check: why the environment is not ready, if it is not.
-async fn once(
+async fn check_once(
     environment: &dyn Environment,
     check: &Healthcheck,
     capture: Arc<Capture>,
@@ -48,19 +48,19 @@ async fn once(
     let argv = shell(check.command.clone());
     let command = ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None };
     let limit = seconds(check.timeout_sec);
-    let ran = executor::run(environment, command, limit, capture.clone(), Normal::AnyCode).await;
+    let ran = executor::run_command(environment, command, limit, capture.clone(), NormalExit::AnyCode).await;
     if let Some(left) = ran.left {
         return Err(SetupError::Create(left));
     }
     Ok(match ran.end {
-        End::Exited(exit) if exit.code == 0 => Ok(()),
-        End::Exited(exit) => {
-            let words = last_words(&capture);
+        ScriptEnd::Exited(exit) if exit.code == 0 => Ok(()),
+        ScriptEnd::Exited(exit) => {
+            let words = stderr_summary(&capture);
             let said = if words.is_empty() { "" } else { ": " };
             Err(format!("it ended with code {}{said}{words}", exit.code))
         }
-        End::TimedOut => Err(format!("it was ended after {limit:?}")),
-        End::Failed(failure) if failure.kind == FailureKind::NotStarted => Err(failure.chain()),
-        End::Failed(failure) => return Err(SetupError::Create(failure)),
+        ScriptEnd::TimedOut => Err(format!("it was ended after {limit:?}")),
+        ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => Err(failure.chain()),
+        ScriptEnd::Failed(failure) => return Err(SetupError::Create(failure)),
     })
 }

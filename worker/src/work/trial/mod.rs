@@ -5,15 +5,15 @@
 //! gives its outcome or its own kind of error, which the table of the executor turns into errors of
 //! the record.
 
-mod apart;
+mod separate_verifier;
 mod artifacts;
-mod blame;
+mod full_disk;
 mod collect;
-mod course;
+mod phases;
 mod execute;
 mod failure;
 mod health;
-mod keep;
+mod step_files;
 mod outputs;
 mod preserve;
 mod record;
@@ -37,7 +37,7 @@ use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 
 use crate::executor::ExecutionContext;
-use crate::rate_limit::Pacing;
+use crate::rate_limit::RunRateLimiter;
 
 pub use self::run::run;
 
@@ -55,7 +55,7 @@ pub struct TrialContext {
     /// Which sample it is.
     pub attempt: u32,
     /// How fast this worker goes about the run's work, when that is limited.
-    pub pacing: Option<Arc<Pacing>>,
+    pub pacing: Option<Arc<RunRateLimiter>>,
 }
 
 impl TrialContext {

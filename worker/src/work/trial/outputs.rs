@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use rollout_protocol::limits;
 
-use crate::executor::errors::Stage;
-use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured, RecordFile};
+use crate::executor::errors::ScriptStage;
+use crate::executor::{self, BUILD_LOG, BuildLog, Capture, CapturedStream, RecordFile};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
 /// Where the files of a step go, below the trial's directory: to a directory of its own, with a
 /// slash at the end, when it has a name.
-pub(super) fn prefix(step: Option<&str>) -> String {
+pub(super) fn step_prefix(step: Option<&str>) -> String {
     step.map_or_else(String::new, |name| format!("steps/{name}/"))
 }
 
 /// Collects what scripts print.
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub(super) struct TrialOutputs {
     scratch: PathBuf,
     /// With the directory that each goes to.
-    captures: Vec<(Stage, Cow<'static, str>, Arc<Capture>)>,
-    finished: Vec<(Stage, Cow<'static, str>, [Captured; 2])>,
+    captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
+    finished: Vec<(ScriptStage, Cow<'static, str>, [CapturedStream; 2])>,
     /// The log of an image build.
     pub(super) build: BuildLog,
 }
 
 /// Everything that was captured.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct FinishedOutputs {
     pub(super) files: Vec<RecordFile>,
     pub(super) verifier_stdout: Option<String>,
     pub(super) verifier_stderr: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct Kept {
     pub(super) failures: Vec<(String, Option<Shortage>)>,
 }
 
-impl Outputs {
+impl TrialOutputs {
     pub(super) fn new(scratch: PathBuf) -> Self {
         let build = BuildLog::new(&scratch);
         Self { scratch, captures: Vec::new(), finished: Vec::new(), build }
@@ -49,24 +49,24 @@ impl Outputs {
     }
 
     /// Begins to capture a stage's script, of a step that may have a name.
-    pub(super) fn capture(
+    pub(super) fn start_capture(
         &mut self,
-        stage: Stage,
+        stage: ScriptStage,
         step: Option<&str>,
         redactor: &Redactor,
     ) -> Arc<Capture> {
         let directory = match step {
             None => Cow::Borrowed(stage.directory()),
-            Some(_) => Cow::Owned(prefix(step) + stage.directory()),
+            Some(_) => Cow::Owned(step_prefix(step) + stage.directory()),
         };
-        let capture = capture(&self.scratch.join(&*directory), redactor);
+        let capture = capture_in(&self.scratch.join(&*directory), redactor);
         self.captures.push((stage, directory, capture.clone()));
         capture
     }
 
     /// Captures a command whose output is of no interest but for its last words.
-    pub(super) fn aside(&self, redactor: &Redactor) -> Arc<Capture> {
-        capture(&self.scratch.join("aside"), redactor)
+    pub(super) fn unrecorded_capture(&self, redactor: &Redactor) -> Arc<Capture> {
+        capture_in(&self.scratch.join("aside"), redactor)
     }
 
     /// The output that is being captured.
@@ -75,32 +75,32 @@ impl Outputs {
     }
 
     /// The files of everything that was captured; scripts that still run are cut off.
-    pub(super) fn finish(&mut self) -> Kept {
-        let mut kept = Kept::default();
+    pub(super) fn finish(&mut self) -> FinishedOutputs {
+        let mut kept = FinishedOutputs::default();
         for (stage, directory, capture) in self.captures.drain(..) {
             match capture.finish() {
                 Ok(captured) => self.finished.push((stage, directory, captured)),
                 Err(error) => {
                     let why = format!("output of {directory} is lost: {error}");
-                    kept.failures.push((why, Shortage::of(&error)));
+                    kept.failures.push((why, Shortage::from_io_error(&error)));
                 }
             }
         }
         for (stage, directory, [stdout, stderr]) in &self.finished {
-            if *stage == Stage::Verify {
-                kept.verifier_stdout = executor::tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
-                kept.verifier_stderr = executor::tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
+            if *stage == ScriptStage::Verify {
+                kept.verifier_stdout = executor::read_tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
+                kept.verifier_stderr = executor::read_tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
             }
             let streams = [stdout.clone(), stderr.clone()];
             kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));
         }
-        let built = self.build.kept();
+        let built = self.build.finished_file();
         let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
         kept.files.extend(built.map(log));
         kept
     }
 }
 
-fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
+fn capture_in(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
     Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
 }

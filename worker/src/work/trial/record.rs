@@ -5,24 +5,24 @@ use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
-use super::run::{Run, is_of_trial};
-use super::score::Score;
+use super::run::{TrialRun, is_trial_error};
+use super::score::VerifierScore;
 use super::step::StepRun;
 use crate::executor::{FileRole, Finished, RecordFile, errors};
 
-impl Run<'_> {
+impl TrialRun<'_> {
     /// What the execution came to so far.
     pub(super) fn verdict(&self, cost: f64) -> Verdict {
         let outcome = if self.score.is_some() {
             ItemOutcome::Completed
         } else if self.ctx.settings.verifier.disable
-            && !self.attempt.first.as_ref().is_some_and(is_of_trial)
+            && !self.attempt.first.as_ref().is_some_and(is_trial_error)
         {
             ItemOutcome::Unverified
         } else {
             ItemOutcome::Failed
         };
-        let Score { reward, rewards } = self.score.clone().unwrap_or_default();
+        let VerifierScore { reward, rewards } = self.score.clone().unwrap_or_default();
         let unverified_steps = match outcome {
             ItemOutcome::Completed => self.unverified_steps(),
             ItemOutcome::Failed | ItemOutcome::Cancelled | ItemOutcome::Unverified => Vec::new(),
@@ -46,7 +46,7 @@ impl Run<'_> {
         }
         let (durations, timestamps) = self.attempt.timing.finish();
         let sites = [Some(&self.attempt.environment), self.apart.as_deref()];
-        let cost = self.spent + sites.map(|site| self.cost_of(site)).iter().sum::<f64>();
+        let cost = self.spent + sites.map(|site| self.environment_cost(site)).iter().sum::<f64>();
         let mut verdict = self.verdict(cost);
         if stopped.is_some() {
             verdict = Verdict {

@@ -6,22 +6,22 @@ use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::spec::task::TaskFormat;
 
 use super::failure::RewardError;
-use super::score::Score;
+use super::score::VerifierScore;
 use crate::archive::{ArchivePath, CapturedFile};
 use crate::secrets::Redactor;
 use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
 
 /// Where a verifier's numbers are looked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct RewardFiles<'a> {
     /// Files below the verifier's logs; the first that is there counts.
     pub(super) files: &'static [&'static str],
     key: Option<&'a str>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RewardFiles<'a> {
     /// Both files, whatever the format: which one counts where both are there is the format's.
-    pub(super) fn of(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
+    pub(super) fn for_format(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
         let files: &[&str] = match format {
             TaskFormat::Rollout => &[REWARD_FILE, KEYED_FILE],
             TaskFormat::Harbor => &[KEYED_FILE, REWARD_FILE],
@@ -35,28 +35,28 @@ impl<'a> Wanted<'a> {
             let path = ArchivePath::clean(format!("verifier/{name}").as_bytes());
             path.expect("a short path").expect("not the root")
         };
-        self.files.iter().map(|name| (path(name), most(name))).collect()
+        self.files.iter().map(|name| (path(name), max_reward_bytes(name))).collect()
     }
 }
 
-fn most(name: &str) -> u64 {
+fn max_reward_bytes(name: &str) -> u64 {
     if name == KEYED_FILE { limits::REWARD_JSON_BYTES } else { limits::REWARD_FILE_BYTES }
 }
 
 /// What captured reward files mean; `why` one could not be read.
-pub(super) fn judge(
-    wanted: &Wanted<'_>,
+pub(super) fn score_from_files(
+    wanted: &RewardFiles<'_>,
     captured: Vec<CapturedFile>,
     redactor: &Redactor,
     why: &str,
-) -> Result<Score, RewardError> {
+) -> Result<VerifierScore, RewardError> {
     for (captured, file) in captured.into_iter().zip(wanted.files) {
         let invalid = |why: String| Err(RewardError::Invalid { file, why });
-        let too_large = || invalid(format!("it has more than {} bytes", most(file)));
+        let too_large = || invalid(format!("it has more than {} bytes", max_reward_bytes(file)));
         return match captured {
             CapturedFile::Missing => continue,
-            CapturedFile::Found(bytes) if bytes.len() as u64 > most(file) => too_large(),
-            CapturedFile::Found(bytes) => read(wanted, file, &bytes, redactor).or_else(invalid),
+            CapturedFile::Found(bytes) if bytes.len() as u64 > max_reward_bytes(file) => too_large(),
+            CapturedFile::Found(bytes) => parse_score(wanted, file, &bytes, redactor).or_else(invalid),
             CapturedFile::NotRegular | CapturedFile::HardLink => {
                 invalid("it is not a regular file".to_owned())
             }
@@ -67,15 +67,15 @@ pub(super) fn judge(
     Err(RewardError::Missing { files: wanted.files, exit: None })
 }
 
-fn read(
-    wanted: &Wanted<'_>,
+fn parse_score(
+    wanted: &RewardFiles<'_>,
     file: &str,
     bytes: &Bytes,
     redactor: &Redactor,
-) -> Result<Score, String> {
+) -> Result<VerifierScore, String> {
     if file == KEYED_FILE {
-        keyed_reward::parse(bytes, redactor).map(|numbers| Score::keyed(numbers, wanted.key))
+        keyed_reward::parse(bytes, redactor).map(|numbers| VerifierScore::keyed(numbers, wanted.key))
     } else {
-        reward::parse(bytes, redactor).map(Score::plain).map_err(|error| error.to_string())
+        reward::parse(bytes, redactor).map(VerifierScore::plain).map_err(|error| error.to_string())
     }
 }

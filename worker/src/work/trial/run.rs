@@ -6,46 +6,46 @@ use rollout_protocol::record::{EnvironmentRecord, TrialRecord};
 use tokio::sync::SemaphorePermit;
 
 use super::artifacts::Artifacts;
-use super::collect::{self, Collected, What};
-use super::outputs::Outputs;
-use super::rewards::Wanted;
-use super::score::Score;
+use super::collect::{self, CollectedLogs, LogScope};
+use super::outputs::TrialOutputs;
+use super::rewards::RewardFiles;
+use super::score::VerifierScore;
 use super::step::StepRun;
 use super::{TrialContext, preserve, setup};
 use crate::agents::AgentPlan;
 use crate::environment::Failure;
 use crate::executor::{
-    self, Attempt, CleanArchive, Finished, Halt, ManagedEnvironment, Recipe, RecordFile, TaskPart,
-    TrialServices, errors, stopped,
+    self, AttemptState, CleanArchive, Finished, PhaseInterrupt, ManagedEnvironment, WorkRecipe, RecordFile, TaskPart,
+    ExecutionServices, errors, wait_for_stop,
 };
 use crate::verifier::LOGS;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
-pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished<TrialRecord> {
-    let plan = match setup::plan(&ctx) {
+pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<TrialRecord> {
+    let plan = match setup::agent_plan(&ctx) {
         Ok(plan) => plan,
         // It concerns neither an environment nor a service nor a disk.
         Err(error) => {
-            let mut run = Run::new(&ctx, services, AgentPlan::default());
-            run.attempt.fail(error);
+            let mut run = TrialRun::new(&ctx, services, AgentPlan::default());
+            run.attempt.record_error(error);
             return run.into_finished(None);
         }
     };
     let kind = ctx.settings.environment.provider.kind();
-    let recipe = || Run::new(&ctx, services, plan.clone());
+    let recipe = || TrialRun::new(&ctx, services, plan.clone());
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
 /// One execution under way.
-pub(super) struct Run<'a> {
+pub(super) struct TrialRun<'a> {
     pub(super) ctx: &'a TrialContext,
-    pub(super) services: &'a TrialServices,
+    pub(super) services: &'a ExecutionServices,
     /// The state of the attempt; its environment is the agent's.
-    pub(super) attempt: Attempt,
+    pub(super) attempt: AttemptState,
     /// The agent's part of the first step.
     plan: AgentPlan,
-    pub(super) outputs: Outputs,
+    pub(super) outputs: TrialOutputs,
     /// The logs of the trial.
     pub(super) logs: Option<CleanArchive>,
     /// Those of the verifier's own environment.
@@ -54,7 +54,7 @@ pub(super) struct Run<'a> {
     pub(super) step_logs: Vec<RecordFile>,
     pub(super) artifacts: Artifacts,
     /// What verification came to.
-    pub(super) score: Option<Score>,
+    pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
     pub(super) steps: Vec<StepRun>,
     /// An error of the agent after which the task was verified all the same.
@@ -72,14 +72,14 @@ pub(super) struct Run<'a> {
     pub(super) test_exit: i32,
 }
 
-impl<'a> Run<'a> {
-    fn new(ctx: &'a TrialContext, services: &'a TrialServices, plan: AgentPlan) -> Self {
+impl<'a> TrialRun<'a> {
+    fn new(ctx: &'a TrialContext, services: &'a ExecutionServices, plan: AgentPlan) -> Self {
         Self {
             ctx,
             services,
-            attempt: Attempt::new(&ctx.execution),
+            attempt: AttemptState::new(&ctx.execution),
             plan,
-            outputs: Outputs::new(ctx.execution.scratch.clone()),
+            outputs: TrialOutputs::new(ctx.execution.scratch.clone()),
             logs: None,
             apart_logs: None,
             step_logs: Vec::new(),
@@ -97,36 +97,36 @@ impl<'a> Run<'a> {
     }
 
     /// Waits until an environment may be begun.
-    pub(super) async fn may_start(&self) -> Result<(), Halt> {
+    pub(super) async fn wait_for_start(&self) -> Result<(), PhaseInterrupt> {
         let Some(pacing) = &self.ctx.pacing else { return Ok(()) };
         tokio::select! {
             biased;
-            () = stopped(self.ctx.execution.stop.clone()) => Err(Halt::Drained),
-            () = pacing.start() => Ok(()),
+            () = wait_for_stop(self.ctx.execution.stop.clone()) => Err(PhaseInterrupt::Drained),
+            () = pacing.wait_for_start() => Ok(()),
         }
     }
 
     /// Waits until one more agent may execute, if there is anything to execute.
-    pub(super) async fn turn(&self, executes: bool) -> Result<Option<SemaphorePermit<'a>>, Halt> {
+    pub(super) async fn acquire_agent(&self, executes: bool) -> Result<Option<SemaphorePermit<'a>>, PhaseInterrupt> {
         let Some(pacing) = self.ctx.pacing.as_deref().filter(|_| executes) else { return Ok(None) };
         tokio::select! {
             biased;
-            () = stopped(self.ctx.execution.stop.clone()) => Err(Halt::Drained),
-            turn = pacing.agent() => Ok(turn),
+            () = wait_for_stop(self.ctx.execution.stop.clone()) => Err(PhaseInterrupt::Drained),
+            turn = pacing.acquire_agent() => Ok(turn),
         }
     }
 
-    async fn read_outputs(&mut self) -> Result<Collected, Failure> {
+    async fn read_outputs(&mut self) -> Result<CollectedLogs, Failure> {
         if self.attempt.environment.tainted {
             self.attempt.environment.stop().await?;
         }
         let apart = self.apart_logs.is_some() || !self.step_logs.is_empty();
-        let what = if apart { What::WithoutVerifier } else { What::All };
-        let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
+        let what = if apart { LogScope::WithoutVerifier } else { LogScope::All };
+        let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = self.verified.then_some(&wanted);
         let file = self.outputs.scratch().join("logs.tar");
         Ok(collect::collect(
-            self.attempt.environment.present(),
+            self.attempt.environment.expect_running(),
             what,
             file,
             &self.attempt.redactor,
@@ -135,12 +135,12 @@ impl<'a> Run<'a> {
         .await)
     }
 
-    async fn take(&mut self, collected: Collected) {
+    async fn apply_collected(&mut self, collected: CollectedLogs) {
         match collected.score {
             Some(Ok(score)) => self.score = Some(score),
             Some(Err(error)) => {
-                let error = self.no_reward(error);
-                self.attempt.fail(error);
+                let error = self.reward_error(error);
+                self.attempt.record_error(error);
             }
             None => {}
         }
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
         failures.extend(collected.failure);
         self.logs = match (collected.logs, self.apart_logs.take()) {
             (Some(logs), Some(apart)) => {
-                let (logs, failure) = logs.and(apart, LOGS).await;
+                let (logs, failure) = logs.join(apart, LOGS).await;
                 failures.extend(failure);
                 Some(logs)
             }
@@ -168,36 +168,36 @@ impl<'a> Run<'a> {
                 self.attempt.later.push(survived);
             }
             _ => {
-                self.attempt.fail_before_all(survived);
+                self.attempt.record_first_error(survived);
             }
         }
     }
 
     /// The cost of an environment so far.
-    pub(super) fn cost_of(&self, environment: Option<&ManagedEnvironment>) -> f64 {
+    pub(super) fn environment_cost(&self, environment: Option<&ManagedEnvironment>) -> f64 {
         let rates = &self.ctx.settings.environment.rates;
         environment.map_or(0.0, |environment| environment.cost(rates))
     }
 }
 
-impl Recipe for Run<'_> {
+impl WorkRecipe for TrialRun<'_> {
     type Record = TrialRecord;
 
-    fn attempt(&mut self) -> &mut Attempt {
+    fn attempt(&mut self) -> &mut AttemptState {
         &mut self.attempt
     }
 
-    async fn phases(&mut self) -> Result<(), Halt> {
+    async fn phases(&mut self) -> Result<(), PhaseInterrupt> {
         let plan = std::mem::take(&mut self.plan);
-        self.phases_of_task(plan).await
+        self.run_task_phases(plan).await
     }
 
     async fn collect(&mut self) {
         match self.read_outputs().await {
-            Ok(collected) => self.take(collected).await,
+            Ok(collected) => self.apply_collected(collected).await,
             Err(failure) => {
                 let why = format!("/logs: processes may still write: {}", failure.chain());
-                self.attempt.not_collected(&why);
+                self.attempt.record_not_collected(&why);
             }
         }
     }
@@ -207,8 +207,8 @@ impl Recipe for Run<'_> {
         self.blame_disk().await;
     }
 
-    fn in_phase(&mut self, error: TrialError) -> TrialError {
-        self.placed(error)
+    fn with_phase(&mut self, error: TrialError) -> TrialError {
+        self.with_error_phase(error)
     }
 
     fn second_environment(&mut self) -> Option<&mut ManagedEnvironment> {
@@ -227,6 +227,6 @@ impl Recipe for Run<'_> {
 }
 
 /// Whether an error is of the trial itself, not of the end of its environment.
-pub(super) fn is_of_trial(error: &TrialError) -> bool {
+pub(super) fn is_trial_error(error: &TrialError) -> bool {
     error.kind != ErrorType::EnvironmentTeardownFailed
 }

@@ -9,14 +9,14 @@ use crate::verifier::keyed_reward;
 
 /// A verifier's numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Score {
+pub(super) struct VerifierScore {
     /// The one that is the reward.
     pub(super) reward: Option<f64>,
     /// All by their names, unless there is just one without a name.
     pub(super) rewards: Rewards,
 }
 
-impl Score {
+impl VerifierScore {
     /// One number without a name.
     pub(super) const fn plain(reward: f64) -> Self {
         Self { reward: Some(reward), rewards: Rewards::new() }
@@ -45,7 +45,7 @@ impl Score {
     ///
     /// As Harbor does it, the mean is over the steps that were verified, and of a task that ended
     /// early the final step is the last one that ran.
-    pub(super) fn of_steps<'a>(
+    pub(super) fn from_steps<'a>(
         mut scores: impl DoubleEndedIterator<Item = Option<&'a Self>>,
         strategy: StepStrategy,
         key: Option<&str>,
@@ -77,41 +77,41 @@ impl Score {
 mod tests {
     use super::*;
 
-    fn score(pairs: &[(&str, f64)]) -> Score {
-        Score::keyed(pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(), None)
+    fn score(pairs: &[(&str, f64)]) -> VerifierScore {
+        VerifierScore::keyed(pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(), None)
     }
 
-    fn of(scores: &[Option<Score>], strategy: StepStrategy) -> Option<Score> {
-        Score::of_steps(scores.iter().map(Option::as_ref), strategy, None)
+    fn score_of(scores: &[Option<VerifierScore>], strategy: StepStrategy) -> Option<VerifierScore> {
+        VerifierScore::from_steps(scores.iter().map(Option::as_ref), strategy, None)
     }
 
     #[test]
     fn the_mean_is_over_the_verified_steps_key_by_key() {
         use StepStrategy::Mean;
-        let (half, one) = (Some(Score::plain(0.5)), Some(Score::plain(1.0)));
-        assert_eq!(of(&[half, one.clone(), None], Mean), Some(Score::plain(0.75)));
-        assert_eq!(of(&[None], Mean), None);
+        let (half, one) = (Some(VerifierScore::plain(0.5)), Some(VerifierScore::plain(1.0)));
+        assert_eq!(score_of(&[half, one.clone(), None], Mean), Some(VerifierScore::plain(0.75)));
+        assert_eq!(score_of(&[None], Mean), None);
         let keyed = Some(score(&[("reward", 1.0), ("speed", 0.5)]));
-        let mixed = of(&[keyed, one, None], Mean);
+        let mixed = score_of(&[keyed, one, None], Mean);
         assert_eq!(mixed, Some(score(&[("reward", 1.0), ("speed", 0.25)])));
     }
 
     #[test]
     fn the_final_step_is_the_last_that_ran() {
         use StepStrategy::Final;
-        let (low, keyed) = (Some(Score::plain(0.25)), Some(score(&[("a", 1.0)])));
-        assert_eq!(of(&[keyed.clone(), low.clone()], Final), low);
-        assert_eq!(of(&[low, keyed.clone()], Final), keyed);
-        assert_eq!(of(&[keyed, None], Final), None);
+        let (low, keyed) = (Some(VerifierScore::plain(0.25)), Some(score(&[("a", 1.0)])));
+        assert_eq!(score_of(&[keyed.clone(), low.clone()], Final), low);
+        assert_eq!(score_of(&[low, keyed.clone()], Final), keyed);
+        assert_eq!(score_of(&[keyed, None], Final), None);
     }
 
     #[test]
     fn a_number_that_is_missing_reaches_nothing() {
         let least = |key: &str, least| BTreeMap::from([(key.to_owned(), least)]);
-        assert!(Score::plain(0.5).reaches(&least("reward", 0.5)));
-        assert!(!Score::plain(0.4).reaches(&least("reward", 0.5)));
-        assert!(!Score::plain(1.0).reaches(&least("quality", 0.0)));
+        assert!(VerifierScore::plain(0.5).reaches(&least("reward", 0.5)));
+        assert!(!VerifierScore::plain(0.4).reaches(&least("reward", 0.5)));
+        assert!(!VerifierScore::plain(1.0).reaches(&least("quality", 0.0)));
         assert!(score(&[("quality", 1.0)]).reaches(&least("quality", 0.5)));
-        assert!(Score::plain(0.0).reaches(&BTreeMap::new()));
+        assert!(VerifierScore::plain(0.0).reaches(&BTreeMap::new()));
     }
 }

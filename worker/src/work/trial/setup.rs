@@ -16,10 +16,10 @@ use crate::environment::{
     ComposeFile, CreateRequest, Failure, Image, ImageSource, Provider, EnvironmentPurpose, Upload,
 };
 use crate::executor::errors::SetupError;
-use crate::executor::{Sidecar, TaskFiles, TaskPart, TrialServices};
+use crate::executor::{Sidecar, TaskFiles, TaskPart, ExecutionServices};
 
 /// What an agent does with the first step; or why the trial is settled without any environment.
-pub(super) fn plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
+pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
     let of_agent = task.script_fault.as_ref().filter(|_| scripts);
@@ -27,7 +27,7 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
         return Err(fault.clone());
     }
     for step in &task.steps {
-        if step.files.tests.is_none() && !settings.verifier.disable && !has_tests(step) {
+        if step.files.tests.is_none() && !settings.verifier.disable && !has_tests_in_image(step) {
             let of =
                 step.name.as_ref().map_or_else(String::new, |name| format!(" in step `{name}`"));
             let why = format!("the task has no tests/test.sh{of} to verify with");
@@ -45,12 +45,12 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
 }
 
 /// Whether the tests of a step are in the image of its verifier's own environment.
-pub(super) const fn has_tests(step: &StepSpec) -> bool {
+pub(super) const fn has_tests_in_image(step: &StepSpec) -> bool {
     step.verifier.environment.is_some() && step.files.tests.is_none()
 }
 
 /// Everything that an environment is created from.
-pub(super) struct Prepared {
+pub(super) struct PreparedEnvironment {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) request: CreateRequest,
     /// The services beside it.
@@ -92,9 +92,9 @@ pub(super) async fn sidecars(
 }
 
 /// Puts together what an environment is created with.
-pub(super) fn request(
+pub(super) fn create_request(
     ctx: &TrialContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
     environment: &TaskEnvironment,
     purpose: EnvironmentPurpose,
     (source, image): (ImageSource, Image),
@@ -104,7 +104,7 @@ pub(super) fn request(
         image,
         source,
         resources: environment.resources,
-        env: variables::container(&services.variables, environment),
+        env: variables::environment_env(&services.variables, environment),
         workdir: environment.workdir.clone(),
         network: environment.network.clone(),
         compose: None,
@@ -116,7 +116,7 @@ pub(super) fn request(
 }
 
 /// Directories for what scripts leave, open to every user.
-pub(super) fn directories(ctx: &TrialContext) -> Vec<Upload> {
+pub(super) fn output_directories(ctx: &TrialContext) -> Vec<Upload> {
     let mut paths = vec!["/logs", "/logs/agent", crate::verifier::VERIFIER_LOGS];
     if ctx.task.format == TaskFormat::Harbor {
         paths.push(ARTIFACTS_DIR);
@@ -127,12 +127,12 @@ pub(super) fn directories(ctx: &TrialContext) -> Vec<Upload> {
 /// Everything that is in the agent's environment before anything runs.
 pub(super) async fn uploads(
     ctx: &TrialContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
     plan: &AgentPlan,
     parts: &mut Vec<TaskPart>,
 ) -> Result<Vec<Upload>, SetupError> {
-    let mut uploads = directories(ctx);
-    instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
+    let mut uploads = output_directories(ctx);
+    add_instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
     uploads.extend(plan.scripts.iter().cloned());
     let servers = &ctx.task.mcp_servers;
     if agents::takes_tools(&ctx.agent) && !servers.is_empty() {
@@ -140,12 +140,12 @@ pub(super) async fn uploads(
         let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
         uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
     }
-    solution(ctx, &services.files, plan, &mut uploads, parts).await?;
+    add_solution(ctx, &services.files, plan, &mut uploads, parts).await?;
     Ok(uploads)
 }
 
 /// Adds a step's instruction.
-pub(super) async fn instruction(
+pub(super) async fn add_instruction(
     ctx: &TrialContext,
     files: &TaskFiles,
     step: &StepSpec,
@@ -161,7 +161,7 @@ pub(super) async fn instruction(
 }
 
 /// Adds the solution, for whoever runs it.
-pub(super) async fn solution(
+pub(super) async fn add_solution(
     ctx: &TrialContext,
     files: &TaskFiles,
     plan: &AgentPlan,
@@ -183,7 +183,7 @@ pub(super) async fn solution(
 /// The provider that the job wants.
 pub(super) fn provider(
     ctx: &TrialContext,
-    services: &TrialServices,
+    services: &ExecutionServices,
 ) -> Result<Arc<dyn Provider>, SetupError> {
     services.provider(ctx.settings.environment.provider.kind(), ctx.execution.labels.run)
 }

@@ -8,22 +8,22 @@ use rollout_protocol::record::StepRecord;
 use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
-use super::artifacts::{self, Taken};
-use super::collect::{self, What};
-use super::execute::{self, Unwell};
+use super::artifacts::{self, CollectedArtifacts};
+use super::collect::{self, LogScope};
+use super::execute::{self, ScriptFailure};
 use super::failure::RewardError;
-use super::rewards::Wanted;
-use super::run::Run;
-use super::score::Score;
+use super::rewards::RewardFiles;
+use super::run::TrialRun;
+use super::score::VerifierScore;
 use super::{variables, verify};
-use crate::executor::errors::{self, ScriptError, Stage};
-use crate::executor::{self, CleanArchive, FileRole, Halt, RecordFile};
+use crate::executor::errors::{self, ScriptError, ScriptStage};
+use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
 pub(super) struct StepRun {
     pub(super) name: String,
-    pub(super) score: Option<Score>,
+    pub(super) score: Option<VerifierScore>,
     pub(super) error: Option<TrialError>,
     /// When the agent ran, and when it was verified.
     pub(super) times: [Option<(Timestamp, Option<Timestamp>)>; 2],
@@ -32,7 +32,7 @@ pub(super) struct StepRun {
 impl StepRun {
     /// As it stands in the record.
     pub(super) fn into_record(self) -> StepRecord {
-        let Score { reward, rewards } = self.score.unwrap_or_default();
+        let VerifierScore { reward, rewards } = self.score.unwrap_or_default();
         let [agent, verifier] = self.times;
         let began = |times: Option<(Timestamp, Option<Timestamp>)>| times.map(|(began, _)| began);
         let ended = |times: Option<(Timestamp, Option<Timestamp>)>| times.and_then(|(_, end)| end);
@@ -50,28 +50,28 @@ impl StepRun {
     }
 }
 
-impl Run<'_> {
+impl TrialRun<'_> {
     /// Runs a step; whether those after it are to be run.
-    pub(super) async fn step(
+    pub(super) async fn run_step(
         &mut self,
         index: usize,
         step: &StepSpec,
         execute: Option<Vec<String>>,
-    ) -> Result<bool, Halt> {
+    ) -> Result<bool, PhaseInterrupt> {
         if let Some(name) = &step.name {
             self.attempt.timing.begin_step();
             let (name, times) = (name.clone(), [None; 2]);
             self.steps.push(StepRun { name, score: None, error: None, times });
-            Box::pin(self.prepare(index, step)).await?;
+            Box::pin(self.prepare_step(index, step)).await?;
         }
         let ctx = self.ctx;
-        let error = self.agent(step, execute).await?;
+        let error = self.run_agent(step, execute).await?;
         let last = index + 1 == ctx.task.steps.len();
-        let mut taken = Ok(Taken::default());
-        if artifacts::any(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {
-            taken = Box::pin(self.keep(step, last)).await;
+        let mut taken = Ok(CollectedArtifacts::default());
+        if artifacts::has_artifacts(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {
+            taken = Box::pin(self.collect_artifacts(step, last)).await;
             if step.verifier.environment.is_none() {
-                self.artifacts.forget_made().await;
+                self.artifacts.remove_unmasked().await;
             }
         }
         if let Some(error) = error {
@@ -79,51 +79,51 @@ impl Run<'_> {
                 self.attempt.later.extend(taken.err());
                 return Err(error.into());
             }
-            self.survive(error);
+            self.record_survived_error(error);
         }
         let taken = taken?;
         if ctx.settings.verifier.disable {
             return Ok(true);
         }
-        self.attempt.go_on()?;
+        self.attempt.end_phase()?;
         self.attempt.enter(Phase::Verification);
         let score = match step.verifier.environment.as_deref() {
             Some(own) => {
-                let verified = Box::pin(self.verify_apart(step, own, taken, last)).await;
-                self.artifacts.forget_made().await;
+                let verified = Box::pin(self.verify_separately(step, own, taken, last)).await;
+                self.artifacts.remove_unmasked().await;
                 Some(verified?)
             }
             None if step.name.is_some() => Some(Box::pin(self.verify_step(step)).await?),
             // The reward comes with the logs.
             None => {
-                self.verify(step).await?;
+                self.run_tests(step).await?;
                 self.verified = true;
                 None
             }
         };
-        Ok(self.scored(step, score))
+        Ok(self.record_score(step, score))
     }
 
     /// Runs the agent. An error of its own, after which its environment can still be used, is given
     /// back; every process of it is gone then.
-    async fn agent(
+    async fn run_agent(
         &mut self,
         step: &StepSpec,
         execute: Option<Vec<String>>,
-    ) -> Result<Option<TrialError>, Halt> {
-        self.attempt.go_on()?;
-        let turn = self.turn(execute.is_some()).await?;
+    ) -> Result<Option<TrialError>, PhaseInterrupt> {
+        self.attempt.end_phase()?;
+        let turn = self.acquire_agent(execute.is_some()).await?;
         self.attempt.enter(Phase::AgentExecution);
         let limit = self.ctx.agent.limits.execute(step.agent.timeout_sec);
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
-        self.reach(step.agent.network.as_ref(), Stage::Execute).await?;
-        let capture = self.capture(Stage::Execute, step);
+        self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
+        let capture = self.start_capture(ScriptStage::Execute, step);
         let ended =
-            execute::agent_script(self.attempt.environment.present(), script, capture).await;
+            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture).await;
         drop(turn);
         self.attempt.timing.leave();
-        match self.judge(Stage::Execute, ended) {
+        match self.script_result(ScriptStage::Execute, ended) {
             Ok(_) => Ok(None),
             // Nothing can be verified in an environment that its storage limit has ended.
             Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
@@ -136,58 +136,58 @@ impl Run<'_> {
 
     /// Lets the agent's environment reach what a phase may, which is what the environment may
     /// unless the phase says otherwise.
-    pub(super) async fn reach(
+    pub(super) async fn set_network(
         &mut self,
         phase: Option<&NetworkPolicy>,
-        stage: Stage,
+        stage: ScriptStage,
     ) -> Result<(), TrialError> {
         let policy = phase.unwrap_or(&self.ctx.task.environment.network);
-        let reached = self.attempt.environment.reach(policy).await;
+        let reached = self.attempt.environment.set_network(policy).await;
         reached.map_err(|failure| {
             ScriptError::Network(failure).into_error(stage, &self.attempt.redactor)
         })
     }
 
     /// Runs the tests in the agent's environment.
-    async fn verify(&mut self, step: &StepSpec) -> Result<(), TrialError> {
+    async fn run_tests(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         if self.ctx.settings.verifier.kill_agent_processes
-            && let Some(failure) = executor::kill(self.attempt.environment.present()).await
+            && let Some(failure) = executor::kill_processes(self.attempt.environment.expect_running()).await
         {
-            let left = Unwell::from(ScriptError::Left(failure));
-            return self.judge(Stage::Verify, Err(left)).map(drop);
+            let left = ScriptFailure::from(ScriptError::Left(failure));
+            return self.script_result(ScriptStage::Verify, Err(left)).map(drop);
         }
-        self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
-        let capture = self.capture(Stage::Verify, step);
-        let mut env = variables::verifier(self.ctx, &self.services.variables, step);
+        self.set_network(step.verifier.network.as_ref(), ScriptStage::Verify).await?;
+        let capture = self.start_capture(ScriptStage::Verify, step);
+        let mut env = variables::verifier_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
-        let place = (self.attempt.environment.present(), step);
+        let place = (self.attempt.environment.expect_running(), step);
         let files = &self.services.files;
-        let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;
-        self.test_exit = self.judge(Stage::Verify, ended)?.code;
+        let ended = verify::run_tests(self.ctx, files, place, Vec::new(), env, capture).await;
+        self.test_exit = self.script_result(ScriptStage::Verify, ended)?.code;
         Ok(())
     }
 
     /// Runs the tests of one of several steps in the agent's environment.
-    async fn verify_step(&mut self, step: &StepSpec) -> Result<Score, Halt> {
-        let verified = self.verify(step).await;
-        self.verifier_logs(verified).await.map_err(Halt::Failed)
+    async fn verify_step(&mut self, step: &StepSpec) -> Result<VerifierScore, PhaseInterrupt> {
+        let verified = self.run_tests(step).await;
+        self.collect_verifier_logs(verified).await.map_err(PhaseInterrupt::Failed)
     }
 
     /// Collects what the tests left where they ran, and their numbers if they ended well.
-    pub(super) async fn verifier_logs(
+    pub(super) async fn collect_verifier_logs(
         &mut self,
         verified: Result<(), TrialError>,
-    ) -> Result<Score, TrialError> {
-        let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
+    ) -> Result<VerifierScore, TrialError> {
+        let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = verified.is_ok().then_some(&wanted);
         let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
         let site = self.apart.as_deref().unwrap_or(&self.attempt.environment);
-        let (environment, redactor) = (site.present(), &self.attempt.redactor);
+        let (environment, redactor) = (site.expect_running(), &self.attempt.redactor);
         if site.tainted {
             // Whoever is left could still write: the logs are not worth a risk.
-            return verified.map(|()| Score::default());
+            return verified.map(|()| VerifierScore::default());
         }
-        let collected = collect::collect(environment, What::Verifier, file, redactor, wanted).await;
+        let collected = collect::collect(environment, LogScope::Verifier, file, redactor, wanted).await;
         if let Some((why, shortage)) = collected.failure {
             self.attempt.later.push(errors::output_lost(&why, shortage, redactor));
         }
@@ -196,7 +196,7 @@ impl Run<'_> {
         }
         verified?;
         let score = collected.score.expect("it was asked for");
-        score.map_err(|error| self.no_reward(error))
+        score.map_err(|error| self.reward_error(error))
     }
 
     fn keep_logs(&mut self, logs: CleanArchive) {
@@ -210,7 +210,7 @@ impl Run<'_> {
     }
 
     /// Why there is no reward.
-    pub(super) fn no_reward(&self, error: RewardError) -> TrialError {
+    pub(super) fn reward_error(&self, error: RewardError) -> TrialError {
         let exit = Some(self.test_exit).filter(|code| *code != 0);
         let error = match error {
             RewardError::Missing { files, .. } => RewardError::Missing { files, exit },
@@ -220,7 +220,7 @@ impl Run<'_> {
     }
 
     /// Keeps what a step came to; whether those after it are to be run.
-    fn scored(&mut self, step: &StepSpec, score: Option<Score>) -> bool {
+    fn record_score(&mut self, step: &StepSpec, score: Option<VerifierScore>) -> bool {
         let Some(run) = self.steps.last_mut() else {
             self.score = score;
             return true;
@@ -231,7 +231,7 @@ impl Run<'_> {
     }
 
     /// An error of the agent after which the task is verified all the same.
-    fn survive(&mut self, error: TrialError) {
+    fn record_survived_error(&mut self, error: TrialError) {
         if let Some(run) = self.steps.last_mut() {
             run.error = Some(error.clone());
         }
@@ -243,11 +243,11 @@ impl Run<'_> {
 
     /// Closes a step with a name. Where the format goes on after errors, one that is not ours ends
     /// the steps, and those that were verified count.
-    pub(super) fn step_ended(
+    pub(super) fn finish_step(
         &mut self,
         step: &StepSpec,
-        ended: Result<bool, Halt>,
-    ) -> Result<bool, Halt> {
+        ended: Result<bool, PhaseInterrupt>,
+    ) -> Result<bool, PhaseInterrupt> {
         if step.name.is_none() {
             return ended;
         }
@@ -255,7 +255,7 @@ impl Run<'_> {
         let times =
             [Phase::AgentExecution, Phase::Verification].map(|p| self.attempt.timing.latest(p));
         let error = match &ended {
-            Err(Halt::Failed(error)) => Some(self.placed(error.clone())),
+            Err(PhaseInterrupt::Failed(error)) => Some(self.with_error_phase(error.clone())),
             _ => None,
         };
         let run = self.steps.last_mut().expect("it has begun");
@@ -266,7 +266,7 @@ impl Run<'_> {
         if !counts || error.class == ErrorClass::Infrastructure {
             return Err(error.into());
         }
-        self.attempt.fail(error);
+        self.attempt.record_error(error);
         Ok(false)
     }
 
@@ -277,11 +277,11 @@ impl Run<'_> {
     }
 
     /// What all steps with names came to together.
-    pub(super) fn steps_scored(&mut self) {
+    pub(super) fn score_steps(&mut self) {
         let (task, key) = (&self.ctx.task, self.ctx.settings.verifier.reward_key.as_deref());
         if !self.steps.is_empty() {
             let scores = self.steps.iter().map(|step| step.score.as_ref());
-            self.score = Score::of_steps(scores, task.strategy, key);
+            self.score = VerifierScore::from_steps(scores, task.strategy, key);
         }
     }
 }

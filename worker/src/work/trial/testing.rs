@@ -24,14 +24,14 @@ use super::TrialContext;
 use crate::archive::{FilterDecision, ArchiveLimits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
-use crate::executor::{ExecutionContext, Finished, OwnSlot, PhaseSink, TaskFiles, TrialServices};
-use crate::rate_limit::Pacing;
+use crate::executor::{ExecutionContext, Finished, DedicatedSlot, PhaseSink, TaskFiles, ExecutionServices};
+use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
 
 /// One trial and the world it runs in. Its parts may be changed before it runs.
 #[derive(Debug)]
-pub struct Rig {
+pub struct TrialFixture {
     /// The provider.
     pub provider: FakeProvider,
     /// The store.
@@ -47,7 +47,7 @@ pub struct Rig {
     /// Stops the trial.
     pub stop: watch::Sender<Option<StopLevel>>,
     /// The phases it entered.
-    pub phases: Arc<Phases>,
+    pub phases: Arc<PhaseRecorder>,
     /// How fast the worker goes about the run's work.
     pub pacing: Option<offer::RunRateLimits>,
     /// Longest wait for a service that gives no answer.
@@ -58,20 +58,20 @@ pub struct Rig {
 
 /// Notes phases, and stops the trial in one of them.
 #[derive(Debug, Default)]
-pub struct Phases {
+pub struct PhaseRecorder {
     entered: Mutex<Vec<Phase>>,
-    stop: Mutex<Option<StopIn>>,
+    stop: Mutex<Option<ScheduledStop>>,
     parked: Mutex<Vec<Option<Dependency>>>,
 }
 
 #[derive(Debug)]
-struct StopIn {
+struct ScheduledStop {
     phase: Phase,
     level: StopLevel,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
-impl Phases {
+impl PhaseRecorder {
     /// The phases entered so far.
     pub fn entered(&self) -> Vec<Phase> {
         self.entered.lock().expect("not poisoned").clone()
@@ -83,7 +83,7 @@ impl Phases {
     }
 }
 
-impl PhaseSink for Phases {
+impl PhaseSink for PhaseRecorder {
     fn entered(&self, phase: Phase) {
         self.entered.lock().expect("not poisoned").push(phase);
         if let Some(wanted) = &*self.stop.lock().expect("not poisoned")
@@ -101,7 +101,7 @@ impl PhaseSink for Phases {
     }
 }
 
-impl Rig {
+impl TrialFixture {
     /// A script agent that does nothing, and a task whose test gives the reward 1.
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
@@ -120,19 +120,19 @@ impl Rig {
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
         rig.task.steps[0].files.instruction = Some(instruction.expect("stored"));
-        rig.tests("echo 1 > /logs/verifier/reward.txt").await;
+        rig.set_tests("echo 1 > /logs/verifier/reward.txt").await;
         rig
     }
 
     /// Makes the task one of Harbor's format.
-    pub fn harbor(&mut self) {
+    pub fn use_harbor_format(&mut self) {
         self.task.format = TaskFormat::Harbor;
         self.task.rules = ScriptRules::for_format(TaskFormat::Harbor);
     }
 
     /// Gives the task steps: a name, what the oracle does, what the tests do.
-    pub async fn steps(&mut self, steps: &[(&str, &str, &str)]) {
-        self.harbor();
+    pub async fn set_steps(&mut self, steps: &[(&str, &str, &str)]) {
+        self.use_harbor_format();
         self.agent.kind = AgentKind::Oracle;
         let template = self.task.steps[0].clone();
         self.task.steps.clear();
@@ -142,14 +142,14 @@ impl Rig {
             let instruction =
                 self.store.put_bytes((*name).to_owned().into(), MediaType::Text).await;
             step.files.instruction = Some(instruction.expect("stored"));
-            step.files.solution = Some(self.packed("solve.sh", solution).await);
-            step.files.tests = Some(self.packed("test.sh", tests).await);
+            step.files.solution = Some(self.store_archive("solve.sh", solution).await);
+            step.files.tests = Some(self.store_archive("test.sh", tests).await);
             self.task.steps.push(step);
         }
     }
 
     /// Has the task verified in an environment of its own with a named image.
-    pub fn apart(&mut self) {
+    pub fn verify_separately(&mut self) {
         let own = TaskEnvironment {
             docker_image: Some("verifier".into()),
             build_sec: 60.0,
@@ -161,34 +161,34 @@ impl Rig {
     }
 
     /// Replaces the task's test script.
-    pub async fn tests(&mut self, script: &str) {
-        self.task.steps[0].files.tests = Some(self.packed("test.sh", script).await);
+    pub async fn set_tests(&mut self, script: &str) {
+        self.task.steps[0].files.tests = Some(self.store_archive("test.sh", script).await);
     }
 
     /// Makes the agent the oracle and gives the task a solution.
-    pub async fn oracle(&mut self, script: &str) {
+    pub async fn use_oracle(&mut self, script: &str) {
         self.agent.kind = AgentKind::Oracle;
-        self.task.steps[0].files.solution = Some(self.packed("solve.sh", script).await);
+        self.task.steps[0].files.solution = Some(self.store_archive("solve.sh", script).await);
     }
 
     /// Replaces the agent's scripts.
-    pub fn scripts(&mut self, install: Option<&str>, execute: Option<&str>) {
+    pub fn set_scripts(&mut self, install: Option<&str>, execute: Option<&str>) {
         self.agent.kind = agent(install, execute).kind;
     }
 
     /// Stops the trial when it enters a phase.
     pub fn stop_in(&self, phase: Phase, level: StopLevel) {
-        let wanted = StopIn { phase, level, stop: self.stop.clone() };
+        let wanted = ScheduledStop { phase, level, stop: self.stop.clone() };
         *self.phases.stop.lock().expect("not poisoned") = Some(wanted);
     }
 
     /// Stores an archive of one file.
-    pub async fn packed(&self, name: &str, content: &str) -> BlobRef {
-        self.packed_files(&[(name, content)]).await
+    pub async fn store_archive(&self, name: &str, content: &str) -> BlobRef {
+        self.store_archive_of(&[(name, content)]).await
     }
 
     /// Stores an archive of files in one directory.
-    pub async fn packed_files(&self, files: &[(&str, &str)]) -> BlobRef {
+    pub async fn store_archive_of(&self, files: &[(&str, &str)]) -> BlobRef {
         let from = tempfile::tempdir_in(self.dir.path()).expect("a directory");
         for (name, content) in files {
             std::fs::write(from.path().join(name), content).expect("written");
@@ -202,10 +202,10 @@ impl Rig {
     }
 
     /// What executions share.
-    pub fn services(&self) -> TrialServices {
+    pub fn services(&self) -> ExecutionServices {
         let provider: Arc<dyn Provider> = Arc::new(self.provider.clone());
         let files = TaskFiles::open(&self.dir.path().join("files"), self.store.clone());
-        TrialServices {
+        ExecutionServices {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: self.variables.clone(),
@@ -223,7 +223,7 @@ impl Rig {
             agent: Arc::new(self.agent.clone()),
             task: Arc::new(self.task.clone()),
             attempt: 1,
-            pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
+            pacing: self.pacing.map(|limits| Arc::new(RunRateLimiter::new(limits))),
         }
     }
 
@@ -235,7 +235,7 @@ impl Rig {
             scratch,
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
-            slot: Arc::new(OwnSlot),
+            slot: Arc::new(DedicatedSlot),
             max_park: self.max_park,
         }
     }

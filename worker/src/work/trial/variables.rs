@@ -11,7 +11,7 @@ use crate::agents::{INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABL
 use crate::secrets::{Redactor, TrialVariables};
 
 /// Variables by their names.
-pub(super) type Variables = BTreeMap<String, String>;
+pub(super) type ScriptEnv = BTreeMap<String, String>;
 
 /// Removes what must not be seen of the values of any phase. When it is there, no template that a
 /// trial needs lacks a value.
@@ -22,27 +22,27 @@ pub(super) fn redactor(ctx: &TrialContext, variables: &TrialVariables) -> Result
     variables.redactor(templates.chain(solutions.flat_map(|step| step.solution_env.values())))
 }
 
-fn add(variables: &TrialVariables, templates: &BTreeMap<String, Template>, env: &mut Variables) {
+fn add_expanded(variables: &TrialVariables, templates: &BTreeMap<String, Template>, env: &mut ScriptEnv) {
     variables.add(templates, env).expect("every template was expanded before");
 }
 
 /// Those of everything that runs in an environment.
-pub(super) fn container(variables: &TrialVariables, environment: &TaskEnvironment) -> Variables {
-    let mut env = Variables::new();
-    add(variables, &environment.env, &mut env);
+pub(super) fn environment_env(variables: &TrialVariables, environment: &TaskEnvironment) -> ScriptEnv {
+    let mut env = ScriptEnv::new();
+    add_expanded(variables, &environment.env, &mut env);
     env
 }
 
 /// Those of the agent's scripts: the environment's, the solution's for whoever runs it, and the
 /// agent's own, which win.
-pub(super) fn agent(ctx: &TrialContext, variables: &TrialVariables, step: &StepSpec) -> Variables {
+pub(super) fn agent_env(ctx: &TrialContext, variables: &TrialVariables, step: &StepSpec) -> ScriptEnv {
     let task = &ctx.task;
-    let mut env = container(variables, &task.environment);
+    let mut env = environment_env(variables, &task.environment);
     if ctx.agent.kind == AgentKind::Oracle {
         env.insert("DEBIAN_FRONTEND".to_owned(), "noninteractive".to_owned());
-        add(variables, &step.solution_env, &mut env);
+        add_expanded(variables, &step.solution_env, &mut env);
     }
-    add(variables, &ctx.agent.env, &mut env);
+    add_expanded(variables, &ctx.agent.env, &mut env);
     env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
     if takes_tools(&ctx.agent) {
         if !task.mcp_servers.is_empty() {
@@ -57,15 +57,15 @@ pub(super) fn agent(ctx: &TrialContext, variables: &TrialVariables, step: &StepS
 
 /// Those of a step's tests: the environment's, the step's and the job's, which win. What was given
 /// to the agent is not theirs.
-pub(super) fn verifier(
+pub(super) fn verifier_env(
     ctx: &TrialContext,
     variables: &TrialVariables,
     step: &StepSpec,
-) -> Variables {
+) -> ScriptEnv {
     let own = step.verifier.environment.as_deref();
-    let mut env = container(variables, own.unwrap_or(&ctx.task.environment));
-    add(variables, &step.verifier.env, &mut env);
-    add(variables, &ctx.settings.verifier.env, &mut env);
+    let mut env = environment_env(variables, own.unwrap_or(&ctx.task.environment));
+    add_expanded(variables, &step.verifier.env, &mut env);
+    add_expanded(variables, &ctx.settings.verifier.env, &mut env);
     env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
     env
 }

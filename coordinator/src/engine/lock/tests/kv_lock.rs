@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
-use rollout_worker::queue::traits::{Board, Entry, QueueError};
+use rollout_worker::queue::traits::{KvStore, KvEntry, QueueError};
 
 use super::super::LockWaitPolicy;
 use super::super::kv_lock::{KvLockDecision, RunDirectoryState, decide_kv_lock};
@@ -36,7 +36,7 @@ pub(super) struct MemoryKvStore {
 
 #[derive(Debug, Default)]
 struct MemoryKvState {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, KvEntry>,
     revision: u64,
     fault: Option<KvStoreFault>,
 }
@@ -90,8 +90,8 @@ pub(super) async fn yield_once() {
 }
 
 #[async_trait]
-impl Board for MemoryKvStore {
-    async fn read(&self, key: &str) -> Result<Option<Entry>, QueueError> {
+impl KvStore for MemoryKvStore {
+    async fn read(&self, key: &str) -> Result<Option<KvEntry>, QueueError> {
         self.request(|state| state.entries.get(key).cloned()).await
     }
 
@@ -107,7 +107,7 @@ impl Board for MemoryKvStore {
             }
             state.revision += 1;
             let revision = state.revision;
-            state.entries.insert(key.to_owned(), Entry { revision, value });
+            state.entries.insert(key.to_owned(), KvEntry { revision, value });
             Some(revision)
         })
         .await
@@ -121,7 +121,7 @@ impl Board for MemoryKvStore {
         .await
     }
 
-    async fn all(&self) -> Result<Vec<(String, Entry)>, QueueError> {
+    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError> {
         self.request(|state| state.entries.iter().map(|(k, e)| (k.clone(), e.clone())).collect())
             .await
     }

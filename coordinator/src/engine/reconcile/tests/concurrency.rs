@@ -123,9 +123,9 @@ impl Runner for ConcurrencyProbe {
 
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         for stage in STAGES {
-            context.tickets.begin(stage).await;
+            context.tickets.acquire(stage).await;
             self.stage(stage).await;
-            context.tickets.end(stage);
+            context.tickets.release(stage);
         }
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
         let mut finished = Finished::<EvalRecord>::failed(&context, "test", error);
@@ -183,7 +183,7 @@ impl LimiterFixture {
         Self { world, spec, caps, racers: Arc::default() }
     }
 
-    fn worker(&self, name: &str) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+    fn worker(&self, name: &str) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
         self.world.worker_with(name, 4, self.racers.clone())
     }
 
@@ -223,7 +223,7 @@ async fn tickets_outlive_coordinators_and_brokers() {
     }
     let (sitting, mut seen) = race.start_session().await;
     wait_for_settled(&mut seen, 60).await;
-    race.world.queue.disturb(Model::restart);
+    race.world.queue.inject_fault(BrokerModel::restart);
     assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
     assert_eq!((race.world.settled(), race.racers.maxima()), (120, (2, 1)));
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Panicked};
+use rollout_worker::supervise::{self, TaskPanic};
 
 use self::trials::TrialFiles;
 pub use self::trials::UnwrittenTrials;
@@ -28,7 +28,7 @@ pub(in crate::events) struct RunFiles {
     config: Option<Result<(), FileError>>,
     trials: Option<TrialFiles>,
     /// How the directories of trials went, once they are complete.
-    written: Option<Result<Result<UnwrittenTrials, FileError>, Panicked>>,
+    written: Option<Result<Result<UnwrittenTrials, FileError>, TaskPanic>>,
 }
 
 impl RunFiles {

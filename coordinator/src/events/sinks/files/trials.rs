@@ -9,9 +9,9 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
-use rollout_worker::backoff::Outage;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Panicked, Task};
+use rollout_worker::supervise::{self, TaskPanic, Task};
 use tokio::sync::mpsc;
 
 use crate::events::sink_warnings::SinkWarnings;
@@ -74,7 +74,7 @@ impl TrialFiles {
     }
 
     /// Waits until everything handed over is written and durable.
-    pub(super) async fn finish(self) -> Result<Result<UnwrittenTrials, FileError>, Panicked> {
+    pub(super) async fn finish(self) -> Result<Result<UnwrittenTrials, FileError>, TaskPanic> {
         drop(self.batches);
         self.task.await
     }
@@ -86,7 +86,7 @@ async fn write_all(
     problems: &SinkWarnings,
 ) -> UnwrittenTrials {
     let mut unwritten = UnwrittenTrials::default();
-    let outage = Outage::new("reading results from the blob store");
+    let outage = OutageLog::new("reading results from the blob store");
     let outage = &outage;
     let batches = stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|batch| (batch, receiver))
@@ -124,19 +124,19 @@ async fn write_all(
 async fn write_trial(
     trees: &Arc<TrialDirWriter>,
     settlement: Arc<Settlement>,
-    outage: &Outage,
+    outage: &OutageLog,
 ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
-    let (began, mut patience) = (Instant::now(), outage.patience());
+    let (began, mut patience) = (Instant::now(), outage.backoff());
     loop {
         match trees.write(Arc::clone(&settlement)).await {
             Err(TrialFilesError::Store { source, .. })
                 if source.is_unanswered() && began.elapsed() < STORE_RETRY_PERIOD =>
             {
-                patience.failed(&source).await;
+                patience.wait_after_failure(&source).await;
             }
             result => {
                 if result.is_ok() {
-                    patience.works();
+                    patience.succeeded();
                 }
                 return result;
             }

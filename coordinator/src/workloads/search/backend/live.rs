@@ -10,7 +10,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::{EvalName, ItemName};
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::backoff::{Outage, chain};
+use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -170,12 +170,12 @@ impl LiveBackend {
         attempt: u32,
     ) -> Result<Option<String>, BackendError> {
         let (store, file) = (&*self.store, self.plan.results_file());
-        let outage = Outage::new("the blob store");
+        let outage = OutageLog::new("the blob store");
         let writing = async {
-            let mut patience = outage.patience();
+            let mut patience = outage.backoff();
             loop {
                 match results::write(store, record, &order.root, attempt, file).await {
-                    Err(error) if error.is_transient() => patience.failed(&error).await,
+                    Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
                     written => return written,
                 }
             }
@@ -292,12 +292,12 @@ impl SearchBackend for LiveBackend {
 async fn import_with_retry(
     import: impl AsyncFn() -> Result<(), RepositoryError>,
 ) -> Result<(), RepositoryError> {
-    let outage = Outage::new("the blob store");
-    let mut patience = outage.patience();
+    let outage = OutageLog::new("the blob store");
+    let mut patience = outage.backoff();
     loop {
         match import().await {
             Err(RepositoryError::Store(error)) if error.is_transient() => {
-                patience.failed(&error).await;
+                patience.wait_after_failure(&error).await;
             }
             done => return done,
         }
@@ -308,11 +308,11 @@ async fn import_with_retry(
 pub(super) async fn with_retry<T>(
     work: impl AsyncFn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let outage = Outage::new("the blob store");
-    let mut patience = outage.patience();
+    let outage = OutageLog::new("the blob store");
+    let mut patience = outage.backoff();
     loop {
         match work().await {
-            Err(error) if error.is_transient() => patience.failed(&error).await,
+            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
             done => return done,
         }
     }
@@ -320,5 +320,5 @@ pub(super) async fn with_retry<T>(
 
 /// An error as a search tells it.
 pub(super) fn backend_error<E: Error>(what: &'static str) -> impl FnOnce(E) -> BackendError {
-    move |error| BackendError::Failed { what: what.to_owned(), reason: chain(&error) }
+    move |error| BackendError::Failed { what: what.to_owned(), reason: error_chain(&error) }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchivePath, ArchiveLimits};
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -130,7 +130,7 @@ pub(super) fn best_effort(written: Result<(), ResultsError>) -> Result<(), Resul
         Err(error @ (ResultsError::Store { .. } | ResultsError::Archive { .. }))
             if !error.is_transient() =>
         {
-            tracing::warn!("cannot fetch an output: {}", chain(&error));
+            tracing::warn!("cannot fetch an output: {}", error_chain(&error));
             Ok(())
         }
         written => written,

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 
 use super::scoring::list_names;
 use super::{SearchDirectory, SearchError};
@@ -30,7 +30,7 @@ pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, SearchE
     let file = File::open(path).map_err(SearchError::io("open", path))?;
     let limit = tree.search.sweep_config_limit;
     let summary = summarize(file, &tree.profile, limit);
-    let summary = summary.map_err(|error| refused(vec![chain(&error)]))?;
+    let summary = summary.map_err(|error| refused(vec![error_chain(&error)]))?;
     let mut missing = Vec::new();
     missing.extend(without_primary(&summary, &tree.profile));
     if let Some(limit) = limit {

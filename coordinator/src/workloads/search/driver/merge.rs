@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 
 use super::{SearchDirectory, EvalResult, SweepFiles, SearchError, SearchBackend, scoring};
 use crate::engine::atomic_file;
@@ -94,7 +94,7 @@ fn results(
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);
         }
         Err(error) => {
-            eval.error = Some(results_error("results_unreadable", &chain(&error)));
+            eval.error = Some(results_error("results_unreadable", &error_chain(&error)));
         }
     }
     Ok(())

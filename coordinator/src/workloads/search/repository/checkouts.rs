@@ -102,7 +102,7 @@ impl SearchRepository {
                     known.insert(path.to_owned(), KnownCheckout { admin, commit });
                 }
                 // A crash came before it was written whose it is.
-                None => rollout_worker::fs_remove::remove_now(&admin)
+                None => rollout_worker::fs_remove::remove_blocking(&admin)
                     .map_err(|error| RepositoryError::io("removing", &admin, error))?,
             }
         }

@@ -160,7 +160,7 @@ impl RepositoryError {
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        rollout_worker::backoff::chain(self)
+        rollout_worker::backoff::error_chain(self)
     }
 }
 

@@ -57,7 +57,7 @@ impl RepositoryFixture {
     /// Stores a commit of our own repository as a bundle, and forgets it there.
     async fn bundle(&self, commit: &str, parent: Option<&str>) -> CommitBundle {
         let file = self.run.path().join("made.bundle");
-        rollout_worker::fs_remove::remove_now(&file).expect("removed");
+        rollout_worker::fs_remove::remove_blocking(&file).expect("removed");
         let git = self.repository.bare.git();
         bundle::write(git, commit, parent, &file, 1 << 24).await.expect("written");
         let blob = self.store.put_file(&file, MediaType::Bytes).await.expect("stored");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::ArchivePath;
-use rollout_worker::backoff::chain;
+use rollout_worker::backoff::error_chain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ impl FileChecker<'_> {
                 return self.findings.add(ChangedFile, subject, message);
             }
             Err(error) => {
-                return self.findings.add(UnreadableFile, subject, chain(&error));
+                return self.findings.add(UnreadableFile, subject, error_chain(&error));
             }
         };
         let error =

@@ -123,7 +123,7 @@ impl CgroupParents {
 fn ok_unless_shortage<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
-        Err(error) if Shortage::of(&error) == Some(Shortage::Host) => Err(error),
+        Err(error) if Shortage::from_io_error(&error) == Some(Shortage::Host) => Err(error),
         Err(_) => Ok(None),
     }
 }

@@ -79,7 +79,7 @@ pub(super) async fn run(
             (String::from_utf8_lossy(&reason).into_owned(), None)
         }
     };
-    let shortage = errno.and_then(|errno| Shortage::of_errno(Errno::from_raw_os_error(errno)));
+    let shortage = errno.and_then(|errno| Shortage::from_errno(Errno::from_raw_os_error(errno)));
     let kind = FailureKind::from_shortage(shortage).unwrap_or(FailureKind::NotStarted);
     Err(Failure::new(kind, format!("cannot start `{program}`: {reason}")))
 }

@@ -53,7 +53,7 @@ fn not_made(failed: SetupStepError) -> Failure {
             Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
         }
         errno => {
-            let kind = FailureKind::from_shortage(Shortage::of_errno(errno));
+            let kind = FailureKind::from_shortage(Shortage::from_errno(errno));
             Failure::new(kind.unwrap_or(FailureKind::Service), "cannot make a sandbox")
         }
     }

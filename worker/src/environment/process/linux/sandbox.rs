@@ -21,7 +21,7 @@ use super::tree_writer::SandboxTreeWriter;
 use super::storage::{self, ExceededLimit};
 use super::tree::{self, SandboxTree, relative};
 use super::{exec, failure, pack};
-use crate::descriptors;
+use crate::open_files;
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{
     ByteStream, ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink, Upload,
@@ -155,7 +155,7 @@ impl Sandbox {
             workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
             data_bytes: memory.filter(|_| !held("memory")),
             processes: counted.then_some(self.parts.config.pids),
-            open_files: descriptors::of_programs(),
+            open_files: open_files::program_limit(),
         }
     }
 }
@@ -224,7 +224,7 @@ impl Environment for Sandbox {
         let tree = Arc::clone(&self.tree);
         let found = supervise::blocking(move || tree.find(&below)).await.map_err(cannot)?;
         let Some(found) = found else { return Ok(None) };
-        let stream = pack::stream(found, descriptors::walk().await).map_err(cannot)?;
+        let stream = pack::stream(found, open_files::walk_permit().await).map_err(cannot)?;
         Ok(Some(Box::new(stream)))
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::control::ConnectionCloser;
 use super::tree::SandboxTree;
 use super::usage::{DiskUsage, measure};
-use crate::descriptors;
+use crate::open_files;
 use crate::supervise::{self, Task};
 
 /// Shortest time between two measurements.
@@ -46,7 +46,7 @@ pub(super) fn watch(
 /// Measures once: what exceeds the limit, if anything does.
 pub(super) async fn measure_once(tree: &Arc<SandboxTree>, limit_mb: u64) -> Option<String> {
     let (tree, limit) = (Arc::clone(tree), limit_mb.saturating_mul(1024 * 1024));
-    let walk = descriptors::walk().await;
+    let walk = open_files::walk_permit().await;
     let measuring = supervise::blocking(move || {
         let _walk = walk;
         measure(tree.root(), limit)

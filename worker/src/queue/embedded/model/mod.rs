@@ -5,8 +5,8 @@
 //! answers. Memory grows with what is outstanding: unacknowledged offers and unpurged reports.
 //!
 //! What the real broker can do to its clients when it is restarted, restored or replaced is here as
-//! methods: [`Model::restart`], [`Model::wipe`], [`Model::lose_report_tail`], [`Model::lose_acks`],
-//! [`Model::lose_work_tail`]. Calls that only a simulation makes are in `simulation`.
+//! methods: [`BrokerModel::restart`], [`BrokerModel::wipe`], [`BrokerModel::lose_report_tail`], [`BrokerModel::lose_acks`],
+//! [`BrokerModel::lose_work_tail`]. Calls that only a simulation makes are in `simulation`.
 
 mod reports;
 #[cfg(any(test, feature = "testing"))]
@@ -29,17 +29,17 @@ use crate::queue::traits::QueueError;
 
 /// Sizes and times of a broker.
 #[derive(Debug, Clone, Copy)]
-pub struct ModelConfig {
+pub struct BrokerModelConfig {
     /// How long a delivery may stay unacknowledged and unextended.
     pub lease: Duration,
     /// Unpurged reports that one run may have.
     pub reports_per_run: usize,
-    /// Acknowledged offers that are remembered so that [`Model::lose_acks`] can bring them back. 0
+    /// Acknowledged offers that are remembered so that [`BrokerModel::lose_acks`] can bring them back. 0
     /// outside simulations.
     pub remembered_acks: usize,
 }
 
-impl Default for ModelConfig {
+impl Default for BrokerModelConfig {
     fn default() -> Self {
         Self { lease: limits::LEASE, reports_per_run: limits::REPORTS_PER_RUN, remembered_acks: 0 }
     }
@@ -47,21 +47,21 @@ impl Default for ModelConfig {
 
 /// The state of a broker.
 #[derive(Debug)]
-pub struct Model {
-    config: ModelConfig,
+pub struct BrokerModel {
+    config: BrokerModelConfig,
     incarnation: Incarnation,
-    work: work::Stream,
-    reports: reports::Stream,
+    work: work::WorkStream,
+    reports: reports::ReportStream,
 }
 
-impl Model {
+impl BrokerModel {
     /// An empty broker.
-    pub fn new(incarnation: Incarnation, config: ModelConfig) -> Self {
+    pub fn new(incarnation: Incarnation, config: BrokerModelConfig) -> Self {
         Self {
             config,
             incarnation,
-            work: work::Stream::new(config.lease, config.remembered_acks),
-            reports: reports::Stream::new(config.reports_per_run),
+            work: work::WorkStream::new(config.lease, config.remembered_acks),
+            reports: reports::ReportStream::new(config.reports_per_run),
         }
     }
 
@@ -71,7 +71,7 @@ impl Model {
     }
 
     /// Its sizes and times.
-    pub fn config(&self) -> &ModelConfig {
+    pub fn config(&self) -> &BrokerModelConfig {
         &self.config
     }
 
@@ -80,14 +80,14 @@ impl Model {
         offers.iter().map(|offer| Ok(self.work.publish(*offer))).collect()
     }
 
-    /// Delivers at most `max` offers, see [`Model::pull_into`].
+    /// Delivers at most `max` offers, see [`BrokerModel::pull_fitting`].
     pub fn pull(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
-        self.pull_into(now, FreeCapacity::with_slots(max))
+        self.pull_fitting(now, FreeCapacity::with_slots(max))
     }
 
     /// Delivers what there is room for, the biggest class that fits first; of one class those to be
     /// delivered again first, then new ones in the order of their publication.
-    pub fn pull_into(&mut self, now: Duration, mut room: FreeCapacity) -> Vec<Delivery> {
+    pub fn pull_fitting(&mut self, now: Duration, mut room: FreeCapacity) -> Vec<Delivery> {
         let incarnation = self.incarnation;
         self.work.expire(now);
         let mut deliveries = Vec::new();
@@ -114,21 +114,21 @@ impl Model {
     /// although no pull has noticed its end: a server ends leases by a clock of its own.
     pub fn progress(&mut self, now: Duration, tokens: &[MessageToken]) {
         self.work.expire(now);
-        for sequence in known(self.incarnation, tokens) {
+        for sequence in current_sequences(self.incarnation, tokens) {
             self.work.progress(now, sequence);
         }
     }
 
     /// Removes offers, whoever holds them.
     pub fn ack(&mut self, tokens: &[MessageToken]) {
-        for sequence in known(self.incarnation, tokens) {
+        for sequence in current_sequences(self.incarnation, tokens) {
             self.work.ack(sequence);
         }
     }
 
     /// Puts what is in flight back for immediate redelivery, whoever holds it.
     pub fn nak(&mut self, tokens: &[MessageToken]) {
-        for sequence in known(self.incarnation, tokens) {
+        for sequence in current_sequences(self.incarnation, tokens) {
             self.work.nak(sequence);
         }
     }
@@ -174,8 +174,8 @@ impl Model {
     }
 
     /// The sequence of the run's last report, 0 when there is none.
-    pub fn reports_head(&self, run: RunId) -> u64 {
-        self.reports.head(run)
+    pub fn last_report_sequence(&self, run: RunId) -> u64 {
+        self.reports.last_sequence_of(run)
     }
 
     /// Deletes the run's reports strictly below a position. A position of another incarnation
@@ -208,13 +208,13 @@ impl Model {
     }
 
     /// The last `n` acknowledgements are lost: their offers are back as if they had never been
-    /// delivered. Goes back at most [`ModelConfig::remembered_acks`].
+    /// delivered. Goes back at most [`BrokerModelConfig::remembered_acks`].
     pub fn lose_acks(&mut self, n: usize) {
         self.work.lose_acks(n);
     }
 }
 
 /// The sequences of tokens of this incarnation. Those of another name messages that are gone.
-fn known(incarnation: Incarnation, tokens: &[MessageToken]) -> impl Iterator<Item = u64> {
+fn current_sequences(incarnation: Incarnation, tokens: &[MessageToken]) -> impl Iterator<Item = u64> {
     tokens.iter().filter(move |t| t.incarnation == incarnation).map(|token| token.sequence)
 }

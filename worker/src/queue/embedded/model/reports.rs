@@ -10,19 +10,19 @@ use rollout_protocol::wire::report::Report;
 use crate::queue::traits::QueueError;
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ReportStream {
     reports_per_run: usize,
     last_sequence: u64,
     pub(super) runs: HashMap<RunId, VecDeque<(u64, Report)>>,
 }
 
-impl Stream {
+impl ReportStream {
     pub(super) fn new(reports_per_run: usize) -> Self {
         Self { reports_per_run, last_sequence: 0, runs: HashMap::new() }
     }
 
     pub(super) fn append(&mut self, report: Report) -> Result<u64, PublishError> {
-        fits(&report)?;
+        check_size(&report)?;
         let reports = self.runs.entry(report.run).or_default();
         if reports.len() >= self.reports_per_run {
             return Err(PublishError::Full);
@@ -55,7 +55,7 @@ impl Stream {
         Ok(reports.range(start..).take(max).map(|(sequence, report)| (*sequence, report)))
     }
 
-    pub(super) fn head(&self, run: RunId) -> u64 {
+    pub(super) fn last_sequence_of(&self, run: RunId) -> u64 {
         self.runs.get(&run).and_then(VecDeque::back).map_or(0, |(sequence, _)| *sequence)
     }
 
@@ -82,7 +82,7 @@ impl Stream {
 /// Refuses what would not fit into a message. Only the error's texts have no bound of their own:
 /// everything else of a report is below `FIXED_BYTES`, so that most reports need no encoding to
 /// know that they fit.
-fn fits(report: &Report) -> Result<(), PublishError> {
+fn check_size(report: &Report) -> Result<(), PublishError> {
     use rollout_protocol::limits::REPORT_BYTES;
     use rollout_protocol::wire::report::ReportBody;
 

@@ -7,10 +7,10 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::report::Report;
 
-use super::Model;
+use super::BrokerModel;
 
-impl Model {
-    /// Ends the leases that are over, as [`Model::pull`] and [`Model::progress`] do.
+impl BrokerModel {
+    /// Ends the leases that are over, as [`BrokerModel::pull`] and [`BrokerModel::progress`] do.
     pub fn expire(&mut self, now: Duration) {
         self.work.expire(now);
     }
@@ -37,7 +37,7 @@ impl Model {
     }
 
     /// The reports of the run after a sequence, whichever report has that sequence:
-    /// [`Model::reports`] without the comparison of the position.
+    /// [`BrokerModel::reports`] without the comparison of the position.
     pub fn reports_after(
         &self,
         run: RunId,

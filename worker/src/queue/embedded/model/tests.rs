@@ -11,17 +11,17 @@ use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::{RunRateLimits, SizeClass, OfferedWork};
 use rollout_protocol::wire::report::{ReportBody, ResultBody};
 
-use self::oracle::{Call, Oracle, call};
+use self::oracle::{ModelCall, WorkOracle, any_call};
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(60);
 const REPORTS: usize = 6;
 const ACKS: usize = 4;
-const LIFE: Incarnation = Incarnation(1);
+const INCARNATION: Incarnation = Incarnation(1);
 
-fn model() -> Model {
-    let config = ModelConfig { lease: LEASE, reports_per_run: REPORTS, remembered_acks: ACKS };
-    Model::new(LIFE, config)
+fn model() -> BrokerModel {
+    let config = BrokerModelConfig { lease: LEASE, reports_per_run: REPORTS, remembered_acks: ACKS };
+    BrokerModel::new(INCARNATION, config)
 }
 
 fn run(n: u8) -> RunId {
@@ -55,40 +55,40 @@ fn report(run_number: u8, exec: u8) -> Report {
 }
 
 fn token(sequence: u64) -> [MessageToken; 1] {
-    [MessageToken { incarnation: LIFE, sequence }]
+    [MessageToken { incarnation: INCARNATION, sequence }]
 }
 
-fn apply(model: &mut Model, now: Duration, call: &Call) {
+fn apply(model: &mut BrokerModel, now: Duration, call: &ModelCall) {
     match *call {
-        Call::Offer(n) => {
+        ModelCall::Offer(n) => {
             let present = model.list(offer(n).run).iter().any(|l| l.item == offer(n).item);
             let expected = if present { OfferOutcome::Present } else { OfferOutcome::Published };
             assert_eq!(model.offer(&[offer(n)]), [Ok(expected)]);
         }
-        Call::Progress(sequence) => model.progress(now, &token(sequence)),
-        Call::Ack(sequence) => model.ack(&token(sequence)),
-        Call::Nak(sequence) => model.nak(&token(sequence)),
-        Call::Withdraw(n) => model.withdraw(offer(n).run, &[(offer(n).item, offer(n).try_id)]),
-        Call::Restart => model.restart(),
-        Call::LoseAcks(n) => model.lose_acks(n),
-        Call::LoseTail(n) => model.lose_work_tail(n),
-        Call::Pull(_) | Call::Deliver(_) | Call::Pass(_) => {}
+        ModelCall::Progress(sequence) => model.progress(now, &token(sequence)),
+        ModelCall::Ack(sequence) => model.ack(&token(sequence)),
+        ModelCall::Nak(sequence) => model.nak(&token(sequence)),
+        ModelCall::Withdraw(n) => model.withdraw(offer(n).run, &[(offer(n).item, offer(n).try_id)]),
+        ModelCall::Restart => model.restart(),
+        ModelCall::LoseAcks(n) => model.lose_acks(n),
+        ModelCall::LoseTail(n) => model.lose_work_tail(n),
+        ModelCall::Pull(_) | ModelCall::Deliver(_) | ModelCall::Pass(_) => {}
     }
 }
 
 proptest! {
     #[test]
-    fn work_is_delivered_as_the_oracle_says(calls in prop::collection::vec(call(), 1..120)) {
-        let (mut model, mut oracle) = (model(), Oracle::default());
+    fn work_is_delivered_as_the_oracle_says(calls in prop::collection::vec(any_call(), 1..120)) {
+        let (mut model, mut oracle) = (model(), WorkOracle::default());
         for call in &calls {
             match call {
-                Call::Pull(max) => {
+                ModelCall::Pull(max) => {
                     let pulled = model.pull(oracle.now, *max);
                     let seen: Vec<_> =
                         pulled.iter().map(|d| (d.token.sequence, d.delivered)).collect();
                     prop_assert_eq!(seen, oracle.pull(*max));
                 }
-                Call::Deliver(nth) => {
+                ModelCall::Deliver(nth) => {
                     let ready = model.ready(oracle.now);
                     prop_assert_eq!(&ready, &oracle.ready());
                     if let Some(&sequence) = ready.get(*nth) {
@@ -122,7 +122,7 @@ proptest! {
         calls in prop::collection::vec((0u8..6, 0u8..2, 0u8..5, 0u64..12), 1..150),
     ) {
         let mut model = model();
-        let mut life = LIFE;
+        let mut life = INCARNATION;
         let mut last = 0;
         let mut kept: Vec<(u64, Report)> = Vec::new();
         for (kind, r, exec, n) in calls {
@@ -195,7 +195,7 @@ fn tokens_and_positions_of_a_former_life_do_nothing() {
     let tokens: Vec<MessageToken> = former.iter().map(|d| d.token).collect();
     model.ack(&tokens);
     model.nak(&tokens);
-    let place = ReportPosition::for_report(LIFE, 9, &report(0, 0));
+    let place = ReportPosition::for_report(INCARNATION, 9, &report(0, 0));
     model.purge(run(0), place);
     assert_eq!(model.pull(Duration::ZERO, 9).len(), 2);
     assert_eq!(model.reports(run(0), None, 9).expect("no position").len(), 1);
@@ -208,7 +208,7 @@ fn the_biggest_class_that_fits_comes_first() {
     let offers = (0..).zip(classes).map(|(n, class)| Offer { class, ..offer(n) });
     model.offer(&offers.collect::<Vec<_>>());
     let mut pull = |room| -> Vec<SizeClass> {
-        model.pull_into(Duration::ZERO, room).iter().map(|d| d.offer.class).collect()
+        model.pull_fitting(Duration::ZERO, room).iter().map(|d| d.offer.class).collect()
     };
     let room = FreeCapacity { slots: 9, shares: Some(17), idle: false };
     assert_eq!(pull(room), [SizeClass(2), SizeClass(0)]);

@@ -8,16 +8,16 @@ use rollout_protocol::wire::delivery::{QueuedOffer, OfferOutcome};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 
 /// What may be in the stream only once.
-type Subject = (RunId, ItemId, TryId);
+type OfferKey = (RunId, ItemId, TryId);
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct WorkStream {
     lease: Duration,
     last_sequence: u64,
-    pub(super) messages: HashMap<u64, Message>,
-    subjects: HashMap<Subject, u64>,
+    pub(super) messages: HashMap<u64, WorkMessage>,
+    subjects: HashMap<OfferKey, u64>,
     /// What a pull delivers of each class, in that order. No class without any.
-    pub(super) ready: BTreeMap<SizeClass, BTreeMap<Turn, u64>>,
+    pub(super) ready: BTreeMap<SizeClass, BTreeMap<DeliveryOrder, u64>>,
     /// When what is in flight is delivered again.
     leases: BTreeSet<(Duration, u64)>,
     redeliveries: u64,
@@ -28,29 +28,29 @@ pub(super) struct Stream {
 
 /// Redeliveries come before new offers, each in the order in which they became due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Turn {
+pub(super) enum DeliveryOrder {
     Again(u64),
     New(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct WorkMessage {
     offer: Offer,
     delivered: u32,
-    state: State,
+    state: WorkMessageState,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
-    Ready(Turn),
+enum WorkMessageState {
+    Ready(DeliveryOrder),
     InFlight { until: Duration },
 }
 
-fn subject(offer: &Offer) -> Subject {
+fn offer_key(offer: &Offer) -> OfferKey {
     (offer.run, offer.item, offer.try_id)
 }
 
-impl Stream {
+impl WorkStream {
     pub(super) fn new(lease: Duration, remembered_acks: usize) -> Self {
         Self {
             lease,
@@ -76,7 +76,7 @@ impl Stream {
 
     pub(super) fn publish(&mut self, offer: Offer) -> OfferOutcome {
         let sequence = self.last_sequence + 1;
-        match self.subjects.entry(subject(&offer)) {
+        match self.subjects.entry(offer_key(&offer)) {
             std::collections::hash_map::Entry::Occupied(_) => return OfferOutcome::Present,
             std::collections::hash_map::Entry::Vacant(free) => free.insert(sequence),
         };
@@ -101,12 +101,12 @@ impl Stream {
         sequence: u64,
     ) -> Option<(Offer, u32)> {
         let message = self.messages.get_mut(&sequence)?;
-        let State::Ready(turn) = message.state else { return None };
+        let WorkMessageState::Ready(turn) = message.state else { return None };
         let until = now + self.lease;
         message.delivered = message.delivered.saturating_add(1);
-        message.state = State::InFlight { until };
-        let Message { offer, delivered, .. } = *message;
-        self.unready(offer.class, turn);
+        message.state = WorkMessageState::InFlight { until };
+        let WorkMessage { offer, delivered, .. } = *message;
+        self.remove_ready(offer.class, turn);
         self.leases.insert((until, sequence));
         Some((offer, delivered))
     }
@@ -122,7 +122,7 @@ impl Stream {
 
     pub(super) fn progress(&mut self, now: Duration, sequence: u64) {
         if let Some(message) = self.messages.get_mut(&sequence)
-            && let State::InFlight { until } = &mut message.state
+            && let WorkMessageState::InFlight { until } = &mut message.state
         {
             self.leases.remove(&(*until, sequence));
             *until = now + self.lease;
@@ -131,7 +131,7 @@ impl Stream {
     }
 
     pub(super) fn nak(&mut self, sequence: u64) {
-        if let Some(Message { state: State::InFlight { until }, .. }) = self.messages.get(&sequence)
+        if let Some(WorkMessage { state: WorkMessageState::InFlight { until }, .. }) = self.messages.get(&sequence)
         {
             self.leases.remove(&(*until, sequence));
             self.deliver_again(sequence);
@@ -148,7 +148,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn withdraw(&mut self, subject: &Subject) {
+    pub(super) fn withdraw(&mut self, subject: &OfferKey) {
         if let Some(sequence) = self.subjects.get(subject) {
             self.remove(*sequence);
         }
@@ -158,7 +158,7 @@ impl Stream {
         let mut found: Vec<(u64, QueuedOffer)> = (self.messages.iter())
             .filter(|(_, message)| message.offer.run == run)
             .map(|(sequence, message)| {
-                let Message { offer, delivered, .. } = message;
+                let WorkMessage { offer, delivered, .. } = message;
                 let listed =
                     QueuedOffer { item: offer.item, try_id: offer.try_id, delivered: *delivered > 0 };
                 (*sequence, listed)
@@ -190,30 +190,30 @@ impl Stream {
     pub(super) fn lose_acks(&mut self, n: usize) {
         for _ in 0..n {
             let Some((sequence, offer)) = self.acked.pop_back() else { return };
-            if self.subjects.contains_key(&subject(&offer)) {
+            if self.subjects.contains_key(&offer_key(&offer)) {
                 continue;
             }
-            self.subjects.insert(subject(&offer), sequence);
+            self.subjects.insert(offer_key(&offer), sequence);
             self.insert_new(sequence, offer);
         }
     }
 
     fn insert_new(&mut self, sequence: u64, offer: Offer) {
-        let turn = Turn::New(sequence);
+        let turn = DeliveryOrder::New(sequence);
         self.ready.entry(offer.class).or_default().insert(turn, sequence);
-        self.messages.insert(sequence, Message { offer, delivered: 0, state: State::Ready(turn) });
+        self.messages.insert(sequence, WorkMessage { offer, delivered: 0, state: WorkMessageState::Ready(turn) });
     }
 
     /// Makes a message ready that has no lease any more.
     fn deliver_again(&mut self, sequence: u64) {
         self.redeliveries += 1;
-        let turn = Turn::Again(self.redeliveries);
+        let turn = DeliveryOrder::Again(self.redeliveries);
         let message = self.messages.get_mut(&sequence).expect("what is in flight exists");
-        message.state = State::Ready(turn);
+        message.state = WorkMessageState::Ready(turn);
         self.ready.entry(message.offer.class).or_default().insert(turn, sequence);
     }
 
-    fn unready(&mut self, class: SizeClass, turn: Turn) {
+    fn remove_ready(&mut self, class: SizeClass, turn: DeliveryOrder) {
         if let Some(of_class) = self.ready.get_mut(&class) {
             of_class.remove(&turn);
             if of_class.is_empty() {
@@ -224,10 +224,10 @@ impl Stream {
 
     fn remove(&mut self, sequence: u64) -> Option<Offer> {
         let message = self.messages.remove(&sequence)?;
-        self.subjects.remove(&subject(&message.offer));
+        self.subjects.remove(&offer_key(&message.offer));
         match message.state {
-            State::Ready(turn) => self.unready(message.offer.class, turn),
-            State::InFlight { until } => {
+            WorkMessageState::Ready(turn) => self.remove_ready(message.offer.class, turn),
+            WorkMessageState::InFlight { until } => {
                 self.leases.remove(&(until, sequence));
             }
         }

@@ -13,31 +13,31 @@ use rollout_protocol::wire::delivery::QueuedOffer;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::queue::nats::fault::Fault;
-use crate::queue::nats::link::{Link, api_request, parse_api};
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::client::{NatsClient, api_request, parse_api};
 use crate::queue::nats::names;
-use crate::queue::nats::replies::Request;
+use crate::queue::nats::replies::NatsRequest;
 use crate::queue::nats::snapshot;
 
 #[derive(Deserialize)]
-struct Consumer {
-    delivered: Sequences,
+struct ConsumerProgress {
+    delivered: ConsumerSequences,
 }
 
 #[derive(Deserialize)]
-struct Sequences {
+struct ConsumerSequences {
     stream_seq: u64,
 }
 
 /// Every offer of the run, in every pool.
-pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<QueuedOffer>, Fault> {
-    let filter = link.names.run_subjects(run);
-    let (subjects, _) = snapshot::subjects(link, &link.names.work, &filter).await?;
+pub(super) async fn list_offers(link: &NatsClient, run: RunId) -> Result<Vec<QueuedOffer>, NatsError> {
+    let filter = link.names.run_offers(run);
+    let (subjects, _) = snapshot::matching_subjects(link, &link.names.work, &filter).await?;
     let offers: Vec<_> = subjects.iter().filter_map(|s| link.names.parse_offer(s)).collect();
     let consumers: BTreeSet<String> =
         offers.iter().map(|offer| format!("{}-{}", offer.pool, offer.class)).collect();
-    let delivered = delivered(link, consumers).await?;
-    let sequences = sequences(link, &subjects).await?;
+    let delivered = delivered_sequences(link, consumers).await?;
+    let sequences = message_sequences(link, &subjects).await?;
     let mut listed: Vec<(u64, QueuedOffer)> = Vec::with_capacity(offers.len());
     for (subject, sequence) in subjects.iter().zip(sequences) {
         let Some(offer) = link.names.parse_offer(subject) else { continue };
@@ -50,31 +50,31 @@ pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<QueuedOffer>, Fa
 }
 
 /// The last sequence that each of these consumers delivered.
-async fn delivered(
-    link: &Link,
+async fn delivered_sequences(
+    link: &NatsClient,
     consumers: BTreeSet<String>,
-) -> Result<HashMap<String, u64>, Fault> {
+) -> Result<HashMap<String, u64>, NatsError> {
     let stream = &link.names.work;
     let info = |name: &String| api_request(&format!("CONSUMER.INFO.{stream}.{name}"), &json!({}));
-    let answers = link.ask(consumers.iter().map(info).collect()).await?;
+    let answers = link.request_all(consumers.iter().map(info).collect()).await?;
     let mut delivered = HashMap::new();
     for (name, answer) in consumers.into_iter().zip(answers) {
-        let consumer: Consumer = parse_api(&answer?.payload)?;
+        let consumer: ConsumerProgress = parse_api(&answer?.payload)?;
         delivered.insert(name, consumer.delivered.stream_seq);
     }
     Ok(delivered)
 }
 
 /// The sequence of each subject's message; the highest there is for one that is gone meanwhile.
-async fn sequences(link: &Link, subjects: &[String]) -> Result<Vec<u64>, Fault> {
+async fn message_sequences(link: &NatsClient, subjects: &[String]) -> Result<Vec<u64>, NatsError> {
     let stream = &link.names.work;
     let get = |subject: &String| {
-        Request::new(format!("$JS.API.DIRECT.GET.{stream}.{subject}"), bytes::Bytes::new())
+        NatsRequest::new(format!("$JS.API.DIRECT.GET.{stream}.{subject}"), bytes::Bytes::new())
     };
     let mut sequences = Vec::with_capacity(subjects.len());
-    for answer in link.ask(subjects.iter().map(get).collect()).await? {
+    for answer in link.request_all(subjects.iter().map(get).collect()).await? {
         let answer = answer?;
-        let header = answer.headers.as_ref().and_then(|headers| headers.get(names::SEQUENCE));
+        let header = answer.headers.as_ref().and_then(|headers| headers.get(names::SEQUENCE_HEADER));
         sequences.push(header.and_then(|text| text.as_str().parse().ok()).unwrap_or(u64::MAX));
     }
     Ok(sequences)

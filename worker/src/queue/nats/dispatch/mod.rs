@@ -1,12 +1,12 @@
 //! The coordinator's side.
 
-mod asked;
-mod hellos;
+mod requests;
+mod heartbeats;
 mod list;
 mod offers;
 mod old_reports;
 mod pools;
-mod premises;
+mod ensure_streams;
 mod purge;
 mod reports;
 
@@ -23,17 +23,17 @@ use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch}
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::asked::Asked;
-use self::hellos::Hellos;
-use self::pools::Pools;
-use self::premises::Premises;
-use self::purge::Purges;
-use self::reports::Readers;
+use self::requests::IncomingRequests;
+use self::heartbeats::HeartbeatWatch;
+use self::pools::ExpectedPools;
+use self::ensure_streams::StreamMaintainer;
+use self::purge::ReportPurger;
+use self::reports::NatsReportReaders;
 use super::connect::Nats;
-use super::link::Link;
-use super::names::Name;
-use super::setup::SetupError;
-use crate::queue::traits::{Contact, Dispatch, PendingClaim, PendingCommand, QueueError};
+use super::client::NatsClient;
+use super::names::NatsName;
+use super::setup::NatsSetupError;
+use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
 /// Does something, and once more after making what was missing. No function: closures over
@@ -54,36 +54,36 @@ macro_rules! repairing {
 #[derive(Debug)]
 pub struct NatsDispatch {
     nats: Nats,
-    pool: Name,
-    premises: Arc<Premises>,
-    pools: Arc<Pools>,
-    readers: Readers,
-    purges: Purges,
-    asked: Asked,
-    hellos: Hellos,
+    pool: NatsName,
+    premises: Arc<StreamMaintainer>,
+    pools: Arc<ExpectedPools>,
+    readers: NatsReportReaders,
+    purges: ReportPurger,
+    asked: IncomingRequests,
+    hellos: HeartbeatWatch,
     _keeper: Task<()>,
 }
 
 impl NatsDispatch {
     pub(super) async fn new(
         nats: Nats,
-        pool: Name,
+        pool: NatsName,
         classes: Vec<SizeClass>,
-    ) -> Result<Self, SetupError> {
-        let link = nats.link();
-        let hellos = Hellos::watch(link.clone()).await?;
+    ) -> Result<Self, NatsSetupError> {
+        let link = nats.client();
+        let hellos = HeartbeatWatch::watch(link.clone()).await?;
         old_reports::move_old_reports(link).await?;
-        let pools = Arc::new(Pools::new(pool.clone()));
-        let asked = Asked::start(link.clone(), pools.clone());
-        let purges = Purges::start(link.clone());
-        let premises = Arc::new(Premises::new(nats.clone(), pool.clone(), classes));
-        let keeper = supervise::spawn("premises", premises.clone().keep());
-        let readers = Readers::new(pools.clone());
+        let pools = Arc::new(ExpectedPools::new(pool.clone()));
+        let asked = IncomingRequests::start(link.clone(), pools.clone());
+        let purges = ReportPurger::start(link.clone());
+        let premises = Arc::new(StreamMaintainer::new(nats.clone(), pool.clone(), classes));
+        let keeper = supervise::spawn("premises", premises.clone().run());
+        let readers = NatsReportReaders::new(pools.clone());
         Ok(Self { nats, pool, premises, pools, readers, purges, asked, hellos, _keeper: keeper })
     }
 
-    fn link(&self) -> &Link {
-        self.nats.link()
+    fn client(&self) -> &NatsClient {
+        self.nats.client()
     }
 
     async fn repair(&self) -> Result<(), QueueError> {
@@ -95,39 +95,39 @@ impl NatsDispatch {
 #[async_trait]
 impl Dispatch for NatsDispatch {
     async fn incarnation(&self) -> Result<Incarnation, QueueError> {
-        Ok(repairing!(self, self.link().present_life())?)
+        Ok(repairing!(self, self.client().current_incarnation())?)
     }
 
-    fn contact(&self) -> watch::Receiver<Contact> {
-        self.link().contact()
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.client().connection_status()
     }
 
     async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
-        let mut answers = offers::offer(self.link(), &self.pool, offers).await?;
+        let mut answers = offers::publish_offers(self.client(), &self.pool, offers).await?;
         let missing: Vec<usize> = (0..offers.len())
             .filter(|i| matches!(&answers[*i], Err(fault) if fault.is_missing()))
             .collect();
         if !missing.is_empty() {
             self.repair().await?;
             let again: Vec<Offer> = missing.iter().map(|i| offers[*i]).collect();
-            let more = offers::offer(self.link(), &self.pool, &again).await?;
+            let more = offers::publish_offers(self.client(), &self.pool, &again).await?;
             for (index, answer) in missing.into_iter().zip(more) {
                 answers[index] = answer;
             }
         }
-        answers.into_iter().map(offers::outcome).collect()
+        answers.into_iter().map(offers::offer_outcome).collect()
     }
 
     async fn withdraw(&self, run: RunId, tries: &[(ItemId, TryId)]) -> Result<(), QueueError> {
-        Ok(repairing!(self, offers::withdraw(self.link(), run, tries))?)
+        Ok(repairing!(self, offers::delete_offers(self.client(), run, tries))?)
     }
 
     async fn list(&self, run: RunId) -> Result<Vec<QueuedOffer>, QueueError> {
-        Ok(repairing!(self, list::list(self.link(), run))?)
+        Ok(repairing!(self, list::list_offers(self.client(), run))?)
     }
 
-    fn expect_pools(&self, run: RunId, former: PreviousPools) {
-        self.pools.expect(run, former);
+    fn set_previous_pools(&self, run: RunId, former: PreviousPools) {
+        self.pools.set_previous(run, former);
     }
 
     async fn reports(
@@ -138,12 +138,12 @@ impl Dispatch for NatsDispatch {
         wait: Duration,
     ) -> Result<ReportBatch, QueueError> {
         let deadline = Instant::now() + wait;
-        let found = repairing!(self, self.readers.read(self.link(), run, from, max, deadline))?;
+        let found = repairing!(self, self.readers.read(self.client(), run, from, max, deadline))?;
         found.ok_or(QueueError::Position)
     }
 
-    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
-        self.purges.up_to(run, position);
+    async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
+        self.purges.purge_up_to(run, position);
         Ok(())
     }
 
@@ -151,21 +151,21 @@ impl Dispatch for NatsDispatch {
         self.asked.next_claim(run).await
     }
 
-    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
-        Ok(self.hellos.seen())
+    async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
+        Ok(self.hellos.heartbeats())
     }
 
-    fn hellos_kept(&self) -> Duration {
-        self.hellos.kept()
+    fn heartbeat_retention(&self) -> Duration {
+        self.hellos.retention()
     }
 
     async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
         self.asked.next_command(run).await
     }
 
-    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError> {
-        let (stream, subject) = (&self.link().names.reports, self.link().names.run_reports(run));
-        let last = repairing!(self, self.link().last(stream, &subject))?;
+    async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError> {
+        let (stream, subject) = (&self.client().names.reports, self.client().names.run_reports(run));
+        let last = repairing!(self, self.client().last_message(stream, &subject))?;
         Ok(last.map_or(0, |stored| stored.sequence))
     }
 
@@ -174,6 +174,6 @@ impl Dispatch for NatsDispatch {
             ControlMessage::StopRun { run, .. } | ControlMessage::StopExecution { run, .. } => run,
         };
         let payload = serde_json::to_vec(&control).expect("text keys only");
-        Ok(self.link().say(self.link().names.control(run), payload.into()).await?)
+        Ok(self.client().send(self.client().names.control(run), payload.into()).await?)
     }
 }

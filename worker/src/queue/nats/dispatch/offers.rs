@@ -5,57 +5,57 @@ use rollout_protocol::wire::delivery::{OfferOutcome, PublishError};
 use rollout_protocol::wire::offer::Offer;
 use serde_json::{Value, json};
 
-use crate::queue::nats::fault::{Fault, NO_MESSAGE};
-use crate::queue::nats::link::{Link, api_request, parse_api};
-use crate::queue::nats::names::{Name, OfferSubject};
-use crate::queue::nats::publish::Published;
-use crate::queue::nats::replies::Request;
+use crate::queue::nats::error::{NatsError, NO_MESSAGE};
+use crate::queue::nats::client::{NatsClient, api_request, parse_api};
+use crate::queue::nats::names::{NatsName, OfferSubject};
+use crate::queue::nats::publish::PublishResult;
+use crate::queue::nats::replies::NatsRequest;
 use crate::queue::traits::QueueError;
 
 /// Publishes offers unless they are there.
-pub(super) async fn offer(
-    link: &Link,
-    pool: &Name,
+pub(super) async fn publish_offers(
+    link: &NatsClient,
+    pool: &NatsName,
     offers: &[Offer],
-) -> Result<Vec<Published>, Fault> {
+) -> Result<Vec<PublishResult>, NatsError> {
     let messages = offers.iter().map(|offer| {
         let Offer { run, item, try_id, class, .. } = *offer;
         let subject =
             link.names.offer(OfferSubject { pool: pool.as_str(), class, run, item, try_id });
-        Request::new(subject, serde_json::to_vec(offer).expect("text keys only"))
+        NatsRequest::new(subject, serde_json::to_vec(offer).expect("text keys only"))
     });
     let published = link.publish(messages.collect()).await?;
     if let Some(last) = published.iter().filter_map(|p| p.as_ref().ok()).max() {
-        link.life.saw_work(*last);
+        link.life.observe_offer(*last);
     }
     Ok(published)
 }
 
 /// What an answer of the stream means for an offer.
-pub(super) fn outcome(published: Published) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
+pub(super) fn offer_outcome(published: PublishResult) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
     match published {
         Ok(_) => Ok(Ok(OfferOutcome::Published)),
-        Err(Fault::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::Present)),
-        Err(Fault::Api(error)) if error.is_full() => Ok(Err(PublishError::Full)),
+        Err(NatsError::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::Present)),
+        Err(NatsError::Api(error)) if error.is_full() => Ok(Err(PublishError::Full)),
         Err(fault) => Err(fault.into()),
     }
 }
 
 /// Deletes offers, delivered or not. Pool and size class need not be remembered.
-pub(super) async fn withdraw(
-    link: &Link,
+pub(super) async fn delete_offers(
+    link: &NatsClient,
     run: RunId,
     tries: &[(ItemId, TryId)],
-) -> Result<(), Fault> {
+) -> Result<(), NatsError> {
     let verb = format!("STREAM.PURGE.{}", link.names.work);
     let requests = tries.iter().map(|(item, try_id)| {
-        let filter = link.names.any_offer(run, *item, *try_id);
+        let filter = link.names.offer_in_any_pool(run, *item, *try_id);
         api_request(&verb, &json!({ "filter": filter }))
     });
-    for answer in link.ask(requests.collect()).await? {
+    for answer in link.request_all(requests.collect()).await? {
         match parse_api::<Value>(&answer?.payload) {
             Ok(_) => {}
-            Err(Fault::Api(error)) if error.err_code == NO_MESSAGE => {}
+            Err(NatsError::Api(error)) if error.err_code == NO_MESSAGE => {}
             Err(fault) => return Err(fault),
         }
     }

@@ -2,24 +2,24 @@
 
 use serde_json::{Value, json};
 
-use crate::queue::nats::fault::Fault;
-use crate::queue::nats::link::Link;
-use crate::queue::nats::replies::Request;
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::replies::NatsRequest;
 
 /// Stores them again, by the subjects that runs are read from now, and removes them. Ended in
 /// between, it leaves some twice, which readers do not mind.
-pub(super) async fn move_old_reports(link: &Link) -> Result<(), Fault> {
+pub(super) async fn move_old_reports(link: &NatsClient) -> Result<(), NatsError> {
     let (stream, [old, _]) = (&link.names.reports, link.names.report_subjects());
     let mut next = 1;
-    while let Some(stored) = link.next(stream, &old, next).await? {
+    while let Some(stored) = link.next_message(stream, &old, next).await? {
         next = stored.sequence + 1;
-        for published in link.publish(vec![Request::new(stored.subject, stored.payload)]).await? {
+        for published in link.publish(vec![NatsRequest::new(stored.subject, stored.payload)]).await? {
             published?;
         }
     }
     if next > 1 {
         let verb = format!("STREAM.PURGE.{stream}");
-        link.api::<Value>(&verb, &json!({ "filter": old, "seq": next })).await?;
+        link.api_call::<Value>(&verb, &json!({ "filter": old, "seq": next })).await?;
     }
     Ok(())
 }

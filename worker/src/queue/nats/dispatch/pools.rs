@@ -10,45 +10,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rollout_protocol::id::{RunId, TryId};
 use rollout_protocol::wire::delivery::PreviousPools;
 
-use crate::queue::nats::names::{NO_POOL, Name};
+use crate::queue::nats::names::{NO_POOL, NatsName};
 
 /// The pools of every run that is read.
 #[derive(Debug)]
-pub(super) struct Pools {
-    own: Name,
-    runs: Mutex<HashMap<RunId, Arc<RunPools>>>,
+pub(super) struct ExpectedPools {
+    own: NatsName,
+    runs: Mutex<HashMap<RunId, Arc<ExpectedRunPools>>>,
 }
 
 /// The pools of a run.
 #[derive(Debug)]
-pub(super) struct RunPools {
+pub(super) struct ExpectedRunPools {
     /// Of the present epoch.
     own: String,
     former: PreviousPools,
 }
 
-impl Pools {
-    pub(super) fn new(own: Name) -> Self {
+impl ExpectedPools {
+    pub(super) fn new(own: NatsName) -> Self {
         Self { own, runs: Mutex::default() }
     }
 
     /// Sets the pools of a run's earlier epochs.
-    pub(super) fn expect(&self, run: RunId, former: PreviousPools) {
-        let pools = Arc::new(RunPools { own: self.own.to_string(), former });
+    pub(super) fn set_previous(&self, run: RunId, former: PreviousPools) {
+        let pools = Arc::new(ExpectedRunPools { own: self.own.to_string(), former });
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run, pools);
     }
 
     /// Those of a run.
-    pub(super) fn of_run(&self, run: RunId) -> Arc<RunPools> {
+    pub(super) fn for_run(&self, run: RunId) -> Arc<ExpectedRunPools> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || RunPools { own: self.own.to_string(), former: PreviousPools::new() };
+        let new = || ExpectedRunPools { own: self.own.to_string(), former: PreviousPools::new() };
         Arc::clone(runs.entry(run).or_insert_with(|| Arc::new(new())))
     }
 }
 
-impl RunPools {
+impl ExpectedRunPools {
     /// Whether a report that came by a pool is of a worker that its try was offered to.
-    pub(super) fn count(&self, by: &str, try_id: TryId) -> bool {
+    pub(super) fn accepts(&self, by: &str, try_id: TryId) -> bool {
         let is_own = by == self.own;
         by == NO_POOL
             || match self.former.get(&try_id.epoch) {
@@ -67,14 +67,14 @@ mod tests {
     fn report_counts_only_by_the_pool_of_its_try() {
         let former =
             PreviousPools::from([(1, None), (2, Some("cpu".into())), (3, Some("gpu".into()))]);
-        let pools = RunPools { own: "gpu".to_owned(), former };
+        let pools = ExpectedRunPools { own: "gpu".to_owned(), former };
         for (epoch, cpu, gpu) in
             [(1, true, true), (2, true, false), (3, false, true), (4, false, true)]
         {
             let try_id = TryId { epoch, n: 1 };
-            assert_eq!(pools.count("cpu", try_id), cpu, "epoch {epoch}");
-            assert_eq!(pools.count("gpu", try_id), gpu, "epoch {epoch}");
-            assert!(pools.count(NO_POOL, try_id) && !pools.count("other", try_id));
+            assert_eq!(pools.accepts("cpu", try_id), cpu, "epoch {epoch}");
+            assert_eq!(pools.accepts("gpu", try_id), gpu, "epoch {epoch}");
+            assert!(pools.accepts(NO_POOL, try_id) && !pools.accepts("other", try_id));
         }
     }
 }

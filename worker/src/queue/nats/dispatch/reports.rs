@@ -18,33 +18,33 @@ use rollout_protocol::wire::report::Report;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::pools::{Pools, RunPools};
-use crate::queue::nats::fault::Fault;
-use crate::queue::nats::flood::Flood;
-use crate::queue::nats::link::Link;
-use crate::queue::nats::meta::Meta;
+use super::pools::{ExpectedPools, ExpectedRunPools};
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::warning_limiter::WarningLimiter;
+use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::delivery_metadata::DeliveryMetadata;
 
 /// Reports asked for at once.
-const BATCH: usize = 2048;
+const FETCH_BATCH: usize = 2048;
 /// How long one request may wait for reports.
-const EXPIRES: Duration = Duration::from_secs(5);
+const FETCH_EXPIRY: Duration = Duration::from_secs(5);
 /// The first answer to a request is waited for at least this long, whatever the caller says: a
 /// call without patience still sees what is there.
-const ROUND_TRIP: Duration = Duration::from_millis(100);
+const MIN_ANSWER_WAIT: Duration = Duration::from_millis(100);
 /// A reader that nobody reads from removes itself.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const INACTIVITY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The readers, by run.
 #[derive(Debug)]
-pub(super) struct Readers {
-    pools: Arc<Pools>,
-    readers: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<Option<Reader>>>>>,
+pub(super) struct NatsReportReaders {
+    pools: Arc<ExpectedPools>,
+    readers: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<Option<NatsReportReader>>>>>,
 }
 
 #[derive(Debug)]
-struct Reader {
+struct NatsReportReader {
     run: RunId,
-    pools: Arc<RunPools>,
+    pools: Arc<ExpectedRunPools>,
     life: Incarnation,
     connection: u64,
     /// Where the last call ended.
@@ -52,7 +52,7 @@ struct Reader {
     read: VecDeque<PositionedReport>,
     /// Sequence of the last message that arrived, if it was not told yet.
     arrived: Option<u64>,
-    passed_over: Flood,
+    passed_over: WarningLimiter,
     inbox: String,
     next: String,
     arriving: Subscriber,
@@ -60,39 +60,39 @@ struct Reader {
     open: Option<(usize, Instant)>,
 }
 
-impl Readers {
-    pub(super) fn new(pools: Arc<Pools>) -> Self {
+impl NatsReportReaders {
+    pub(super) fn new(pools: Arc<ExpectedPools>) -> Self {
         Self { pools, readers: Mutex::default() }
     }
 
     /// Reports after `from`. Nothing when that is no position of the stream as it is now.
     pub(super) async fn read(
         &self,
-        link: &Link,
+        link: &NatsClient,
         run: RunId,
         from: Option<ReportPosition>,
         max: usize,
         deadline: Instant,
-    ) -> Result<Option<ReportBatch>, Fault> {
-        let pools = self.pools.of_run(run);
+    ) -> Result<Option<ReportBatch>, NatsError> {
+        let pools = self.pools.for_run(run);
         let place = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             readers.entry(run).or_default().clone()
         };
         let mut place = place.lock().await;
         loop {
-            let life = link.present_life().await?;
+            let life = link.current_incarnation().await?;
             let connection = link.connection()?;
-            let goes_on = |reader: &Reader| {
+            let goes_on = |reader: &NatsReportReader| {
                 (reader.at, reader.life, reader.connection) == (from, life, connection)
             };
             let reader = match place.take().filter(goes_on) {
                 Some(reader) => reader,
-                None if !is_there(link, run, life, from).await? => return Ok(None),
-                None => Reader::open(link, run, &pools, from, life, connection).await?,
+                None if !position_exists(link, run, life, from).await? => return Ok(None),
+                None => NatsReportReader::open(link, run, &pools, from, life, connection).await?,
             };
             let reader = place.insert(reader);
-            match reader.take(link, max, deadline).await {
+            match reader.next_batch(link, max, deadline).await {
                 Ok(batch) => {
                     reader.at = batch.reports.last().map(|last| last.position).or(from);
                     return Ok(Some(batch));
@@ -100,7 +100,7 @@ impl Readers {
                 // It was removed, or its server is not what it was.
                 Err(fault) if fault.is_missing() && Instant::now() < deadline => {
                     *place = None;
-                    link.check_life().await?;
+                    link.check_incarnation().await?;
                 }
                 Err(fault) => {
                     *place = None;
@@ -112,40 +112,40 @@ impl Readers {
 }
 
 /// Whether the position is one of the stream as it is now.
-pub(super) async fn is_there(
-    link: &Link,
+pub(super) async fn position_exists(
+    link: &NatsClient,
     run: RunId,
     life: Incarnation,
     from: Option<ReportPosition>,
-) -> Result<bool, Fault> {
+) -> Result<bool, NatsError> {
     let Some(from) = from else { return Ok(true) };
     if from.incarnation != life {
         return Ok(false);
     }
-    let Some(stored) = link.at(&link.names.reports, from.sequence).await? else { return Ok(false) };
+    let Some(stored) = link.message_at(&link.names.reports, from.sequence).await? else { return Ok(false) };
     let report = serde_json::from_slice::<Report>(&stored.payload);
     let of_run = link.names.parse_report(&stored.subject, run).is_some();
     Ok(of_run && report.is_ok_and(|r| from.matches(&r)))
 }
 
-impl Reader {
+impl NatsReportReader {
     async fn open(
-        link: &Link,
+        link: &NatsClient,
         run: RunId,
-        pools: &Arc<RunPools>,
+        pools: &Arc<ExpectedRunPools>,
         from: Option<ReportPosition>,
         life: Incarnation,
         connection: u64,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, NatsError> {
         let inbox = link.client.new_inbox();
         let arriving = (link.client.subscribe(inbox.clone()).await)
-            .map_err(|error| Fault::Unreachable(error.to_string()))?;
+            .map_err(|error| NatsError::Unreachable(error.to_string()))?;
         let (stream, filter) = (&link.names.reports, link.names.run_reports(run));
         let name = format!("reader-{:016x}", rand::random::<u64>());
         let mut config = json!({
             "name": name, "ack_policy": "none", "replay_policy": "instant",
             "filter_subject": filter, "mem_storage": true, "num_replicas": 1,
-            "inactive_threshold": u64::try_from(FORGOTTEN.as_nanos()).unwrap_or(u64::MAX),
+            "inactive_threshold": u64::try_from(INACTIVITY_LIMIT.as_nanos()).unwrap_or(u64::MAX),
         });
         match from {
             None => config["deliver_policy"] = "all".into(),
@@ -156,11 +156,11 @@ impl Reader {
         }
         let verb = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
         let body = json!({ "stream_name": stream, "config": config, "action": "create" });
-        link.api::<Value>(&verb, &body).await?;
+        link.api_call::<Value>(&verb, &body).await?;
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
         let read = VecDeque::new();
         let pools = Arc::clone(pools);
-        let (arrived, passed_over) = (None, Flood::default());
+        let (arrived, passed_over) = (None, WarningLimiter::default());
         Ok(Self {
             run,
             pools,
@@ -178,7 +178,7 @@ impl Reader {
     }
 
     /// The reports that arrived, at most `max`; nothing when nothing did.
-    fn batch(&mut self, max: usize) -> Option<ReportBatch> {
+    fn take_batch(&mut self, max: usize) -> Option<ReportBatch> {
         if self.read.is_empty() || max == 0 {
             let sequence = self.arrived.take()?;
             let read_to = Some(ReportCursor { incarnation: self.life, sequence });
@@ -195,28 +195,28 @@ impl Reader {
     }
 
     /// The next reports, at most `max`. Dropping this loses nothing.
-    async fn take(
+    async fn next_batch(
         &mut self,
-        link: &Link,
+        link: &NatsClient,
         max: usize,
         deadline: Instant,
-    ) -> Result<ReportBatch, Fault> {
-        let least = Instant::now() + ROUND_TRIP;
-        let mut contact = link.contact();
+    ) -> Result<ReportBatch, NatsError> {
+        let least = Instant::now() + MIN_ANSWER_WAIT;
+        let mut contact = link.connection_status();
         loop {
             while let Some(Some(message)) = self.arriving.next().now_or_never() {
-                self.arrived(link, &message)?;
+                self.handle_message(link, &message)?;
             }
             if max == 0 {
                 return Ok(ReportBatch::default());
             }
-            if let Some(batch) = self.batch(max) {
+            if let Some(batch) = self.take_batch(max) {
                 return Ok(batch);
             }
             let now = Instant::now();
             let asked = self.open.is_none_or(|(_, until)| until < now);
             if asked {
-                self.ask(link).await?;
+                self.request_reports(link).await?;
             }
             let patience = if asked { deadline.max(least) } else { deadline };
             if patience <= now {
@@ -225,31 +225,31 @@ impl Reader {
             let until = self.open.map_or(patience, |(_, until)| until.min(patience));
             tokio::select! {
                 message = timeout_at(until, self.arriving.next()) => match message {
-                    Ok(Some(message)) => self.arrived(link, &message)?,
-                    Ok(None) => return Err(Fault::Unreachable("the connection is closed".into())),
+                    Ok(Some(message)) => self.handle_message(link, &message)?,
+                    Ok(None) => return Err(NatsError::Unreachable("the connection is closed".into())),
                     Err(_) if until >= patience => return Ok(ReportBatch::default()),
                     Err(_) => {}
                 },
                 _ = contact.changed() => {
                     if link.connection()? != self.connection {
-                        return Err(Fault::Unreachable("the connection was lost".to_owned()));
+                        return Err(NatsError::Unreachable("the connection was lost".to_owned()));
                     }
                 }
             }
         }
     }
 
-    async fn ask(&mut self, link: &Link) -> Result<(), Fault> {
-        let expires = u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX);
-        let ask = json!({ "batch": BATCH, "expires": expires }).to_string();
+    async fn request_reports(&mut self, link: &NatsClient) -> Result<(), NatsError> {
+        let expires = u64::try_from(FETCH_EXPIRY.as_nanos()).unwrap_or(u64::MAX);
+        let ask = json!({ "batch": FETCH_BATCH, "expires": expires }).to_string();
         // An answer that is lost is not waited for much longer than the request lasts.
-        self.open = Some((BATCH, Instant::now() + EXPIRES + ROUND_TRIP));
+        self.open = Some((FETCH_BATCH, Instant::now() + FETCH_EXPIRY + MIN_ANSWER_WAIT));
         let sent =
             link.client.publish_with_reply(self.next.clone(), self.inbox.clone(), ask.into());
-        sent.await.map_err(|error| Fault::Unreachable(error.to_string()))
+        sent.await.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
-    fn arrived(&mut self, link: &Link, message: &Message) -> Result<(), Fault> {
+    fn handle_message(&mut self, link: &NatsClient, message: &Message) -> Result<(), NatsError> {
         match message.status {
             None => {}
             Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
@@ -257,7 +257,7 @@ impl Reader {
                 return Ok(());
             }
             // The consumer is gone, or moves.
-            Some(_) => return Err(Fault::NoResponders(self.next.clone())),
+            Some(_) => return Err(NatsError::NoResponders(self.next.clone())),
         }
         if let Some((left, _)) = &mut self.open {
             *left -= 1;
@@ -265,16 +265,16 @@ impl Reader {
                 self.open = None;
             }
         }
-        let Some(meta) = message.reply.as_deref().and_then(Meta::parse) else { return Ok(()) };
-        link.life.saw_report(meta.sequence);
+        let Some(meta) = message.reply.as_deref().and_then(DeliveryMetadata::parse) else { return Ok(()) };
+        link.life.observe_report(meta.sequence);
         self.arrived = Some(meta.sequence);
-        match self.parse(link, message) {
+        match self.parse_report(link, message) {
             Ok(report) => {
                 let position = ReportPosition::for_report(self.life, meta.sequence, &report);
                 self.read.push_back(PositionedReport { position, report });
             }
             Err(why) => {
-                if let Some(more) = self.passed_over.due() {
+                if let Some(more) = self.passed_over.record() {
                     let (sequence, run) = (meta.sequence, self.run);
                     tracing::warn!(
                         "message {sequence} is no report for run {run}: {why} ({more} more like \
@@ -287,7 +287,7 @@ impl Reader {
     }
 
     /// The report, or why the message counts for nothing.
-    fn parse(&self, link: &Link, message: &Message) -> Result<Report, String> {
+    fn parse_report(&self, link: &NatsClient, message: &Message) -> Result<Report, String> {
         let length = message.payload.len();
         if length > limits::REPORT_BYTES {
             return Err(format!("it has {length} bytes"));
@@ -298,7 +298,7 @@ impl Reader {
         let Some(pool) = pool.filter(|_| report.run == self.run) else {
             return Err("it is of another run".to_owned());
         };
-        if self.pools.count(pool, report.try_id) {
+        if self.pools.accepts(pool, report.try_id) {
             Ok(report)
         } else {
             Err(format!("it came by the pool `{pool}`, which its try was not offered to"))

@@ -18,21 +18,21 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::position::Incarnation;
 
-use crate::queue::nats::link::Link;
+use crate::queue::nats::client::NatsClient;
 
 /// Deliveries whose way back is known. Beyond it those are forgotten that nothing was said of for
 /// the longest time; a worker runs far fewer.
-const KNOWN: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
+const MAX_KNOWN_DELIVERIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
 /// What is said. Later ones replace earlier ones that were not said yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum AckKind {
     Progress,
     Nak,
     Ack,
 }
 
-impl Kind {
+impl AckKind {
     fn payload(self) -> Bytes {
         Bytes::from_static(match self {
             Self::Progress => b"+WPI",
@@ -43,32 +43,32 @@ impl Kind {
 }
 
 /// What a delivery asks for.
-type Asked = (ItemId, TryId);
+type DeliveredTry = (ItemId, TryId);
 
 /// Ways back of deliveries, and what could not be said yet.
 #[derive(Debug)]
-pub(super) struct Acks(Mutex<State>);
+pub(super) struct DeliveryAcks(Mutex<DeliveryAckState>);
 
 #[derive(Debug)]
-struct State {
+struct DeliveryAckState {
     life: Option<Incarnation>,
     /// By sequence.
-    ways: LruCache<u64, (Subject, Asked)>,
+    ways: LruCache<u64, (Subject, DeliveredTry)>,
     /// What is done with, by sequence, as far as it was said.
-    done: LruCache<u64, Asked>,
-    unsaid: BTreeMap<u64, Kind>,
+    done: LruCache<u64, DeliveredTry>,
+    unsaid: BTreeMap<u64, AckKind>,
 }
 
-impl Default for Acks {
+impl Default for DeliveryAcks {
     fn default() -> Self {
-        let (ways, done) = (LruCache::new(KNOWN), LruCache::new(KNOWN));
-        Self(Mutex::new(State { life: None, ways, done, unsaid: BTreeMap::new() }))
+        let (ways, done) = (LruCache::new(MAX_KNOWN_DELIVERIES), LruCache::new(MAX_KNOWN_DELIVERIES));
+        Self(Mutex::new(DeliveryAckState { life: None, ways, done, unsaid: BTreeMap::new() }))
     }
 }
 
-impl Acks {
+impl DeliveryAcks {
     /// The server's life is this: what belonged to another means nothing any more.
-    pub(super) fn enter(&self, life: Incarnation) {
+    pub(super) fn enter_incarnation(&self, life: Incarnation) {
         let mut state = self.state();
         if state.life != Some(life) {
             state.life = Some(life);
@@ -80,20 +80,20 @@ impl Acks {
 
     /// How to answer to a delivery of the present life. Whether there is anything to do for it: if
     /// not, that is about to be said again.
-    pub(super) fn know(&self, sequence: u64, way: Subject, asked: Asked) -> bool {
+    pub(super) fn register(&self, sequence: u64, way: Subject, asked: DeliveredTry) -> bool {
         let mut state = self.state();
         state.ways.put(sequence, (way, asked));
         let done = state.done.get(&sequence) == Some(&asked);
         if done {
-            state.unsaid.insert(sequence, Kind::Ack);
+            state.unsaid.insert(sequence, AckKind::Ack);
         }
         !done
     }
 
-    pub(super) async fn say(&self, link: &Link, kind: Kind, tokens: &[MessageToken]) {
+    pub(super) async fn send(&self, link: &NatsClient, kind: AckKind, tokens: &[MessageToken]) {
         {
             let mut state = self.state();
-            let State { life, ways, unsaid, .. } = &mut *state;
+            let DeliveryAckState { life, ways, unsaid, .. } = &mut *state;
             for token in tokens.iter().filter(|token| Some(token.incarnation) == *life) {
                 // Keeps it among the known ones.
                 if ways.get(&token.sequence).is_some() {
@@ -102,24 +102,24 @@ impl Acks {
                 }
             }
         }
-        self.say_unsaid(link).await;
+        self.send_pending(link).await;
     }
 
     /// Says what was not said yet, if it can be said.
-    pub(super) async fn say_unsaid(&self, link: &Link) {
-        let Some(life) = link.known_life() else { return };
-        self.enter(life);
-        let words: Vec<(Subject, Kind)> = {
+    pub(super) async fn send_pending(&self, link: &NatsClient) {
+        let Some(life) = link.known_incarnation() else { return };
+        self.enter_incarnation(life);
+        let words: Vec<(Subject, AckKind)> = {
             let mut state = self.state();
-            let State { ways, done, unsaid, .. } = &mut *state;
+            let DeliveryAckState { ways, done, unsaid, .. } = &mut *state;
             std::mem::take(unsaid)
                 .into_iter()
                 .filter_map(|(sequence, kind)| {
                     let (way, asked) = match kind {
-                        Kind::Ack => ways.pop(&sequence)?,
-                        Kind::Nak | Kind::Progress => ways.get(&sequence)?.clone(),
+                        AckKind::Ack => ways.pop(&sequence)?,
+                        AckKind::Nak | AckKind::Progress => ways.get(&sequence)?.clone(),
                     };
-                    if kind == Kind::Ack {
+                    if kind == AckKind::Ack {
                         done.put(sequence, asked);
                     }
                     Some((way, kind))
@@ -134,19 +134,19 @@ impl Acks {
     }
 
     /// Says what could not be said, after each reconnection.
-    pub(super) async fn keep(self: Arc<Self>, link: Arc<Link>) {
-        let mut contact = link.contact();
+    pub(super) async fn resend_after_reconnect(self: Arc<Self>, link: Arc<NatsClient>) {
+        let mut contact = link.connection_status();
         loop {
-            let life = link.wait_for_life().await;
-            self.enter(life);
-            self.say_unsaid(&link).await;
+            let life = link.wait_for_incarnation().await;
+            self.enter_incarnation(life);
+            self.send_pending(&link).await;
             if contact.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DeliveryAckState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

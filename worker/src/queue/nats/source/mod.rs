@@ -1,10 +1,10 @@
 //! A worker's side.
 
 mod acks;
-mod arrivals;
-mod classes;
-mod credit;
-mod others;
+mod pull_buffer;
+mod pool_classes;
+mod slot_division;
+mod peer_heartbeats;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,39 +25,39 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-use self::acks::{Acks, Kind};
-use self::arrivals::Arrivals;
-use self::classes::Classes;
-use self::others::Others;
+use self::acks::{DeliveryAcks, AckKind};
+use self::pull_buffer::PullBuffer;
+use self::pool_classes::PoolClasses;
+use self::peer_heartbeats::PeerHeartbeats;
 use super::connect::Nats;
-use super::fault::Fault;
-use super::link::Link;
-use super::names::Name;
-use super::replies::Request;
-use crate::queue::traits::{Contact, QueueError, WorkSource};
+use super::error::NatsError;
+use super::client::NatsClient;
+use super::names::NatsName;
+use super::replies::NatsRequest;
+use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
-const CONTROLS: usize = 1024;
+const CONTROL_CAPACITY: usize = 1024;
 /// Larger commands do not exist.
-const CONTROL_BYTES: usize = 4096;
+const MAX_CONTROL_BYTES: usize = 4096;
 
 /// The work of a pool, for one worker.
 #[derive(Debug)]
 pub struct NatsSource {
     nats: Nats,
-    pool: Name,
-    arrivals: Arc<Arrivals>,
-    acks: Arc<Acks>,
-    classes: Classes,
-    others: Others,
+    pool: NatsName,
+    arrivals: Arc<PullBuffer>,
+    acks: Arc<DeliveryAcks>,
+    classes: PoolClasses,
+    others: PeerHeartbeats,
     controls: broadcast::Sender<ControlMessage>,
     _tasks: [Task<()>; 3],
 }
 
 impl NatsSource {
-    pub(super) async fn new(nats: Nats, pool: Name, store: String) -> Result<Self, QueueError> {
-        let link = nats.link().clone();
+    pub(super) async fn new(nats: Nats, pool: NatsName, store: String) -> Result<Self, QueueError> {
+        let link = nats.client().clone();
         let subscribe = async |subject: String| {
             let done = link.client.subscribe(subject).await;
             done.map_err(|error| QueueError::Unreachable { reason: error.to_string() })
@@ -67,25 +67,25 @@ impl NatsSource {
         let heard = subscribe(link.names.controls()).await?;
         // After an answer over the same connection the server knows the subscriptions. There need
         // not be any streams yet.
-        let _missing = link.check_life().await;
-        let acks = Arc::new(Acks::default());
-        let arrivals = Arc::new(Arrivals::new(pool.clone(), inbox));
-        let controls = broadcast::Sender::new(CONTROLS);
+        let _missing = link.check_incarnation().await;
+        let acks = Arc::new(DeliveryAcks::default());
+        let arrivals = Arc::new(PullBuffer::new(pool.clone(), inbox));
+        let controls = broadcast::Sender::new(CONTROL_CAPACITY);
         let tasks = [
             supervise::spawn(
                 "arrivals",
-                arrivals.clone().receive(link.clone(), acks.clone(), arriving),
+                arrivals.clone().receive_messages(link.clone(), acks.clone(), arriving),
             ),
-            supervise::spawn("acknowledgements", acks.clone().keep(link.clone())),
-            supervise::spawn("controls", hear(heard, controls.clone())),
+            supervise::spawn("acknowledgements", acks.clone().resend_after_reconnect(link.clone())),
+            supervise::spawn("controls", forward_controls(heard, controls.clone())),
         ];
-        let classes = Classes::new(pool.clone(), store);
-        let others = Others::default();
+        let classes = PoolClasses::new(pool.clone(), store);
+        let others = PeerHeartbeats::default();
         Ok(Self { nats, pool, arrivals, acks, classes, others, controls, _tasks: tasks })
     }
 
     /// The pool.
-    pub fn pool(&self) -> &Name {
+    pub fn pool(&self) -> &NatsName {
         &self.pool
     }
 
@@ -94,28 +94,28 @@ impl NatsSource {
     /// # Errors
     /// [`QueueError::Denied`] with both identities when it is bound to another.
     pub async fn check_binding(&self) -> Result<(), QueueError> {
-        self.classes.look(self.link(), &self.arrivals).await?;
+        self.classes.refresh(self.client(), &self.arrivals).await?;
         self.classes.check_binding()
     }
 
-    fn link(&self) -> &Link {
-        self.nats.link()
+    fn client(&self) -> &NatsClient {
+        self.nats.client()
     }
 
-    async fn say(&self, kind: Kind, tokens: &[MessageToken]) -> Result<(), QueueError> {
-        self.acks.say(self.link(), kind, tokens).await;
-        self.link().take_refusal()
+    async fn send_acks(&self, kind: AckKind, tokens: &[MessageToken]) -> Result<(), QueueError> {
+        self.acks.send(self.client(), kind, tokens).await;
+        self.client().take_refusal()
     }
 
     /// Waits for the life of the server; none in time when streams are missing: there is no work.
-    async fn life(
+    async fn current_incarnation(
         &self,
         deadline: Instant,
     ) -> Result<Option<rollout_protocol::wire::position::Incarnation>, QueueError> {
-        match self.link().present_life().await {
+        match self.client().current_incarnation().await {
             Ok(life) => Ok(Some(life)),
             Err(fault) if fault.is_missing() => {
-                Ok(timeout_at(deadline, self.link().wait_for_life()).await.ok())
+                Ok(timeout_at(deadline, self.client().wait_for_incarnation()).await.ok())
             }
             Err(fault) => Err(fault.into()),
         }
@@ -129,49 +129,49 @@ impl WorkSource for NatsSource {
     async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
-            let Some(life) = self.life(deadline).await? else { return Ok(Vec::new()) };
-            self.acks.enter(life);
-            self.classes.look_if_due(self.link(), &self.arrivals).await?;
+            let Some(life) = self.current_incarnation(deadline).await? else { return Ok(Vec::new()) };
+            self.acks.enter_incarnation(life);
+            self.classes.refresh_if_due(self.client(), &self.arrivals).await?;
             self.classes.check_binding()?;
-            self.link().take_refusal()?;
-            let mut told = std::pin::pin!(self.arrivals.told());
+            self.client().take_refusal()?;
+            let mut told = std::pin::pin!(self.arrivals.notified());
             told.as_mut().enable();
-            let turn = self.arrivals.turn(life, self.link().connection()?, room);
+            let turn = self.arrivals.next_step(life, self.client().connection()?, room);
             for ask in turn.asks {
-                self.arrivals.send(self.link(), ask).await?;
+                self.arrivals.send_request(self.client(), ask).await?;
             }
             if !turn.deliveries.is_empty() || room.slots == 0 || Instant::now() >= deadline {
                 return Ok(turn.deliveries);
             }
-            let until = deadline.min(turn.look_again).min(self.classes.due());
+            let until = deadline.min(turn.look_again).min(self.classes.refresh_due());
             let _looked_too_long = timeout_at(until, told).await;
         }
     }
 
     async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
-        self.say(Kind::Progress, tokens).await
+        self.send_acks(AckKind::Progress, tokens).await
     }
 
     async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
-        self.say(Kind::Ack, tokens).await
+        self.send_acks(AckKind::Ack, tokens).await
     }
 
     async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
-        self.say(Kind::Nak, tokens).await
+        self.send_acks(AckKind::Nak, tokens).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
-        question(
-            self.link(),
-            self.link().names.claim(self.pool.as_str(), claim.run),
+        request_coordinator(
+            self.client(),
+            self.client().names.claim(self.pool.as_str(), claim.run),
             claim.run,
             &claim,
         )
         .await
     }
 
-    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
-        Ok(self.others.contest(self.link(), claim).await?)
+    async fn is_contested(&self, claim: &Claim) -> Result<bool, QueueError> {
+        Ok(self.others.is_contested(self.client(), claim).await?)
     }
 
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
@@ -180,8 +180,8 @@ impl WorkSource for NatsSource {
         for report in &reports {
             match report.encode() {
                 Ok(payload) => {
-                    let subject = self.link().names.report(self.pool.as_str(), report.run);
-                    messages.push(Request::new(subject, payload));
+                    let subject = self.client().names.report(self.pool.as_str(), report.run);
+                    messages.push(NatsRequest::new(subject, payload));
                     answers.push(Ok(()));
                 }
                 Err(size_bytes) => {
@@ -190,11 +190,11 @@ impl WorkSource for NatsSource {
                 }
             }
         }
-        let mut published = self.link().publish(messages).await?.into_iter();
+        let mut published = self.client().publish(messages).await?.into_iter();
         for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
             match published.next() {
-                Some(Ok(sequence)) => self.link().life.saw_report(sequence),
-                Some(Err(Fault::Api(error))) if error.is_full() => *answer = Err(PublishError::Full),
+                Some(Ok(sequence)) => self.client().life.observe_report(sequence),
+                Some(Err(NatsError::Api(error))) if error.is_full() => *answer = Err(PublishError::Full),
                 Some(Err(fault)) => return Err(fault.into()),
                 None => unreachable!("every message has an answer"),
             }
@@ -202,17 +202,17 @@ impl WorkSource for NatsSource {
         Ok(answers)
     }
 
-    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError> {
+    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError> {
         let payload = serde_json::to_vec(&hello).expect("text keys only");
-        let message = Request::new(self.link().names.hello(&hello.worker), payload);
-        for published in self.link().publish(vec![message]).await? {
+        let message = NatsRequest::new(self.client().names.heartbeat(&hello.worker), payload);
+        for published in self.client().publish(vec![message]).await? {
             published?;
         }
         Ok(())
     }
 
-    fn contact(&self) -> watch::Receiver<Contact> {
-        self.link().contact()
+    fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.client().connection_status()
     }
 
     fn controls(&self) -> broadcast::Receiver<ControlMessage> {
@@ -227,31 +227,31 @@ impl Nats {
     /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
     /// command may have been carried out then.
     pub async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
-        question(self.link(), self.link().names.command(run), run, &command).await
+        request_coordinator(self.client(), self.client().names.command(run), run, &command).await
     }
 }
 
-async fn question<A: DeserializeOwned>(
-    link: &Link,
+async fn request_coordinator<A: DeserializeOwned>(
+    link: &NatsClient,
     subject: String,
     run: RunId,
     question: &impl Serialize,
 ) -> Result<A, QueueError> {
     let payload = serde_json::to_vec(question).expect("text keys only");
-    let answer = link.ask_one(Request::new(subject, payload)).await;
+    let answer = link.request(NatsRequest::new(subject, payload)).await;
     let no_answer = QueueError::NoAnswer { run };
     match answer {
         Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|_| no_answer),
-        Err(Fault::NoResponders(_)) => Err(no_answer),
-        Err(Fault::Unreachable(_)) if link.connection().is_ok() => Err(no_answer),
+        Err(NatsError::NoResponders(_)) => Err(no_answer),
+        Err(NatsError::Unreachable(_)) if link.connection().is_ok() => Err(no_answer),
         Err(fault) => Err(fault.into()),
     }
 }
 
 /// Passes on what coordinators say to everybody.
-async fn hear(mut heard: Subscriber, controls: broadcast::Sender<ControlMessage>) {
+async fn forward_controls(mut heard: Subscriber, controls: broadcast::Sender<ControlMessage>) {
     while let Some(message) = heard.next().await {
-        if message.payload.len() > CONTROL_BYTES {
+        if message.payload.len() > MAX_CONTROL_BYTES {
             tracing::warn!("{}: {} bytes are no command", message.subject, message.payload.len());
             continue;
         }

@@ -3,7 +3,7 @@ use rollout_protocol::record::CheckoutChanges;
 use super::*;
 
 /// A repository with a bit of everything, and the tree that changes nothing of it.
-async fn everything(world: &World) -> (RepositorySpec, Tree) {
+async fn repository_with_all_kinds(world: &MirrorFixture) -> (RepositorySpec, TreeArchive) {
     world.user.write("src/main.py", "print(1)\n");
     world.user.write("windows.txt", "one\r\ntwo\r\n");
     world.user.write(".gitattributes", "*.txt text eol=crlf\n*.bin filter=evil diff=evil\n");
@@ -19,12 +19,12 @@ async fn everything(world: &World) -> (RepositorySpec, Tree) {
     let submodule = format!("160000,{},vendor/sub", "1".repeat(40));
     world.user.git(&["update-index", "--add", "--cacheinfo", &submodule]);
     world.user.git(&["commit", "-q", "-m", "root"]);
-    let root = world.root(&world.user.git(&["rev-parse", "HEAD"])).await;
-    (root, same())
+    let root = world.root_spec(&world.user.git(&["rev-parse", "HEAD"])).await;
+    (root, unchanged_tree())
 }
 
-fn same() -> Tree {
-    Tree::default()
+fn unchanged_tree() -> TreeArchive {
+    TreeArchive::default()
         .dir("")
         .file("src/main.py", "print(1)\n")
         .file("windows.txt", "one\ntwo\n")
@@ -37,19 +37,19 @@ fn same() -> Tree {
 
 #[tokio::test]
 async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits() {
-    let world = World::new();
-    let (root, tree) = everything(&world).await;
+    let world = MirrorFixture::new();
+    let (root, tree) = repository_with_all_kinds(&world).await;
     let none = world.commit(&root, tree, "x").await.expect("compared");
-    assert_eq!(none, Outcome::NoChanges(CheckoutChanges::default()));
-    let ignored = same().file("a.log", "x").file("build/out", "x").file(".git/config", "x");
+    assert_eq!(none, CandidateOutcome::NoChanges(CheckoutChanges::default()));
+    let ignored = unchanged_tree().file("a.log", "x").file("build/out", "x").file(".git/config", "x");
     let none = world.commit(&root, ignored, "x").await.expect("compared");
     let changes = CheckoutChanges { ignored: 2, refused: 1, ..CheckoutChanges::default() };
-    assert_eq!(none, Outcome::NoChanges(changes));
+    assert_eq!(none, CandidateOutcome::NoChanges(changes));
 
-    let change = || same().file("src/main.py", "print(2)\n").file("new.txt", "a\nb\n");
+    let change = || unchanged_tree().file("src/main.py", "print(2)\n").file("new.txt", "a\nb\n");
     let one = candidate(world.commit(&root, change(), "Print two\r\n\nIt is more.").await);
-    let other = World::new();
-    let (root_again, _) = everything(&other).await;
+    let other = MirrorFixture::new();
+    let (root_again, _) = repository_with_all_kinds(&other).await;
     assert_eq!(root.root.commit, root_again.root.commit);
     let two = candidate(other.commit(&root_again, change(), "Print two\n\nIt is more.\n").await);
     assert_eq!(one.commit, two.commit);
@@ -80,9 +80,9 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
 
 #[tokio::test]
 async fn every_kind_of_change_becomes_part_of_the_commit() {
-    let world = World::new();
-    let (mut root, _) = everything(&world).await;
-    let tree = Tree::default()
+    let world = MirrorFixture::new();
+    let (mut root, _) = repository_with_all_kinds(&world).await;
+    let tree = TreeArchive::default()
         .file("src", "a file where a directory was")
         .program("windows.txt", "one\ntwo\n")
         .file("run.sh/inner", "a directory where a file was")
@@ -112,8 +112,8 @@ async fn every_kind_of_change_becomes_part_of_the_commit() {
 
 #[tokio::test]
 async fn hostile_trees_run_nothing_and_leave_nothing_outside() {
-    let world = World::new();
-    let (mut root, _) = everything(&world).await;
+    let world = MirrorFixture::new();
+    let (mut root, _) = repository_with_all_kinds(&world).await;
     let mark = world.dir.path().join("it-ran");
     let touch = format!("touch {}", mark.display());
     let config = format!(
@@ -122,7 +122,7 @@ async fn hostile_trees_run_nothing_and_leave_nothing_outside() {
          [diff \"evil\"]\n\ttextconv = {touch}\n\texternal = {touch}\n[include]\n\tpath = ../evil\n"
     );
     let hook = format!("#!/bin/sh\n{touch}\n");
-    let tree = same()
+    let tree = unchanged_tree()
         .file(".git/config", &config)
         .file(".git/HEAD", "ref: refs/heads/main\n")
         .dir(".git/objects")
@@ -177,43 +177,43 @@ async fn hostile_trees_run_nothing_and_leave_nothing_outside() {
 
 #[tokio::test]
 async fn a_linked_git_directory_and_a_checkout_that_is_gone_are_harmless() {
-    let world = World::new();
-    let (root, _) = everything(&world).await;
-    let linked = same().link(".git", "src");
+    let world = MirrorFixture::new();
+    let (root, _) = repository_with_all_kinds(&world).await;
+    let linked = unchanged_tree().link(".git", "src");
     let outcome = world.commit(&root, linked, "x").await.expect("compared");
     let changes = CheckoutChanges { refused: 1, ..CheckoutChanges::default() };
-    assert_eq!(outcome, Outcome::NoChanges(changes));
+    assert_eq!(outcome, CandidateOutcome::NoChanges(changes));
     let link = raw_entry_with_mode(b"repository", EntryType::Symlink, b"/etc", b"", 0o777);
-    let gone = world.commit(&root, Tree(link), "x").await;
+    let gone = world.commit(&root, TreeArchive(link), "x").await;
     assert!(matches!(gone, Err(EvalFilesError::NotCommittable { .. })), "{gone:?}");
-    let torn = Tree(same().0[..700].to_vec());
+    let torn = TreeArchive(unchanged_tree().0[..700].to_vec());
     let (checkout, _slot) = world.checkout(&root).await;
-    let torn = checkout.take_out(Box::new(Cursor::new(torn.0))).await;
+    let torn = checkout.extract(Box::new(Cursor::new(torn.0))).await;
     assert!(matches!(torn, Err(EvalFilesError::Torn { .. })), "{torn:?}");
 }
 
 #[tokio::test]
 async fn a_huge_file_is_refused_without_being_written() {
-    let world = World::new();
-    let (root, _) = everything(&world).await;
+    let world = MirrorFixture::new();
+    let (root, _) = repository_with_all_kinds(&world).await;
     // A header that announces far more than is accepted.
     let mut header = tar::Header::new_gnu();
     header.set_path("repository/huge").expect("a path");
     header.set_size(1 << 42);
     header.set_mode(0o644);
     header.set_cksum();
-    let tree = Tree([same().0, header.as_bytes().to_vec(), vec![0; 4096]].concat());
+    let tree = TreeArchive([unchanged_tree().0, header.as_bytes().to_vec(), vec![0; 4096]].concat());
     let refused = world.commit(&root, tree, "x").await;
     assert!(matches!(refused, Err(EvalFilesError::NotCommittable { .. })), "{refused:?}");
 }
 
 #[tokio::test]
 async fn secrets_do_not_get_into_commits() {
-    let world = World::new();
-    let (mut root, _) = everything(&world).await;
+    let world = MirrorFixture::new();
+    let (mut root, _) = repository_with_all_kinds(&world).await;
     let (checkout, _slot) = world.checkout(&root).await;
-    let tree = same().file("src/main.py", "key = 'hunter2-hunter2'\n").file("hunter2-hunter2", "x");
-    let taken = checkout.take_out(Box::new(Cursor::new(tree.finish()))).await.expect("taken");
+    let tree = unchanged_tree().file("src/main.py", "key = 'hunter2-hunter2'\n").file("hunter2-hunter2", "x");
+    let taken = checkout.extract(Box::new(Cursor::new(tree.finish()))).await.expect("taken");
     let redactor = Redactor::new([("KEY", "hunter2-hunter2")]);
     let to = world.dir.path().join("bundle");
     let made = checkout.commit(&taken, "uses hunter2-hunter2", &redactor, &to).await;

@@ -4,14 +4,14 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::record::EvalEnd;
 
-use super::runs::{Eval, command};
+use super::runs::{EvalFixture, command};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
 /// An eval whose image is built from an empty build context.
-async fn built() -> Eval {
-    let mut eval = Eval::new().await;
-    let context: BlobRef = eval.rig.packed("Dockerfile", "FROM scratch").await;
+async fn built_image_fixture() -> EvalFixture {
+    let mut eval = EvalFixture::new().await;
+    let context: BlobRef = eval.rig.store_archive("Dockerfile", "FROM scratch").await;
     eval.spec.environment.docker_image = None;
     eval.spec.environment.context = Some(context);
     eval
@@ -29,7 +29,7 @@ async fn image_errors_are_those_of_trials() {
         (false, FailureKind::TimedOut, EnvironmentBuildTimeout, ErrorCode::TIMED_OUT),
         (false, FailureKind::NotStarted, build, ErrorCode::PROVIDER_ERROR),
     ] {
-        let mut eval = if is_named { Eval::new().await } else { built().await };
+        let mut eval = if is_named { EvalFixture::new().await } else { built_image_fixture().await };
         eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(kind));
         let record = eval.run().await;
         let error = record.error.expect("an error");
@@ -40,7 +40,7 @@ async fn image_errors_are_those_of_trials() {
 #[tokio::test]
 async fn build_log_after_a_failed_build_is_kept() {
     for fails in [true, false] {
-        let mut eval = built().await;
+        let mut eval = built_image_fixture().await;
         // The scripted provider writes no log: this one stands for the provider's.
         let log = eval.world.dir.path().join("scratch-1/setup/build.log");
         std::fs::create_dir_all(log.parent().expect("a directory")).expect("created");
@@ -63,7 +63,7 @@ async fn command_that_does_not_start_fails_as_its_stage_does() {
         (1, VerifierFailed, ErrorClass::Verifier),
         (3, VerifierFailed, ErrorClass::Verifier),
     ] {
-        let mut eval = Eval::new().await;
+        let mut eval = EvalFixture::new().await;
         let effect = FaultEffect::Fail(FailureKind::NotStarted);
         eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, nth), effect);
         let error = eval.run().await.error.expect("an error");
@@ -74,7 +74,7 @@ async fn command_that_does_not_start_fails_as_its_stage_does() {
 
 #[tokio::test]
 async fn message_of_a_command_begins_with_its_name() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     eval.spec.commands.review = Some(command("echo no >&2; exit 3"));
     let message = eval.run().await.error.expect("an error").message;
     let review = "review: the review did not approve the change: it ended with code 3: no";

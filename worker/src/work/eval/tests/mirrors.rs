@@ -2,11 +2,11 @@ use super::*;
 
 #[tokio::test]
 async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
-    let world = World::new();
+    let world = MirrorFixture::new();
     world.user.write("a", "0");
-    let mut repository = world.root(&world.user.commit("root")).await;
+    let mut repository = world.root_spec(&world.user.commit("root")).await;
     for number in 1..4 {
-        let tree = Tree::default().file("a", number.to_string());
+        let tree = TreeArchive::default().file("a", number.to_string());
         let made = candidate(world.commit(&repository, tree, "next").await);
         world.add(&mut repository, &made).await;
     }
@@ -36,9 +36,9 @@ async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
 
 #[tokio::test]
 async fn leftovers_of_a_crash_go_and_damaged_mirrors_are_made_anew() {
-    let world = World::new();
+    let world = MirrorFixture::new();
     world.user.write("a", "0");
-    let repository = world.root(&world.user.commit("root")).await;
+    let repository = world.root_spec(&world.user.commit("root")).await;
     let dir = tempfile::tempdir().expect("a directory");
     let open = || Mirrors::open(dir.path(), world.store.clone(), 1 << 30);
     let mirrors = open().expect("opened");
@@ -59,12 +59,12 @@ async fn leftovers_of_a_crash_go_and_damaged_mirrors_are_made_anew() {
 
 #[tokio::test]
 async fn mirrors_stay_within_their_bound_and_those_in_use_stay() {
-    let world = World::new();
+    let world = MirrorFixture::new();
     let mut repositories = Vec::new();
     for number in 0..3 {
         let noise: Vec<u8> = (0..200_000).map(|_| rand::random()).collect();
         world.user.write("a", noise);
-        repositories.push(world.root(&world.user.commit(&number.to_string())).await);
+        repositories.push(world.root_spec(&world.user.commit(&number.to_string())).await);
     }
     let dir = tempfile::tempdir().expect("a directory");
     let mirrors = Mirrors::open(dir.path(), world.store.clone(), 500_000).expect("opened");
@@ -82,17 +82,17 @@ async fn mirrors_stay_within_their_bound_and_those_in_use_stay() {
 #[tokio::test]
 async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
     let dir = tempfile::tempdir().expect("a directory");
-    let slots = Slots::open(dir.path()).expect("opened");
-    assert!(Slots::open(dir.path()).is_err(), "two processes have one directory");
+    let slots = CheckoutSlots::open(dir.path()).expect("opened");
+    assert!(CheckoutSlots::open(dir.path()).is_err(), "two processes have one directory");
     let (one, two) =
-        (slots.take("c0").await.expect("a slot"), slots.take("c0").await.expect("a slot"));
+        (slots.acquire("c0").await.expect("a slot"), slots.acquire("c0").await.expect("a slot"));
     assert_ne!(one.path(), two.path());
     std::fs::write(one.path().join("left"), "x").expect("left");
     let path = one.path();
     drop((one, two));
     drop(slots);
-    let slots = Slots::open(dir.path()).expect("opened");
-    let again = slots.take("c0").await.expect("a slot");
+    let slots = CheckoutSlots::open(dir.path()).expect("opened");
+    let again = slots.acquire("c0").await.expect("a slot");
     assert_eq!((again.path(), exists(&path.join("left"))), (path.clone(), false));
     again.clean().await.expect("cleaned");
     assert!(!exists(&path));
@@ -101,25 +101,25 @@ async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
 #[tokio::test]
 async fn a_slot_that_has_the_commit_is_used_again_and_others_are_wiped() {
     let dir = tempfile::tempdir().expect("a directory");
-    let slots = Slots::open(dir.path()).expect("opened");
-    let mut one = slots.take("c0").await.expect("a slot");
+    let slots = CheckoutSlots::open(dir.path()).expect("opened");
+    let mut one = slots.acquire("c0").await.expect("a slot");
     let path = one.path();
     for name in ["base.tar", "out"] {
         std::fs::write(path.join(name), "x").expect("written");
     }
-    one.has("c0");
+    one.mark_complete("c0");
     one.clean().await.expect("cleaned");
-    let again = slots.take("c0").await.expect("a slot");
+    let again = slots.acquire("c0").await.expect("a slot");
     assert_eq!((again.path(), again.commit()), (path.clone(), Some("c0")));
     assert!(exists(&path.join("base.tar")) && !exists(&path.join("out")));
     // One that was not given back in order has nothing.
     drop(again);
-    let wiped = slots.take("c0").await.expect("a slot");
+    let wiped = slots.acquire("c0").await.expect("a slot");
     assert_eq!((wiped.commit(), exists(&path.join("base.tar"))), (None, false));
     drop(wiped);
-    let mut other = slots.take("c1").await.expect("a slot");
-    other.has("c1");
+    let mut other = slots.acquire("c1").await.expect("a slot");
+    other.mark_complete("c1");
     other.clean().await.expect("cleaned");
-    let another = slots.take("c2").await.expect("a slot");
+    let another = slots.acquire("c2").await.expect("a slot");
     assert_eq!((another.path(), another.commit()), (path, None));
 }

@@ -1,9 +1,9 @@
-mod apart;
+mod sweep_environment;
 mod commits;
 mod errors;
 mod mirrors;
 mod runs;
-mod sizes;
+mod bundle_sizes;
 
 use std::io::Cursor;
 use std::path::Path;
@@ -20,14 +20,14 @@ use crate::secrets::Redactor;
 use crate::store::MemoryStore;
 
 /// A user's repository, a store, and a worker's repositories.
-struct World {
+struct MirrorFixture {
     user: UserRepository,
     store: Arc<MemoryStore>,
     repositories: Repositories,
     dir: tempfile::TempDir,
 }
 
-impl World {
+impl MirrorFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Arc::new(MemoryStore::default());
@@ -35,15 +35,15 @@ impl World {
         Self { user: UserRepository::default(), store, repositories, dir }
     }
 
-    async fn root(&self, commit: &str) -> RepositorySpec {
+    async fn root_spec(&self, commit: &str) -> RepositorySpec {
         let root = self.user.stored(commit, self.store.as_ref()).await;
         RepositorySpec { root, chain: Vec::new() }
     }
 
-    async fn checkout(&self, repository: &RepositorySpec) -> (Checkout, Slot) {
+    async fn checkout(&self, repository: &RepositorySpec) -> (Checkout, CheckoutSlot) {
         let mirror = self.repositories.mirrors.get(repository).await.expect("a mirror");
         let commit = repository.commit();
-        let slot = self.repositories.slots.take(commit).await.expect("a slot");
+        let slot = self.repositories.slots.acquire(commit).await.expect("a slot");
         let checkout = Checkout::new(&mirror, commit, &slot).await.expect("a checkout");
         (checkout, slot)
     }
@@ -52,13 +52,13 @@ impl World {
     async fn commit(
         &self,
         repository: &RepositorySpec,
-        tree: Tree,
+        tree: TreeArchive,
         message: &str,
-    ) -> Result<Outcome, EvalFilesError> {
+    ) -> Result<CandidateOutcome, EvalFilesError> {
         let (checkout, slot) = self.checkout(repository).await;
-        let taken = checkout.take_out(Box::new(Cursor::new(tree.finish()))).await?;
+        let taken = checkout.extract(Box::new(Cursor::new(tree.finish()))).await?;
         let to = self.dir.path().join("candidate");
-        crate::fs_remove::remove_now(&to).expect("removed");
+        crate::fs_remove::remove_blocking(&to).expect("removed");
         let outcome = checkout.commit(&taken, message, &Redactor::default(), &to).await;
         slot.clean().await.expect("cleaned");
         outcome
@@ -84,9 +84,9 @@ impl World {
 
 /// What an agent leaves, as an archive.
 #[derive(Default)]
-struct Tree(Vec<u8>);
+struct TreeArchive(Vec<u8>);
 
-impl Tree {
+impl TreeArchive {
     fn entry(mut self, name: &str, kind: EntryType, link: &str, content: &[u8], mode: u32) -> Self {
         let name = format!("repository/{name}");
         let (name, link) = (name.as_bytes(), link.as_bytes());
@@ -116,9 +116,9 @@ impl Tree {
     }
 }
 
-fn candidate(outcome: Result<Outcome, EvalFilesError>) -> Candidate {
+fn candidate(outcome: Result<CandidateOutcome, EvalFilesError>) -> Candidate {
     match outcome {
-        Ok(Outcome::Candidate(candidate)) => candidate,
+        Ok(CandidateOutcome::Candidate(candidate)) => candidate,
         other => panic!("no candidate: {other:?}"),
     }
 }

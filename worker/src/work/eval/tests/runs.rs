@@ -16,28 +16,28 @@ use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::secrets::TrialVariables;
-use crate::work::trial::testing::{Phases, Rig, settings};
+use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
 
 /// An eval over the scripted provider.
-pub(super) struct Eval {
-    pub(super) world: World,
-    pub(super) rig: Rig,
+pub(super) struct EvalFixture {
+    pub(super) world: MirrorFixture,
+    pub(super) rig: TrialFixture,
     pub(super) spec: EvalSpec,
     execution: u8,
-    tickets: Arc<dyn Tickets>,
+    tickets: Arc<dyn StagePermits>,
 }
 
 pub(super) fn command(script: &str) -> EvalCommand {
     EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env: BTreeMap::new() }
 }
 
-impl Eval {
+impl EvalFixture {
     pub(super) async fn new() -> Self {
-        let world = World::new();
+        let world = MirrorFixture::new();
         world.user.write("value", "1\n");
         world.user.write(".gitignore", "*.log\n");
-        let repository = world.root(&world.user.commit("root")).await;
-        let mut rig = Rig::new().await;
+        let repository = world.root_spec(&world.user.commit("root")).await;
+        let mut rig = TrialFixture::new().await;
         rig.store = world.store.clone();
         let idea = rig.store.put_bytes("- make it two\n".into(), MediaType::Text).await;
         let commands = EvalCommands {
@@ -96,7 +96,7 @@ pub(super) fn failed(record: &EvalRecord) -> (ErrorType, &ErrorCode, &str) {
 
 #[tokio::test]
 async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     let (one, two) = (eval.run().await, eval.run().await);
     for record in [&one, &two] {
         assert_eq!((record.end, &record.error), (EvalEnd::Completed, &None));
@@ -129,7 +129,7 @@ async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
     assert!(left.iter().any(|path| path.ends_with("slot-0/work/base/value")), "{left:?}");
     let added = |path: &Path| {
         path.components()
-            .any(|part| super::super::slots::ADDED.iter().any(|added| part.as_os_str() == *added))
+            .any(|part| super::super::checkout_slots::ADDED_NAMES.iter().any(|added| part.as_os_str() == *added))
     };
     assert!(!left.iter().any(|path| added(path) || path.ends_with("dirty")), "{left:?}");
     assert!(!left.iter().any(|path| path.to_string_lossy().contains("slot-1")), "{left:?}");
@@ -143,7 +143,7 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
 
 #[tokio::test]
 async fn an_idea_that_changes_nothing_is_not_measured() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     eval.spec.commands.implement =
         command("echo evil > .git/config; rm -rf .git/hooks; echo x > a.log; echo 1 > value");
     let record = eval.run().await;
@@ -175,7 +175,7 @@ async fn a_command_that_fails_ends_the_eval_and_nothing_after_it_runs() {
         (Box::new(move |s| s.commands.sweep = bad()), VerifierFailed, 4),
     ];
     for (change, kind, ran) in cases {
-        let mut eval = Eval::new().await;
+        let mut eval = EvalFixture::new().await;
         change(&mut eval.spec);
         let record = eval.run().await;
         let (found, _, message) = failed(&record);
@@ -189,7 +189,7 @@ async fn a_command_that_fails_ends_the_eval_and_nothing_after_it_runs() {
 
 #[tokio::test]
 async fn results_count_only_when_the_sweep_wrote_them() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     // Written beforehand: the output directory is made anew for the sweep.
     eval.spec.commands.implement =
         command("mkdir -p $AGENTIC_OUTPUT_DIR; echo 9 > $AGENTIC_RESULTS_CSV; echo 2 > value");
@@ -204,7 +204,7 @@ async fn results_count_only_when_the_sweep_wrote_them() {
 
 #[tokio::test]
 async fn what_commands_cost_is_added_up_and_nonsense_costs_nothing() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     assert_eq!(eval.run().await.reported_cost, None);
     eval.spec.commands.implement = command("echo 2 > value; echo 0.25 > $ROLLOUT_COST_FILE");
     // What the command before it reported is gone.
@@ -227,7 +227,7 @@ async fn what_commands_cost_is_added_up_and_nonsense_costs_nothing() {
 
 #[tokio::test]
 async fn secrets_are_in_nothing_that_is_kept() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
     let key = rollout_protocol::template::Template::new("${KEY}");
     eval.spec.commands.implement = EvalCommand {
@@ -255,7 +255,7 @@ async fn secrets_are_in_nothing_that_is_kept() {
 #[tokio::test]
 async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
     for is_apart in [false, true] {
-        let eval = async || if is_apart { super::apart::eval().await } else { Eval::new().await };
+        let eval = async || if is_apart { super::sweep_environment::sweep_environment_fixture().await } else { EvalFixture::new().await };
         let calls = {
             let mut eval = eval().await;
             eval.run().await;
@@ -289,7 +289,7 @@ async fn a_stop_leaves_nothing_and_the_eval_is_owed() {
         (Phase::AgentExecution, StopLevel::Drain),
         (Phase::Verification, StopLevel::Kill),
     ] {
-        let mut eval = Eval::new().await;
+        let mut eval = EvalFixture::new().await;
         eval.spec.commands.sweep = command("sleep 1000");
         eval.rig.stop_in(phase, level);
         let record = eval.run().await;
@@ -300,47 +300,47 @@ async fn a_stop_leaves_nothing_and_the_eval_is_owed() {
 
 /// Hands tickets out after a while, or never.
 #[derive(Debug)]
-struct Slow {
+struct SlowPermits {
     wait: Duration,
-    phases: Arc<Phases>,
+    phases: Arc<PhaseRecorder>,
     told: Mutex<Vec<(EvalStage, bool, Option<Phase>)>>,
 }
 
 #[async_trait]
-impl Tickets for Slow {
-    async fn begin(&self, stage: EvalStage) {
-        self.tell(stage, true);
+impl StagePermits for SlowPermits {
+    async fn acquire(&self, stage: EvalStage) {
+        self.record_event(stage, true);
         tokio::time::sleep(self.wait).await;
     }
 
-    fn end(&self, stage: EvalStage) {
-        self.tell(stage, false);
+    fn release(&self, stage: EvalStage) {
+        self.record_event(stage, false);
     }
 }
 
-impl Slow {
-    fn of(eval: &mut Eval, wait: Duration) -> Arc<Self> {
+impl SlowPermits {
+    fn for_eval(eval: &mut EvalFixture, wait: Duration) -> Arc<Self> {
         let (phases, told) = (eval.rig.phases.clone(), Mutex::default());
         let slow = Arc::new(Self { wait, phases, told });
         eval.tickets = slow.clone();
         slow
     }
 
-    fn tell(&self, stage: EvalStage, begins: bool) {
+    fn record_event(&self, stage: EvalStage, begins: bool) {
         let phase = self.phases.entered().last().copied();
         self.told.lock().expect("not poisoned").push((stage, begins, phase));
     }
 
-    fn told(&self) -> Vec<(EvalStage, bool, Option<Phase>)> {
+    fn recorded_events(&self) -> Vec<(EvalStage, bool, Option<Phase>)> {
         self.told.lock().expect("not poisoned").clone()
     }
 }
 
 #[tokio::test]
 async fn waiting_for_tickets_takes_nothing_of_the_eval_s_time_and_is_no_phase() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     eval.spec.timeout_sec = Some(3.0);
-    let slow = Slow::of(&mut eval, Duration::from_secs(1));
+    let slow = SlowPermits::for_eval(&mut eval, Duration::from_secs(1));
     let record = eval.run().await;
     assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
     assert!(record.durations.total_sec > 4.0, "{:?}", record.durations);
@@ -355,17 +355,17 @@ async fn waiting_for_tickets_takes_nothing_of_the_eval_s_time_and_is_no_phase() 
     ];
     let expected =
         expected.map(|(stage, began, ended)| [(stage, true, began), (stage, false, ended)]);
-    assert_eq!(slow.told(), expected.concat());
+    assert_eq!(slow.recorded_events(), expected.concat());
 }
 
 #[tokio::test]
 async fn who_waits_for_a_ticket_is_stopped_at_once() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
-        let mut eval = Eval::new().await;
-        let slow = Slow::of(&mut eval, Duration::from_secs(3600));
+        let mut eval = EvalFixture::new().await;
+        let slow = SlowPermits::for_eval(&mut eval, Duration::from_secs(3600));
         let stop = eval.rig.stop.clone();
         let stopping = async {
-            while slow.told().is_empty() {
+            while slow.recorded_events().is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             stop.send_replace(Some(level));
@@ -378,21 +378,21 @@ async fn who_waits_for_a_ticket_is_stopped_at_once() {
 
 #[tokio::test]
 async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_run() {
-    let mut eval = Eval::new().await;
-    let slow = Slow::of(&mut eval, Duration::ZERO);
+    let mut eval = EvalFixture::new().await;
+    let slow = SlowPermits::for_eval(&mut eval, Duration::ZERO);
     eval.spec.commands.implement = command("exit 1");
     eval.run().await;
-    assert_eq!(slow.told().len(), 2, "it began and ended");
-    let slow = Slow::of(&mut eval, Duration::ZERO);
+    assert_eq!(slow.recorded_events().len(), 2, "it began and ended");
+    let slow = SlowPermits::for_eval(&mut eval, Duration::ZERO);
     let effect = FaultEffect::Fail(FailureKind::Unreachable);
     eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 1), effect);
     eval.run().await;
-    assert_eq!(slow.told().len(), 1, "how it ended is not known");
+    assert_eq!(slow.recorded_events().len(), 1, "how it ended is not known");
 }
 
 #[tokio::test]
 async fn eval_without_an_answer_waits_and_begins_anew() {
-    let mut eval = Eval::new().await;
+    let mut eval = EvalFixture::new().await;
     eval.rig.max_park = Duration::from_secs(900);
     eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Unreachable));
     let record = eval.run().await;
@@ -403,21 +403,21 @@ async fn eval_without_an_answer_waits_and_begins_anew() {
 
 /// An engine that a test takes away.
 #[derive(Debug, Default)]
-struct Engine {
+struct EvalEngineProbe {
     away: AtomicBool,
 }
 
 #[async_trait::async_trait]
-impl Probe for Arc<Engine> {
-    async fn ask(&self) -> Result<(), String> {
+impl Probe for Arc<EvalEngineProbe> {
+    async fn probe(&self) -> Result<(), String> {
         if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
     }
 }
 
 #[tokio::test]
 async fn eval_deadline_during_an_outage_stands_still() {
-    let mut eval = Eval::new().await;
-    let engine = Arc::new(Engine::default());
+    let mut eval = EvalFixture::new().await;
+    let engine = Arc::new(EvalEngineProbe::default());
     let dependency = Dependency::new("the engine", Box::new(engine.clone()));
     eval.rig.provider = eval.rig.provider.clone().with_engine(Arc::new(dependency));
     eval.spec.commands.implement = command("sleep 4; echo 2 > value");

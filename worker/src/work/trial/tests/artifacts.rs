@@ -3,8 +3,8 @@
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
 
-use super::super::testing::Rig;
-use super::{archive, run, secondary};
+use super::super::testing::TrialFixture;
+use super::{archive, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::{FileRole, Finished};
@@ -29,7 +29,7 @@ pub(super) fn kept(finished: &Finished<TrialRecord>, source: &str) -> Vec<(Strin
     members.into_iter().map(|(name, content)| (name, text(content))).collect()
 }
 
-fn brief(record: &ArtifactRecord) -> (&str, ArtifactStatus, Option<ArtifactKind>) {
+fn summary(record: &ArtifactRecord) -> (&str, ArtifactStatus, Option<ArtifactKind>) {
     (&record.path, record.status, record.kind)
 }
 
@@ -41,11 +41,11 @@ fn pairs(files: &[(&str, &str)]) -> Vec<(String, String)> {
 async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
     use ArtifactKind::{Directory, File};
     use ArtifactStatus::{Empty, Failed, Ok, Skipped};
-    let mut rig = Rig::new().await;
-    rig.harbor();
+    let mut rig = TrialFixture::new().await;
+    rig.use_harbor_format();
     rig.variables = TrialVariables::new([("KEY".to_owned(), "hunter2hunter2".to_owned())]);
     rig.agent.env.insert("KEY".into(), rollout_protocol::template::Template::new("${KEY}"));
-    rig.scripts(
+    rig.set_scripts(
         None,
         Some(
             "echo $KEY > /app/one.txt; mkdir -p /app/tree/cache; echo k > /app/tree/k.txt
@@ -53,7 +53,7 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
             ln -s /etc/passwd /app/tree/out; echo x > /logs/artifacts/extra.txt",
         ),
     );
-    rig.tests("echo late > /app/one.txt; echo 1 > /logs/verifier/reward.txt").await;
+    rig.set_tests("echo late > /app/one.txt; echo 1 > /logs/verifier/reward.txt").await;
     let tree = Artifact {
         exclude: vec!["cache".into()],
         destination: Some("deep/tree".into()),
@@ -67,7 +67,7 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
     ];
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
-    let found: Vec<_> = finished.record.artifacts.iter().map(brief).collect();
+    let found: Vec<_> = finished.record.artifacts.iter().map(summary).collect();
     let expected = [
         ("artifacts/logs/artifacts", Ok, Some(Directory)),
         ("artifacts/app/one.txt", Ok, Some(File)),
@@ -82,26 +82,26 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
     assert_eq!(kept(&finished, "/app/one.txt"), pairs(&[("one.txt", "**************\n")]));
     assert_eq!(kept(&finished, "/app/tree"), pairs(&[("k.txt", "k\n")]));
     assert!(finished.record.artifacts[6].error.as_deref().is_some_and(|e| e.contains("`db`")));
-    assert_eq!(secondary(&finished.record), Vec::<&str>::new());
+    assert_eq!(secondary_codes(&finished.record), Vec::<&str>::new());
 }
 
 #[tokio::test]
 async fn without_artifacts_nothing_is_asked_for() {
-    let rig = Rig::new().await;
-    let reads = |rig: &Rig| rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count();
+    let rig = TrialFixture::new().await;
+    let reads = |rig: &TrialFixture| rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count();
     assert!(run(&rig).await.record.artifacts.is_empty());
     assert_eq!(reads(&rig), 1);
-    let mut rig = Rig::new().await;
-    rig.harbor();
+    let mut rig = TrialFixture::new().await;
+    rig.use_harbor_format();
     assert!(run(&rig).await.record.artifacts.is_empty(), "an empty directory is none");
     assert_eq!(reads(&rig), 2);
 }
 
 #[tokio::test]
 async fn artifacts_of_an_agent_that_failed_are_kept() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x")];
-    rig.scripts(None, Some("echo x > /app/x; exit 1"));
+    rig.set_scripts(None, Some("echo x > /app/x; exit 1"));
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.reward, None);
     assert_eq!(kept(&finished, "/app/x"), pairs(&[("x", "x\n")]));
@@ -109,9 +109,9 @@ async fn artifacts_of_an_agent_that_failed_are_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.provider.add_service("db");
-    rig.scripts(None, Some("background server"));
+    rig.set_scripts(None, Some("background server"));
     rig.task.steps[0].verifier.collect = vec![
         hook("alive server; echo a > /app/a", None),
         hook("echo b > /b; test -e /app/a", Some("db")),
@@ -126,14 +126,14 @@ async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
     assert_eq!(kept(&finished, "/b"), pairs(&[("b", "b\n")]));
     let failed: Vec<_> =
         finished.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
-    assert_eq!(secondary(&finished.record), ["collection_failed"; 3], "{failed:?}");
+    assert_eq!(secondary_codes(&finished.record), ["collection_failed"; 3], "{failed:?}");
     assert!(failed[1].contains("code 4") && failed[2].contains("no such service"), "{failed:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_takes_too_long_leaves_nothing_to_judge() {
-    let mut rig = Rig::new().await;
-    rig.scripts(None, Some("background server"));
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(None, Some("background server"));
     rig.task.steps[0].verifier.collect = vec![hook("sleep 100", None)];
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.reward, None);
@@ -143,11 +143,11 @@ async fn a_hook_that_takes_too_long_leaves_nothing_to_judge() {
 
 #[tokio::test]
 async fn artifact_is_kept_without_secrets_and_what_the_agent_made_goes() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x")];
     rig.variables = crate::secrets::TrialVariables::new([("TOKEN".into(), "s3cret-value".into())]);
     rig.agent.env.insert("TOKEN".into(), rollout_protocol::template::Template::new("${TOKEN}"));
-    rig.scripts(None, Some("echo s3cret-value > /app/x"));
+    rig.set_scripts(None, Some("echo s3cret-value > /app/x"));
     let finished = run(&rig).await;
     let text = kept(&finished, "/app/x").into_iter().map(|(_, text)| text).collect::<String>();
     assert!(!text.contains("s3cret") && text.len() == "s3cret-value\n".len(), "{text:?}");
@@ -158,9 +158,9 @@ async fn artifact_is_kept_without_secrets_and_what_the_agent_made_goes() {
 
 #[tokio::test]
 async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
-    rig.scripts(None, Some("echo x > /app/x; echo y > /app/y"));
+    rig.set_scripts(None, Some("echo x > /app/x; echo y > /app/y"));
     rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyFrom, 0), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());

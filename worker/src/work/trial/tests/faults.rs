@@ -7,8 +7,8 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord};
 
 use super::super::TrialContext;
-use super::super::testing::Rig;
-use super::{brief, error, logs, run, secondary, verdict};
+use super::super::testing::TrialFixture;
+use super::{error_summary, error, logs, run, secondary_codes, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::Finished;
@@ -43,14 +43,14 @@ const CALLS: [(FakeCall, Phase); 8] = [
     (FakeCall::Destroy, Phase::Teardown),
 ];
 
-async fn rig() -> Rig {
-    let mut rig = Rig::new().await;
-    rig.scripts(Some("echo a"), Some("echo b > /logs/agent/b.txt"));
+async fn rig() -> TrialFixture {
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(Some("echo a"), Some("echo b > /logs/agent/b.txt"));
     rig
 }
 
 /// What holds whatever happened in one call.
-fn check(rig: &Rig, at: usize, effect: FaultEffect, finished: &Finished<TrialRecord>) {
+fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished<TrialRecord>) {
     let (call, phase) = CALLS[at];
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
@@ -215,7 +215,7 @@ async fn failures_have_their_types() {
             let rig = rig().await;
             rig.provider.fault(FaultTrigger::Any(call), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
-            assert_eq!(brief(error(&finished)), expected, "call {call}: {kind:?}");
+            assert_eq!(error_summary(error(&finished)), expected, "call {call}: {kind:?}");
         }
     }
 }
@@ -233,7 +233,7 @@ async fn a_build_has_its_own_types() {
         let mut rig = rig().await;
         rig.task.environment.docker_image = None;
         rig.provider.fault(FaultTrigger::Any(0), effect);
-        assert_eq!(brief(error(&run(&rig).await)), expected);
+        assert_eq!(error_summary(error(&run(&rig).await)), expected);
     }
 }
 
@@ -243,15 +243,15 @@ async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
     rig.provider.fault(FaultTrigger::Every(FakeCall::CopyFrom), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     let expected = "verifier_failed collection_failed infrastructure transient";
-    assert_eq!(brief(error(&finished)), expected);
+    assert_eq!(error_summary(error(&finished)), expected);
     assert!(error(&finished).is_retryable());
-    assert_eq!(secondary(&finished.record), ["collection_failed"]);
+    assert_eq!(secondary_codes(&finished.record), ["collection_failed"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_cause_stays_the_first() {
     let mut rig = rig().await;
-    rig.scripts(None, Some("exit 4"));
+    rig.set_scripts(None, Some("exit 4"));
     for call in [FakeCall::CopyFrom, FakeCall::Destroy] {
         rig.provider.fault(FaultTrigger::Every(call), FaultEffect::Fail(FailureKind::Unreachable));
     }
@@ -275,14 +275,14 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
         let mut rig = rig().await;
         rig.settings.environment.preserve_env =
             rollout_protocol::spec::environment::PreservePolicy::Always;
-        rig.scripts(None, Some("background immortal; exit 1"));
+        rig.set_scripts(None, Some("background immortal; exit 1"));
         rig.provider.fault(FaultTrigger::Every(FakeCall::Kill), FaultEffect::Fail(FailureKind::LeftBehind));
         if !stoppable {
             rig.provider.fault(FaultTrigger::Every(FakeCall::Stop), FaultEffect::Hang);
         }
         let finished = run(&rig).await;
         assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
-        assert_eq!(secondary(&finished.record), codes);
+        assert_eq!(secondary_codes(&finished.record), codes);
         assert_eq!(logs(&finished).is_some(), stoppable);
         assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
     }
@@ -299,16 +299,16 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
         rig.settings.verifier.kill_agent_processes = true;
         rig.settings.environment.preserve_env =
             rollout_protocol::spec::environment::PreservePolicy::Always;
-        rig.scripts(None, Some("background immortal"));
+        rig.set_scripts(None, Some("background immortal"));
         rig.provider.fault(FaultTrigger::Every(FakeCall::Kill), effect);
         if !stoppable {
             rig.provider.fault(FaultTrigger::Every(FakeCall::Stop), FaultEffect::Hang);
         }
         let finished = run(&rig).await;
         let expected = "verifier_failed processes_left infrastructure transient";
-        assert_eq!(brief(error(&finished)), expected);
+        assert_eq!(error_summary(error(&finished)), expected);
         let codes: &[&str] = if stoppable { &[] } else { &["collection_failed"] };
-        assert_eq!(secondary(&finished.record), codes);
+        assert_eq!(secondary_codes(&finished.record), codes);
         assert_eq!(logs(&finished).is_some(), stoppable);
         assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
         let calls = rig.provider.calls();
@@ -326,16 +326,16 @@ async fn an_environment_that_comes_too_late_is_removed() {
     rig.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Hang);
     let finished = run(&rig).await;
     let expected = "environment_start_failed timed_out infrastructure transient";
-    assert_eq!(brief(error(&finished)), expected);
+    assert_eq!(error_summary(error(&finished)), expected);
     assert!(finished.record.secondary_errors.iter().any(|e| e.phase == Phase::Teardown));
 }
 
 #[tokio::test]
 async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
     let mut rig = rig().await;
-    rig.scripts(None, Some("echo before; panic"));
+    rig.set_scripts(None, Some("echo before; panic"));
     let finished = run(&rig).await;
-    assert_eq!(brief(error(&finished)), "internal_error bug infrastructure permanent");
+    assert_eq!(error_summary(error(&finished)), "internal_error bug infrastructure permanent");
     assert_eq!(error(&finished).phase, Phase::AgentExecution);
     assert_eq!(super::output(&finished, "command/stdout.txt"), "before\n");
     assert!(logs(&finished).is_some());
@@ -350,31 +350,31 @@ async fn a_store_that_fails_is_our_failure() {
     );
     rig.task.steps[0].files.tests = Some(never.clone());
     let finished = run(&rig).await;
-    assert_eq!(brief(error(&finished)), "verifier_failed store_failed infrastructure permanent");
+    assert_eq!(error_summary(error(&finished)), "verifier_failed store_failed infrastructure permanent");
     rig.task.steps[0].files.instruction = Some(never);
     let finished = run(&rig).await;
     let expected = "environment_start_failed store_failed infrastructure permanent";
-    assert_eq!(brief(error(&finished)), expected);
+    assert_eq!(error_summary(error(&finished)), expected);
 }
 
 #[tokio::test]
 async fn output_that_met_a_full_disk_excuses_a_trial_that_did_not_pass() {
     for (reward, expected) in [("0", None), ("1", Some(1.0))] {
         let mut rig = rig().await;
-        rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
+        rig.set_tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
         let context = rig.context();
         let directory = context.execution.scratch.join("command");
         std::fs::create_dir_all(&directory).expect("a directory");
         std::os::unix::fs::symlink("/dev/full", directory.join("stdout.txt")).expect("a link");
-        rig.scripts(None, Some("echo b"));
+        rig.set_scripts(None, Some("echo b"));
         let context = TrialContext { agent: Arc::new(rig.agent.clone()), ..context };
         let finished = verdict(super::super::run(context, &rig.services()).await);
         assert_eq!(finished.record.verdict.reward, expected);
         if expected.is_none() {
-            let found = brief(error(&finished));
+            let found = error_summary(error(&finished));
             assert_eq!(found, "verifier_failed disk_full infrastructure transient");
         }
-        assert_eq!(secondary(&finished.record), ["disk_full"]);
+        assert_eq!(secondary_codes(&finished.record), ["disk_full"]);
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     }
 }

@@ -15,11 +15,11 @@ use rollout_protocol::template::Template;
 use tar::EntryType;
 use tokio_util::io::StreamReader;
 
-use super::super::testing::Rig;
-use super::{error, log_names, logs, output, run, secondary};
+use super::super::testing::TrialFixture;
+use super::{error, log_names, logs, output, run, secondary_codes};
 use crate::environment::ByteStream;
 use crate::environment::fake::{HostileReader, raw_entry};
-use crate::executor::{Counts, FileRole, Finished};
+use crate::executor::{ArchiveCounts, FileRole, Finished};
 use crate::secrets::TrialVariables;
 
 /// Gives `/logs` as `tar` says.
@@ -45,7 +45,7 @@ where
 
 fn role(finished: &Finished<TrialRecord>) -> (u64, u64, bool) {
     let logs = finished.files.iter().find_map(|file| match file.role {
-        FileRole::Logs(Counts { entries, skipped, truncated }) => {
+        FileRole::Logs(ArchiveCounts { entries, skipped, truncated }) => {
             Some((entries, skipped, truncated))
         }
         _ => None,
@@ -78,7 +78,7 @@ async fn names_links_and_devices_of_a_hostile_archive() {
         file("logs/verifier/reward.txt", "1"),
         vec![0; 1024],
     ];
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     rig.provider.set_hostile_reader(hostile_logs(tar.concat()));
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
@@ -92,7 +92,7 @@ async fn names_links_and_devices_of_a_hostile_archive() {
 
 #[tokio::test]
 async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     rig.provider.set_hostile_reader(long_logs(|| {
         (0..1_000_000u32).map(|n| {
             let name = format!("logs/agent/{n:07}");
@@ -105,7 +105,7 @@ async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
     assert_eq!(finished.record.verdict.reward, Some(1.0), "read in a call of its own");
     let (entries, _, truncated) = role(&finished);
     assert!(entries <= limits::LOGS_ENTRIES && truncated);
-    assert_eq!(secondary(&finished.record), ["collection_failed"]);
+    assert_eq!(secondary_codes(&finished.record), ["collection_failed"]);
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_sparse_giant_is_cut_at_its_header() {
         header.set_cksum();
         header.as_bytes().to_vec()
     };
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     let zeros = Bytes::from(vec![0; 1 << 20]);
     rig.provider.set_hostile_reader(long_logs(move || {
         let before = raw_entry(b"logs/agent/a.txt", EntryType::Regular, b"", b"a");
@@ -132,7 +132,7 @@ async fn a_sparse_giant_is_cut_at_its_header() {
 
 #[tokio::test]
 async fn a_reward_file_of_a_gigabyte_is_no_reward() {
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     rig.provider.set_hostile_reader(Arc::new(|path| {
         let name = if path == "/logs" { "logs/verifier/reward.txt" } else { "reward.txt" };
         let mut header = tar::Header::new_ustar();
@@ -171,7 +171,7 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
         });
         hostile
     };
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     let file = raw_entry(b"reward.txt", EntryType::Regular, b"", b"0.5");
     rig.provider.set_hostile_reader(tar([file, vec![0; 1024]].concat()));
     let finished = run(&rig).await;
@@ -193,8 +193,8 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
 
 #[tokio::test]
 async fn a_flood_of_output_is_bounded() {
-    let mut rig = Rig::new().await;
-    rig.scripts(None, Some("echo first; flood 300000000; echo last"));
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(None, Some("echo first; flood 300000000; echo last"));
     let finished = run(&rig).await;
     let text = output(&finished, "command/stdout.txt");
     assert!((text.len() as u64) < limits::CAPTURE_HEAD_BYTES + limits::CAPTURE_TAIL_BYTES + 100);
@@ -209,12 +209,12 @@ async fn a_flood_of_output_is_bounded() {
 }
 
 /// Every file below a directory, names included.
-fn everything(dir: &Path, found: &mut Vec<u8>) {
+fn collect_bytes(dir: &Path, found: &mut Vec<u8>) {
     for entry in std::fs::read_dir(dir).expect("listed") {
         let path = entry.expect("an entry").path();
         found.extend_from_slice(path.as_os_str().as_encoded_bytes());
         if path.is_dir() {
-            everything(&path, found);
+            collect_bytes(&path, found);
         } else {
             found.extend(std::fs::read(&path).expect("readable"));
         }
@@ -224,14 +224,14 @@ fn everything(dir: &Path, found: &mut Vec<u8>) {
 #[tokio::test]
 async fn secrets_are_found_nowhere() {
     const SECRET: &str = "sk-verysecret/0123456789";
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("API_KEY".to_owned(), SECRET.to_owned())]);
     rig.agent.env.insert("KEY".into(), Template::new("${API_KEY}"));
     rig.task.environment.env.insert("KEY".into(), Template::new("${API_KEY}"));
     let (one, two) = SECRET.split_at(9);
     let base64 = BASE64.encode(format!("user:{SECRET}").as_bytes());
     let hex = HEXLOWER.encode(SECRET.as_bytes());
-    rig.scripts(
+    rig.set_scripts(
         Some("echo $KEY; echo $KEY >&2"),
         Some(&format!(
             "echo -n {one}; echo {two}; echo {base64} >&2; echo {hex} > /logs/agent/{hex}; \
@@ -240,7 +240,7 @@ async fn secrets_are_found_nowhere() {
         )),
     );
     let reward = "echo 0.5 > /logs/verifier/reward.txt";
-    rig.tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
+    rig.set_tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
     // What the test itself says is not what the trial lets out.
     let scripts = (rig.agent.kind.clone(), rig.task.steps[0].files.tests.clone());
     let finished = run(&rig).await;
@@ -258,7 +258,7 @@ async fn secrets_are_found_nowhere() {
     assert_eq!(long.len(), 65_530 + SECRET.len() + 1, "lengths stay");
 
     let mut all = serde_json::to_vec(&finished.record).expect("a record");
-    everything(&rig.dir.path().join("scratch"), &mut all);
+    collect_bytes(&rig.dir.path().join("scratch"), &mut all);
     for (form, needle) in [("plain", SECRET), ("base64", &base64[8..30]), ("hex", &hex)] {
         let found = all.windows(needle.len()).any(|window| window == needle.as_bytes());
         assert!(!found, "{form} is there");
@@ -269,10 +269,10 @@ async fn secrets_are_found_nowhere() {
 async fn a_reward_file_gives_no_part_of_a_secret_away() {
     let long = "sk-".to_owned() + &"0123456789".repeat(6);
     for secret in [long.as_str(), "sk-\"quoted\"-secret"] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.variables = TrialVariables::new([("API_KEY".to_owned(), secret.to_owned())]);
         rig.task.environment.env.insert("KEY".into(), Template::new("${API_KEY}"));
-        rig.tests("echo $KEY > /logs/verifier/reward.txt").await;
+        rig.set_tests("echo $KEY > /logs/verifier/reward.txt").await;
         let finished = run(&rig).await;
         assert_eq!(error(&finished).kind, ErrorType::VerifierRewardInvalid);
         let message = &error(&finished).message;

@@ -1,6 +1,6 @@
 //! Trials over the scripted provider.
 
-mod apart;
+mod separate_verifier;
 mod artifacts;
 mod faults;
 mod hostile;
@@ -15,7 +15,7 @@ mod stops;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::record::TrialRecord;
 
-use super::testing::Rig;
+use super::testing::TrialFixture;
 use crate::executor::{FileRole, Finished};
 
 /// A trial that has a verdict.
@@ -26,11 +26,11 @@ fn verdict(finished: Finished<TrialRecord>) -> Finished<TrialRecord> {
 
 /// Whether the report of a trial can say everything of it.
 fn is_bare(finished: &Finished<TrialRecord>) -> bool {
-    finished.clone().of_any_kind().is_bare()
+    finished.clone().into_any_kind().is_bare()
 }
 
 /// Runs a trial that has a verdict, and checks that nothing is left of its environment.
-async fn run(rig: &Rig) -> Finished<TrialRecord> {
+async fn run(rig: &TrialFixture) -> Finished<TrialRecord> {
     let finished = verdict(rig.run().await);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     assert_eq!(rig.provider.busy(), Vec::<String>::new());
@@ -42,7 +42,7 @@ fn error(finished: &Finished<TrialRecord>) -> &TrialError {
 }
 
 /// An error in short: type, code, class and retry class.
-fn brief(error: &TrialError) -> String {
+fn error_summary(error: &TrialError) -> String {
     let [class, retry] = [
         serde_json::to_string(&error.class).expect("text"),
         serde_json::to_string(&error.retry).expect("text"),
@@ -100,6 +100,6 @@ fn log_names(finished: &Finished<TrialRecord>) -> Vec<String> {
 }
 
 /// Codes of the errors beside the first.
-fn secondary(record: &TrialRecord) -> Vec<&str> {
+fn secondary_codes(record: &TrialRecord) -> Vec<&str> {
     record.secondary_errors.iter().map(|error| error.code.as_str()).collect()
 }

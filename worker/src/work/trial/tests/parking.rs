@@ -11,7 +11,7 @@ use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::time::Instant;
 
-use super::super::testing::Rig;
+use super::super::testing::TrialFixture;
 use super::{is_bare, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
@@ -19,31 +19,31 @@ use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 
-async fn rig() -> Rig {
-    let mut rig = Rig::new().await;
+async fn rig() -> TrialFixture {
+    let mut rig = TrialFixture::new().await;
     rig.max_park = MAX_PARK;
     rig
 }
 
-fn count(rig: &Rig, wanted: FakeCall) -> usize {
+fn count(rig: &TrialFixture, wanted: FakeCall) -> usize {
     rig.provider.calls().into_iter().filter(|call| *call == wanted).count()
 }
 
 /// An engine that a test takes away.
 #[derive(Debug, Default)]
-struct Engine {
+struct TrialEngineProbe {
     away: AtomicBool,
 }
 
 #[async_trait]
-impl Probe for Arc<Engine> {
-    async fn ask(&self) -> Result<(), String> {
+impl Probe for Arc<TrialEngineProbe> {
+    async fn probe(&self) -> Result<(), String> {
         if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
     }
 }
 
-fn with_engine(rig: &mut Rig) -> (Arc<Engine>, Arc<Dependency>) {
-    let engine = Arc::new(Engine::default());
+fn with_engine(rig: &mut TrialFixture) -> (Arc<TrialEngineProbe>, Arc<Dependency>) {
+    let engine = Arc::new(TrialEngineProbe::default());
     let dependency = Arc::new(Dependency::new("the engine", Box::new(engine.clone())));
     rig.provider = rig.provider.clone().with_engine(dependency.clone());
     (engine, dependency)
@@ -126,7 +126,7 @@ async fn agent_that_died_with_engine_runs_again() {
 async fn agent_that_fails_by_itself_is_no_outage() {
     let mut rig = rig().await;
     with_engine(&mut rig);
-    rig.scripts(None, Some("exit 3"));
+    rig.set_scripts(None, Some("exit 3"));
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
     assert_eq!((error.kind, error.class), (ErrorType::AgentExecutionFailed, ErrorClass::Agent));
@@ -145,7 +145,7 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         engine.away.store(true, Ordering::Relaxed);
-        dependency.failed("it is away");
+        dependency.mark_failed("it is away");
         tokio::time::sleep(Duration::from_secs(60)).await;
         engine.away.store(false, Ordering::Relaxed);
         std::future::pending::<()>().await;

@@ -9,21 +9,21 @@ use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates};
 use rollout_protocol::template::Template;
 
-use super::super::testing::Rig;
-use super::{brief, error, is_bare, log_names, logs, output, outputs, run, secondary, verdict};
+use super::super::testing::TrialFixture;
+use super::{error_summary, error, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict};
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::environment::{FailureKind, ImageSource};
-use crate::executor::WantedImage;
+use crate::executor::RequestedImage;
 use crate::secrets::TrialVariables;
 
 #[tokio::test]
 async fn a_good_trial_is_a_short_list_of_calls() {
-    let mut rig = Rig::new().await;
-    rig.scripts(
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(
         Some("pwd; cat $ROLLOUT_TASK_INSTRUCTION"),
         Some("echo trace > /logs/agent/trace.txt; echo oops >&2"),
     );
-    rig.tests("echo checking; echo 0.5 > /logs/verifier/reward.txt").await;
+    rig.set_tests("echo checking; echo 0.5 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
     let calls = [
         FakeCall::Prepare,
@@ -54,7 +54,7 @@ async fn a_good_trial_is_a_short_list_of_calls() {
 
 #[tokio::test]
 async fn times_follow_each_other() {
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     let record = run(&rig).await.record;
     let times = &record.timestamps;
     let all = [
@@ -86,9 +86,9 @@ async fn times_follow_each_other() {
 
 #[tokio::test]
 async fn the_oracle_runs_the_solution() {
-    let mut rig = Rig::new().await;
-    rig.oracle("echo answer > /app/answer.txt; echo solved").await;
-    rig.tests("cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt").await;
+    let mut rig = TrialFixture::new().await;
+    rig.use_oracle("echo answer > /app/answer.txt; echo solved").await;
+    rig.set_tests("cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
     assert_eq!(output(&finished, "command/stdout.txt"), "solved\n");
@@ -97,18 +97,18 @@ async fn the_oracle_runs_the_solution() {
 
 #[tokio::test]
 async fn tests_are_not_there_before_verification() {
-    let mut rig = Rig::new().await;
-    rig.scripts(None, Some("test -e /tests; echo seen"));
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(None, Some("test -e /tests; echo seen"));
     let finished = run(&rig).await;
-    assert_eq!(brief(error(&finished)), "agent_execution_failed non_zero_exit agent permanent");
+    assert_eq!(error_summary(error(&finished)), "agent_execution_failed non_zero_exit agent permanent");
     assert!(!rig.provider.calls().contains(&FakeCall::CopyTo));
 }
 
 #[tokio::test]
 async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
-    let mut rig = Rig::new().await;
-    rig.scripts(None, Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"));
-    rig.tests("echo nothing").await;
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(None, Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"));
+    rig.set_tests("echo nothing").await;
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::VerifierRewardMissing);
     assert!(!log_names(&finished).iter().any(|name| name.ends_with("x.txt")));
@@ -129,13 +129,13 @@ async fn failing_scripts_have_their_own_errors() {
             ("execute", ErrorType::AgentExecutionFailed),
             ("verify", ErrorType::VerifierFailed),
         ] {
-            let mut rig = Rig::new().await;
+            let mut rig = TrialFixture::new().await;
             match stage {
-                "install" => rig.scripts(Some(script), Some("echo never")),
-                "execute" => rig.scripts(Some("echo ready"), Some(script)),
+                "install" => rig.set_scripts(Some(script), Some("echo never")),
+                "execute" => rig.set_scripts(Some("echo ready"), Some(script)),
                 _ => {
                     let script = format!("echo 1 > /logs/verifier/reward.txt; {script}");
-                    rig.tests(&script).await;
+                    rig.set_tests(&script).await;
                 }
             }
             let finished = run(&rig).await;
@@ -143,7 +143,7 @@ async fn failing_scripts_have_their_own_errors() {
             if stage == "verify" {
                 expected = expected.replace(" agent ", " verifier ");
             }
-            assert_eq!(brief(error(&finished)), expected, "{stage}: {script}");
+            assert_eq!(error_summary(error(&finished)), expected, "{stage}: {script}");
             assert!(error(&finished).message.contains(message), "{}", error(&finished).message);
             let verdict = &finished.record.verdict;
             assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None));
@@ -162,12 +162,12 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
         ("execute", ErrorType::AgentExecutionTimeout),
         ("verify", ErrorType::VerifierTimeout),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         let script = "echo begun; background writer; sleep 1000";
         match stage {
-            "install" => rig.scripts(Some(script), None),
-            "execute" => rig.scripts(None, Some(script)),
-            _ => rig.tests(script).await,
+            "install" => rig.set_scripts(Some(script), None),
+            "execute" => rig.set_scripts(None, Some(script)),
+            _ => rig.set_tests(script).await,
         }
         let finished = run(&rig).await;
         assert_eq!(error(&finished).kind, kind);
@@ -184,10 +184,10 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
 #[tokio::test]
 async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
     for (kill, outcome) in [(false, ItemOutcome::Completed), (true, ItemOutcome::Failed)] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.settings.verifier.kill_agent_processes = kill;
-        rig.scripts(None, Some("background service"));
-        rig.tests("alive service; echo 1 > /logs/verifier/reward.txt").await;
+        rig.set_scripts(None, Some("background service"));
+        rig.set_tests("alive service; echo 1 > /logs/verifier/reward.txt").await;
         assert_eq!(run(&rig).await.record.verdict.outcome, outcome);
         assert_eq!(rig.provider.calls().contains(&FakeCall::Kill), kill);
     }
@@ -195,7 +195,7 @@ async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
 
 #[tokio::test]
 async fn without_a_verifier_trials_end_unverified() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.verifier.disable = true;
     rig.task.steps[0].files.tests = None;
     let finished = run(&rig).await;
@@ -216,7 +216,7 @@ async fn tasks_that_cannot_run_get_no_environment() {
         ("oracle", ErrorType::TaskInvalid),
         ("tests", ErrorType::TaskInvalid),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         match case {
             "fault" => rig.task.fault = Some(gone.clone()),
             "oracle" => rig.agent.kind = AgentKind::Oracle,
@@ -237,16 +237,16 @@ async fn images_are_named_or_built() {
         (false, false, true, "fake:"),
         (false, false, false, "fake:"),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.environment.docker_image = named.then(|| "image".to_owned());
         rig.settings.environment.force_build = force;
         if environment {
-            let context = rig.packed("Dockerfile", "FROM scratch").await;
+            let context = rig.store_archive("Dockerfile", "FROM scratch").await;
             rig.task.environment.context = Some(context);
         }
         let services = rig.services();
         let settings = &rig.settings.environment;
-        let wanted = WantedImage { environment: &rig.task.environment, settings };
+        let wanted = RequestedImage { environment: &rig.task.environment, settings };
         let source = wanted.source(&services.files).await;
         let (source, part) = source.expect("a source");
         if let ImageSource::Context { dir, .. } = &source {
@@ -261,15 +261,15 @@ async fn images_are_named_or_built() {
 #[tokio::test]
 async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
     for dockerfile in [true, false] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.environment.docker_image = Some("image".to_owned());
         rig.settings.environment.provider = ProviderSpec::Process(ProcessSettings::default());
         if dockerfile {
-            rig.task.environment.context = Some(rig.packed("Dockerfile", "FROM scratch").await);
+            rig.task.environment.context = Some(rig.store_archive("Dockerfile", "FROM scratch").await);
         }
         let services = rig.services();
         let settings = &rig.settings.environment;
-        let wanted = WantedImage { environment: &rig.task.environment, settings };
+        let wanted = RequestedImage { environment: &rig.task.environment, settings };
         let source = wanted.source(&services.files).await;
         let (source, _part) = source.expect("a source");
         assert_eq!(matches!(source, ImageSource::Context { .. }), dockerfile);
@@ -278,7 +278,7 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
 
 #[tokio::test]
 async fn variables_reach_the_scripts_they_are_for() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("KEY".to_owned(), "k-123".to_owned())]);
     rig.task.environment.env.insert("FROM_TASK".into(), Template::new("t"));
     rig.task.environment.env.insert("SHARED".into(), Template::new("task"));
@@ -304,11 +304,11 @@ async fn variables_reach_the_scripts_they_are_for() {
 
 #[tokio::test]
 async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.agent.env.insert("A".into(), Template::new("${NOT_EXPORTED}"));
     let finished = run(&rig).await;
     assert_eq!(
-        brief(error(&finished)),
+        error_summary(error(&finished)),
         "environment_start_failed variable_unset infrastructure transient"
     );
     assert!(error(&finished).message.contains("NOT_EXPORTED"));
@@ -318,13 +318,13 @@ async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
 #[tokio::test(start_paused = true)]
 async fn cost_counts_the_life_of_the_environment_on_every_path() {
     for script in ["sleep 36", "sleep 36; exit 1"] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
-        rig.scripts(None, Some(script));
+        rig.set_scripts(None, Some(script));
         let cost = run(&rig).await.record.verdict.cost;
         assert!((1.5..1.51).contains(&cost), "{script}: {cost}");
     }
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
     rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, 0), FaultEffect::Fail(FailureKind::Refused));
     assert!(run(&rig).await.record.verdict.cost.abs() < 1e-9);
@@ -341,9 +341,9 @@ async fn environments_are_kept_by_policy() {
         (OnFailure, "0", true),
         (OnFailure, "nan", true),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.settings.environment.preserve_env = policy;
-        rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
+        rig.set_tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
         let finished = verdict(rig.run().await);
         assert_eq!(rig.provider.preserved().len(), usize::from(kept), "{policy:?} {reward}");
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
@@ -355,7 +355,7 @@ async fn environments_are_kept_by_policy() {
 
 #[tokio::test]
 async fn what_cannot_be_kept_is_removed() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
     rig.provider.fault(FaultTrigger::Every(FakeCall::Preserve), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
@@ -370,8 +370,8 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
         ("echo fine", ErrorType::EnvironmentTeardownFailed),
         ("exit 1", ErrorType::AgentExecutionFailed),
     ] {
-        let mut rig = Rig::new().await;
-        rig.scripts(None, Some(script));
+        let mut rig = TrialFixture::new().await;
+        rig.set_scripts(None, Some(script));
         rig.provider.fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Service));
         let finished = verdict(rig.run().await);
         assert_eq!(error(&finished).kind, first);
@@ -381,7 +381,7 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
         assert_eq!(verdict.reward, teardown.then_some(1.0));
         assert!(!error(&finished).is_retryable());
         let later = if teardown { vec![] } else { vec!["provider_error"] };
-        assert_eq!(secondary(&finished.record), later);
+        assert_eq!(secondary_codes(&finished.record), later);
         let tries = rig.provider.calls().iter().filter(|call| **call == FakeCall::Destroy).count();
         assert_eq!((tries, rig.provider.leaked().len()), (3, 1));
     }
@@ -389,7 +389,7 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
 
 #[tokio::test]
 async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.provider = rig.provider.in_memory();
     rig.provider.set_hostile_reader(std::sync::Arc::new(|_| Some(None)));
     rig.agent.kind = AgentKind::Nop;
@@ -403,8 +403,8 @@ async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
 
 #[tokio::test]
 async fn parts_of_tasks_are_fetched_once_and_removed_when_nobody_needs_them() {
-    let rig = Rig::new().await;
-    let blob = rig.packed("a.txt", "a").await;
+    let rig = TrialFixture::new().await;
+    let blob = rig.store_archive("a.txt", "a").await;
     let services = rig.services();
     let files = &services.files;
     let get = || async { files.directory("x", &blob).await.expect("there").path().to_owned() };
@@ -417,7 +417,7 @@ async fn parts_of_tasks_are_fetched_once_and_removed_when_nobody_needs_them() {
     };
     assert!(files.archive("x", &missing).await.is_err());
     for n in 0..300 {
-        let other = rig.packed("b.txt", &n.to_string()).await;
+        let other = rig.store_archive("b.txt", &n.to_string()).await;
         files.archive("x", &other).await.expect("there");
     }
     assert!(!a.exists(), "not used for long");

@@ -11,8 +11,8 @@ use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 
-use super::super::testing::Rig;
-use super::{brief, error, output, run};
+use super::super::testing::TrialFixture;
+use super::{error_summary, error, output, run};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::secrets::TrialVariables;
@@ -24,9 +24,9 @@ fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
 
 #[tokio::test]
 async fn each_script_has_its_variables_and_its_user() {
-    let mut rig = Rig::new().await;
-    rig.harbor();
-    rig.oracle("cat /solution/solve.sh; echo $KEY $ALL").await;
+    let mut rig = TrialFixture::new().await;
+    rig.use_harbor_format();
+    rig.use_oracle("cat /solution/solve.sh; echo $KEY $ALL").await;
     rig.variables = TrialVariables::new([("SECRET".to_owned(), "hunter2hunter2".to_owned())]);
     let step = &mut rig.task.steps[0];
     step.agent.user = Some("nobody".into());
@@ -38,7 +38,7 @@ async fn each_script_has_its_variables_and_its_user() {
     rig.task.environment.env.insert("A".into(), Template::new("x"));
     rig.task.environment.workdir = Some("/srv/work".into());
     rig.settings.verifier.env.insert("B".into(), Template::new("job"));
-    rig.tests("pwd; echo $KEY; echo 1 > /logs/verifier/reward.txt").await;
+    rig.set_tests("pwd; echo $KEY; echo 1 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
     let shown = output(&finished, "command/stdout.txt");
@@ -63,8 +63,8 @@ async fn each_script_has_its_variables_and_its_user() {
 #[tokio::test]
 async fn a_variable_of_any_phase_must_be_exported() {
     for place in ["step", "job", "solution"] {
-        let mut rig = Rig::new().await;
-        rig.oracle("echo").await;
+        let mut rig = TrialFixture::new().await;
+        rig.use_oracle("echo").await;
         let env = match place {
             "step" => &mut rig.task.steps[0].verifier.env,
             "job" => &mut rig.settings.verifier.env,
@@ -75,14 +75,14 @@ async fn a_variable_of_any_phase_must_be_exported() {
         assert_eq!(error(&finished).code.as_str(), "variable_unset", "{place}");
         assert_eq!(rig.provider.calls(), []);
     }
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.task.steps[0].solution_env.insert("A".into(), Template::new("${ABSENT}"));
     assert!(run(&rig).await.record.verdict.passed(), "nobody runs the solution");
 }
 
 #[tokio::test]
 async fn script_agents_are_told_of_tools_and_skills() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("TOKEN".to_owned(), "t0ken-t0ken".to_owned())]);
     let server = |name: &str, transport| McpServer { name: name.to_owned(), transport };
     let headers = [("Authorization".to_owned(), Template::new("Bearer ${TOKEN}"))].into();
@@ -91,32 +91,32 @@ async fn script_agents_are_told_of_tools_and_skills() {
         server("web", McpTransport::StreamableHttp { url: "http://x/".into(), headers }),
     ];
     rig.task.skills_dir = Some("/skills".into());
-    rig.scripts(None, Some("cat $ROLLOUT_MCP_CONFIG; echo $ROLLOUT_SKILLS_DIR"));
+    rig.set_scripts(None, Some("cat $ROLLOUT_MCP_CONFIG; echo $ROLLOUT_SKILLS_DIR"));
     let finished = run(&rig).await;
     let shown = output(&finished, "command/stdout.txt");
     let expected = "{\"mcpServers\":{\"files\":{\"args\":[\"-x\"],\"command\":\"mcp\",\
         \"type\":\"stdio\"},\"web\":{\"headers\":{\"Authorization\":\"Bearer [redacted:TOKEN]\"},\
         \"type\":\"http\",\"url\":\"http://x/\"}}}/skills\n";
     assert_eq!(shown, expected);
-    rig.oracle("test -e /rollout/mcp.json").await;
+    rig.use_oracle("test -e /rollout/mcp.json").await;
     assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_agents_own_limits_come_before_the_tasks() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.agent.limits = AgentLimits { install_sec: Some(5.0), ..AgentLimits::default() };
-    rig.scripts(Some("sleep 6"), None);
+    rig.set_scripts(Some("sleep 6"), None);
     assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentInstallTimeout);
     rig.agent.limits = AgentLimits { execute_max_sec: Some(30.0), ..AgentLimits::default() };
-    rig.scripts(None, Some("sleep 31"));
+    rig.set_scripts(None, Some("sleep 31"));
     assert!(error(&run(&rig).await).message.contains("30s"));
     rig.agent.limits = AgentLimits { execute_sec: Some(90.0), ..AgentLimits::default() };
-    rig.scripts(None, Some("sleep 80"));
+    rig.set_scripts(None, Some("sleep 80"));
     assert!(run(&rig).await.record.verdict.passed());
     rig.agent.limits = AgentLimits::default();
     rig.task.steps[0].agent.timeout_sec = None;
-    rig.scripts(None, Some("sleep 1000000"));
+    rig.set_scripts(None, Some("sleep 1000000"));
     assert!(run(&rig).await.record.verdict.passed());
 }
 
@@ -139,11 +139,11 @@ async fn an_environment_is_used_when_it_is_healthy() {
         ("sleep 1000", 0.0, 100),
         ("test -e /ready", 0.0, 10),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         let check = Healthcheck { start_period_sec: period, ..check(command) };
         rig.task.environment.healthcheck = Some(check);
         let finished = run(&rig).await;
-        assert_eq!(brief(error(&finished)), "environment_start_failed unhealthy task permanent");
+        assert_eq!(error_summary(error(&finished)), "environment_start_failed unhealthy task permanent");
         let message = &error(&finished).message;
         assert!(message.contains("healthcheck failed 3 times"), "{message}");
         assert_eq!(message.ends_with("code 7: no"), command.contains("no"), "{message}");
@@ -151,7 +151,7 @@ async fn an_environment_is_used_when_it_is_healthy() {
         assert!((f64::from(seconds)..f64::from(seconds) + 1.5).contains(&took), "{command} {took}");
         assert_eq!(finished.record.durations.agent_setup_sec, None);
     }
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.provider.image_file("/ready", "");
     rig.task.environment.healthcheck = Some(check("test -e /ready"));
     assert!(run(&rig).await.record.verdict.passed());
@@ -170,7 +170,7 @@ async fn each_phase_reaches_what_it_may() {
         (NoNetwork, Some(Public), None, vec![Public, NoNetwork]),
         (NoNetwork, None, Some(Public), vec![Public]),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.environment.network = base.clone();
         rig.task.steps[0].agent.network = agent;
         rig.task.steps[0].verifier.network = verifier;
@@ -185,13 +185,13 @@ async fn each_phase_reaches_what_it_may() {
 async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase() {
     let phases = [Phase::AgentExecution, Phase::Verification];
     for (nth, phase) in phases.into_iter().enumerate() {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
         let effect = FaultEffect::Fail(FailureKind::Unsupported);
         rig.provider.fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), effect);
         let finished = run(&rig).await;
         let error = error(&finished);
-        assert_eq!(brief(error), "task_invalid unsupported_by_environment task permanent");
+        assert_eq!(error_summary(error), "task_invalid unsupported_by_environment task permanent");
         assert_eq!((error.is_unsupported(), error.phase), (true, phase));
     }
 }
@@ -203,12 +203,12 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
         (FailureKind::Service, "provider_error infrastructure transient"),
     ] {
         for (nth, expected) in [(0, "agent_execution_failed"), (1, "verifier_failed")] {
-            let mut rig = Rig::new().await;
-            rig.harbor();
+            let mut rig = TrialFixture::new().await;
+            rig.use_harbor_format();
             rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
             rig.provider.fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
-            assert_eq!(brief(error(&finished)), format!("{expected} {reason}"));
+            assert_eq!(error_summary(error(&finished)), format!("{expected} {reason}"));
             assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
             let ran = rig.provider.commands().len();
             assert_eq!(ran, 1 + nth, "nothing runs with more than it may have");
@@ -223,9 +223,9 @@ async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
         agents_at_once: Some(1),
         ..offer::RunRateLimits::default()
     };
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.pacing = Some(limits);
-    rig.scripts(None, Some("sleep 50"));
+    rig.set_scripts(None, Some("sleep 50"));
     let services = rig.services();
     let context = |scratch: &str| {
         let mut context = rig.context();
@@ -236,7 +236,7 @@ async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
     let (first, mut second) = (context("one"), context("two"));
     second.pacing.clone_from(&first.pacing);
     let holder = first.pacing.clone().expect("limited");
-    let turn = holder.agent().await;
+    let turn = holder.acquire_agent().await;
     let both = async {
         tokio::join!(super::super::run(first, &services), super::super::run(second, &services))
     };
@@ -253,7 +253,7 @@ async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
         assert!(record.durations.total_sec > 300.0);
     }
     for level in [StopLevel::Drain, StopLevel::Kill] {
-        let turn = holder.agent().await;
+        let turn = holder.acquire_agent().await;
         let mut waiting = context("three");
         waiting.pacing = Some(holder.clone());
         let stop = async {

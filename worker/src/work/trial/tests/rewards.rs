@@ -2,8 +2,8 @@
 
 use rollout_protocol::record::ItemOutcome;
 
-use super::super::testing::Rig;
-use super::{brief, error, run};
+use super::super::testing::TrialFixture;
+use super::{error_summary, error, run};
 
 #[tokio::test]
 async fn rewards_and_their_errors() {
@@ -27,8 +27,8 @@ async fn rewards_and_their_errors() {
         (format!("ln -s /etc/passwd {file}"), Err(invalid)),
         (format!("echo '1{}' > {file}", " ".repeat(5000)), Err(invalid)),
     ] {
-        let mut rig = Rig::new().await;
-        rig.tests(&script).await;
+        let mut rig = TrialFixture::new().await;
+        rig.set_tests(&script).await;
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
         match expected {
@@ -36,7 +36,7 @@ async fn rewards_and_their_errors() {
                 assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(reward)));
             }
             Err(reason) => {
-                assert_eq!(brief(error(&finished)), reason, "{script:.80}");
+                assert_eq!(error_summary(error(&finished)), reason, "{script:.80}");
                 assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None));
             }
         }

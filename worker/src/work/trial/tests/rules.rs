@@ -4,8 +4,8 @@ use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::record::{ItemOutcome, Rewards, Verdict};
 use rollout_protocol::spec::task::{AfterAgentError, TestExit};
 
-use super::super::testing::Rig;
-use super::{brief, error, outputs, run, secondary};
+use super::super::testing::TrialFixture;
+use super::{error_summary, error, outputs, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
@@ -15,13 +15,13 @@ fn rewards(pairs: &[(&str, f64)]) -> Rewards {
 
 /// Runs a task of Harbor's format whose tests leave these files.
 async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> Verdict {
-    let mut rig = Rig::new().await;
-    rig.harbor();
+    let mut rig = TrialFixture::new().await;
+    rig.use_harbor_format();
     rig.settings.verifier.reward_key = key.map(str::to_owned);
     let write = |text: &str, name: &str| format!("echo '{text}' > /logs/verifier/{name}\n");
     let json = json.map_or_else(String::new, |json| write(json, "reward.json"));
     let text = text.map_or_else(String::new, |text| write(text, "reward.txt"));
-    rig.tests(&(json + &text)).await;
+    rig.set_tests(&(json + &text)).await;
     run(&rig).await.record.verdict
 }
 
@@ -67,16 +67,16 @@ async fn reward_files_of_both_formats_are_read_in_the_order_of_the_tasks_own() {
         (false, format!("{json}; {text}"), 1.0, false),
         (true, format!("{json}; {text}"), 0.5, true),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         if harbor {
-            rig.harbor();
+            rig.use_harbor_format();
         }
-        rig.tests(&tests).await;
+        rig.set_tests(&tests).await;
         let verdict = run(&rig).await.record.verdict;
         assert_eq!((verdict.reward, verdict.rewards.is_empty()), (Some(reward), !keyed), "{tests}");
     }
-    let mut rig = Rig::new().await;
-    rig.tests("echo").await;
+    let mut rig = TrialFixture::new().await;
+    rig.set_tests("echo").await;
     let message = &error(&run(&rig).await).message.clone();
     let both = "left no /logs/verifier/reward.txt or reward.json";
     assert!(message.contains(both), "{message}");
@@ -85,11 +85,11 @@ async fn reward_files_of_both_formats_are_read_in_the_order_of_the_tasks_own() {
 #[tokio::test]
 async fn solution_is_where_either_format_has_it() {
     for (harbor, own) in [(false, "/oracle"), (true, "/solution")] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         if harbor {
-            rig.harbor();
+            rig.use_harbor_format();
         }
-        rig.oracle("cat /oracle/solve.sh; cat /solution/solve.sh").await;
+        rig.use_oracle("cat /oracle/solve.sh; cat /solution/solve.sh").await;
         let finished = run(&rig).await;
         assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
         let command = rig.provider.commands().remove(0);
@@ -100,12 +100,12 @@ async fn solution_is_where_either_format_has_it() {
 #[tokio::test]
 async fn task_that_only_scripts_cannot_run_is_run_by_the_oracle() {
     let fault = TrialError::unsupported("a conversation to begin with");
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.task.script_fault = Some(fault.clone());
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.error, Some(fault));
     assert!(rig.provider.calls().is_empty(), "no environment was made");
-    rig.oracle("echo").await;
+    rig.use_oracle("echo").await;
     assert!(run(&rig).await.record.verdict.passed());
 }
 
@@ -122,12 +122,12 @@ async fn an_exit_code_may_mean_nothing_but_a_limit_does() {
         ),
         ("exit 3".to_owned(), Some("verifier_reward_missing reward_missing verifier permanent")),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.rules.test_exit = TestExit::Ignored;
-        rig.tests(&tests).await;
+        rig.set_tests(&tests).await;
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
-        assert_eq!(verdict.error.as_ref().map(brief).as_deref(), expected, "{tests}");
+        assert_eq!(verdict.error.as_ref().map(error_summary).as_deref(), expected, "{tests}");
         assert_eq!(verdict.passed(), expected.is_none(), "{tests}");
         if tests == "exit 3" {
             assert!(
@@ -144,10 +144,10 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
     for (script, code) in
         [("exit 3", "non_zero_exit"), ("sleep 1000", "timed_out"), ("oom", "oom_killed")]
     {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.task.rules.after_agent_error = AfterAgentError::Verify;
-        rig.scripts(None, Some(&format!("background writer; {script}")));
-        rig.tests("echo 0.5 > /logs/verifier/reward.txt").await;
+        rig.set_scripts(None, Some(&format!("background writer; {script}")));
+        rig.set_tests("echo 0.5 > /logs/verifier/reward.txt").await;
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
         assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(0.5)));
@@ -160,7 +160,7 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
         } else {
             assert!(!calls.contains(&FakeCall::Kill), "{calls:?}");
         }
-        assert_eq!(secondary(&finished.record), Vec::<&str>::new());
+        assert_eq!(secondary_codes(&finished.record), Vec::<&str>::new());
     }
 }
 
@@ -171,9 +171,9 @@ async fn what_is_not_the_agents_own_failure_ends_the_trial() {
         (None, Some("vanish"), ErrorType::AgentExecutionFailed),
         (None, Some("panic"), ErrorType::InternalError),
     ] {
-        let mut rig = Rig::new().await;
-        rig.harbor();
-        rig.scripts(install, execute);
+        let mut rig = TrialFixture::new().await;
+        rig.use_harbor_format();
+        rig.set_scripts(install, execute);
         let finished = run(&rig).await;
         assert_eq!(
             (finished.record.verdict.outcome, error(&finished).kind),
@@ -185,18 +185,18 @@ async fn what_is_not_the_agents_own_failure_ends_the_trial() {
 
 #[tokio::test]
 async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
-    let mut rig = Rig::new().await;
-    rig.harbor();
-    rig.scripts(None, Some("exit 3"));
-    rig.tests("echo nothing").await;
+    let mut rig = TrialFixture::new().await;
+    rig.use_harbor_format();
+    rig.set_scripts(None, Some("exit 3"));
+    rig.set_tests("echo nothing").await;
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
     assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
-    assert_eq!(secondary(&finished.record), ["reward_missing"]);
+    assert_eq!(secondary_codes(&finished.record), ["reward_missing"]);
 
     rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Unreachable));
     let finished = run(&rig).await;
-    assert_eq!(brief(error(&finished)), "verifier_failed unreachable infrastructure transient");
-    assert_eq!(secondary(&finished.record), ["non_zero_exit"]);
+    assert_eq!(error_summary(error(&finished)), "verifier_failed unreachable infrastructure transient");
+    assert_eq!(secondary_codes(&finished.record), ["non_zero_exit"]);
     assert!(error(&finished).is_retryable());
 }

@@ -7,9 +7,9 @@ use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord};
 use rollout_protocol::spec::task::{AfterAgentError, Healthcheck, StepStrategy};
 use rollout_protocol::wire::control::StopLevel;
 
-use super::super::testing::Rig;
+use super::super::testing::TrialFixture;
 use super::artifacts::{artifact, kept};
-use super::{archive, brief, error, log_names, output, outputs, run};
+use super::{archive, error_summary, error, log_names, output, outputs, run};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::{FileRole, Finished};
@@ -19,13 +19,13 @@ fn reward(number: f64) -> String {
 }
 
 /// Steps whose tests give these rewards.
-async fn rig(rewards: &[f64]) -> Rig {
-    let mut rig = Rig::new().await;
+async fn rig(rewards: &[f64]) -> TrialFixture {
+    let mut rig = TrialFixture::new().await;
     let names = ["one", "two", "three"];
     let tests: Vec<String> = rewards.iter().map(|number| reward(*number)).collect();
     let steps: Vec<_> =
         names.iter().zip(&tests).map(|(n, t)| (*n, "echo did", t.as_str())).collect();
-    rig.steps(&steps).await;
+    rig.set_steps(&steps).await;
     rig
 }
 
@@ -38,18 +38,18 @@ fn step_logs(finished: &Finished<TrialRecord>, index: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn steps_follow_each_other_in_one_environment() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     let first = "cat $ROLLOUT_TASK_INSTRUCTION; echo 1 > /app/first";
     let second = "cat $ROLLOUT_TASK_INSTRUCTION; cat /app/first; test -s /tests/test.sh; exit 5";
     let tests = format!("echo x > /logs/verifier/x; {}", reward(0.5));
     let again = format!("cat /logs/verifier/x; {}", reward(1.0));
-    rig.steps(&[("one", first, &tests), ("two", second, &again)]).await;
+    rig.set_steps(&[("one", first, &tests), ("two", second, &again)]).await;
     rig.task.steps[0].artifacts = vec![artifact("/app/first")];
     let finished = run(&rig).await;
     let record = &finished.record;
     // The tests of the second step fail at what the first left, and its agent at its tests.
     assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(0.5)));
-    let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(brief)).collect();
+    let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(error_summary)).collect();
     let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
     assert_eq!(kinds, [None, Some(failed)]);
     assert_eq!(record.steps[0].reward, Some(0.5));
@@ -59,7 +59,7 @@ async fn steps_follow_each_other_in_one_environment() {
         "the tests are gone: {:?}",
         error(&finished)
     );
-    assert_eq!(super::secondary(record), ["reward_missing"]);
+    assert_eq!(super::secondary_codes(record), ["reward_missing"]);
     assert_eq!(output(&finished, "steps/one/command/stdout.txt"), "one");
     assert_eq!(output(&finished, "steps/two/command/stdout.txt"), "two1\n");
     assert!(
@@ -112,7 +112,7 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
         let mut rig = rig(&[1.0, 1.0, 1.0]).await;
         rig.task.rules.after_agent_error = rule;
         if fault == "tests" {
-            rig.task.steps[1].files.tests = Some(rig.packed("test.sh", "echo nothing").await);
+            rig.task.steps[1].files.tests = Some(rig.store_archive("test.sh", "echo nothing").await);
         } else {
             rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 3), FaultEffect::Fail(FailureKind::Gone));
         }
@@ -131,12 +131,12 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
 
 #[tokio::test]
 async fn a_step_has_files_in_the_working_directory_and_a_setup() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     let solution = "test -e setup.sh";
-    rig.steps(&[("one", "cat data.txt; cat made.txt", &reward(1.0)), ("two", solution, "echo")])
+    rig.set_steps(&[("one", "cat data.txt; cat made.txt", &reward(1.0)), ("two", solution, "echo")])
         .await;
     let files = [("setup.sh", "echo m > made.txt; echo setting up"), ("data.txt", "d\n")];
-    rig.task.steps[0].files.workdir = Some(rig.packed_files(&files).await);
+    rig.task.steps[0].files.workdir = Some(rig.store_archive_of(&files).await);
     rig.task.environment.workdir = Some("/srv".into());
     rig.task.steps[0].healthcheck = Some(Healthcheck {
         command: "test -e /srv/made.txt".into(),
@@ -154,23 +154,23 @@ async fn a_step_has_files_in_the_working_directory_and_a_setup() {
     assert_eq!(seen.code.as_str(), "non_zero_exit", "the setup script is gone");
 
     let broken = [("setup.sh", "exit 9")];
-    rig.task.steps[0].files.workdir = Some(rig.packed_files(&broken).await);
+    rig.task.steps[0].files.workdir = Some(rig.store_archive_of(&broken).await);
     let finished = run(&rig).await;
-    assert_eq!(brief(error(&finished)), "environment_start_failed non_zero_exit task permanent");
+    assert_eq!(error_summary(error(&finished)), "environment_start_failed non_zero_exit task permanent");
     assert!(error(&finished).message.contains("setup script ended with code 9"));
 }
 
 #[tokio::test]
 async fn each_step_may_be_verified_elsewhere() {
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     let check = |n: u32| format!("cat /app/{n}; background left; {}", reward(f64::from(n)));
     let (one, two) = (check(1), check(2));
-    rig.steps(&[
+    rig.set_steps(&[
         ("one", "echo 1 > /app/1; background server", &one),
         ("two", "alive server; echo 2 > /app/2", &two),
     ])
     .await;
-    rig.apart();
+    rig.verify_separately();
     for (step, path) in rig.task.steps.iter_mut().zip(["/app/1", "/app/2"]) {
         step.artifacts = vec![artifact(path)];
     }

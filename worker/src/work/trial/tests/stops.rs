@@ -6,7 +6,7 @@ use rollout_protocol::record::{ItemOutcome, TrialRecord};
 use rollout_protocol::spec::environment::PreservePolicy;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::super::testing::Rig;
+use super::super::testing::TrialFixture;
 use super::{error, is_bare, logs, outputs, run};
 use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::Finished;
@@ -14,7 +14,7 @@ use crate::executor::Finished;
 const PHASES: [Phase; 4] =
     [Phase::EnvironmentSetup, Phase::AgentSetup, Phase::AgentExecution, Phase::Verification];
 
-async fn stopped(rig: &Rig) -> (Phase, Finished<TrialRecord>) {
+async fn stopped(rig: &TrialFixture) -> (Phase, Finished<TrialRecord>) {
     let finished = rig.run().await;
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
     assert_eq!(rig.provider.busy(), Vec::<String>::new());
@@ -25,9 +25,9 @@ async fn stopped(rig: &Rig) -> (Phase, Finished<TrialRecord>) {
 #[tokio::test]
 async fn a_drain_finishes_the_phase_collects_and_tears_down() {
     for phase in &PHASES[..3] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         rig.settings.environment.preserve_env = PreservePolicy::Always;
-        rig.scripts(Some("echo a"), Some("echo b"));
+        rig.set_scripts(Some("echo a"), Some("echo b"));
         rig.stop_in(*phase, StopLevel::Drain);
         let (at, finished) = stopped(&rig).await;
         assert!(finished.record.environment.is_some());
@@ -42,17 +42,17 @@ async fn a_drain_finishes_the_phase_collects_and_tears_down() {
 
 #[tokio::test]
 async fn a_drain_in_the_last_phase_gives_a_verdict() {
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     rig.stop_in(Phase::Verification, StopLevel::Drain);
     assert!(run(&rig).await.record.verdict.passed());
 
-    let mut rig = Rig::new().await;
+    let mut rig = TrialFixture::new().await;
     rig.settings.verifier.disable = true;
     rig.stop_in(Phase::AgentExecution, StopLevel::Drain);
     assert_eq!(run(&rig).await.record.verdict.outcome, ItemOutcome::Unverified);
 
-    let mut rig = Rig::new().await;
-    rig.scripts(None, Some("exit 1"));
+    let mut rig = TrialFixture::new().await;
+    rig.set_scripts(None, Some("exit 1"));
     rig.stop_in(Phase::AgentExecution, StopLevel::Drain);
     assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
 }
@@ -64,12 +64,12 @@ async fn a_kill_ends_a_script_at_once() {
         (Phase::AgentExecution, "execute"),
         (Phase::Verification, "verify"),
     ] {
-        let mut rig = Rig::new().await;
+        let mut rig = TrialFixture::new().await;
         let endless = "echo begun; background writer; sleep 50";
         match script {
-            "install" => rig.scripts(Some(endless), None),
-            "execute" => rig.scripts(None, Some(endless)),
-            _ => rig.tests(endless).await,
+            "install" => rig.set_scripts(Some(endless), None),
+            "execute" => rig.set_scripts(None, Some(endless)),
+            _ => rig.set_tests(endless).await,
         }
         rig.settings.environment.preserve_env = PreservePolicy::Always;
         let services = rig.services();
@@ -101,7 +101,7 @@ async fn a_kill_ends_a_script_at_once() {
 #[tokio::test]
 async fn a_stop_before_the_beginning_begins_nothing() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
-        let rig = Rig::new().await;
+        let rig = TrialFixture::new().await;
         rig.stop.send_replace(Some(level));
         let (phase, finished) = stopped(&rig).await;
         assert_eq!((phase, is_bare(&finished)), (Phase::Queued, true));
@@ -117,7 +117,7 @@ async fn a_kill_ends_every_call_that_hangs() {
         (FakeCall::CopyTo, Phase::Verification),
         (FakeCall::CopyFrom, Phase::Verification),
     ] {
-        let rig = Rig::new().await;
+        let rig = TrialFixture::new().await;
         rig.provider.fault(FaultTrigger::Every(call), FaultEffect::Hang);
         let services = rig.services();
         let running = super::super::run(rig.context(), &services);
@@ -135,7 +135,7 @@ async fn a_kill_ends_every_call_that_hangs() {
 
 #[tokio::test]
 async fn a_kill_while_the_environment_comes_up_removes_it() {
-    let rig = Rig::new().await;
+    let rig = TrialFixture::new().await;
     rig.stop_in(Phase::EnvironmentSetup, StopLevel::Kill);
     let (phase, _) = stopped(&rig).await;
     assert_eq!(phase, Phase::EnvironmentSetup);
@@ -144,7 +144,7 @@ async fn a_kill_while_the_environment_comes_up_removes_it() {
 #[tokio::test]
 async fn a_stop_during_teardown_changes_nothing() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
-        let rig = Rig::new().await;
+        let rig = TrialFixture::new().await;
         rig.stop_in(Phase::Teardown, level);
         assert!(run(&rig).await.record.verdict.passed());
     }

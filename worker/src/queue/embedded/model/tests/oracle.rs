@@ -3,7 +3,7 @@
 use super::*;
 
 #[derive(Debug, Clone)]
-pub(super) enum Call {
+pub(super) enum ModelCall {
     Offer(u8),
     Pull(usize),
     /// One of those that are ready, chosen by a number.
@@ -18,71 +18,71 @@ pub(super) enum Call {
     LoseTail(u64),
 }
 
-pub(super) fn call() -> impl Strategy<Value = Call> {
+pub(super) fn any_call() -> impl Strategy<Value = ModelCall> {
     prop_oneof![
-        6 => (0u8..12).prop_map(Call::Offer),
-        6 => (0usize..5).prop_map(Call::Pull),
-        2 => (0usize..4).prop_map(Call::Deliver),
-        2 => (0u64..20).prop_map(Call::Progress),
-        3 => (0u64..20).prop_map(Call::Ack),
-        2 => (0u64..20).prop_map(Call::Nak),
-        1 => (0u8..12).prop_map(Call::Withdraw),
-        3 => (0u64..50).prop_map(Call::Pass),
-        1 => Just(Call::Restart),
-        1 => (0usize..4).prop_map(Call::LoseAcks),
-        1 => (0u64..4).prop_map(Call::LoseTail),
+        6 => (0u8..12).prop_map(ModelCall::Offer),
+        6 => (0usize..5).prop_map(ModelCall::Pull),
+        2 => (0usize..4).prop_map(ModelCall::Deliver),
+        2 => (0u64..20).prop_map(ModelCall::Progress),
+        3 => (0u64..20).prop_map(ModelCall::Ack),
+        2 => (0u64..20).prop_map(ModelCall::Nak),
+        1 => (0u8..12).prop_map(ModelCall::Withdraw),
+        3 => (0u64..50).prop_map(ModelCall::Pass),
+        1 => Just(ModelCall::Restart),
+        1 => (0usize..4).prop_map(ModelCall::LoseAcks),
+        1 => (0u64..4).prop_map(ModelCall::LoseTail),
     ]
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum OracleOfferState {
     New,
     Again(usize),
     InFlight(Duration),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kept {
+pub(super) struct OracleOffer {
     pub(super) sequence: u64,
     pub(super) offer: Offer,
     pub(super) delivered: u32,
-    place: Place,
+    place: OracleOfferState,
 }
 
 /// A naive work stream.
 #[derive(Debug, Default)]
-pub(super) struct Oracle {
+pub(super) struct WorkOracle {
     pub(super) now: Duration,
     last: u64,
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<OracleOffer>,
     acked: Vec<(u64, Offer)>,
     turns: usize,
 }
 
-impl Oracle {
-    fn find(&mut self, sequence: u64) -> Option<&mut Kept> {
+impl WorkOracle {
+    fn find(&mut self, sequence: u64) -> Option<&mut OracleOffer> {
         self.kept.iter_mut().find(|k| k.sequence == sequence)
     }
 
-    fn present(&self, offer: &Offer) -> bool {
+    fn is_present(&self, offer: &Offer) -> bool {
         self.kept.iter().any(|k| (k.offer.run, k.offer.item) == (offer.run, offer.item))
     }
 
     fn add(&mut self, sequence: u64, offer: Offer) {
-        self.kept.push(Kept { sequence, offer, delivered: 0, place: Place::New });
+        self.kept.push(OracleOffer { sequence, offer, delivered: 0, place: OracleOfferState::New });
         self.kept.sort_by_key(|k| k.sequence);
     }
 
-    fn again(&mut self, sequence: u64) {
+    fn redeliver(&mut self, sequence: u64) {
         self.turns += 1;
         let turn = self.turns;
-        self.find(sequence).expect("known").place = Place::Again(turn);
+        self.find(sequence).expect("known").place = OracleOfferState::Again(turn);
     }
 
     pub(super) fn in_flight(&self) -> Vec<(Duration, u64)> {
         let flying = self.kept.iter().filter_map(|k| match k.place {
-            Place::InFlight(until) => Some((until, k.sequence)),
-            Place::New | Place::Again(_) => None,
+            OracleOfferState::InFlight(until) => Some((until, k.sequence)),
+            OracleOfferState::New | OracleOfferState::Again(_) => None,
         });
         let mut flying: Vec<_> = flying.collect();
         flying.sort_unstable();
@@ -92,7 +92,7 @@ impl Oracle {
     fn expire(&mut self) {
         for (until, sequence) in self.in_flight() {
             if until <= self.now {
-                self.again(sequence);
+                self.redeliver(sequence);
             }
         }
     }
@@ -102,9 +102,9 @@ impl Oracle {
         self.expire();
         let mut ready: Vec<(usize, u64)> = (self.kept.iter())
             .filter_map(|k| match k.place {
-                Place::New => Some((usize::MAX, k.sequence)),
-                Place::Again(turn) => Some((turn, k.sequence)),
-                Place::InFlight(_) => None,
+                OracleOfferState::New => Some((usize::MAX, k.sequence)),
+                OracleOfferState::Again(turn) => Some((turn, k.sequence)),
+                OracleOfferState::InFlight(_) => None,
             })
             .collect();
         ready.sort_unstable();
@@ -116,7 +116,7 @@ impl Oracle {
         let now = self.now;
         let kept = self.find(sequence).expect("known");
         kept.delivered += 1;
-        kept.place = Place::InFlight(now + LEASE);
+        kept.place = OracleOfferState::InFlight(now + LEASE);
         kept.delivered
     }
 
@@ -126,54 +126,54 @@ impl Oracle {
         taken.map(|sequence| (sequence, self.deliver(sequence))).collect()
     }
 
-    pub(super) fn apply(&mut self, call: &Call) {
+    pub(super) fn apply(&mut self, call: &ModelCall) {
         match *call {
-            Call::Offer(n) => {
-                if !self.present(&offer(n)) {
+            ModelCall::Offer(n) => {
+                if !self.is_present(&offer(n)) {
                     self.last += 1;
                     self.add(self.last, offer(n));
                 }
             }
-            Call::Pull(_) | Call::Deliver(_) => unreachable!("compared by the caller"),
-            Call::Progress(sequence) => {
+            ModelCall::Pull(_) | ModelCall::Deliver(_) => unreachable!("compared by the caller"),
+            ModelCall::Progress(sequence) => {
                 self.expire();
                 let until = self.now + LEASE;
-                if let Some(Kept { place: Place::InFlight(at), .. }) = self.find(sequence) {
+                if let Some(OracleOffer { place: OracleOfferState::InFlight(at), .. }) = self.find(sequence) {
                     *at = until;
                 }
             }
-            Call::Ack(sequence) => {
+            ModelCall::Ack(sequence) => {
                 if let Some(at) = self.kept.iter().position(|k| k.sequence == sequence) {
                     self.acked.push((sequence, self.kept.remove(at).offer));
                     let surplus = self.acked.len().saturating_sub(ACKS);
                     self.acked.drain(..surplus);
                 }
             }
-            Call::Nak(sequence) => {
-                if let Some(Kept { place: Place::InFlight(_), .. }) = self.find(sequence) {
-                    self.again(sequence);
+            ModelCall::Nak(sequence) => {
+                if let Some(OracleOffer { place: OracleOfferState::InFlight(_), .. }) = self.find(sequence) {
+                    self.redeliver(sequence);
                 }
             }
-            Call::Withdraw(n) => {
+            ModelCall::Withdraw(n) => {
                 let gone = offer(n);
                 self.kept.retain(|k| (k.offer.run, k.offer.item) != (gone.run, gone.item));
             }
-            Call::Pass(seconds) => self.now += Duration::from_secs(seconds),
-            Call::Restart => {
+            ModelCall::Pass(seconds) => self.now += Duration::from_secs(seconds),
+            ModelCall::Restart => {
                 let mut flying: Vec<u64> = self.in_flight().into_iter().map(|(_, s)| s).collect();
                 flying.sort_unstable();
-                flying.into_iter().for_each(|sequence| self.again(sequence));
+                flying.into_iter().for_each(|sequence| self.redeliver(sequence));
             }
-            Call::LoseAcks(n) => {
+            ModelCall::LoseAcks(n) => {
                 for _ in 0..n {
                     if let Some((sequence, offer)) = self.acked.pop()
-                        && !self.present(&offer)
+                        && !self.is_present(&offer)
                     {
                         self.add(sequence, offer);
                     }
                 }
             }
-            Call::LoseTail(n) => {
+            ModelCall::LoseTail(n) => {
                 self.last = self.last.saturating_sub(n);
                 let last = self.last;
                 self.kept.retain(|k| k.sequence <= last);

@@ -1,0 +1,72 @@
+//! The digests of base images that a run has chosen, as documents of its blob store: the first
+//! worker to ask a registry decides for all of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+
+use crate::backoff::error_chain;
+use crate::environment::{BaseDigests, Failure, FailureKind};
+use crate::store::{BlobStore, StoreError};
+
+/// The choices of one run.
+#[derive(Debug)]
+pub(super) struct RunBaseDigests {
+    store: Arc<dyn BlobStore>,
+    run: RunId,
+}
+
+impl RunBaseDigests {
+    pub(super) fn new(store: Arc<dyn BlobStore>, run: RunId) -> Self {
+        Self { store, run }
+    }
+
+    /// The path of the document for an image.
+    fn path(&self, image: &str) -> String {
+        format!("bases/{}/{}", self.run, Digest::sha256(image.as_bytes()).hex())
+    }
+}
+
+fn store_failure(image: &str, error: &StoreError) -> Failure {
+    let text = format!("keeping which image {image} is in this run: {}", error_chain(error));
+    Failure::new(FailureKind::Unreachable, text)
+}
+
+#[async_trait]
+impl BaseDigests for RunBaseDigests {
+    async fn chosen_digest(&self, image: &str) -> Result<Option<String>, Failure> {
+        let found = self.store.get_document(&self.path(image)).await;
+        let found = found.map_err(|error| store_failure(image, &error))?;
+        Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    async fn choose_digest(&self, image: &str, digest: String) -> Result<String, Failure> {
+        let put = self.store.put_document(&self.path(image), Bytes::from(digest.clone())).await;
+        if put.map_err(|error| store_failure(image, &error))? {
+            return Ok(digest);
+        }
+        Ok(self.chosen_digest(image).await?.unwrap_or(digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn the_first_choice_of_a_run_stays() {
+        let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+        let of = |run: u8| RunBaseDigests::new(Arc::clone(&store), RunId::from_bytes([run; 16]));
+        let image = "registry:5000/a/b:c";
+        assert_eq!(of(1).chosen_digest(image).await.unwrap(), None);
+        for digest in ["sha256:1", "sha256:2"] {
+            assert_eq!(of(1).choose_digest(image, digest.to_owned()).await.unwrap(), "sha256:1");
+        }
+        assert_eq!(of(1).chosen_digest(image).await.unwrap().as_deref(), Some("sha256:1"));
+        assert_eq!(of(2).choose_digest(image, "sha256:2".to_owned()).await.unwrap(), "sha256:2");
+    }
+}

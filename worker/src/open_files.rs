@@ -1,0 +1,104 @@
+//! The limit on open files of this process, and how much fits below it.
+
+use std::sync::{Arc, OnceLock};
+
+use rustix::process::{Resource, Rlimit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Open files of one execution at their peak: its sandbox, the streams of a command, captured
+/// output, a connection to an engine.
+const PER_EXECUTION: u64 = 16;
+
+/// Open files of one walk through the tree of an environment: one for each directory on the way
+/// down, the stream and the file that is read.
+const PER_WALK: u64 = rollout_protocol::limits::ARCHIVE_DEPTH as u64 + 4;
+
+/// Most walks at the same time: more would only wait for the disk.
+const MAX_WALKS: u64 = 32;
+
+/// Open files of everything else: the journal, the blob store, result files, connections, git.
+const RESERVED: u64 = 32;
+
+/// The limit that this process was started with, once it was raised.
+static STARTED_WITH: OnceLock<Option<u64>> = OnceLock::new();
+
+/// Raises the limit on open files as far as the system lets this process. To be called before
+/// anything else; what this process runs in sandboxes keeps the limit of before.
+pub fn raise_limit() {
+    let now = rustix::process::getrlimit(Resource::Nofile);
+    STARTED_WITH.get_or_init(|| now.current);
+    if now.current == now.maximum {
+        return;
+    }
+    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit on open files was not raised");
+    }
+}
+
+/// The limit for programs in sandboxes: the one that this process was started with. Programs that
+/// use `select` break with more than 1,024. `None` when the present one was never raised.
+pub fn program_limit() -> Option<u64> {
+    *STARTED_WITH.get()?
+}
+
+/// The limit of this process; `None` when there is none.
+pub fn limit() -> Option<u64> {
+    rustix::process::getrlimit(Resource::Nofile).current
+}
+
+/// How many of `wanted` executions fit below the limit beside what is open already: at least one.
+pub fn max_executions(wanted: u32) -> u32 {
+    limit().map_or(wanted, |limit| fitting_executions(wanted, limit, open_now()))
+}
+
+fn fitting_executions(wanted: u32, limit: u64, open: u64) -> u32 {
+    let free = limit.saturating_sub(open + RESERVED + max_walks(limit) * PER_WALK);
+    let most = (free / PER_EXECUTION).max(1);
+    wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// How many walks may be under way at the same time.
+fn max_walks(limit: u64) -> u64 {
+    (limit / 4 / PER_WALK).clamp(1, MAX_WALKS)
+}
+
+/// Open files of this process.
+fn open_now() -> u64 {
+    // Without /proc a handful is assumed: standard streams and the runtime's own.
+    std::fs::read_dir("/proc/self/fd").map_or(16, |all| all.count() as u64)
+}
+
+/// Waits until one more walk through the tree of an environment fits. It holds as long as the
+/// permit lives.
+pub async fn walk_permit() -> OwnedSemaphorePermit {
+    static WALKS: OnceLock<Arc<Semaphore>> = OnceLock::new();
+    let most = || limit().map_or(MAX_WALKS, max_walks);
+    let permits = WALKS.get_or_init(|| {
+        Arc::new(Semaphore::new(usize::try_from(most()).unwrap_or(Semaphore::MAX_PERMITS)))
+    });
+    Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_executions_fit_below_a_low_limit_and_never_none() {
+        assert_eq!(fitting_executions(100, 20_000, 20), 100);
+        assert!((1..100).contains(&fitting_executions(100, 1024, 20)));
+        assert!((2..20).contains(&fitting_executions(100, 256, 20)));
+        assert_eq!(fitting_executions(100, 90, 20), 1);
+        assert_eq!(fitting_executions(4, u64::MAX, 20), 4);
+    }
+
+    #[test]
+    fn executions_and_walks_together_stay_below_the_limit() {
+        for limit in [256, 1024, 4096, 65_536] {
+            let executions = u64::from(fitting_executions(u32::MAX, limit, 20));
+            let used = 20 + RESERVED + max_walks(limit) * PER_WALK + executions * PER_EXECUTION;
+            assert!(used <= limit, "{used} of {limit}");
+        }
+    }
+}

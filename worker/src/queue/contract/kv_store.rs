@@ -1,0 +1,67 @@
+//! Boards.
+
+use bytes::Bytes;
+
+use super::{Broker, wait_until};
+
+fn value(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+/// A write or removal happens only on top of what its writer has seen.
+pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
+    let board = broker.kv_store();
+    let write = async |key: &str, text, revision| {
+        board.write(key, value(text), revision).await.expect("reachable")
+    };
+    let read = async |key: &str| {
+        let entry = board.read(key).await.expect("reachable");
+        entry.map(|entry| (entry.revision, entry.value))
+    };
+    let remove = async |revision| board.remove("a", revision).await.expect("reachable");
+    assert_eq!(read("a").await, None);
+    let first = write("a", "one", None).await.expect("nothing stood there");
+    assert_eq!(read("a").await, Some((first, value("one"))));
+    assert_eq!(write("a", "two", None).await, None, "something stands there");
+    assert_eq!(write("a", "two", Some(first + 100)).await, None);
+    assert_eq!(write("b", "two", Some(first)).await, None, "nothing stands there");
+    let second = write("a", "two", Some(first)).await.expect("it was seen");
+    assert!(second > first);
+    assert_eq!(write("a", "three", Some(first)).await, None, "it has been replaced");
+    write("b-b_B", "other", None).await.expect("nothing stood there");
+    let mut all = board.entries().await.expect("reachable");
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    let all: Vec<_> = all.into_iter().map(|(key, entry)| (key, entry.value)).collect();
+    assert_eq!(all, [("a".to_owned(), value("two")), ("b-b_B".to_owned(), value("other"))]);
+    assert!(!remove(first).await);
+    assert!(remove(second).await);
+    assert!(!remove(second).await, "it is gone");
+    assert_eq!(read("a").await, None);
+    assert_eq!(board.entries().await.expect("reachable").len(), 1);
+    assert_eq!(write("a", "four", Some(second)).await, None);
+    let third = write("a", "four", None).await.expect("nothing stands there");
+    assert!(third > second, "revisions go on after a removal");
+    assert_eq!(read("a").await, Some((third, value("four"))));
+}
+
+/// Of several that write at once, one does.
+pub(super) async fn one_of_many_writers_wins(broker: &dyn Broker) {
+    let board = broker.kv_store();
+    let mut revision = None;
+    for _ in 0..5 {
+        let write = |text| board.write("lock", value(text), revision);
+        let (a, b, c) = tokio::join!(write("a"), write("b"), write("c"));
+        let written: Vec<(u64, Bytes)> = [(a, "a"), (b, "b"), (c, "c")]
+            .into_iter()
+            .filter_map(|(written, text)| Some((written.expect("reachable")?, value(text))))
+            .collect();
+        let [winner] = &*written else { panic!("{written:?}") };
+        let entry = board.read("lock").await.expect("reachable").expect("it is there");
+        assert_eq!((entry.revision, entry.value), *winner);
+        revision = Some(winner.0);
+    }
+    wait_until("it is removed", async || {
+        board.remove("lock", revision.expect("written")).await.expect("reachable")
+    })
+    .await;
+}

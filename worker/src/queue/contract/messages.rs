@@ -1,0 +1,182 @@
+//! Claims, commands, controls and hellos.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ExecId;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
+use rollout_protocol::wire::control::{ControlMessage, StopLevel};
+use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution};
+
+use super::{Broker, FIRST, ANSWER_TIMEOUT, item, run, wait_until, worker};
+use crate::queue::traits::QueueError;
+
+pub(super) fn claim(r: u8, exec: u8) -> Claim {
+    Claim {
+        run: run(r),
+        item: item(exec),
+        try_id: FIRST,
+        exec: ExecId::from_bytes([exec; 16]),
+        spec: Digest::from_bytes([9; 32]),
+        worker: worker("w"),
+        stage: None,
+    }
+}
+
+/// Every answer reaches its asker; silence is no answer.
+pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
+    let (source, dispatch) = (broker.source(), broker.dispatch());
+    let coordinator = async {
+        loop {
+            let pending = dispatch.next_claim(run(1)).await.expect("reachable");
+            let _asked_no_more = match pending.claim.exec.as_bytes()[0] {
+                1 => pending.reply.send(ClaimAnswer::Run),
+                2 => pending.reply.send(ClaimAnswer::Hold),
+                3 => pending.reply.send(ClaimAnswer::Drop),
+                _ => continue,
+            };
+        }
+    };
+    let asked = async {
+        // Nobody may listen yet.
+        wait_until("the coordinator listens", async || source.claim(claim(1, 1)).await.is_ok()).await;
+        tokio::join!(
+            source.claim(claim(1, 1)),
+            source.claim(claim(1, 2)),
+            source.claim(claim(1, 3)),
+            source.claim(claim(1, 4)),
+            source.claim(claim(2, 5)),
+        )
+    };
+    let (one, two, three, four, other) = tokio::select! {
+        answers = asked => answers,
+        () = coordinator => unreachable!("it goes on"),
+    };
+    assert!(matches!(one, Ok(ClaimAnswer::Run)), "{one:?}");
+    assert!(matches!(two, Ok(ClaimAnswer::Hold)), "{two:?}");
+    assert!(matches!(three, Ok(ClaimAnswer::Drop)), "{three:?}");
+    for (answer, asked) in [(four, run(1)), (other, run(2))] {
+        assert!(matches!(answer, Err(QueueError::NoAnswer { run }) if run == asked), "{answer:?}");
+    }
+}
+
+/// Where users can reach the broker, every command has its receipt, or none.
+pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
+    let command = RunCommand::Cancel { selection: TrialSelection::default() };
+    let Some(nobody) = broker.command(run(1), command.clone()).await else { return };
+    assert!(matches!(nobody, Err(QueueError::NoAnswer { .. })), "{nobody:?}");
+    let dispatch = broker.dispatch();
+    let coordinator = async {
+        let pending = dispatch.next_command(run(1)).await.expect("reachable");
+        assert_eq!(pending.command, command);
+        let receipt = CommandReceipt { named: 3, settled: 1, ended: 2, refused: None };
+        pending.reply.send(receipt).expect("still asked");
+        drop(dispatch.next_command(run(1)).await.expect("reachable").reply);
+    };
+    let user = async {
+        let mut answer = None;
+        wait_until("the coordinator listens", async || {
+            answer = broker.command(run(1), command.clone()).await;
+            matches!(answer, Some(Ok(_)))
+        })
+        .await;
+        let Some(Ok(receipt)) = answer else { unreachable!() };
+        assert_eq!((receipt.named, receipt.settled, receipt.ended), (3, 1, 2));
+        let dropped = broker.command(run(1), command.clone()).await;
+        assert!(matches!(dropped, Some(Err(QueueError::NoAnswer { .. }))), "{dropped:?}");
+    };
+    tokio::join!(coordinator, user);
+}
+
+/// From now on.
+pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
+    let stop = |n| ControlMessage::StopRun { run: run(n), level: StopLevel::Drain };
+    broker.dispatch().control(stop(1)).await.expect("nobody needs to listen");
+    let (mut a, mut b) = (broker.source().controls(), broker.source().controls());
+    broker.dispatch().control(stop(2)).await.expect("reachable");
+    for receiver in [&mut a, &mut b] {
+        // The first one may still have been on its way.
+        let heard = async { while receiver.recv().await.expect("not lagging") != stop(2) {} };
+        tokio::time::timeout(ANSWER_TIMEOUT, heard).await.expect("soon");
+    }
+}
+
+pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
+    Heartbeat {
+        worker: worker(name),
+        host: "host".into(),
+        version: "0".into(),
+        store: "store".into(),
+        pool: "default".into(),
+        slots,
+        free: slots,
+        budget: ResourceBudget::default(),
+        providers: BTreeMap::new(),
+        variables: BTreeSet::new(),
+        draining: false,
+        low_disk: false,
+        gone: false,
+        executions: Vec::new(),
+    }
+}
+
+/// One hello per worker.
+pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
+    for said in [heartbeat("a", 1), heartbeat("b", 2)] {
+        broker.source().heartbeat(said).await.expect("reachable");
+    }
+    broker.advance_lease(1).await;
+    broker.source().heartbeat(heartbeat("a", 3)).await.expect("reachable");
+    let mut seen = Vec::new();
+    wait_until("the last word is seen", async || {
+        seen = broker.dispatch().heartbeats().await.expect("reachable");
+        seen.sort_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
+        seen.iter().any(|s| s.hello == heartbeat("a", 3))
+    })
+    .await;
+    let said: Vec<_> = seen.iter().map(|s| s.hello.clone()).collect();
+    assert_eq!(said, [heartbeat("a", 3), heartbeat("b", 2)]);
+    assert!(seen[0].age < seen[1].age, "{seen:?}");
+}
+
+/// So that a claim that no coordinator answers is decided all the same.
+pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
+    let (r, exec) = (run(1), |n| ExecId::from_bytes([n; 16]));
+    let line = |n, claiming| ActiveExecution {
+        run: r,
+        item: item(n),
+        try_id: FIRST,
+        exec: exec(5),
+        phase: Phase::Queued,
+        claiming,
+        stage: None,
+        parked: None,
+    };
+    let mut other = heartbeat("other", 2);
+    other.executions = vec![line(1, false), line(2, true)];
+    broker.source().heartbeat(other).await.expect("reachable");
+    let mut own = heartbeat("asker", 2);
+    own.executions = vec![line(3, false)];
+    broker.source().heartbeat(own).await.expect("reachable");
+    let source = broker.source();
+    let shown = async |n, e| {
+        let (asker, digest) = (worker("asker"), Digest::from_bytes([9; 32]));
+        let asked = Claim {
+            run: r,
+            item: item(n),
+            try_id: FIRST,
+            exec: exec(e),
+            spec: digest,
+            worker: asker,
+            stage: None,
+        };
+        source.is_contested(&asked).await.expect("reachable")
+    };
+    wait_until("hellos get around", async || shown(1, 9).await).await;
+    assert!(shown(1, 1).await, "it runs there, whoever has the lower execution");
+    assert!(shown(2, 9).await && !shown(2, 1).await, "of two that ask the lower goes on");
+    assert!(!shown(3, 9).await, "what the asker shows itself is no reason");
+    assert!(!shown(4, 9).await, "nobody has it");
+}

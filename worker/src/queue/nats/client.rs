@@ -1,0 +1,194 @@
+//! The connection, what it is connected to, and requests over it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Client, Event, ServerError};
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+
+use super::error::{ApiError, NatsError};
+use super::warning_limiter::WarningLimiter;
+use super::incarnation::IncarnationTracker;
+use super::names::NamespaceNames;
+use super::options::NatsOptions;
+use super::replies::{ReplyResult, ReplyRouter, NatsRequest};
+use crate::queue::traits::{ConnectionStatus, QueueError};
+
+/// How long an answer of the server is waited for. It answers in milliseconds, or when its disk
+/// does.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the state of the connection is looked at, in case that its events were missed.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Everything that the ports share.
+#[derive(Debug)]
+pub(super) struct NatsClient {
+    pub(super) client: Client,
+    pub(super) options: NatsOptions,
+    pub(super) names: NamespaceNames,
+    pub(super) replies: Arc<ReplyRouter>,
+    pub(super) life: IncarnationTracker,
+    contact: watch::Sender<ConnectionStatus>,
+    /// The last refusal of something that nobody waits for an answer to.
+    refusal: Mutex<Option<String>>,
+    refusals: WarningLimiter,
+}
+
+impl NatsClient {
+    pub(super) fn new(client: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
+        let names = NamespaceNames::new(&options.namespace);
+        let contact = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
+        let (life, refusal, refusals) = (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
+        Self { client, options, names, replies, life, contact, refusal, refusals }
+    }
+
+    pub(super) fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.contact.subscribe()
+    }
+
+    /// The number of the present connection.
+    pub(super) fn connection(&self) -> Result<u64, NatsError> {
+        // Not from `contact`, which lags behind by a moment.
+        if self.client.connection_state() == State::Connected {
+            Ok(self.client.statistics().connects.load(Ordering::Relaxed))
+        } else {
+            let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*refusal {
+                Some(text) if text.contains("authorization") => Err(NatsError::Denied(text.clone())),
+                _ => Err(NatsError::Unreachable("not connected to the server".to_owned())),
+            }
+        }
+    }
+
+    /// Asks all of it at once.
+    pub(super) async fn request_all(&self, requests: Vec<NatsRequest>) -> Result<Vec<ReplyResult>, NatsError> {
+        self.connection()?;
+        Ok(self.replies.request_all(&self.client, requests, ANSWER_TIMEOUT).await)
+    }
+
+    pub(super) async fn request(&self, request: NatsRequest) -> ReplyResult {
+        let mut answers = self.request_all(vec![request]).await?;
+        answers.pop().unwrap_or_else(|| Err(NatsError::Unreachable("no answer".to_owned())))
+    }
+
+    /// Asks the JetStream API.
+    pub(super) async fn api_call<T: DeserializeOwned>(
+        &self,
+        verb: &str,
+        body: &impl Serialize,
+    ) -> Result<T, NatsError> {
+        parse_api(&self.request(api_request(verb, body)).await?.payload)
+    }
+
+    /// Says something that needs no answer.
+    pub(super) async fn send(&self, subject: String, payload: Bytes) -> Result<(), NatsError> {
+        self.connection()?;
+        let sent = self.client.publish(subject, payload).await;
+        sent.map_err(|error| NatsError::Unreachable(error.to_string()))
+    }
+
+    /// What the server refused since the last time this was asked, of what nobody waits for.
+    pub(super) fn take_refusal(&self) -> Result<(), QueueError> {
+        let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        refusal.map_or(Ok(()), |reason| Err(QueueError::Denied { reason }))
+    }
+
+    fn handle_event(&self, event: &Event) {
+        let text = match event {
+            Event::ServerError(ServerError::Other(text)) => text.clone(),
+            Event::ServerError(ServerError::AuthorizationViolation) | Event::ClientError(_) => {
+                event.to_string()
+            }
+            Event::SlowConsumer(_) => {
+                tracing::warn!("messages of the server are lost: this process is too slow");
+                return;
+            }
+            _ => return,
+        };
+        let kind = text.to_lowercase();
+        if !kind.contains("violation") {
+            tracing::debug!("the server's client says: {text}");
+            return;
+        }
+        match self.refusals.record() {
+            Some(0) => tracing::warn!("the server refuses: {text}"),
+            Some(more) => {
+                tracing::warn!("the server refuses: {text} ({more} more since the last warning)");
+            }
+            None => tracing::debug!("the server refuses: {text}"),
+        }
+        if let Some(subject) = text.split('"').nth(1) {
+            self.replies.fail_subject(subject, &text);
+        }
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
+    }
+
+    /// Brings the state of the connection up to date.
+    fn update_status(&self, event: Option<&Event>) {
+        let up = match event {
+            Some(Event::Connected) => true,
+            Some(Event::Disconnected | Event::Closed) => false,
+            _ => self.client.connection_state() == State::Connected,
+        };
+        let connections = self.client.statistics().connects.load(Ordering::Relaxed);
+        let now = ConnectionStatus { up, connections };
+        let mut lost = false;
+        self.contact.send_if_modified(|known| {
+            lost = *known != now;
+            *known = now;
+            lost
+        });
+        if lost {
+            if up {
+                *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            self.replies.fail_all();
+        }
+    }
+}
+
+/// Follows the connection for as long as it is wanted.
+pub(super) async fn follow_connection(link: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
+    let mut looks = tokio::time::interval(POLL_INTERVAL);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            Some(event) = events.recv() => {
+                link.handle_event(&event);
+                link.update_status(Some(&event));
+            }
+            _ = looks.tick() => link.update_status(None),
+        }
+    }
+}
+
+/// A request to the JetStream API.
+pub(super) fn api_request(verb: &str, body: &impl Serialize) -> NatsRequest {
+    let payload = serde_json::to_vec(body).expect("requests have only text keys");
+    NatsRequest::new(format!("$JS.API.{verb}"), payload)
+}
+
+/// What the API answered: an object that may be an error.
+pub(super) fn parse_api<T: DeserializeOwned>(payload: &[u8]) -> Result<T, NatsError> {
+    #[derive(serde::Deserialize)]
+    struct ApiOutcome<'a> {
+        #[serde(default)]
+        error: Option<ApiError>,
+        #[serde(rename = "type", default, borrow)]
+        _kind: Option<&'a RawValue>,
+    }
+    let garbled = |error: serde_json::Error| {
+        NatsError::Unreachable(format!("an answer of the server is not understood: {error}"))
+    };
+    let outcome: ApiOutcome<'_> = serde_json::from_slice(payload).map_err(garbled)?;
+    match outcome.error {
+        Some(error) => Err(NatsError::Api(error)),
+        None => serde_json::from_slice(payload).map_err(garbled),
+    }
+}

@@ -1,0 +1,68 @@
+//! Streams, consumers and buckets stay where they are: what is missing is made again, over each new
+//! connection and every few seconds. A server that lost its disk has nothing, and workers can only
+//! ask for work when they can say what they run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::wire::offer::SizeClass;
+use tokio::sync::Mutex;
+
+use crate::queue::nats::connect::Nats;
+use crate::queue::nats::names::NatsName;
+use crate::queue::nats::setup::NatsSetupError;
+use crate::queue::traits::QueueError;
+
+/// Time between two looks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time to the next look after one in vain.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct StreamMaintainer {
+    nats: Nats,
+    pool: NatsName,
+    classes: Vec<SizeClass>,
+    preparing: Mutex<()>,
+}
+
+impl StreamMaintainer {
+    pub(super) fn new(nats: Nats, pool: NatsName, classes: Vec<SizeClass>) -> Self {
+        Self { nats, pool, classes, preparing: Mutex::default() }
+    }
+
+    /// Makes what is missing.
+    pub(super) async fn prepare(&self) -> Result<(), QueueError> {
+        let _one_at_a_time = self.preparing.lock().await;
+        self.nats.prepare(&self.pool, &self.classes).await.map_err(|error| match error {
+            NatsSetupError::Queue(error) => error,
+            NatsSetupError::Differs { .. } => QueueError::Denied { reason: error.to_string() },
+        })
+    }
+
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut contact = self.nats.connection_status();
+        let mut pause = CHECK_INTERVAL;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = contact.changed() => {}
+            }
+            if !contact.borrow_and_update().up {
+                pause = CHECK_INTERVAL;
+                continue;
+            }
+            pause = match self.prepare().await {
+                Ok(()) => CHECK_INTERVAL,
+                Err(QueueError::Denied { reason }) => {
+                    tracing::error!("the server is not set up as it must be: {reason}");
+                    CHECK_INTERVAL
+                }
+                Err(error) => {
+                    tracing::debug!("nothing is made on the server: {error}");
+                    RETRY_PAUSE
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What workers and users ask a coordinator: claims and commands.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_nats::{Message, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::{FuturesUnordered, SelectAll};
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::claim::Claim;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+
+use super::pools::ExpectedPools;
+use crate::queue::nats::warning_limiter::WarningLimiter;
+use crate::queue::nats::client::NatsClient;
+use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
+use crate::supervise::{self, Task};
+
+/// Answers that may wait to be followed.
+const REPLY_CAPACITY: usize = 1024;
+/// Larger questions do not exist.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
+
+/// The beginning of every inbox, whatever prefix a client gives its own.
+const INBOX_PREFIX: &str = "_INBOX.";
+
+type ReplyFuture = Pin<Box<dyn Future<Output = (Subject, Bytes)> + Send>>;
+type RequestQueue = Arc<tokio::sync::Mutex<SelectAll<Subscriber>>>;
+
+/// Lines of questions, by the first of their subjects: each from its first look on.
+#[derive(Debug)]
+pub(super) struct IncomingRequests {
+    link: Arc<NatsClient>,
+    pools: Arc<ExpectedPools>,
+    lines: Mutex<HashMap<String, RequestQueue>>,
+    answers: mpsc::Sender<ReplyFuture>,
+    passed_over: WarningLimiter,
+    unanswered: WarningLimiter,
+    strange: WarningLimiter,
+    _task: Task<()>,
+}
+
+impl IncomingRequests {
+    pub(super) fn start(link: Arc<NatsClient>, pools: Arc<ExpectedPools>) -> Self {
+        let (answers, incoming) = mpsc::channel(REPLY_CAPACITY);
+        let task = supervise::spawn("answers to workers", send_replies(link.clone(), incoming));
+        Self {
+            link,
+            pools,
+            lines: Mutex::default(),
+            answers,
+            passed_over: WarningLimiter::default(),
+            unanswered: WarningLimiter::default(),
+            strange: WarningLimiter::default(),
+            _task: task,
+        }
+    }
+
+    pub(super) async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
+        let names = &self.link.names;
+        let is_of_pool = |subject: &str, claim: &Claim| {
+            let pool = names.parse_claim(subject, run);
+            let counts = pool.is_some_and(|pool| self.pools.for_run(run).accepts(pool, claim.try_id));
+            if !counts && let Some(more) = self.strange.record() {
+                tracing::warn!(
+                    "a claim came by `{subject}`, whose pool its try was not offered to: it is left \
+                     unanswered ({more} more like it since the last warning)"
+                );
+            }
+            counts
+        };
+        let (claim, reply) = self.next_request(&names.claims(run), is_of_pool).await?;
+        Ok(PendingClaim { claim, reply })
+    }
+
+    pub(super) async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
+        let subject = self.link.names.command(run);
+        let (command, reply) = self.next_request(&[subject], |_, _| true).await?;
+        Ok(PendingCommand { command, reply })
+    }
+
+    /// The next question of a line that can be read, is accepted and can be answered. May be dropped.
+    async fn next_request<Q: DeserializeOwned, A: Serialize + Send + 'static>(
+        &self,
+        subjects: &[String],
+        accepts: impl Fn(&str, &Q) -> bool,
+    ) -> Result<(Q, oneshot::Sender<A>), QueueError> {
+        let line = self.request_queue(subjects).await?;
+        let mut line = line.lock().await;
+        loop {
+            let gone = || QueueError::Unreachable { reason: "the connection is closed".to_owned() };
+            let message = line.next().await.ok_or_else(gone)?;
+            let subject = message.subject.clone();
+            let Some((question, reply_to)) = self.parse_request(message) else { continue };
+            if !accepts(&subject, &question) {
+                continue;
+            }
+            let (reply, answer) = oneshot::channel::<A>();
+            // Nothing is awaited after the question was taken, so that nobody loses it.
+            let answer: ReplyFuture = Box::pin(async move {
+                let payload = match answer.await {
+                    Ok(answer) => serde_json::to_vec(&answer).expect("text keys only"),
+                    // Nobody answers: the asker need not wait for it.
+                    Err(_) => Vec::new(),
+                };
+                (reply_to, payload.into())
+            });
+            if self.answers.try_send(answer).is_ok() {
+                return Ok((question, reply));
+            }
+            if let Some(more) = self.unanswered.record() {
+                tracing::warn!(
+                    "too many questions at once: one is left unanswered ({more} more since the \
+                     last warning)"
+                );
+            }
+        }
+    }
+
+    async fn request_queue(&self, subjects: &[String]) -> Result<RequestQueue, QueueError> {
+        let first = subjects.first().map_or("", String::as_str);
+        let known = |lines: &HashMap<String, RequestQueue>| lines.get(first).cloned();
+        if let Some(line) = known(&self.lines.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(line);
+        }
+        let mut line = SelectAll::new();
+        for subject in subjects {
+            let subscriber = (self.link.client.subscribe(subject.clone()).await)
+                .map_err(|error| QueueError::Unreachable { reason: error.to_string() })?;
+            line.push(subscriber);
+        }
+        let line = Arc::new(tokio::sync::Mutex::new(line));
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(lines.entry(first.to_owned()).or_insert(line).clone())
+    }
+
+    fn parse_request<Q: DeserializeOwned>(&self, message: Message) -> Option<(Q, Subject)> {
+        let Message { subject, reply, payload, .. } = message;
+        let why = if payload.len() > MAX_REQUEST_BYTES {
+            format!("{} bytes are no question", payload.len())
+        } else {
+            match (serde_json::from_slice(&payload), reply) {
+                (Ok(question), Some(reply)) if is_inbox(&reply) => return Some((question, reply)),
+                (Ok(_), Some(reply)) => format!("`{reply}` is no inbox to answer to"),
+                (Ok(_), None) => "it asks for no answer".to_owned(),
+                (Err(error), _) => format!("not understood: {error}"),
+            }
+        };
+        if let Some(more) = self.passed_over.record() {
+            tracing::warn!("{subject}: {why} ({more} more like it since the last warning)");
+        }
+        None
+    }
+}
+
+/// Whether a subject is one that clients hear answers at. An answer is published with the rights of the
+/// coordinator, so that the asker must not choose any other subject for it: one of the server's own
+/// could purge a stream, or write the state of a run.
+fn is_inbox(subject: &str) -> bool {
+    // Between clusters, the server puts the way back in front: `_GR_.<cluster>.<server>.`.
+    let here = match subject.strip_prefix("_GR_.") {
+        Some(routed) => routed.splitn(3, '.').nth(2).unwrap_or_default(),
+        None => subject,
+    };
+    here.starts_with(INBOX_PREFIX)
+}
+
+/// Sends answers as they are given.
+async fn send_replies(link: Arc<NatsClient>, mut incoming: mpsc::Receiver<ReplyFuture>) {
+    let mut given = FuturesUnordered::<ReplyFuture>::new();
+    loop {
+        tokio::select! {
+            next = incoming.recv() => match next {
+                Some(answer) => given.push(answer),
+                None => return,
+            },
+            Some((subject, payload)) = given.next(), if !given.is_empty() => {
+                if let Err(fault) = link.send(subject.into_string(), payload).await {
+                    tracing::debug!("an answer is lost: {fault}");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_inbox;
+
+    #[test]
+    fn answers_go_to_inboxes_of_this_cluster_or_another_one() {
+        for inbox in ["_INBOX.a", "_INBOX.user.b.c", "_GR_.x.y._INBOX.a.b"] {
+            assert!(is_inbox(inbox), "{inbox}");
+        }
+        for other in ["$JS.API.STREAM.PURGE.X", "$KV.B.k", "_GR_.x.y.$KV.B.k", "_GR_._INBOX.a", ""]
+        {
+            assert!(!is_inbox(other), "{other}");
+        }
+    }
+}

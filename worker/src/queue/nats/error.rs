@@ -1,0 +1,111 @@
+//! What can go wrong between this process and the server.
+
+use serde::Deserialize;
+
+use crate::queue::traits::QueueError;
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NatsError {
+    /// No answer, so nothing is known.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server does not do it for this user.
+    #[error("{0}")]
+    Denied(String),
+    /// Nobody listens to the subject: no stream, no consumer, no coordinator.
+    #[error("nobody answers to {0}")]
+    NoResponders(String),
+    /// What the server answered.
+    #[error("{} ({})", .0.description, .0.err_code)]
+    Api(ApiError),
+}
+
+/// An error as the server writes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct ApiError {
+    /// As of HTTP.
+    #[serde(default)]
+    pub(super) code: u16,
+    /// What exactly.
+    #[serde(default)]
+    pub(super) err_code: u32,
+    /// For people, and where one number means several things.
+    #[serde(default)]
+    pub(super) description: String,
+}
+
+/// There is no such consumer.
+pub(super) const CONSUMER_NOT_FOUND: u32 = 10014;
+/// There is no such message.
+pub(super) const NO_MESSAGE: u32 = 10037;
+/// The account has no JetStream.
+pub(super) const NOT_ENABLED_FOR_ACCOUNT: u32 = 10039;
+/// Disk or memory is used up.
+const INSUFFICIENT_RESOURCES: u32 = 10047;
+/// There is no such stream.
+pub(super) const STREAM_NOT_FOUND: u32 = 10059;
+/// Another sequence was the last one.
+const WRONG_LAST_SEQUENCE: [u32; 2] = [10071, 10164];
+/// JetStream runs nowhere.
+pub(super) const NOT_ENABLED: u32 = 10076;
+/// The stream refused a message; the text says why.
+const STORE_FAILED: u32 = 10077;
+
+impl ApiError {
+    /// A message with the same subject is there.
+    pub(super) fn is_present(&self) -> bool {
+        self.err_code == STORE_FAILED
+            && self.description.contains("maximum messages per subject exceeded")
+    }
+
+    /// The stream, or this subject of it, is full.
+    pub(super) fn is_full(&self) -> bool {
+        self.err_code == INSUFFICIENT_RESOURCES
+            || self.err_code == STORE_FAILED
+                && (self.is_present()
+                    || self.description.contains("maximum messages exceeded")
+                    || self.description.contains("maximum bytes exceeded"))
+    }
+
+    /// Somebody else wrote in between.
+    pub(super) fn is_conflict(&self) -> bool {
+        WRONG_LAST_SEQUENCE.contains(&self.err_code)
+    }
+}
+
+impl NatsError {
+    /// A stream or consumer is not there, or not yet.
+    pub(super) fn is_missing(&self) -> bool {
+        match self {
+            Self::NoResponders(_) => true,
+            Self::Api(error) => {
+                matches!(error.err_code, CONSUMER_NOT_FOUND | STREAM_NOT_FOUND)
+            }
+            Self::Unreachable(_) | Self::Denied(_) => false,
+        }
+    }
+
+    pub(super) fn is_no_message(&self) -> bool {
+        matches!(self, Self::Api(error) if error.err_code == NO_MESSAGE)
+    }
+}
+
+impl From<NatsError> for QueueError {
+    fn from(fault: NatsError) -> Self {
+        let reason = fault.to_string();
+        match fault {
+            NatsError::Denied(_) => Self::Denied { reason },
+            // What the server does not know yet or cannot do now may work later.
+            NatsError::Api(error)
+                if (400..500).contains(&error.code)
+                    && !matches!(error.err_code, CONSUMER_NOT_FOUND | STREAM_NOT_FOUND) =>
+            {
+                Self::Denied { reason }
+            }
+            NatsError::Unreachable(_) | NatsError::NoResponders(_) | NatsError::Api(_) => {
+                Self::Unreachable { reason }
+            }
+        }
+    }
+}

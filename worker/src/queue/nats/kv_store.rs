@@ -1,0 +1,118 @@
+//! Locks and states of runs, in a bucket.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::connect::Nats;
+use super::error::NatsError;
+use super::stored_message::StoredMessage;
+use super::client::NatsClient;
+use super::names;
+use super::replies::NatsRequest;
+use super::snapshot::{self, AgedMessage};
+use crate::queue::traits::{KvStore, KvEntry, QueueError};
+
+/// In front of keys of the bucket that bind pools: no keys of a board.
+pub(super) const POOL_KEY_PREFIX: &str = "pool.";
+
+/// The bucket `<namespace>_RUNS` as a [`KvStore`]. Every answer is the leader's.
+#[derive(Debug, Clone)]
+pub struct NatsKvStore {
+    nats: Nats,
+}
+
+impl NatsKvStore {
+    pub(super) fn new(nats: Nats) -> Self {
+        Self { nats }
+    }
+
+    fn client(&self) -> &NatsClient {
+        self.nats.client()
+    }
+}
+
+/// What stands under a key of a bucket.
+pub(super) async fn read_key(link: &NatsClient, bucket: &str, key: &str) -> Result<Option<StoredMessage>, NatsError> {
+    let subject = names::key_subject(bucket, key);
+    let last = link.last_message(&names::bucket_stream(bucket), &subject).await?;
+    Ok(last.filter(|stored| stored.subject == subject))
+}
+
+/// Writes a key of a bucket if what stands there has this revision, or if nothing does.
+pub(super) async fn write_key(
+    link: &NatsClient,
+    bucket: &str,
+    key: &str,
+    value: Bytes,
+    revision: Option<u64>,
+) -> Result<Option<u64>, NatsError> {
+    let subject = names::key_subject(bucket, key);
+    let put = async |sequence| {
+        let message = NatsRequest::new(subject.clone(), value.clone());
+        match link.publish_after(message, sequence, false).await {
+            Ok(sequence) => Ok(Some(sequence)),
+            Err(NatsError::Api(error)) if error.is_conflict() => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    };
+    let written = put(revision.unwrap_or(0)).await?;
+    if written.is_some() || revision.is_some() {
+        return Ok(written);
+    }
+    // A removed key leaves a message behind.
+    match read_key(link, bucket, key).await? {
+        Some(stored) if stored.deletion => put(stored.sequence).await,
+        _ => Ok(None),
+    }
+}
+
+fn check_key(key: &str) -> Result<(), QueueError> {
+    let good = !key.is_empty()
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    let reason = || format!("`{key}` is no key: expected characters of [A-Za-z0-9_-]");
+    if good { Ok(()) } else { Err(QueueError::Denied { reason: reason() }) }
+}
+
+#[async_trait]
+impl KvStore for NatsKvStore {
+    async fn read(&self, key: &str) -> Result<Option<KvEntry>, QueueError> {
+        check_key(key)?;
+        let stored = read_key(self.client(), &self.client().names.runs, key).await?;
+        Ok(stored.filter(|stored| !stored.deletion).map(into_entry))
+    }
+
+    async fn write(
+        &self,
+        key: &str,
+        value: Bytes,
+        revision: Option<u64>,
+    ) -> Result<Option<u64>, QueueError> {
+        check_key(key)?;
+        Ok(write_key(self.client(), &self.client().names.runs, key, value, revision).await?)
+    }
+
+    async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError> {
+        check_key(key)?;
+        let message = NatsRequest::new(names::key_subject(&self.client().names.runs, key), Bytes::new());
+        match self.client().publish_after(message, revision, true).await {
+            Ok(_) => Ok(true),
+            Err(NatsError::Api(error)) if error.is_conflict() => Ok(false),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError> {
+        let bucket = &self.client().names.runs;
+        let prefix = names::key_subject(bucket, "");
+        let found = snapshot::read_bucket(self.client(), bucket).await?;
+        let keys = found.into_iter().filter_map(|AgedMessage { stored, .. }| {
+            let key = stored.subject.strip_prefix(&prefix)?.to_owned();
+            (!key.starts_with(POOL_KEY_PREFIX)).then(|| (key, into_entry(stored)))
+        });
+        Ok(keys.collect())
+    }
+}
+
+fn into_entry(stored: StoredMessage) -> KvEntry {
+    KvEntry { revision: stored.sequence, value: stored.payload }
+}

@@ -1,0 +1,98 @@
+//! Which blob store a pool uses. A worker with another store would run trials whose files it cannot
+//! read, and store results that nobody finds.
+
+use rollout_protocol::limits;
+use serde::{Deserialize, Serialize};
+
+use super::kv_store::{POOL_KEY_PREFIX, read_key, write_key};
+use super::connect::Nats;
+use super::error::NatsError;
+use super::client::NatsClient;
+use super::names::NatsName;
+use crate::queue::traits::QueueError;
+
+/// What a pool is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolBinding {
+    /// Identity of the blob store.
+    pub store: String,
+}
+
+/// Why a pool was not bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Runs of the pool may be using another store.
+    #[error("pool {pool} uses the blob store {found}, this run would use {wanted}")]
+    Elsewhere {
+        /// Pool.
+        pool: NatsName,
+        /// The store that it is bound to.
+        found: String,
+        /// The store that was asked for.
+        wanted: String,
+    },
+    /// The server does not do it.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Longest identity of a store.
+const STORE_BYTES: usize = 4096;
+
+impl Nats {
+    /// Binds a pool to a blob store. A pool that is bound to another one is bound anew only if the
+    /// caller says that no live run of the pool uses that.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub async fn bind_pool(&self, pool: &NatsName, store: &str, unused: bool) -> Result<(), BindError> {
+        let key = format!("{POOL_KEY_PREFIX}{pool}");
+        let (link, bucket) = (self.client(), &self.client().names.runs);
+        let value = serde_json::to_vec(&PoolBinding { store: store.to_owned() });
+        let value = value.expect("text keys only");
+        loop {
+            let found = read_key(link, bucket, &key).await.map_err(QueueError::from)?;
+            let found = found.filter(|stored| !stored.deletion);
+            let revision = match found {
+                None => None,
+                Some(stored) => match parse_binding(&stored.payload) {
+                    Some(bound) if bound.store == store => return Ok(()),
+                    Some(bound) if !unused => {
+                        let (pool, wanted) = (pool.clone(), store.to_owned());
+                        return Err(BindError::Elsewhere { pool, found: bound.store, wanted });
+                    }
+                    Some(_) | None => Some(stored.sequence),
+                },
+            };
+            let written = write_key(link, bucket, &key, value.clone().into(), revision).await;
+            if written.map_err(QueueError::from)?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What a pool is bound to.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub async fn pool_binding(&self, pool: &NatsName) -> Result<Option<PoolBinding>, QueueError> {
+        Ok(read_binding(self.client(), pool).await?)
+    }
+}
+
+/// What a pool is bound to. A pool that nobody set up is bound to nothing.
+pub(super) async fn read_binding(link: &NatsClient, pool: &NatsName) -> Result<Option<PoolBinding>, NatsError> {
+    match read_key(link, &link.names.runs, &format!("{POOL_KEY_PREFIX}{pool}")).await {
+        Ok(found) => {
+            Ok(found.filter(|stored| !stored.deletion).and_then(|stored| parse_binding(&stored.payload)))
+        }
+        Err(fault) if fault.is_missing() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+fn parse_binding(payload: &[u8]) -> Option<PoolBinding> {
+    let bound: PoolBinding = serde_json::from_slice(payload).ok()?;
+    let store = limits::shorten(bound.store, STORE_BYTES);
+    Some(PoolBinding { store })
+}

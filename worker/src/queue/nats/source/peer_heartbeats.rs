@@ -1,0 +1,44 @@
+//! What other workers show, for the case that no coordinator answers.
+//!
+//! It is looked at when it is asked for: if all workers followed each other's hellos, their number
+//! would grow with its square. Ages are the server's.
+
+use std::time::Duration;
+
+use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::heartbeat::Heartbeat;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::snapshot;
+
+/// Claims that are asked within so much time share one look.
+const CACHE_LIFETIME: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Default)]
+pub(super) struct PeerHeartbeats {
+    live: Mutex<Option<(Instant, Vec<Heartbeat>)>>,
+}
+
+impl PeerHeartbeats {
+    /// Whether a live worker contests the claim.
+    pub(super) async fn is_contested(&self, link: &NatsClient, claim: &Claim) -> Result<bool, NatsError> {
+        let mut live = self.live.lock().await;
+        let known = live.take().filter(|(at, _)| at.elapsed() < CACHE_LIFETIME);
+        let (at, hellos) = match known {
+            Some(known) => known,
+            None => (Instant::now(), read_live(link).await?),
+        };
+        let contested = hellos.iter().any(|hello| claim.is_contested_by(hello));
+        *live = Some((at, hellos));
+        Ok(contested)
+    }
+}
+
+async fn read_live(link: &NatsClient) -> Result<Vec<Heartbeat>, NatsError> {
+    let found = snapshot::read_bucket(link, &link.names.workers).await?;
+    let live = found.iter().filter(|aged| aged.age < link.options.lease);
+    Ok(live.filter_map(|aged| serde_json::from_slice(&aged.stored.payload).ok()).collect())
+}

@@ -1,0 +1,303 @@
+//! Open requests for work and what they brought. Requests stay open from pull to pull, and what
+//! arrived waits for the next one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Message, Subscriber};
+use futures_util::StreamExt as _;
+use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken};
+use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::Incarnation;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::Instant;
+
+use super::acks::{DeliveryAcks, AckKind};
+use super::slot_division::{self, PullRequest, ClassDemand};
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::delivery_metadata::DeliveryMetadata;
+use crate::queue::nats::names::{self, NatsName};
+use crate::queue::nats::setup::MAX_OFFER_BYTES;
+
+/// What nobody took for so long is given back.
+const STALE_AFTER: Duration = Duration::from_millis(500);
+/// A request whose end the server did not announce is given up so long after it.
+const REQUEST_GRACE: Duration = Duration::from_millis(500);
+
+/// The header with the number of messages that an ended request did not bring.
+const UNUSED_HEADER: &str = "Nats-Pending-Messages";
+
+#[derive(Debug)]
+pub(super) struct PullBuffer {
+    pool: NatsName,
+    inbox: String,
+    state: Mutex<PullBufferState>,
+    told: Notify,
+}
+
+#[derive(Debug, Default)]
+struct PullBufferState {
+    /// The life and the connection that requests and arrivals belong to.
+    life: Option<Incarnation>,
+    connection: u64,
+    /// The biggest first.
+    classes: Vec<PullClassState>,
+    last_request: u64,
+    arrived: VecDeque<ArrivedOffer>,
+    turn: usize,
+}
+
+/// A class, and what is asked for of it. Which request brought a message is not told, so what is
+/// open is counted over all of them.
+#[derive(Debug)]
+struct PullClassState {
+    class: SizeClass,
+    waiting: u64,
+    open: usize,
+    requests: HashMap<u64, OpenRequest>,
+}
+
+#[derive(Debug)]
+struct OpenRequest {
+    count: usize,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct ArrivedOffer {
+    class: SizeClass,
+    at: Instant,
+    sequence: u64,
+    delivered: u32,
+    offer: Offer,
+}
+
+/// What a pull gets, has to ask for, and when it should look again.
+#[derive(Debug)]
+pub(super) struct PullStep {
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) asks: Vec<(u64, PullRequest)>,
+    pub(super) look_again: Instant,
+}
+
+impl PullBuffer {
+    pub(super) fn new(pool: NatsName, inbox: String) -> Self {
+        Self { pool, inbox, state: Mutex::default(), told: Notify::new() }
+    }
+
+    /// Something arrives, or a request ends.
+    pub(super) fn notified(&self) -> Notified<'_> {
+        self.told.notified()
+    }
+
+    /// The classes of the pool with the offers that wait in each.
+    pub(super) fn set_classes(&self, classes: Vec<(SizeClass, u64)>) {
+        let mut state = self.state();
+        let mut known = std::mem::take(&mut state.classes);
+        for (class, waiting) in classes {
+            let former = known.iter().position(|k| k.class == class).map(|n| known.swap_remove(n));
+            state.classes.push(match former {
+                Some(former) => PullClassState { waiting, ..former },
+                None => PullClassState { class, waiting, open: 0, requests: HashMap::new() },
+            });
+        }
+        state.classes.sort_unstable_by_key(|class| std::cmp::Reverse(class.class));
+    }
+
+    /// Takes what fits, and opens requests for the rest of the room.
+    pub(super) fn next_step(&self, life: Incarnation, connection: u64, room: FreeCapacity) -> PullStep {
+        let mut state = self.state();
+        state.enter_connection(life, connection);
+        let now = Instant::now();
+        for class in &mut state.classes {
+            class.requests.retain(|_, request| request.until > now);
+            class.close_finished();
+        }
+        let (deliveries, left) = state.take_fitting(life, room);
+        let asks = state.open_requests(left, now);
+        let requests = state.classes.iter().flat_map(|class| class.requests.values());
+        let ends = requests.map(|request| request.until).min();
+        let look_again = ends.unwrap_or(now + STALE_AFTER);
+        PullStep { deliveries, asks, look_again }
+    }
+
+    pub(super) async fn send_request(&self, link: &NatsClient, (id, ask): (u64, PullRequest)) -> Result<(), NatsError> {
+        let stream = &link.names.work;
+        let consumer = names::consumer_name(&self.pool, ask.class);
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let expires = u64::try_from(ask.expires.as_nanos()).unwrap_or(u64::MAX);
+        let payload = json!({ "batch": ask.count, "expires": expires }).to_string();
+        let reply = format!("{}.{id:x}", self.inbox);
+        let sent = link.client.publish_with_reply(subject, reply, payload.into()).await;
+        sent.map_err(|error| NatsError::Unreachable(error.to_string()))
+    }
+
+    /// Receives for as long as the client lives.
+    pub(super) async fn receive_messages(
+        self: Arc<Self>,
+        link: Arc<NatsClient>,
+        acks: Arc<DeliveryAcks>,
+        subscriber: Subscriber,
+    ) {
+        let mut arriving = subscriber.ready_chunks(256);
+        let mut looks = tokio::time::interval(STALE_AFTER / 2);
+        loop {
+            tokio::select! {
+                messages = arriving.next() => {
+                    let Some(messages) = messages else { return };
+                    for message in messages {
+                        self.handle_message(&link, &acks, message);
+                    }
+                    acks.send_pending(&link).await;
+                    self.told.notify_waiters();
+                }
+                _ = looks.tick() => {
+                    let stale = self.take_stale();
+                    if !stale.is_empty() {
+                        acks.send(&link, AckKind::Nak, &stale).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_message(&self, link: &NatsClient, acks: &DeliveryAcks, message: Message) {
+        if message.status.is_some() {
+            self.handle_request_end(&message);
+            return;
+        }
+        let Some(way) = message.reply else { return };
+        let Some(meta) = DeliveryMetadata::parse(&way) else { return };
+        let Some(class) = names::class_of_consumer(&self.pool, meta.consumer) else { return };
+        let DeliveryMetadata { delivered, sequence, pending, .. } = meta;
+        // Under suspicion it is claimed before it runs.
+        let delivered = if link.life.may_be_redelivered(sequence) { delivered.max(2) } else { delivered };
+        link.life.observe_offer(sequence);
+        let mut state = self.state();
+        if let Some(class) = state.classes.iter_mut().find(|known| known.class == class) {
+            class.waiting = pending;
+            class.open = class.open.saturating_sub(1);
+            class.close_finished();
+        }
+        match parse_offer(&message.payload) {
+            Ok(offer) => {
+                if acks.register(sequence, way, (offer.item, offer.try_id)) {
+                    let at = Instant::now();
+                    state.arrived.push_back(ArrivedOffer { class, at, sequence, delivered, offer });
+                }
+            }
+            // It is left alone: giving it back would bring it again at once.
+            Err(what) => tracing::warn!("{} is no offer: {what}", message.subject),
+        }
+    }
+
+    /// A request ended before everything that it asked for was there.
+    fn handle_request_end(&self, message: &Message) {
+        let id = message.subject.rsplit_once('.').map(|(_, id)| u64::from_str_radix(id, 16));
+        let Some(Ok(id)) = id else { return };
+        let header = message.headers.as_ref().and_then(|headers| headers.get(UNUSED_HEADER));
+        let unused = header.and_then(|text| text.as_str().parse().ok());
+        let mut state = self.state();
+        for class in &mut state.classes {
+            let Some(ended) = class.requests.remove(&id) else { continue };
+            class.open = class.open.saturating_sub(unused.unwrap_or(ended.count));
+            // It had room left.
+            class.waiting = 0;
+            class.close_finished();
+        }
+    }
+
+    /// Takes out what nobody took for a moment.
+    fn take_stale(&self) -> Vec<MessageToken> {
+        let mut state = self.state();
+        let Some(incarnation) = state.life else { return Vec::new() };
+        let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < STALE_AFTER);
+        let count = fresh.unwrap_or(state.arrived.len());
+        let token = |arrived: ArrivedOffer| MessageToken { incarnation, sequence: arrived.sequence };
+        state.arrived.drain(..count).map(token).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, PullBufferState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PullBufferState {
+    fn enter_connection(&mut self, life: Incarnation, connection: u64) {
+        if self.life != Some(life) {
+            self.life = Some(life);
+            self.connection = 0;
+            self.arrived.clear();
+        }
+        if self.connection != connection {
+            self.connection = connection;
+            for class in &mut self.classes {
+                class.requests.clear();
+                class.close_finished();
+            }
+        }
+    }
+
+    /// Takes what fits, the biggest first, in the order of arrival; the room that is left.
+    fn take_fitting(&mut self, incarnation: Incarnation, mut room: FreeCapacity) -> (Vec<Delivery>, FreeCapacity) {
+        let mut deliveries = Vec::new();
+        let classes: Vec<SizeClass> = self.classes.iter().map(|class| class.class).collect();
+        for class in classes {
+            let mut at = 0;
+            while at < self.arrived.len() && room.count_for(class) > 0 {
+                if self.arrived[at].class != class {
+                    at += 1;
+                    continue;
+                }
+                let Some(arrived) = self.arrived.remove(at) else { break };
+                let ArrivedOffer { offer, delivered, sequence, .. } = arrived;
+                let token = MessageToken { incarnation, sequence };
+                deliveries.push(Delivery { offer, token, delivered });
+                room = room.without(class, 1);
+            }
+        }
+        (deliveries, room)
+    }
+
+    fn open_requests(&mut self, room: FreeCapacity, now: Instant) -> Vec<(u64, PullRequest)> {
+        let with_open = |known: &PullClassState| {
+            let PullClassState { class, waiting, open, .. } = *known;
+            let here = self.arrived.iter().filter(|a| a.class == class).count();
+            ClassDemand { class, waiting, open: open + here }
+        };
+        let classes: Vec<ClassDemand> = self.classes.iter().map(with_open).collect();
+        let asks = slot_division::divide_slots(room, &classes, &mut self.turn);
+        let mut numbered = Vec::with_capacity(asks.len());
+        for ask in asks {
+            self.last_request += 1;
+            numbered.push((self.last_request, ask));
+            if let Some(class) = self.classes.iter_mut().find(|known| known.class == ask.class) {
+                let open = OpenRequest { count: ask.count, until: now + ask.expires + REQUEST_GRACE };
+                class.requests.insert(self.last_request, open);
+                class.open += ask.count;
+            }
+        }
+        numbered
+    }
+}
+
+impl PullClassState {
+    /// Nothing is open without requests, and requests that brought everything are over.
+    fn close_finished(&mut self) {
+        if self.open == 0 || self.requests.is_empty() {
+            self.open = 0;
+            self.requests.clear();
+        }
+    }
+}
+
+fn parse_offer(payload: &[u8]) -> Result<Offer, String> {
+    if payload.len() > MAX_OFFER_BYTES {
+        return Err(format!("it has {} bytes", payload.len()));
+    }
+    serde_json::from_slice(payload).map_err(|error| error.to_string())
+}

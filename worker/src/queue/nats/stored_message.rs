@@ -1,0 +1,88 @@
+//! Single messages of streams, asked of the leader: an answer is never older than the question.
+
+use bytes::Bytes;
+use data_encoding::BASE64;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::NatsError;
+use super::client::{NatsClient, api_request, parse_api};
+use super::publish::KV_OPERATION_HEADER;
+use super::replies::{ReplyResult, NatsRequest};
+
+/// A message of a stream.
+#[derive(Debug, Clone)]
+pub(super) struct StoredMessage {
+    pub(super) subject: String,
+    pub(super) sequence: u64,
+    pub(super) payload: Bytes,
+    /// It says that the key was removed.
+    pub(super) deletion: bool,
+}
+
+#[derive(Deserialize)]
+struct MessageAnswer {
+    message: EncodedMessage,
+}
+
+#[derive(Deserialize)]
+struct EncodedMessage {
+    subject: String,
+    seq: u64,
+    #[serde(default)]
+    data: String,
+    #[serde(default)]
+    hdrs: String,
+    /// When it was stored, by the server's clock.
+    #[serde(default)]
+    time: String,
+}
+
+/// Asks for one message.
+pub(super) fn message_request(stream: &str, which: &Value) -> NatsRequest {
+    api_request(&format!("STREAM.MSG.GET.{stream}"), which)
+}
+
+/// A message with the time it was stored; none when there is none.
+pub(super) fn parse_message(answer: ReplyResult) -> Result<Option<(StoredMessage, String)>, NatsError> {
+    let EncodedMessage { subject, seq, data, hdrs, time } = match parse_api::<MessageAnswer>(&answer?.payload) {
+        Ok(MessageAnswer { message }) => message,
+        Err(fault) if fault.is_no_message() => return Ok(None),
+        Err(fault) => return Err(fault),
+    };
+    let decode = |text: String| {
+        let garbled = |_| NatsError::Unreachable("a message of the server is garbled".to_owned());
+        BASE64.decode(text.as_bytes()).map_err(garbled)
+    };
+    let headers = decode(hdrs)?;
+    let deletion = String::from_utf8_lossy(&headers).contains(KV_OPERATION_HEADER);
+    let payload = decode(data)?.into();
+    Ok(Some((StoredMessage { subject, sequence: seq, payload, deletion }, time)))
+}
+
+impl NatsClient {
+    /// The last message of a subject.
+    pub(super) async fn last_message(&self, stream: &str, subject: &str) -> Result<Option<StoredMessage>, NatsError> {
+        self.request_message(stream, json!({ "last_by_subj": subject })).await
+    }
+
+    /// The first message of subjects that has at least this sequence.
+    pub(super) async fn next_message(
+        &self,
+        stream: &str,
+        subjects: &str,
+        sequence: u64,
+    ) -> Result<Option<StoredMessage>, NatsError> {
+        self.request_message(stream, json!({ "next_by_subj": subjects, "seq": sequence })).await
+    }
+
+    /// The message with this sequence.
+    pub(super) async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, NatsError> {
+        self.request_message(stream, json!({ "seq": sequence })).await
+    }
+
+    async fn request_message(&self, stream: &str, which: Value) -> Result<Option<StoredMessage>, NatsError> {
+        let answer = self.request(message_request(stream, &which)).await;
+        Ok(parse_message(answer)?.map(|(stored, _)| stored))
+    }
+}

@@ -1,0 +1,130 @@
+//! What a worker says regularly: that its executions live, that they began, and what it is. One
+//! ticker for all of them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rollout_protocol::limits;
+use rollout_protocol::wire::delivery::MessageToken;
+use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_protocol::wire::report::ReportBody;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::WorkerShared;
+use super::execution::Execution;
+use super::report::OutgoingReport;
+
+/// How often it is looked whether something has to be said. A change is told by then.
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a hello is said when nothing changes.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// By which share of their time leases are extended early, at most.
+const LEASE_JITTER: f64 = 0.25;
+
+/// Keeps the leases, for ever.
+pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
+    let every_third = shared.config.lease / 3;
+    let mut ticks = tokio::time::interval(TICK_INTERVAL.min(every_third));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut contact = shared.line.subscribe();
+    let (mut extend_at, mut greeted) = (Instant::now() + jittered(every_third), Instant::now());
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            // What runs is said first of all.
+            Ok(()) = contact.changed() => {}
+        }
+        let executions = shared.registry.all();
+        announce_executions(&shared, &executions);
+        let moved = executions.iter().filter(|execution| execution.take_progress()).count() > 0;
+        let news = shared.registry.take_change() || moved || shared.line.needs_heartbeat();
+        if news || greeted.elapsed() >= HEARTBEAT_INTERVAL {
+            greeted = Instant::now();
+            publish_heartbeat(&shared, &executions).await;
+        }
+        if extend_at <= Instant::now() {
+            extend_at = Instant::now() + jittered(every_third);
+            extend_leases(&shared, &executions).await;
+        }
+    }
+}
+
+/// A random time a little shorter, so that workers that began together do not speak together.
+fn jittered(longest: Duration) -> Duration {
+    longest.mul_f64(1.0 - LEASE_JITTER * rand::random::<f64>())
+}
+
+/// Says what the worker is and holds now.
+pub(super) async fn send_heartbeat(shared: &WorkerShared) {
+    publish_heartbeat(shared, &shared.registry.all()).await;
+}
+
+/// The last hello: the worker is gone, unless somebody has to adopt what it leaves.
+pub(super) async fn send_final_heartbeat(shared: &WorkerShared) {
+    let mut last = heartbeat_message(shared, &shared.registry.all());
+    last.gone = last.executions.is_empty();
+    if let Err(error) = shared.source.heartbeat(last).await {
+        tracing::debug!("nobody heard the worker leave: {error}");
+    }
+}
+
+/// Executions that have lasted a while are worth a word.
+fn announce_executions(shared: &WorkerShared, executions: &[Arc<Execution>]) {
+    for execution in executions {
+        if execution.is_running()
+            && !execution.is_announced()
+            && execution.began.elapsed() > limits::BRIEF_EXECUTION
+            && execution.mark_announced()
+        {
+            let report = execution.new_report(&shared.config.worker, ReportBody::Started);
+            shared.outbox.push(OutgoingReport::intermediate(report));
+        }
+    }
+}
+
+async fn extend_leases(shared: &WorkerShared, executions: &[Arc<Execution>]) {
+    if executions.is_empty() || !shared.line.is_up() {
+        return;
+    }
+    let tokens: Vec<MessageToken> = executions.iter().map(|execution| execution.token()).collect();
+    if let Err(error) = shared.source.progress(&tokens).await {
+        shared.queue_outage.mark_failed(&error);
+    }
+}
+
+async fn publish_heartbeat(shared: &WorkerShared, executions: &[Arc<Execution>]) {
+    let connection = shared.line.status();
+    if !connection.up {
+        return;
+    }
+    match shared.source.heartbeat(heartbeat_message(shared, executions)).await {
+        Ok(()) => shared.line.mark_heartbeat_sent(connection.connections),
+        Err(error) => shared.queue_outage.mark_failed(&error),
+    }
+}
+
+fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> Heartbeat {
+    let config = &shared.config;
+    let profile = config.profile.borrow().clone();
+    let own = executions.iter().map(|execution| execution.heartbeat_entry());
+    let low_disk = shared.low_disk.load(Ordering::Relaxed);
+    let free = u32::try_from(shared.rooms.free_slots()).unwrap_or(u32::MAX);
+    Heartbeat {
+        worker: config.worker.clone(),
+        host: config.owner.host.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        store: shared.store.identity().to_owned(),
+        pool: config.pool.clone(),
+        slots: config.slots,
+        free: if low_disk { 0 } else { free },
+        budget: config.budget,
+        providers: profile.providers,
+        variables: profile.variables,
+        draining: shared.is_closing(),
+        low_disk,
+        gone: false,
+        executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Workers that are told to go.
+
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::report::ReportBody;
+
+use super::harness::{ScriptedAct, FIRST, LEASE, ServiceFixture, ServiceSetup, result};
+use super::*;
+use crate::queue::traits::WorkSource;
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    scene.script(1, ScriptedAct::Sleep(5 * LEASE));
+    scene.offer([1, 2]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.stop.send_replace(ShutdownLevel::Finish);
+    scene.until("it says so", async || scene.last_heartbeat().await.draining).await;
+    assert!(result(&scene.report().await).verdict.reward.is_some());
+    let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
+    let (ended, _dir) = scene.ended().await;
+    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
+    let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
+    assert_eq!(left, [other], "not taken any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_begun_is_given_back_at_once() {
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    scene.until("it pulls", async || !scene.cable.take_calls().is_empty()).await;
+    scene.stop.send_replace(ShutdownLevel::Finish);
+    scene.offer([1]).await;
+    let queue = scene.queue.clone();
+    let (ended, _dir) = scene.ended().await;
+    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
+    let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.unwrap();
+    assert_eq!(again.len(), 1, "for somebody else");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_to_run_and_found_no_seat_is_reported_when_the_worker_goes() {
+    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
+    let claimed = FIRST.next(1);
+    scene.offer_as([1], claimed).await;
+    scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
+    scene.script(2, ScriptedAct::UntilStopped);
+    scene.offer([2]).await;
+    scene.until("it left its seat", async || scene.begun() == [2]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.answer_claim(ClaimAnswer::Run).await;
+    tokio::time::sleep(SECOND).await;
+    scene.stop.send_replace(ShutdownLevel::Drain);
+    let mut gone = scene.reports(2).await;
+    gone.sort_by_key(|report| report.try_id == claimed);
+    let lost = |phase| {
+        let reason = LostReason::Stopped;
+        ReportBody::Lost { reason, phase: Some(phase), record: None, cost: 0.0 }
+    };
+    assert_eq!((&gone[1].try_id, &gone[1].body), (&claimed, &lost(Phase::Queued)));
+    assert_eq!(gone[0].body, lost(Phase::AgentExecution));
+    assert_eq!(scene.begun(), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_takes_is_left_in_the_spool_when_the_worker_goes() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(SECOND));
+    scene.offer([1]).await;
+    scene.until_running(1).await;
+    scene.cable.disconnect();
+    scene.until("it is spooled", async || scene.is_only_spooled()).await;
+    let told = tokio::time::Instant::now();
+    scene.stop.send_replace(ShutdownLevel::Finish);
+    let (ended, dir) = scene.ended().await;
+    assert!(told.elapsed() < LEASE, "{:?}", told.elapsed());
+    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 1 });
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
+}

@@ -1,0 +1,128 @@
+//! Making a finished execution durable, step by step: a process that dies between any two of them
+//! leaves either the mark of an unfinished execution or a whole entry.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::version::RUN_FORMAT;
+
+use super::entry::{self, SpoolEntry, SpoolFile};
+use super::{SCRATCH_DIR, SPOOL_DIR, discard};
+use crate::digest_line;
+use crate::executor::{Finished, RecordFile};
+
+/// Bytes of a file that are read at once.
+const CHUNK_SIZE: usize = 64 * 1024;
+
+/// One change of the disk. Doing it again does no harm.
+#[derive(Debug)]
+pub(super) enum PersistStep {
+    CreateDir(PathBuf),
+    Move { from: PathBuf, to: PathBuf },
+    Write { path: PathBuf, bytes: Vec<u8> },
+    Sync(PathBuf),
+    Discard(PathBuf),
+}
+
+pub(super) fn persist(worker_dir: &Path, finished: Finished, marker: bool) -> io::Result<SpoolEntry> {
+    let (mut entry, steps) = persist_plan(worker_dir, finished, marker)?;
+    for step in steps {
+        step.perform()?;
+    }
+    entry.bytes = entry_size(&entry)?;
+    Ok(entry)
+}
+
+/// What will be kept, and how.
+pub(super) fn persist_plan(
+    worker_dir: &Path,
+    finished: Finished,
+    marker: bool,
+) -> io::Result<(SpoolEntry, Vec<PersistStep>)> {
+    let Finished { record, files, stopped } = finished;
+    let (.., exec) = record.ids();
+    let exec = exec.to_string();
+    let spool = worker_dir.join(SPOOL_DIR);
+    let dir = spool.join(&exec);
+    let mut steps = vec![PersistStep::CreateDir(dir.clone())];
+    let mut entry = SpoolEntry {
+        format: RUN_FORMAT,
+        record,
+        stopped,
+        marker,
+        files: Vec::new(),
+        dir: dir.clone(),
+        bytes: 0,
+    };
+    for RecordFile { file, media_type, role } in files {
+        let to = dir.join(entry.files.len().to_string());
+        if !file.exists() && !to.exists() {
+            entry.record.add_error(missing_file_error(&file));
+            continue;
+        }
+        let digest = file_digest(if file.exists() { &file } else { &to })?;
+        steps.extend([PersistStep::Move { from: file, to: to.clone() }, PersistStep::Sync(to)]);
+        entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
+    }
+    let (unready, whole) = (dir.join("entry.json.new"), dir.join(entry::ENTRY_FILE));
+    let bytes = digest_line::append(serde_json::to_vec(&entry)?);
+    steps.extend([
+        PersistStep::Write { path: unready.clone(), bytes },
+        PersistStep::Sync(unready.clone()),
+        PersistStep::Move { from: unready, to: whole },
+        PersistStep::Sync(dir),
+        PersistStep::Sync(spool),
+        PersistStep::Discard(worker_dir.join(SCRATCH_DIR).join(&exec)),
+    ]);
+    Ok((entry, steps))
+}
+
+impl PersistStep {
+    pub(super) fn perform(&self) -> io::Result<()> {
+        match self {
+            Self::CreateDir(dir) => fs::create_dir_all(dir),
+            Self::Move { from, to } => match fs::rename(from, to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && to.exists() => Ok(()),
+                moved => moved,
+            },
+            Self::Write { path, bytes } => fs::write(path, bytes),
+            Self::Sync(path) => File::open(path)?.sync_all(),
+            Self::Discard(dir) => {
+                discard(dir);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn file_digest(path: &Path) -> io::Result<Digest> {
+    let (mut file, mut hasher) = (File::open(path)?, DigestHasher::default());
+    let mut chunk = vec![0; CHUNK_SIZE];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(read) => hasher.update(&chunk[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn entry_size(entry: &SpoolEntry) -> io::Result<u64> {
+    let mut bytes = fs::metadata(entry.dir.join(entry::ENTRY_FILE))?.len();
+    for index in 0..entry.files.len() {
+        bytes += fs::metadata(entry.file(index))?.len();
+    }
+    Ok(bytes)
+}
+
+/// A missing file is said, and takes nothing else with it.
+fn missing_file_error(file: &Path) -> TrialError {
+    let message = format!("a collected file vanished before it was stored: {}", file.display());
+    TrialError::transient(ErrorType::InternalError, ErrorCode::COLLECTION_FAILED, message)
+        .in_phase(Phase::Collection)
+}

@@ -1,0 +1,153 @@
+//! Places for checkouts: a slot belongs to one eval at a time. It is empty when the eval gets it, or
+//! has the commit that the eval begins with: evals of one node follow each other, and a checkout of
+//! some thousand files costs more than everything else about an eval that is short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::EvalFilesError;
+use super::local_dir::{self, CacheDirLock};
+
+/// Mark of a slot that was given out and not cleaned since.
+const DIRTY_MARK: &str = "dirty";
+
+/// What an eval adds to a slot beside the checkout of its commit, which nothing changes.
+pub(super) const ADDED_NAMES: [&str; 3] = ["out", "changed", "index.new"];
+
+/// A directory of slots. One process at a time has it.
+#[derive(Debug, Clone)]
+pub struct CheckoutSlots(Arc<CheckoutSlotsInner>);
+
+#[derive(Debug)]
+struct CheckoutSlotsInner {
+    dir: PathBuf,
+    state: Mutex<CheckoutSlotsState>,
+    _lock: CacheDirLock,
+}
+
+#[derive(Debug, Default)]
+struct CheckoutSlotsState {
+    taken: BTreeSet<usize>,
+    /// Free ones that have a checkout, and of which commit. Known to this process alone.
+    ready: BTreeMap<usize, String>,
+}
+
+/// A slot that belongs to whoever has this.
+#[derive(Debug)]
+pub struct CheckoutSlot {
+    number: usize,
+    shared: Arc<CheckoutSlotsInner>,
+    /// The commit whose checkout is complete in it.
+    commit: Option<String>,
+}
+
+impl CheckoutSlots {
+    /// The slots at `dir`.
+    ///
+    /// # Errors
+    /// Of the local disk, and when another process has the directory.
+    pub fn open(dir: &Path) -> std::io::Result<Self> {
+        let lock = CacheDirLock::acquire(dir)?;
+        let state = Mutex::default();
+        Ok(Self(Arc::new(CheckoutSlotsInner { dir: dir.to_owned(), state, _lock: lock })))
+    }
+
+    /// Takes a slot for a checkout of a commit: one that has it, or an empty one; what was not cleaned
+    /// is wiped first.
+    ///
+    /// # Errors
+    /// Of the local disk.
+    pub async fn acquire(&self, commit: &str) -> Result<CheckoutSlot, EvalFilesError> {
+        let slot = self.choose(commit);
+        let home = slot.root();
+        if slot.commit.is_none() && (home.join(DIRTY_MARK).exists() || slot.path().exists()) {
+            local_dir::remove_path(&slot.path()).await?;
+        }
+        let make = async {
+            tokio::fs::create_dir_all(&home).await?;
+            tokio::fs::write(home.join(DIRTY_MARK), b"").await?;
+            match slot.commit {
+                Some(_) => Ok(()),
+                None => tokio::fs::create_dir(slot.path()).await,
+            }
+        };
+        make.await.map_err(|source| EvalFilesError::disk_error("preparing", &home, source))?;
+        Ok(slot)
+    }
+
+    fn choose(&self, commit: &str) -> CheckoutSlot {
+        let mut state = self.0.state();
+        let has_it = state.ready.iter().find(|(_, ready)| *ready == commit).map(|(n, _)| *n);
+        let free = || (0..).find(|number| !state.taken.contains(number)).expect("one is free");
+        let number = has_it.unwrap_or_else(free);
+        state.taken.insert(number);
+        let ready = state.ready.remove(&number).filter(|ready| ready == commit);
+        CheckoutSlot { number, shared: self.0.clone(), commit: ready }
+    }
+}
+
+impl CheckoutSlotsInner {
+    fn state(&self) -> std::sync::MutexGuard<'_, CheckoutSlotsState> {
+        self.state.lock().expect("nothing panics while it holds the slots")
+    }
+}
+
+impl CheckoutSlot {
+    fn root(&self) -> PathBuf {
+        self.shared.dir.join(format!("slot-{}", self.number))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> PathBuf {
+        self.root().join("work")
+    }
+
+    /// The commit whose checkout is complete in it.
+    pub fn commit(&self) -> Option<&str> {
+        self.commit.as_deref()
+    }
+
+    /// The checkout of a commit is complete in it.
+    pub(super) fn mark_complete(&mut self, commit: &str) {
+        self.commit = Some(commit.to_owned());
+    }
+
+    /// Removes what is not the checkout of its commit, and gives the slot back. One that is dropped
+    /// instead, or whose cleaning fails, is wiped before its next use.
+    ///
+    /// # Errors
+    /// Of the local disk.
+    pub async fn clean(mut self) -> Result<(), EvalFilesError> {
+        let commit = self.commit.take();
+        match &commit {
+            Some(_) => {
+                for name in ADDED_NAMES {
+                    local_dir::remove_path(&self.path().join(name)).await?;
+                }
+            }
+            None => local_dir::remove_path(&self.path()).await?,
+        }
+        local_dir::remove_path(&self.root().join(DIRTY_MARK)).await?;
+        if let Some(commit) = commit {
+            self.shared.state().ready.insert(self.number, commit);
+        }
+        Ok(())
+    }
+
+    /// Gives the slot back, cleaned if that is possible.
+    pub(in crate::work) async fn return_cleaned(self) {
+        if let Err(error) = self.clean().await {
+            // It is wiped before its next use.
+            tracing::warn!(error = %error.chain(), "cannot clean a checkout");
+        }
+    }
+}
+
+impl Drop for CheckoutSlot {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.shared.state.lock() {
+            state.taken.remove(&self.number);
+        }
+    }
+}

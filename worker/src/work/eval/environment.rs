@@ -1,0 +1,196 @@
+//! The environments of an eval: the one that its commands share, and the one that a sweep may have
+//! for itself. There is never more than one of them.
+
+use std::sync::Arc;
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::environment::EnvironmentSpec;
+use rollout_protocol::spec::eval::EvalSpec;
+use rollout_protocol::spec::task::TaskEnvironment;
+use tokio::time::Instant;
+
+use super::checkout::Checkout;
+use super::run::EvalRun;
+use super::variables::{self, LOGS, REPOSITORY};
+use super::{Mirror, failure};
+use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
+use crate::executor::errors::SetupError;
+use crate::executor::{PhaseInterrupt, ManagedEnvironment, TaskPart, RequestedImage};
+use crate::secrets::Redactor;
+
+/// Largest idea.
+const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
+
+/// Where an execution is on its way through its environments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EvalEnvironmentState {
+    /// In the one that its commands share, or on the way to it.
+    Shared,
+    /// About to leave it: what is to be kept of it has been asked for.
+    Leaving,
+    /// It is gone. The sweep's own is there, or on its way.
+    Apart,
+}
+
+/// An environment that is to be made.
+#[derive(Clone, Copy)]
+struct EvalEnvironmentPlan<'s> {
+    environment: &'s TaskEnvironment,
+    settings: &'s EnvironmentSpec,
+    purpose: EnvironmentPurpose,
+}
+
+impl<'s> EvalEnvironmentPlan<'s> {
+    fn shared(eval: &'s EvalSpec) -> Self {
+        let (environment, settings) = (&eval.environment, &eval.settings);
+        Self { environment, settings, purpose: EnvironmentPurpose::Agent }
+    }
+
+    /// The sweep's own.
+    fn sweep(eval: &'s EvalSpec) -> Option<Self> {
+        let own = eval.sweep_environment.as_deref()?;
+        let (environment, settings) = (&own.environment, &own.settings);
+        Some(Self { environment, settings, purpose: EnvironmentPurpose::Verifier })
+    }
+}
+
+impl<'a> EvalRun<'a> {
+    /// Makes the checkout and the environment that the commands share.
+    pub(super) async fn setup(&mut self) -> Result<Checkout, PhaseInterrupt> {
+        let (ctx, repositories): (&'a _, &'a _) = (self.ctx, self.repositories);
+        let expanded = variables::expand(&self.services.variables, ctx);
+        (self.variables, self.attempt.redactor) =
+            expanded.map_err(|unset| SetupError::Unset(unset).into_error(&Redactor::default()))?;
+        let eval = &ctx.eval;
+        failure::check_supported(eval)?;
+        let (shared, apart) = (EvalEnvironmentPlan::shared(eval), EvalEnvironmentPlan::sweep(eval));
+        // Nothing is begun that cannot be brought to its end here.
+        apart.map(|site| self.provider(site)).transpose()?;
+        let provider = self.provider(shared)?;
+        let scratch = ctx.execution.create_scratch().await.map_err(SetupError::Disk);
+        scratch.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        let mirror = repositories.mirrors.get(&eval.repository).await;
+        let mirror = mirror.map_err(|error| failure::files_error(&error, &self.attempt.redactor))?;
+        let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
+        self.create_environment(shared, provider, uploads).await?;
+        self.environment.clone_from(&self.attempt.environment.record);
+        Ok(checkout)
+    }
+
+    /// Leaves the shared environment for one of the sweep's own, if it is to have one. The files of
+    /// the candidate's commit are all that it gets. Takes nothing of the eval's time.
+    pub(super) async fn enter_sweep_environment(&mut self, shared: Checkout) -> Result<(), PhaseInterrupt> {
+        let ctx: &'a _ = self.ctx;
+        let Some(site) = EvalEnvironmentPlan::sweep(&ctx.eval) else { return Ok(()) };
+        let began = Instant::now();
+        self.attempt.end_phase()?;
+        self.leave_shared_environment().await?;
+        self.attempt.end_phase()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
+        let mirror = shared.mirror.clone();
+        drop(shared);
+        self.return_slot().await;
+        let candidate = self.candidate.as_ref().expect("the commit was made before");
+        let commit = candidate.commit.clone();
+        let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
+        let provider = self.provider(site)?;
+        self.create_environment(site, provider, uploads).await?;
+        self.sweep_environment.clone_from(&self.attempt.environment.record);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
+        Ok(())
+    }
+
+    /// Collects and removes the shared environment. When something of it may be left, no other one
+    /// is made: there is room for one.
+    async fn leave_shared_environment(&mut self) -> Result<(), TrialError> {
+        self.attempt.enter(Phase::Collection);
+        self.at = EvalEnvironmentState::Leaving;
+        self.collected.logs = self.collect_logs("logs.tar").await;
+        self.attempt.enter(Phase::Teardown);
+        let removed = self.attempt.environment.remove().await;
+        if let Some(failure) = removed.failure {
+            return Err(failure::leftover_environment(&failure, &self.attempt.redactor));
+        }
+        self.spent += self.environment_cost();
+        (self.attempt.environment, self.at) = (ManagedEnvironment::default(), EvalEnvironmentState::Apart);
+        Ok(())
+    }
+
+    /// What the present environment has cost so far.
+    pub(super) fn environment_cost(&self) -> f64 {
+        let eval = &self.ctx.eval;
+        let site = match self.at {
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => EvalEnvironmentPlan::shared(eval),
+            EvalEnvironmentState::Apart => EvalEnvironmentPlan::sweep(eval).expect("only such evals come here"),
+        };
+        self.attempt.environment.cost(&site.settings.rates)
+    }
+
+    fn provider(&self, site: EvalEnvironmentPlan<'_>) -> Result<Arc<dyn Provider>, TrialError> {
+        let provider =
+            self.services.provider(site.settings.provider.kind(), self.ctx.execution.labels.run);
+        provider.map_err(|error| error.into_error(&self.attempt.redactor))
+    }
+
+    async fn checkout(
+        &mut self,
+        mirror: &Mirror,
+        commit: &str,
+    ) -> Result<(Checkout, Vec<Upload>), TrialError> {
+        let checkout = self.repositories.check_out(mirror, commit, &mut self.slot, REPOSITORY);
+        checkout.await.map_err(|error| failure::files_error(&error, &self.attempt.redactor))
+    }
+
+    /// Makes an environment with the files of a checkout in it.
+    async fn create_environment(
+        &mut self,
+        site: EvalEnvironmentPlan<'_>,
+        provider: Arc<dyn Provider>,
+        checkout: Vec<Upload>,
+    ) -> Result<(), TrialError> {
+        let asked = self.create_request(site, provider.as_ref(), checkout).await;
+        // The part must live as long as the source of the image is used.
+        let (request, _part) = asked.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        let created = self.attempt.environment.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.attempt.redactor))
+    }
+
+    async fn create_request(
+        &mut self,
+        site: EvalEnvironmentPlan<'_>,
+        provider: &dyn Provider,
+        checkout: Vec<Upload>,
+    ) -> Result<(CreateRequest, Option<TaskPart>), SetupError> {
+        let (ctx, environment, settings) = (self.ctx, site.environment, site.settings);
+        let files = &self.services.files;
+        let wanted = RequestedImage { environment, settings };
+        let (source, part) = wanted.source(files).await?;
+        let image =
+            wanted.prepare(provider, &source, &ctx.execution.labels, &mut self.build).await?;
+        let idea = files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
+        let bytes = idea.map_err(SetupError::Files)?;
+        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
+        uploads.extend(checkout);
+        let path = variables::IDEA.to_owned();
+        uploads.push(Upload::File { path, bytes, executable: false });
+        let env = match self.at {
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => &self.variables.environment,
+            EvalEnvironmentState::Apart => &self.variables.sweep_environment,
+        };
+        let request = CreateRequest {
+            image,
+            source,
+            resources: environment.resources,
+            env: env.clone(),
+            workdir: environment.workdir.clone(),
+            network: environment.network.clone(),
+            compose: None,
+            uploads,
+            settings: settings.provider.clone(),
+            labels: ctx.execution.labels.clone(),
+            purpose: site.purpose,
+        };
+        Ok((request, part))
+    }
+}

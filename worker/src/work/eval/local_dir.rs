@@ -1,0 +1,72 @@
+//! Directories of ours: locked, measured, removed.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use super::EvalFilesError;
+use crate::fs_remove;
+
+/// Name of the lock in a directory of one process.
+pub(super) const LOCK_FILE: &str = "lock";
+
+/// A directory that belongs to this process while this lives.
+#[derive(Debug)]
+pub(super) struct CacheDirLock {
+    file: File,
+}
+
+impl CacheDirLock {
+    /// Makes the directory if need be, and takes it.
+    pub(super) fn acquire(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let path = dir.join(LOCK_FILE);
+        let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { file }),
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
+                let text = format!("another process has {}", dir.display());
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for CacheDirLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was just forked has the file until it executes.
+        let _closed_anyway = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Removes a file or directory that may not be there.
+pub(super) async fn remove_path(path: &Path) -> Result<(), EvalFilesError> {
+    let removed = fs_remove::remove(path).await;
+    removed.map_err(|source| EvalFilesError::disk_error("removing", path, source))
+}
+
+/// Bytes of the files below a directory, as far as they can be looked at.
+pub(super) fn bytes_below(path: &Path) -> u64 {
+    let (mut bytes, mut dirs): (u64, Vec<PathBuf>) = (0, vec![path.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        let Ok(entries) = std::fs::read_dir(dir) else { continue };
+        for entry in entries.flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => dirs.push(entry.path()),
+                Ok(found) => bytes += found.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}
+
+/// Says that a directory was used just now. Best effort: it only decides what goes first.
+pub(super) fn touch(path: &Path) {
+    if let Ok(dir) = File::open(path) {
+        let _untouched = dir.set_modified(std::time::SystemTime::now());
+    }
+}

@@ -1,0 +1,210 @@
+//! The steps of an eval, from its checkout to the sweep.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{CommandRecord, EvalEnd};
+use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
+use rollout_protocol::spec::timeout::seconds;
+use tokio::time::Instant;
+
+use super::candidate::CandidateOutcome;
+use super::checkout::Checkout;
+use super::failure;
+use super::run::EvalRun;
+use super::variables::{self, REPOSITORY};
+use crate::dependency::Dependency;
+use crate::environment::{ExecCommand, Upload};
+use crate::executor::errors::{self, ScriptError};
+use crate::executor::{
+    self, COPY_LIMIT, Capture, ScriptEnd, PhaseInterrupt, NormalExit, ScriptLimit, cost, wait_for_stop, with_timeout,
+};
+
+/// How long a command may run.
+#[derive(Debug, Clone, Copy)]
+struct CommandLimit {
+    left: Duration,
+    /// The rest of the eval's time is no part of messages, so that equal evals have equal ones.
+    told: ScriptLimit,
+}
+
+impl EvalRun<'_> {
+    pub(super) async fn run_phases(&mut self) -> Result<(), PhaseInterrupt> {
+        let eval = self.ctx.eval.clone();
+        self.attempt.end_phase()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
+        let checkout = self.setup().await?;
+        let limit = eval.timeout_sec.map(seconds);
+        self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let commands = &eval.commands;
+        self.run_stage(EvalStage::Implement, Some(&commands.implement)).await?;
+        self.run_stage(EvalStage::Tests, commands.tests.as_ref()).await?;
+        self.run_stage(EvalStage::Review, commands.review.as_ref()).await?;
+        self.commit_candidate(&checkout).await?;
+        self.enter_sweep_environment(checkout).await?;
+        self.run_stage(EvalStage::Sweep, Some(&commands.sweep)).await?;
+        self.swept = true;
+        Ok(())
+    }
+
+    /// Runs a command, if there is one, when it may begin.
+    async fn run_stage(
+        &mut self,
+        stage: EvalStage,
+        command: Option<&EvalCommand>,
+    ) -> Result<(), PhaseInterrupt> {
+        let Some(command) = command else { return Ok(()) };
+        self.attempt.end_phase()?;
+        self.acquire_permit(stage).await?;
+        let before = self.commands.len();
+        let ran = self.run_command(stage, command).await;
+        // Otherwise it may be running still, as long as there is its environment.
+        let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
+        if !self.attempt.environment.tainted && self.commands[before..].iter().all(is_over) {
+            self.ctx.tickets.release(stage);
+        }
+        ran
+    }
+
+    /// Waits until a command may begin. That takes nothing of the eval's time.
+    async fn acquire_permit(&mut self, stage: EvalStage) -> Result<(), PhaseInterrupt> {
+        let asked = Instant::now();
+        tokio::select! {
+            biased;
+            () = self.ctx.tickets.acquire(stage) => {}
+            () = wait_for_stop(self.ctx.execution.stop.clone()) => return Err(PhaseInterrupt::Drained),
+        }
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(asked.elapsed()));
+        let phase =
+            if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
+        if self.attempt.timing.phase() == phase {
+            self.attempt.timing.enter(phase);
+        } else {
+            self.attempt.enter(phase);
+        }
+        Ok(())
+    }
+
+    /// Runs a command from the checkout. Its script is placed just before it, so that no command
+    /// before it can have changed it; so is the sweep's empty output directory.
+    async fn run_command(&mut self, stage: EvalStage, command: &EvalCommand) -> Result<(), PhaseInterrupt> {
+        let script = variables::script_path(stage);
+        let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
+        let mut uploads = vec![commands, cost::fresh_directory()];
+        if stage == EvalStage::Sweep {
+            uploads.push(Upload::FreshDir { path: variables::output_dir(self.ctx) });
+        }
+        let bytes = command.script.clone().into();
+        uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
+        let placing = self.attempt.running_environment().copy_to(uploads);
+        let placed = with_timeout(COPY_LIMIT, "placing a command", placing).await;
+        let redactor = self.attempt.redactor.clone();
+        placed.map_err(|failure| {
+            let error = ScriptError::Place { what: "the command", failure };
+            failure::command_error(error, stage, &redactor)
+        })?;
+        let limit = self.command_limit(command);
+        let capture = self.start_capture(stage);
+        let arguments = variables::arguments(&self.ctx.eval, stage);
+        let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
+        let (env, user) = (self.variables.for_stage(stage), self.ctx.eval.user.clone());
+        let command = ExecCommand { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
+        let (started_at, down_before) = (Timestamp::now(), self.downtime());
+        let ran =
+            executor::run_command(self.attempt.running_environment(), command, limit.left, capture.clone(), NormalExit::Zero)
+                .await;
+        // The clock of the whole eval stands still with that of its command.
+        let away = self.downtime().saturating_sub(down_before);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
+        self.commands.push(ran.end.command_record(stage, started_at));
+        if let Some(left) = ran.left {
+            self.attempt.environment.tainted = true;
+            self.attempt.later.push(errors::processes_left(
+                &left,
+                self.attempt.timing.phase(),
+                &redactor,
+            ));
+        }
+        self.record_cost(stage, &ran.end).await;
+        let ended = ran.end.into_result(self.attempt.running_environment(), &capture, limit.told, NormalExit::Zero).await;
+        ended.map(drop).map_err(|error| failure::command_error(error, stage, &redactor).into())
+    }
+
+    /// Adds what a command reports that it cost, however it ended.
+    async fn record_cost(&mut self, stage: EvalStage, end: &ScriptEnd) {
+        if self.attempt.environment.tainted || matches!(end, ScriptEnd::Failed(_)) {
+            return;
+        }
+        match cost::read_reported(self.attempt.running_environment()).await {
+            Ok(None) => {}
+            Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
+            Err(why) => {
+                let why = format!("what {} reports that it cost: {why}", stage.as_str());
+                self.attempt.record_not_collected(&why);
+            }
+        }
+    }
+
+    /// How long the engine of the environment gave no answer so far.
+    fn downtime(&self) -> Duration {
+        self.attempt.running_environment().dependency().map_or(Duration::ZERO, Dependency::downtime)
+    }
+
+    /// The time that a command has: its own, and no more than is left of the eval's.
+    fn command_limit(&self, command: &EvalCommand) -> CommandLimit {
+        let own = command.timeout_sec.map_or(Duration::MAX, seconds);
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let (left, limit, whose) = match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+            (Some(left), Some(whole)) if left < own => (left, whole, "the eval's"),
+            _ => (own, own, "its"),
+        };
+        CommandLimit { left, told: ScriptLimit { limit, whose: Some(whose) } }
+    }
+
+    fn start_capture(&mut self, stage: EvalStage) -> Arc<Capture> {
+        let dir: PathBuf = self.ctx.execution.scratch.join(stage.as_str());
+        let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
+        let capture = Arc::new(Capture::new(stdout, stderr, &self.attempt.redactor));
+        self.captures.push((stage.as_str(), capture.clone()));
+        capture
+    }
+
+    /// Takes the tree out and makes the commit. Nothing runs any more while the tree is read, so
+    /// that what the sweep measures is what is committed.
+    async fn commit_candidate(&mut self, checkout: &Checkout) -> Result<(), PhaseInterrupt> {
+        self.attempt.end_phase()?;
+        let redactor = self.attempt.redactor.clone();
+        if let Some(left) = executor::kill_processes(self.attempt.running_environment()).await {
+            self.attempt.environment.tainted = true;
+            let error = ScriptError::Left(left);
+            return Err(failure::command_error(error, EvalStage::Implement, &redactor).into());
+        }
+        let reading = self.attempt.running_environment().copy_from(REPOSITORY);
+        let stream = with_timeout(COPY_LIMIT, "reading the checkout", reading).await;
+        let stream = stream.map_err(|failure| {
+            failure::command_error(ScriptError::Exec(failure), EvalStage::Implement, &redactor)
+        })?;
+        let Some(stream) = stream else {
+            return Err(failure::missing_checkout().into());
+        };
+        let work = async {
+            let tree = checkout.extract(stream).await?;
+            let to = self.ctx.execution.scratch.join("candidate.bundle");
+            checkout.commit(&tree, &self.ctx.eval.message, &redactor, &to).await
+        };
+        match work.await.map_err(|error| failure::files_error(&error, &redactor))? {
+            CandidateOutcome::NoChanges(changes) => {
+                (self.changes, self.end) = (Some(changes), EvalEnd::NoChanges);
+                Err(PhaseInterrupt::Complete)
+            }
+            CandidateOutcome::Candidate(candidate) => {
+                self.changes = Some(candidate.changes);
+                self.candidate = Some(candidate);
+                Ok(())
+            }
+        }
+    }
+}

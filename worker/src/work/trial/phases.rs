@@ -1,0 +1,187 @@
+//! The phases up to the last verification: setup, install, and the task's steps.
+
+use std::sync::Arc;
+
+use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::execute::{self, TrialScript, ScriptFailure};
+use super::run::TrialRun;
+use super::setup::PreparedEnvironment;
+use super::variables::ScriptEnv;
+use super::{health, setup, variables};
+use crate::agents::{self, AgentPlan};
+use crate::environment::{CommandExit, Image, ImageSource, Provider, EnvironmentPurpose};
+use crate::executor::errors::{self, ScriptError, SetupError, ScriptStage};
+use crate::executor::{Capture, PhaseInterrupt, ManagedEnvironment, NormalExit, RequestedImage};
+
+impl TrialRun<'_> {
+    /// Runs the phases up to the last verification.
+    pub(super) async fn run_task_phases(&mut self, mut plan: AgentPlan) -> Result<(), PhaseInterrupt> {
+        self.attempt.end_phase()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
+        self.set_up_environment(&plan).await?;
+        self.attempt.end_phase()?;
+        self.attempt.enter(Phase::AgentSetup);
+        let ctx = self.ctx;
+        let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
+        let install = self.agent_script(ctx.step(), plan.install.take(), seconds(limit));
+        self.run_agent_script(ScriptStage::Install, install).await?;
+        let mut execute = plan.execute.take();
+        for (index, step) in ctx.task.steps.iter().enumerate() {
+            if index > 0 {
+                execute =
+                    agents::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default().execute;
+            }
+            let ended = self.run_step(index, step, execute.take()).await;
+            if !self.finish_step(step, ended)? {
+                break;
+            }
+        }
+        self.score_steps();
+        Ok(())
+    }
+
+    /// Notes where an error happened whose type does not say so.
+    pub(super) fn with_error_phase(&self, error: TrialError) -> TrialError {
+        let anywhere = error.kind == ErrorType::InternalError || error.is_unsupported();
+        if anywhere { error.in_phase(self.attempt.timing.phase()) } else { error }
+    }
+
+    async fn set_up_environment(&mut self, plan: &AgentPlan) -> Result<(), PhaseInterrupt> {
+        let redactor = variables::redactor(self.ctx, &self.services.variables);
+        self.attempt.redactor = redactor
+            .map_err(|unset| SetupError::Unset(unset).into_error(&self.attempt.redactor))?;
+        let ready = self.prepare_environment(plan).await;
+        let PreparedEnvironment { provider, request, services } =
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        self.wait_for_start().await?;
+        let created = self.attempt.environment.create_beside(provider, request, services).await;
+        created.map_err(|why| why.into_error(&self.attempt.redactor))?;
+        self.ctx.execution.phases.parked(None);
+        if let Some(check) = &self.ctx.task.environment.healthcheck {
+            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+            let ready =
+                Box::pin(health::wait_until_healthy(self.attempt.environment.expect_running(), check, capture)).await;
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        }
+        Ok(())
+    }
+
+    /// Prepares everything that the agent's environment is created from.
+    async fn prepare_environment(&mut self, plan: &AgentPlan) -> Result<PreparedEnvironment, SetupError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
+        if !provider.is_in_memory() {
+            ctx.execution.create_scratch().await.map_err(SetupError::Disk)?;
+        }
+        let (source, image) = self.prepare_image(task, provider.as_ref()).await?;
+        let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
+        self.fetch_tests().await?;
+        let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));
+        let request = setup::create_request(ctx, services, task, purpose, image, uploads);
+        let services = setup::sidecars(task, &services.files).await?;
+        Ok(PreparedEnvironment { provider, request, services })
+    }
+
+    /// Makes the image of an environment present.
+    pub(super) async fn prepare_image(
+        &mut self,
+        environment: &TaskEnvironment,
+        provider: &dyn Provider,
+    ) -> Result<(ImageSource, Image), SetupError> {
+        let wanted = RequestedImage { environment, settings: &self.ctx.settings.environment };
+        let (source, part) = wanted.source(&self.services.files).await?;
+        self.parts.extend(part);
+        let log = &mut self.outputs.build;
+        let image = wanted.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
+        Ok((source, image))
+    }
+
+    /// Fetches the tests before the agent begins: a store that is away later costs no agent's work.
+    /// What is wrong with them for good is found when they are needed.
+    async fn fetch_tests(&mut self) -> Result<(), SetupError> {
+        for step in &self.ctx.task.steps {
+            let Some(tests) = step.files.tests.as_ref().filter(|_| !setup::has_tests_in_image(step)) else {
+                continue;
+            };
+            match self.services.files.archive("the tests", tests).await {
+                Ok(part) => self.parts.push(part),
+                Err(error) if error.is_store_unanswered() => return Err(SetupError::Files(error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_capture(&mut self, stage: ScriptStage, step: &StepSpec) -> Arc<Capture> {
+        self.outputs.start_capture(stage, step.name.as_deref(), &self.attempt.redactor)
+    }
+
+    /// A script of the agent, if it has one.
+    pub(super) fn agent_script(
+        &self,
+        step: &StepSpec,
+        argv: Option<Vec<String>>,
+        limit: std::time::Duration,
+    ) -> Option<TrialScript> {
+        let env = |argv| TrialScript {
+            argv,
+            env: self.agent_env(step),
+            user: step.agent.user.clone(),
+            limit,
+            normal: NormalExit::Zero,
+            // What is verified all the same may be a service.
+            spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
+        };
+        argv.map(env)
+    }
+
+    /// The variables of the agent's scripts. Those of services win: only they know where they are.
+    fn agent_env(&self, step: &StepSpec) -> ScriptEnv {
+        let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
+        env.extend(self.attempt.environment.sidecar_env());
+        env
+    }
+
+    /// Runs the agent's install script.
+    async fn run_agent_script(&mut self, stage: ScriptStage, script: Option<TrialScript>) -> Result<(), PhaseInterrupt> {
+        let Some(script) = script else { return Ok(()) };
+        let capture = self.outputs.start_capture(stage, None, &self.attempt.redactor);
+        let ended =
+            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture).await;
+        self.script_result(stage, ended)?;
+        Ok(())
+    }
+
+    /// The environment in which scripts run at present.
+    pub(super) fn script_environment(&mut self) -> &mut ManagedEnvironment {
+        self.apart.as_deref_mut().unwrap_or(&mut self.attempt.environment)
+    }
+
+    /// What the end of a script means.
+    pub(super) fn script_result(
+        &mut self,
+        stage: ScriptStage,
+        ended: Result<CommandExit, ScriptFailure>,
+    ) -> Result<CommandExit, TrialError> {
+        let ScriptFailure { error, left } = match ended {
+            Ok(exit) => return Ok(exit),
+            Err(unwell) => unwell,
+        };
+        // What the agent left running lives on, and the error itself says so.
+        let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
+        self.script_environment().tainted |= tainted;
+        if let Some(failure) = left {
+            let phase = self.attempt.timing.phase();
+            self.attempt.later.push(errors::processes_left(
+                &failure,
+                phase,
+                &self.attempt.redactor,
+            ));
+        }
+        Err(error.into_error(stage, &self.attempt.redactor))
+    }
+}

@@ -1,0 +1,113 @@
+//! Verification in an environment of its own, which gets nothing from the agent's but the
+//! artifacts: whatever the agent did to its environment, it did nothing to this one.
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
+
+use super::artifacts::CollectedArtifacts;
+use super::run::TrialRun;
+use super::score::VerifierScore;
+use super::setup::PreparedEnvironment;
+use super::{health, setup, variables, verify};
+use crate::environment::EnvironmentPurpose;
+use crate::executor::PhaseInterrupt;
+use crate::executor::errors::{self, ScriptError, SetupError, ScriptStage};
+
+impl TrialRun<'_> {
+    /// Verifies a step in an environment that is made for it.
+    pub(super) async fn verify_separately(
+        &mut self,
+        step: &StepSpec,
+        own: &TaskEnvironment,
+        taken: CollectedArtifacts,
+        last: bool,
+    ) -> Result<VerifierScore, PhaseInterrupt> {
+        if let Some(lack) = taken.lack {
+            return Err(self.verifier_error(ScriptError::Lacking(lack)).into());
+        }
+        // Nobody works in the agent's environment any more: its host has the room for this one.
+        if last && let Err(failure) = self.attempt.environment.stop().await {
+            return Err(self.processes_left(failure).into());
+        }
+        self.create_verifier_environment(own, step).await?;
+        let verified = self.run_separate_tests(step, taken).await;
+        let score = self.collect_verifier_logs(verified).await.map_err(PhaseInterrupt::Failed);
+        if !last {
+            self.remove_verifier_environment().await;
+        }
+        score
+    }
+
+    /// Creates the verifier's environment and waits until it is ready.
+    async fn create_verifier_environment(&mut self, own: &TaskEnvironment, step: &StepSpec) -> Result<(), PhaseInterrupt> {
+        let ready = self.prepare_verifier_environment(own, step).await;
+        let PreparedEnvironment { provider, request, services } =
+            ready.map_err(|error| self.verifier_setup_error(error))?;
+        self.wait_for_start().await?;
+        let site = self.apart.insert(Box::default());
+        let created = site.create_beside(provider, request, services).await;
+        created
+            .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
+        if let Some(check) = &own.healthcheck {
+            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+            let ready = health::wait_until_healthy(site.expect_running(), check, capture).await;
+            ready.map_err(|error| self.verifier_setup_error(error))?;
+        }
+        Ok(())
+    }
+
+    async fn prepare_verifier_environment(
+        &mut self,
+        own: &TaskEnvironment,
+        step: &StepSpec,
+    ) -> Result<PreparedEnvironment, SetupError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let provider = setup::provider(ctx, services)?;
+        let (source, image) = self.prepare_image(own, provider.as_ref()).await?;
+        let mut uploads = setup::output_directories(ctx);
+        setup::add_instruction(ctx, &services.files, step, &mut uploads).await?;
+        let (purpose, image) = (EnvironmentPurpose::Verifier, (source, image));
+        let request = setup::create_request(ctx, services, own, purpose, image, uploads);
+        let services = setup::sidecars(own, &services.files).await?;
+        Ok(PreparedEnvironment { provider, request, services })
+    }
+
+    /// Brings the artifacts to where they were, then the tests, and runs them.
+    async fn run_separate_tests(&mut self, step: &StepSpec, taken: CollectedArtifacts) -> Result<(), TrialError> {
+        if let Some(policy) = &step.verifier.network {
+            let reached = self.script_environment().set_network(policy).await;
+            reached.map_err(|failure| self.verifier_error(ScriptError::Network(failure)))?;
+        }
+        let capture = self.start_capture(ScriptStage::Verify, step);
+        let mut env = variables::verifier_env(self.ctx, &self.services.variables, step);
+        let site = self.apart.as_deref().expect("it was created");
+        env.extend(site.sidecar_env());
+        let (place, files) = ((site.expect_running(), step), &self.services.files);
+        let ended = verify::run_tests(self.ctx, files, place, taken.uploads, env, capture).await;
+        self.test_exit = self.script_result(ScriptStage::Verify, ended)?.code;
+        Ok(())
+    }
+
+    fn verifier_setup_error(&self, error: SetupError) -> TrialError {
+        error.into_error(&self.attempt.redactor).in_phase(Phase::Verification)
+    }
+
+    fn verifier_error(&self, error: ScriptError) -> TrialError {
+        error.into_error(ScriptStage::Verify, &self.attempt.redactor)
+    }
+
+    /// Removes the verifier's environment and notes what it was and cost.
+    pub(super) async fn remove_verifier_environment(&mut self) {
+        let Some(site) = self.apart.as_deref_mut() else { return };
+        let removed = site.remove().await;
+        self.attempt
+            .later
+            .extend(removed.not_created.map(|why| why.into_error(&self.attempt.redactor)));
+        if let Some(failure) = removed.failure {
+            self.attempt.later.push(errors::teardown_failed(&failure, &self.attempt.redactor));
+        }
+        self.spent += self.environment_cost(self.apart.as_deref());
+        self.apart_record = self.apart.take().and_then(|site| site.record);
+    }
+}

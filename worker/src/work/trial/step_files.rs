@@ -1,0 +1,189 @@
+//! Around the agent's work: what a step needs before it, and what is taken of it afterwards.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::spec::task::{CollectHook, StepSpec};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::artifacts::CollectedArtifacts;
+use super::execute::{self, TrialScript};
+use super::failure;
+use super::outputs::step_prefix;
+use super::run::TrialRun;
+use super::variables::ScriptEnv;
+use super::{health, setup};
+use crate::agents::{self, bash, shell};
+use crate::archive::{self, ArchiveLimits};
+use crate::environment::{ExecCommand, Upload};
+use crate::executor::errors::{ScriptError, SetupError, ScriptStage};
+use crate::executor::{self, COPY_LIMIT, ScriptEnd, FilesError, PhaseInterrupt, NormalExit, TaskPart, with_timeout};
+use crate::verifier::{TESTS_DIR, fresh_logs};
+
+/// A script among the files for the working directory that makes the step ready and goes.
+const SETUP_SCRIPT: &str = "setup.sh";
+
+impl TrialRun<'_> {
+    /// Makes the environment ready for a step with a name.
+    pub(super) async fn prepare_step(&mut self, index: usize, step: &StepSpec) -> Result<(), PhaseInterrupt> {
+        if index > 0 {
+            self.attempt.end_phase()?;
+            self.set_network(None, ScriptStage::Prepare).await?;
+        }
+        let setup = self.place_step_files(index, step).await;
+        if setup.map_err(|error| error.into_error(&self.attempt.redactor))? {
+            self.run_step_setup(step).await?;
+        }
+        if let Some(check) = &step.healthcheck {
+            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+            let ready = health::wait_until_healthy(self.attempt.environment.expect_running(), check, capture).await;
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        }
+        Ok(())
+    }
+
+    /// Places a step's files; those of the first were there when the environment was created,
+    /// except those in the working directory. Whether there is a setup script among them.
+    async fn place_step_files(&mut self, index: usize, step: &StepSpec) -> Result<bool, SetupError> {
+        let (ctx, files) = (self.ctx, &self.services.files);
+        let (mut uploads, mut parts, mut has_setup) = (Vec::new(), Vec::new(), false);
+        if index > 0 {
+            // Nothing of the verification before may be seen.
+            uploads.push(Upload::FreshDir { path: TESTS_DIR.to_owned() });
+            uploads.extend(fresh_logs());
+            setup::add_instruction(ctx, files, step, &mut uploads).await?;
+            let plan = agents::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default();
+            setup::add_solution(ctx, files, &plan, &mut uploads, &mut parts).await?;
+        }
+        if let Some(blob) = &step.files.workdir {
+            let part = files.archive("the step's files", blob).await.map_err(SetupError::Files)?;
+            has_setup = has_setup_script(&part).await?;
+            let path = self.attempt.environment.expect_running().workdir().to_owned();
+            uploads.push(Upload::Merge { path, tar: part.path().to_owned() });
+            parts.push(part);
+        }
+        if !uploads.is_empty() {
+            let placing = self.attempt.environment.expect_running().copy_to(uploads);
+            let placed = with_timeout(COPY_LIMIT, "placing the step's files", placing).await;
+            placed.map_err(SetupError::Place)?;
+        }
+        Ok(has_setup)
+    }
+
+    /// Runs the setup script and removes it: the agent is not to see it.
+    async fn run_step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
+        // It belongs to what a build would do, so it has as long as one.
+        let limit = seconds(self.ctx.task.environment.build_sec);
+        let script = |argv, normal| TrialScript {
+            argv,
+            env: ScriptEnv::new(),
+            user: None,
+            limit,
+            normal,
+            spares: false,
+        };
+        let path = format!(
+            "{}/{SETUP_SCRIPT}",
+            self.attempt.environment.expect_running().workdir().trim_end_matches('/')
+        );
+        let capture = self.start_capture(ScriptStage::Prepare, step);
+        let running = script(bash(path), NormalExit::Zero);
+        let ended = execute::run_script(self.attempt.environment.expect_running(), running, capture).await;
+        self.script_result(ScriptStage::Prepare, ended)?;
+        let capture = self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let removing = script(shell(format!("rm -f {SETUP_SCRIPT}")), NormalExit::Zero);
+        let ended = execute::run_script(self.attempt.environment.expect_running(), removing, capture).await;
+        self.script_result(ScriptStage::Prepare, ended).map(drop)
+    }
+
+    /// Takes what a step leaves, after its hooks. When it is verified elsewhere, nothing lives on
+    /// that could change it meanwhile, unless the agent goes on in further steps.
+    pub(super) async fn collect_artifacts(&mut self, step: &StepSpec, last: bool) -> Result<CollectedArtifacts, TrialError> {
+        self.set_network(None, ScriptStage::Verify).await?;
+        for hook in &step.verifier.collect {
+            self.run_hook(hook).await?;
+        }
+        if last
+            && step.verifier.environment.is_some()
+            && let Some(left) = executor::kill_processes(self.attempt.environment.expect_running()).await
+        {
+            return Err(self.processes_left(left));
+        }
+        let (environment, prefix) =
+            (self.attempt.environment.expect_running(), step_prefix(step.name.as_deref()));
+        let to = (self.outputs.scratch(), prefix.as_str());
+        let (artifacts, wanted) = (&mut self.artifacts, &step.artifacts);
+        Ok(artifacts.collect(self.ctx, environment, wanted, to, &self.attempt.redactor).await)
+    }
+
+    /// Processes of the agent may still be alive.
+    pub(super) fn processes_left(&mut self, failure: crate::environment::Failure) -> TrialError {
+        self.attempt.environment.tainted = true;
+        ScriptError::Left(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
+    }
+
+    /// Runs a hook. One that fails is noted: what it should have made is missing or it is not. One
+    /// that takes too long ends the trial without a reward.
+    async fn run_hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
+        let (capture, limit) =
+            (self.outputs.unrecorded_capture(&self.attempt.redactor), seconds(hook.timeout_sec));
+        let environment = self.attempt.environment.expect_running();
+        let (place, argv) = match &hook.service {
+            None => (Some(environment), shell(hook.command.clone())),
+            // A service's image need not have `bash`.
+            Some(name) => {
+                let argv = ["sh", "-c", &hook.command].map(str::to_owned).to_vec();
+                (environment.service(name), argv)
+            }
+        };
+        let command =
+            ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
+        let why = match place {
+            None => "there is no such service in this environment".to_owned(),
+            Some(place) => {
+                let normal = NormalExit::AnyCode;
+                let ran = executor::run_command(place, command, limit, capture.clone(), normal).await;
+                if let Some(left) = ran.left {
+                    return Err(self.processes_left(left));
+                }
+                match ran.end {
+                    ScriptEnd::Exited(exit) if exit.code == 0 => return Ok(()),
+                    ScriptEnd::Exited(exit) => {
+                        format!(
+                            "it ended with code {}: {}",
+                            exit.code,
+                            executor::stderr_summary(&capture)
+                        )
+                    }
+                    // Whatever else ran was ended with it: there is nothing left to judge.
+                    ScriptEnd::TimedOut => {
+                        let why = format!("it was ended after {limit:?}");
+                        return Err(failure::not_ready(
+                            &hook.command,
+                            &why,
+                            &self.attempt.redactor,
+                        ));
+                    }
+                    ScriptEnd::Failed(failure) => failure.chain(),
+                }
+            }
+        };
+        self.attempt.later.push(failure::not_ready(&hook.command, &why, &self.attempt.redactor));
+        Ok(())
+    }
+}
+
+/// Whether there is a setup script at the top of an archive.
+async fn has_setup_script(part: &TaskPart) -> Result<bool, SetupError> {
+    let path = part.path().to_owned();
+    let opened = tokio::fs::File::open(&path).await;
+    let what = "the step's files";
+    let file =
+        opened.map_err(|source| SetupError::Files(FilesError::Disk { what, path, source }))?;
+    let members = archive::list(file, ArchiveLimits::BUNDLE).await.unwrap_or_default();
+    let is_setup = |member: &archive::ArchiveMember| {
+        let path = member.path.as_ref().ok().and_then(Option::as_ref);
+        path.is_some_and(|path| path.as_bytes() == SETUP_SCRIPT.as_bytes())
+    };
+    Ok(members.iter().any(is_setup))
+}
