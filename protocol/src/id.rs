@@ -98,7 +98,13 @@ impl ItemId {
     /// The key of an eval's try `attempt`, from 1, under the spec with this digest. The rounds tell
     /// apart how often its results were thrown away, and how often the infrastructure could not
     /// make it in a whole sitting.
-    pub fn for_eval(tree: &str, eval: u32, rounds: (u32, u32), attempt: u32, spec: &Digest) -> Self {
+    pub fn for_eval(
+        tree: &str,
+        eval: u32,
+        rounds: (u32, u32),
+        attempt: u32,
+        spec: &Digest,
+    ) -> Self {
         let mut hasher = Sha256::new();
         for part in ["eval", tree] {
             hasher.update((part.len() as u64).to_be_bytes());

@@ -77,7 +77,9 @@ impl Template {
             .into_iter()
             .filter_map(|part| match part {
                 TemplatePart::Text(_) => None,
-                TemplatePart::Variable { name, default } => Some((name.to_owned(), default.is_some())),
+                TemplatePart::Variable { name, default } => {
+                    Some((name.to_owned(), default.is_some()))
+                }
             })
             .collect()
     }
@@ -186,7 +188,10 @@ mod tests {
         ] {
             assert_eq!(Template::new(text).expand(lookup).as_deref(), Ok(expected), "{text}");
         }
-        assert_eq!(Template::new("${NONE}").expand(lookup), Err(UnsetVariable { name: "NONE".into() }));
+        assert_eq!(
+            Template::new("${NONE}").expand(lookup),
+            Err(UnsetVariable { name: "NONE".into() })
+        );
     }
 
     #[test]

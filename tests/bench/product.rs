@@ -82,7 +82,10 @@ impl ProductBench {
     }
 
     /// Counts requests, by two runs of different length; none where the engine is not a socket.
-    pub(crate) async fn calls(&self, stops: &mut StopSignals) -> Result<Option<CallCounts>, BenchError> {
+    pub(crate) async fn calls(
+        &self,
+        stops: &mut StopSignals,
+    ) -> Result<Option<CallCounts>, BenchError> {
         if std::env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix://")) {
             return Ok(None);
         }
@@ -99,7 +102,12 @@ impl ProductBench {
         Ok(Some(CallCounts { per_trial, per_run: counts[0] - per_trial * f64::from(FEW_TRIALS) }))
     }
 
-    fn command(&self, number: u32, at_a_time: u32, materialize: &str) -> Result<Command, BenchError> {
+    fn command(
+        &self,
+        number: u32,
+        at_a_time: u32,
+        materialize: &str,
+    ) -> Result<Command, BenchError> {
         let name = format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed));
         let job = self.directory.path().join(format!("{name}.yaml"));
         let text = format!(

@@ -36,8 +36,9 @@ fn bench_dispatch_interrupted_leaves_nothing() {
     run.signal(Signal::INT);
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);
     assert_eq!(streams(&cluster), Vec::<String>::new());
-    let lives =
-        |worker: &processes::ProcessInfo| processes::all().iter().any(|found| found.pid == worker.pid);
+    let lives = |worker: &processes::ProcessInfo| {
+        processes::all().iter().any(|found| found.pid == worker.pid)
+    };
     wait::until(DEADLINE, "the worker's end", || !workers.iter().any(lives));
 }
 

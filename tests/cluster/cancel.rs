@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, assert_no_leaks, cluster};
 

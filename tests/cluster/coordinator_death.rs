@@ -1,9 +1,9 @@
 //! A coordinator that dies in the middle of its run.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 

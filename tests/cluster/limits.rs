@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::project::Project;
 use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
-use crate::{DEADLINE, LEASE, DRAIN_DEADLINE};
+use crate::{DEADLINE, DRAIN_DEADLINE, LEASE};
 
 #[test]
 fn search_limits_hold_over_workers_and_coordinator_kills() {
@@ -18,15 +18,20 @@ fn search_limits_hold_over_workers_and_coordinator_kills() {
         .with_replacement("bash search/ideas", "sleep 2\n      bash search/ideas")
         .with_limits("{sweep_max_parallel: 1, llm_max_inflight: 1, llm_rate_limit: 120}");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
-    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else { return };
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
+        return;
+    };
     let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
-    let mut coordinator = cluster.search(&search.file).with_arguments(&["--runs-root", "runs"]).started();
+    let mut coordinator =
+        cluster.search(&search.file).with_arguments(&["--runs-root", "runs"]).started();
     wait::until(DEADLINE, "the command for ideas", || llm.running() > 0);
     coordinator.kill();
     coordinator.start();
     for _ in 0..3 {
         let before = sweeps.observed().len();
-        wait::until(DEADLINE, "a sweep", || sweeps.running() > 0 && sweeps.observed().len() > before);
+        wait::until(DEADLINE, "a sweep", || {
+            sweeps.running() > 0 && sweeps.observed().len() > before
+        });
         coordinator.kill();
         coordinator.start();
     }

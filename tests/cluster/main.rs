@@ -1,20 +1,20 @@
 //! Runs over a real nats-server with workers that are processes of their own.
 
-mod parity;
 mod bench;
 mod cancel;
-mod worker_membership;
+mod chaos;
 mod coordinator_death;
-mod worker_death;
 mod example;
 mod formats;
 mod limits;
 mod ownership;
+mod parity;
 mod placement;
+mod pool_sharing;
 mod search;
 mod server_outage;
-mod pool_sharing;
-mod chaos;
+mod worker_death;
+mod worker_membership;
 
 use std::time::Duration;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
@@ -122,7 +122,10 @@ fn start_on_copy(
     more: &[&str],
 ) -> rollout_tests::program::ProgramExit {
     let jobs = copy.to_str().expect("plain");
-    let mut second = cluster.coordinator(&load.file()).with_arguments(&["--jobs-dir", jobs]).with_arguments(more);
+    let mut second = cluster
+        .coordinator(&load.file())
+        .with_arguments(&["--jobs-dir", jobs])
+        .with_arguments(more);
     second.start();
     second.wait(Duration::from_secs(60))
 }

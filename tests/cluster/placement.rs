@@ -3,8 +3,8 @@
 use std::fs;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::load::Load;
 use rollout_tests::live_counter::LiveCounter;
+use rollout_tests::load::Load;
 
 use crate::{DEADLINE, assert_no_leaks, cluster};
 
@@ -16,7 +16,8 @@ fn unplaceable_trial_fails_and_blocks_no_other() {
     let toml = cluster.project.path().join("tasks-large").join(load.task(2)).join("task.toml");
     fs::write(toml, "version = \"1.0\"\n[environment]\ncpus = 64\n").expect("a file");
     let worker = cluster.worker("a", 2).with_arguments(&["--cpus", "2"]).started();
-    let coordinator = cluster.coordinator(&load.file()).with_arguments(&["--unplaceable-timeout", "5s"]);
+    let coordinator =
+        cluster.coordinator(&load.file()).with_arguments(&["--unplaceable-timeout", "5s"]);
     let ended = coordinator.started().wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let said = format!("{}{}", ended.stdout, ended.stderr);
     assert!(said.contains("64") && said.contains("cpu"), "the reason is told: {said}");

@@ -1,10 +1,10 @@
 //! Runs that share a pool.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 use rustix::process::Signal;
 
 use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
@@ -26,7 +26,9 @@ fn small_run_beside_big_run_is_not_starved() {
     let mut second = cluster.coordinator(&small.file()).started();
     let _ended = second.wait(DEADLINE).expect_code(ExitCode::Success);
     let meanwhile = of_big() - before;
-    print_notice(&format!("the small run's 10 trials took as long as {meanwhile} of the big run's"));
+    print_notice(&format!(
+        "the small run's 10 trials took as long as {meanwhile} of the big run's"
+    ));
     assert!(first.is_running() && meanwhile < 100, "{meanwhile}");
     assert_undisturbed(&cluster, &small);
 

@@ -13,18 +13,21 @@ use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::{audit, leak_check, print_notice, results, wait};
 use serde_json::Value;
 
-use crate::{DEADLINE, LEASE, DRAIN_DEADLINE};
+use crate::{DEADLINE, DRAIN_DEADLINE, LEASE};
 
 #[test]
 fn search_over_three_workers_equals_local_search() {
     let search = ExampleSearch::example("tree.yaml").with_replacement("k < 8000", "k < 1000");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
-    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else { return };
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
+        return;
+    };
     let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
     let workers = ["a", "b", "c"].map(|name| cluster.worker(name, 2).started());
     let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
 
-    let mut coordinator = cluster.search(&search.file).with_arguments(&["--runs-root", "cluster"]).started();
+    let mut coordinator =
+        cluster.search(&search.file).with_arguments(&["--runs-root", "cluster"]).started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     let directory = |root| search.directory(&cluster.project, root);
     let (alone, together) = (directory("alone"), directory("cluster"));
@@ -72,9 +75,14 @@ fn search_under_repeated_kills_is_unchanged() {
 fn worker_kill_during_ideas_changes_nothing() {
     let search = ExampleSearch::example("tree.yaml")
         .with_replacement("k < 8000", "k < 500")
-        .with_replacement("run: bash search/ideas", "run: |\n      sleep 2\n      bash search/ideas");
+        .with_replacement(
+            "run: bash search/ideas",
+            "run: |\n      sleep 2\n      bash search/ideas",
+        );
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
-    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else { return };
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
+        return;
+    };
     let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
     let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
     let mut workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());

@@ -1,9 +1,9 @@
 //! A server that is away, comes back, and comes back empty.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
@@ -18,7 +18,11 @@ fn server_outage_longer_than_lease_repeats_nothing() {
     wait::until(DEADLINE, "six agents", || witness.running() == 6);
     cluster.server.kill();
     let ended = || witness.running() < 6;
-    assert!(!wait::holds_within(2 * LEASE, ended), "an outage ends nothing: {:?}", witness.observed());
+    assert!(
+        !wait::holds_within(2 * LEASE, ended),
+        "an outage ends nothing: {:?}",
+        witness.observed()
+    );
     cluster.server.ensure_started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());

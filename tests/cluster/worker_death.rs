@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::{Cluster, ClusterMember};
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
@@ -18,7 +18,11 @@ const DECISION_TIME: Duration = Duration::from_secs(2);
 const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
 /// Two trials that run on the first of the workers.
-fn start_two_trials(cluster: &Cluster, witness: &LiveCounter, load: &Load) -> (ClusterMember, ClusterMember) {
+fn start_two_trials(
+    cluster: &Cluster,
+    witness: &LiveCounter,
+    load: &Load,
+) -> (ClusterMember, ClusterMember) {
     load.write(&cluster.project, witness);
     let worker = cluster.worker("a", 2).started();
     let coordinator = cluster.coordinator(&load.file()).started();
@@ -74,7 +78,8 @@ fn trial_that_kills_worker_is_poisoned_alone() {
     let (witness, load) = (LiveCounter::start(), Load::new("poison", 8, (2.0, 3.0)));
     load.write(&cluster.project, &witness);
     let poisonous = load.task(5);
-    let mut worker = cluster.worker("a", 8).with_variable(DEADLY_TASK_VARIABLE, &poisonous).started();
+    let mut worker =
+        cluster.worker("a", 8).with_variable(DEADLY_TASK_VARIABLE, &poisonous).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let mut deaths = 0;
     wait::until(2 * DEADLINE, "the run to end", || {

@@ -1,10 +1,10 @@
 //! Workers that join, drain and are refused.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 
 use crate::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
@@ -55,7 +55,8 @@ fn worker_with_other_store_is_refused() {
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let elsewhere = cluster.project.path().join("another-store");
     let stranger = cluster.worker("stranger", 2);
-    let mut stranger = stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
+    let mut stranger =
+        stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
     // Either side may be the one that refuses.
     let told = || format!("{}{}", stranger.process().stderr(), coordinator.process().stderr());
     let mut told = told;

@@ -400,8 +400,11 @@ fn config_key_set_shows_in_plan() {
 
 #[test]
 fn config_keys_are_all_covered() {
-    let covered: BTreeSet<&str> =
-        KEY_CASES.iter().map(|(key, ..)| *key).chain(KEYS_OF_RUN.iter().chain(KEYS_OF_FETCHED_TASKS).copied()).collect();
+    let covered: BTreeSet<&str> = KEY_CASES
+        .iter()
+        .map(|(key, ..)| *key)
+        .chain(KEYS_OF_RUN.iter().chain(KEYS_OF_FETCHED_TASKS).copied())
+        .collect();
     let keys: Vec<&str> = JOB_REFERENCE.keys.iter().map(|entry| entry.key.as_str()).collect();
     let is_table = |key: &str| {
         let below = |suffix: &str| format!("{key}{suffix}");
@@ -419,7 +422,8 @@ fn config_key_set_shows_in_results() {
     let project = project().write("job.yaml", JOB_OF_RUN);
     let mut command = project.command(&["run", "job.yaml", "--json"]);
     command.env("WANTED", "yes");
-    let _ended = project.start(command).wait(Duration::from_secs(120)).expect_code(ExitCode::Success);
+    let _ended =
+        project.start(command).wait(Duration::from_secs(120)).expect_code(ExitCode::Success);
     let results = project.results("j");
     assert_eq!(results.trials().len(), 2, "one task of two is selected");
     let works = results.trial("works", "built");

@@ -6,7 +6,7 @@ mod reference;
 
 use std::path::Path;
 
-use rollout_coordinator::config::{FormatHints, JobOptions, Diagnostics, read_job, read_task};
+use rollout_coordinator::config::{Diagnostics, FormatHints, JobOptions, read_job, read_task};
 use rollout_tests::expected::ExpectedTrials;
 use rollout_tests::project::{Project, fixtures, repository};
 

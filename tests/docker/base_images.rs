@@ -171,6 +171,7 @@ async fn base_image_built_before_registry_outage_is_reused() {
     let later = prepare_for_run(&lab, &lab.provider, &source, 2).await.expect("found");
     assert_eq!((later.made, &later.reference), (false, &first.reference));
     lab.remove_image(&first).await;
-    let failure = prepare_for_run(&lab, &lab.provider, &source, 3).await.expect_err("nothing is left");
+    let failure =
+        prepare_for_run(&lab, &lab.provider, &source, 3).await.expect_err("nothing is left");
     assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
 }

@@ -126,7 +126,10 @@ async fn engine_without_buildkit_uses_classic_builder() {
         provider.prepare(lab.image_request(&source)).await
     };
     let image = build("COPY f /f").await.expect("built");
-    assert_eq!((builder(&image), run_in_image(&lab, &image, "cat /f").await.as_str()), ("classic", "x"));
+    assert_eq!(
+        (builder(&image), run_in_image(&lab, &image, "cat /f").await.as_str()),
+        ("classic", "x")
+    );
     let failure = build("RUN echo the-reason; exit 3").await.expect_err("it fails");
     assert_eq!(failure.kind, FailureKind::Refused);
     assert!(failure.message.contains("non-zero code: 3"), "{}", failure.message);

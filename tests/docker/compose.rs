@@ -12,7 +12,7 @@ use rollout_worker::environment::{
     Provider as _, Upload,
 };
 
-use crate::fixture::{BASE, DockerFixture, destroy, wait_for_script, output, owner, run};
+use crate::fixture::{BASE, DockerFixture, destroy, output, owner, run, wait_for_script};
 use crate::network::bridge;
 
 /// A service that answers on port 99 with what its file says.
@@ -339,7 +339,8 @@ async fn compose_services_of_dead_owner_are_reaped_unless_kept() {
     assert!(way_in.contains("docker exec"), "{way_in}");
 
     let reaped = lab.provider.reap(&dead).await.expect("listed");
-    let [doomed, alive] = [&made[0], &made[1]].map(|environment| project_label(environment.as_ref()));
+    let [doomed, alive] =
+        [&made[0], &made[1]].map(|environment| project_label(environment.as_ref()));
     let left = [labeled_objects(&lab, &doomed).await, labeled_objects(&lab, &alive).await];
     let set_aside = labeled_objects(&lab, &kept_label).await;
     for environment in made.into_iter().chain([kept]) {

@@ -18,7 +18,8 @@ async fn upload_directory_replaces_anything() {
         .build("RUN mkdir -p /tests/old/deep /data/in && touch /tests/old/deep/f /data/in/f\nVOLUME /data")
         .await;
     // Mount points cannot be replaced, and that shows before the start too.
-    let environment = lab.create(image.clone(), vec![empty_dir("/data"), empty_dir("/tests")]).await;
+    let environment =
+        lab.create(image.clone(), vec![empty_dir("/data"), empty_dir("/tests")]).await;
     let container = environment.as_ref();
     assert_eq!(output(container, "ls -A /data /tests").await, "/data:\n\n/tests:\n");
 

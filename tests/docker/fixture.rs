@@ -16,8 +16,8 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
-    ExecCommand, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, EnvironmentLabels, OutputSink,
-    Owner, Provider as _, EnvironmentPurpose, OutputStream, Upload,
+    CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand, Failure, Image,
+    ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider as _, Upload,
 };
 
 /// The image of everything here that needs none of its own.
@@ -77,8 +77,9 @@ impl DockerFixture {
             fs::write(path, content).expect("written");
         }
         fs::create_dir_all(&dir).expect("made");
-        let digest =
-            Digest::sha256(format!("{} {number} {:?}", std::process::id(), Instant::now()).as_bytes());
+        let digest = Digest::sha256(
+            format!("{} {number} {:?}", std::process::id(), Instant::now()).as_bytes(),
+        );
         ImageSource::Context { digest, dir }
     }
 

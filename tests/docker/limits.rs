@@ -51,7 +51,9 @@ async fn storage_limit_exceeded_ends_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_check_counts_written_bytes_and_volumes() {
     // The watch looks too late.
-    let Some(mut lab) = DockerFixture::with_storage_interval(Duration::from_secs(600)).await else { return };
+    let Some(mut lab) = DockerFixture::with_storage_interval(Duration::from_secs(600)).await else {
+        return;
+    };
     lab.resources.storage_mb = 50;
     let image =
         lab.build("RUN mkdir /data && head -c 60000000 /dev/zero > /data/own\nVOLUME /data").await;

@@ -3,14 +3,14 @@
 
 mod base_images;
 mod builds;
+mod closable_proxy;
 mod commands;
 mod compose;
 mod containers;
-mod closable_proxy;
 mod files;
+mod fixture;
 mod image_gc;
 mod images;
-mod fixture;
 mod limits;
 mod network;
 mod processes;

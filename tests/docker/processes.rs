@@ -7,9 +7,12 @@ use bollard::query_parameters::StatsOptions;
 use futures_util::StreamExt as _;
 use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{ExecCommand, Environment, FailureKind};
+use rollout_worker::environment::{Environment, ExecCommand, FailureKind};
 
-use crate::fixture::{DockerFixture, CommandOutput, WAIT_DEADLINE, wait_for_file, destroy, wait_for_script, output, run, shell, until};
+use crate::fixture::{
+    CommandOutput, DockerFixture, WAIT_DEADLINE, destroy, output, run, shell, until, wait_for_file,
+    wait_for_script,
+};
 
 async fn kill(environment: &dyn Environment) {
     let began = Instant::now();
@@ -60,7 +63,8 @@ async fn kill_of_fork_bomb_ends_it() {
     let killing = async {
         // The limit is soon reached: nothing that forks can ask inside any more.
         wait_for_file(container, "/up").await;
-        until("the storm is at its height", async || process_count(&lab, container).await > 400).await;
+        until("the storm is at its height", async || process_count(&lab, container).await > 400)
+            .await;
         kill(container).await;
     };
     let (ended, ()) = tokio::join!(running, killing);

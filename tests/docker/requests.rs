@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
-use rollout_worker::environment::{ExecCommand, Environment, FailureKind, Provider as _};
+use rollout_worker::environment::{Environment, ExecCommand, FailureKind, Provider as _};
 
-use crate::fixture::{DockerFixture, CommandOutput, destroy, output, shell};
+use crate::fixture::{CommandOutput, DockerFixture, destroy, output, shell};
 
 async fn as_user(environment: &dyn Environment, user: &str) -> String {
     let command = ExecCommand { user: Some(user.to_owned()), ..shell("id -u; id -g") };
@@ -66,7 +66,10 @@ async fn limits_not_requested_are_not_set() {
     assert_eq!((host.nano_cpus, host.memory, host.memory_swap), (Some(0), Some(0), Some(0)));
     assert!(host.storage_opt.unwrap_or_default().is_empty());
     assert_eq!(host.pids_limit, Some(512));
-    assert_eq!((limits.cpus, limits.memory, limits.storage), (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No));
+    assert_eq!(
+        (limits.cpus, limits.memory, limits.storage),
+        (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No)
+    );
     assert_eq!(limits.pids, LimitEnforcement::Enforced);
 }
 

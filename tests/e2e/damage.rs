@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::project::Project;
 use rollout_tests::journal_replay::assert_follows_from_journal;
+use rollout_tests::project::Project;
 use rollout_tests::results::{Results, TrialDirectory};
 use rollout_tests::wait;
 use rustix::process::Signal;
@@ -40,7 +40,8 @@ fn repair(project: &Project, arguments: &[&str]) -> String {
 
 /// Runs the job to its end: what had settled did not run again.
 fn assert_resumes(project: &Project, results: &Results, settled: &[TrialDirectory]) {
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(results, TRIALS);
     for trial in settled {
         let now = results.trials().into_iter().find(|now| now.name == trial.name);
@@ -62,7 +63,8 @@ fn journal_with_changed_bit_is_refused_and_repaired() {
     let path = journal(&results);
     let whole = fs::read(&path).expect("readable");
     change_file(&path, |bytes| bytes[1500] ^= 16);
-    let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
+    let refused =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
     for text in ["000001.log is damaged at byte", "whole records follow", "rollout repair"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
@@ -104,7 +106,8 @@ fn repair_reruns_results_without_proof() {
         bytes[900..end].fill(b'x');
     });
     fs::rename(results.path().join("../.rollout"), project.path().join("away")).expect("movable");
-    let ended = project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended =
+        project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(ended.stderr.contains("the blob store of the run is not in"), "{}", ended.stderr);
     assert!(ended.stdout.contains("trials with a result: 0"), "{}", ended.stdout);
     assert!(!settled.is_empty());
@@ -126,8 +129,10 @@ fn repair_rewrites_damaged_documents() {
             if cut {
                 fs::write(&path, &whole[..whole.len() / 2]).expect("writable");
             }
-            let refused =
-                project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
+            let refused = project
+                .rollout(&["run", "job.yaml"])
+                .wait(DEADLINE)
+                .expect_code(ExitCode::RunDamaged);
             let text = format!("{name} is damaged");
             assert!(refused.stderr.contains(&text), "no {text:?} in {}", refused.stderr);
             assert!(refused.stderr.contains("rollout repair"), "{}", refused.stderr);

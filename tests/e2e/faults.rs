@@ -4,11 +4,11 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
-use rollout_tests::expected::{ExpectedTrials, ExpectedTrial};
-use rollout_tests::project::Project;
 use rollout_tests::engine_proxy::EngineProxy;
-use rollout_tests::results::{Results, TrialDirectory};
+use rollout_tests::expected::{ExpectedTrial, ExpectedTrials};
 use rollout_tests::program::ProgramExit;
+use rollout_tests::project::Project;
+use rollout_tests::results::{Results, TrialDirectory};
 use rollout_tests::wait;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
@@ -114,7 +114,8 @@ fn container_not_removable_keeps_reward() {
     let path = project.path().to_string_lossy().into_owned();
     assert_eq!(engine.containers(&path).len(), 1, "the proxy has refused");
 
-    let _ended = project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_nothing_left(&project);
 }
 

@@ -59,7 +59,9 @@ fn foreign_task_unsupported_settles_and_others_run() {
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-e", "process"];
     let strict = [&arguments[..], &["--strict"]].concat();
     let refused = project.rollout(&strict).wait(DEADLINE).expect_code(ExitCode::Config);
-    let _said = refused.expect_stderr("environment.network_mode").expect_stderr("services beside the environment");
+    let _said = refused
+        .expect_stderr("environment.network_mode")
+        .expect_stderr("services beside the environment");
     assert!(!project.path().join("jobs").exists(), "something was started");
 
     let ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);

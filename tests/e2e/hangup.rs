@@ -18,7 +18,12 @@ fn slow_project(provider: &str) -> Project {
 }
 
 /// Runs a command of the project below `program`, with these arguments before it.
-fn command_below(project: &Project, program: &str, arguments: &[&str], of_program: &Command) -> Command {
+fn command_below(
+    project: &Project,
+    program: &str,
+    arguments: &[&str],
+    of_program: &Command,
+) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).arg(of_program.get_program()).args(of_program.get_args());
     command.current_dir(project.path()).env_clear();
@@ -34,7 +39,8 @@ fn with_default_sighup(project: &Project, of_program: &Command) -> Command {
 fn assert_hangup_drains(provider: &str) {
     let project = slow_project(provider);
     let results = project.results("slow");
-    let mut run = project.start(with_default_sighup(&project, &project.command(&["run", "job.yaml"])));
+    let mut run =
+        project.start(with_default_sighup(&project, &project.command(&["run", "job.yaml"])));
     wait::until(DEADLINE, "a result", || !results.trials().is_empty());
     // A shell that ends and the kernel both send one: the second must not kill.
     run.signal(Signal::HUP);
@@ -43,7 +49,8 @@ fn assert_hangup_drains(provider: &str) {
     assert!(ended.stderr.contains("SIGHUP"), "{}", ended.stderr);
     assert_nothing_left(&project);
     assert_adds_up(&results, 6);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(results.count("completed_trials"), 6);
     assert_nothing_left(&project);
 }
@@ -88,7 +95,8 @@ fn terminal_closed_stops_run() {
     assert_eq!(terminal.wait(DEADLINE), Some(ExitCode::Cancelled.code().into()));
     assert_eq!(results.job()["cancelled"], true);
     assert_adds_up(&results, 6);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(results.count("completed_trials"), 6);
     assert_nothing_left(&project);
 }

@@ -98,7 +98,8 @@ fn assert_service_lifetime(provider: &str) {
     let project = project().tasks(["agents/service"], &[]);
     let mark = project.mark();
     let project = project.job("service.yaml", &[("PROVIDER", provider), ("MARK", &mark)]);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("service").trial("starter", "service");
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
     assert_nothing_left(&project);
@@ -107,7 +108,8 @@ fn assert_service_lifetime(provider: &str) {
 fn assert_flood_bounded(provider: &str) {
     let values = [("PROVIDER", provider), ("BYTES", "1000000000")];
     let project = project().tasks(["faults/passes"], &[]).job("flood.yaml", &values);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("flood").trial("flood", "passes");
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
     let file = trial.directory.join("command/stdout.txt");

@@ -47,7 +47,8 @@ fn assert_first_interrupt_drains(provider: &str) {
     assert_follows_from_journal(results.path());
     let before = results.trials();
 
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(&results, 10);
     assert_eq!(results.job()["cancelled"], false);
     assert_eq!(results.count("completed_trials"), 10);

@@ -2,8 +2,8 @@
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::expected::ExpectedTrials;
-use rollout_tests::project::Project;
 use rollout_tests::program::ProgramExit;
+use rollout_tests::project::Project;
 
 use crate::{DEADLINE, project};
 

@@ -83,7 +83,8 @@ fn sandbox_shows_only_files_of_task() {
     let values = [("MARK", project.mark()), ("PROJECT", project.path().display().to_string())];
     let values = values.each_ref().map(|(key, value)| (*key, value.as_str()));
     let project = project.job("nosy.yaml", &values);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("nosy").trial("nosy", "nosy");
     assert_eq!(trial.reward(), Some(1.0), "it saw: {:?}", trial.text("logs/agent/seen.txt"));
     assert_nothing_left(&project);

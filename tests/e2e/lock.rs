@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::project::Project;
 use rollout_tests::journal_replay::assert_follows_from_journal;
+use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
 

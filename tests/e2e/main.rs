@@ -1,9 +1,8 @@
 //! The real program on real tasks, in sandboxes and on a real Docker engine.
 
-mod task_commit;
-mod resume;
 mod damage;
 mod examples;
+mod fail_under;
 mod faults;
 mod foreign_tasks;
 mod formats;
@@ -17,9 +16,10 @@ mod lock;
 mod moved_runs;
 mod no_engine;
 mod readme;
-mod retry;
 mod resource_exhaustion;
-mod fail_under;
+mod resume;
+mod retry;
+mod task_commit;
 
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::project::Project;
 use rollout_tests::program::ProgramExit;
+use rollout_tests::project::Project;
 
 use crate::{DEADLINE, project};
 
@@ -33,7 +33,9 @@ fn docker_job_without_engine_starts_nothing() {
     let began = Instant::now();
     let refused = run_without_engine(&project, &["run", "job.yaml"]).expect_code(ExitCode::Config);
     assert!(began.elapsed() < Duration::from_secs(60), "it waited {:?}", began.elapsed());
-    for text in ["nothing was started", UNREACHABLE_ENGINE, "`docker` is not available", "-e process"] {
+    for text in
+        ["nothing was started", UNREACHABLE_ENGINE, "`docker` is not available", "-e process"]
+    {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
     assert!(!project.path().join("jobs/engine/journal").exists(), "a run was begun");

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::print_notice;
-use rollout_tests::project::Project;
 use rollout_tests::program::ProgramExit;
+use rollout_tests::project::Project;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 

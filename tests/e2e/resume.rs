@@ -43,7 +43,8 @@ fn assert_resumes_after_kills(provider: &str) {
             assert_eq!(now.map(|now| now.result), Some(trial.result), "{} was settled", trial.name);
         }
     }
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(&results, 8);
     assert_eq!(results.count("completed_trials"), 8);
     let rewards = rewards(&project, "slow");

@@ -11,11 +11,11 @@ use rustix::process::Signal;
 
 use crate::leak_check::directory_entries;
 use crate::nats::NatsServer;
+use crate::program::{ProgramExit, RunningProgram};
 use crate::project::Project;
 use crate::results::json;
-use crate::program::{ProgramExit, RunningProgram};
-use crate::wait;
 use crate::tcp_proxy::TcpProxy;
+use crate::wait;
 
 /// How long a killed process may take to be gone.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -65,7 +65,8 @@ impl Cluster {
 
     /// A worker, not started yet.
     pub fn worker(&self, name: &str, slots: u32) -> ClusterMember {
-        let member = self.member(name, &["worker"]).with_arguments(&["--slots", &slots.to_string()]);
+        let member =
+            self.member(name, &["worker"]).with_arguments(&["--slots", &slots.to_string()]);
         member.with_arguments(&["--dir", text(&self.host_dir()), "--provider", "process"])
     }
 
@@ -255,7 +256,8 @@ impl ClusterMember {
 
     /// The items of executions that a worker has begun and not finished, by what it keeps on disk.
     pub fn executing_items(&self) -> Vec<ItemId> {
-        let scratch = self.own_dir().map_or_else(Vec::new, |dir| directory_entries(&dir.join("scratch")));
+        let scratch =
+            self.own_dir().map_or_else(Vec::new, |dir| directory_entries(&dir.join("scratch")));
         scratch.iter().filter_map(|dir| ScratchMark::read(dir)).map(|mark| mark.item).collect()
     }
 
@@ -290,7 +292,10 @@ impl Drop for ClusterMember {
 
 /// Below `workers` there is a directory for each deployment.
 fn directories_of_workers(host: &Path) -> Vec<PathBuf> {
-    directory_entries(&host.join("workers")).iter().flat_map(|deployment| directory_entries(deployment)).collect()
+    directory_entries(&host.join("workers"))
+        .iter()
+        .flat_map(|deployment| directory_entries(deployment))
+        .collect()
 }
 
 fn text(path: &Path) -> &str {

@@ -57,7 +57,8 @@ impl ExpectedTrials {
         table: &'a BTreeMap<String, ExpectedTrial>,
         provider: &str,
     ) -> Vec<(&'a str, &'a ExpectedTrial)> {
-        let is_for = |outcome: &ExpectedTrial| outcome.providers.iter().any(|name| name == provider);
+        let is_for =
+            |outcome: &ExpectedTrial| outcome.providers.iter().any(|name| name == provider);
         table.iter().filter(|(_, o)| is_for(o)).map(|(name, o)| (name.as_str(), o)).collect()
     }
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use rollout_coordinator::engine::core::{
-    RemoteTimeouts, SessionEnd, Core, CoreEffect, SessionStart, JournalRecord, CoreSettings, ItemSettlement,
+    Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, RemoteTimeouts, SessionEnd,
+    SessionStart,
 };
 use rollout_coordinator::engine::journal::{self, RunLayout};
 use rollout_protocol::digest::Digest;

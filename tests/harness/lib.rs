@@ -10,26 +10,26 @@ pub mod audit;
 pub mod chaos;
 pub mod cluster;
 pub mod docker;
+pub mod engine_proxy;
 pub mod expected;
 pub mod formats;
+pub mod journal_replay;
 pub mod leak_check;
+pub mod live_counter;
 pub mod load;
 pub mod nats;
 pub mod net;
-pub mod test_engine;
-pub mod test_registry;
 pub mod processes;
-pub mod project;
-pub mod engine_proxy;
-pub mod journal_replay;
-pub mod results;
 pub mod program;
+pub mod project;
+pub mod results;
 pub mod sandbox;
 pub mod search;
-pub mod terminal;
-pub mod wait;
 pub mod tcp_proxy;
-pub mod live_counter;
+pub mod terminal;
+pub mod test_engine;
+pub mod test_registry;
+pub mod wait;
 
 /// Tells the person at the terminal, whether the test passes or not: the test runner shows what
 /// `eprintln!` prints only for tests that fail.

@@ -81,7 +81,8 @@ impl LiveCounter {
         let runs = |one: &ObservedExecution, at: Instant| {
             one.began <= at && one.ended.is_none_or(|ended| ended > at + ORDER_TOLERANCE)
         };
-        let beside = |one: &ObservedExecution| seen.iter().filter(|other| runs(other, one.began)).count();
+        let beside =
+            |one: &ObservedExecution| seen.iter().filter(|other| runs(other, one.began)).count();
         seen.iter().map(beside).max().unwrap_or_default()
     }
 

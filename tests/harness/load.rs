@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::project::Project;
 use crate::live_counter::LiveCounter;
+use crate::project::Project;
 
 /// Where an agent finds the host: sandboxes share its network, containers have it as a gateway.
 const HOST: [(&str, &str); 2] = [

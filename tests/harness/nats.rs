@@ -101,7 +101,8 @@ impl NatsServer {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&configuration);
         self.starts += 1;
-        let mut run = RunningProgram::start(command, &self.directory.join(format!("server-{}", self.starts)));
+        let mut run =
+            RunningProgram::start(command, &self.directory.join(format!("server-{}", self.starts)));
         let answers = || run.has_ended() || self.answers();
         let came = wait::holds_within(ANSWER_DEADLINE, answers) && !run.has_ended();
         assert!(came, "the nats-server does not start:\n{}", run.stderr());

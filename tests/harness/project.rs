@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tempfile::TempDir;
 
 use crate::print_notice;
-use crate::results::Results;
 use crate::program::RunningProgram;
+use crate::results::Results;
 
 /// Variables that the program under test keeps from this process; all others are dropped.
 const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLLOUT_TEST_MARK"];

@@ -12,13 +12,18 @@ use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_worker::environment::{
-    ExecCommand, CreateRequest, Environment, Failure, Image, ImageSource, EnvironmentLabels, OutputSink, Owner,
-    Provider, EnvironmentPurpose, OutputStream, Upload,
+    CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand, Failure, Image,
+    ImageSource, OutputSink, OutputStream, Owner, Provider, Upload,
 };
 
 /// Ceilings that no ordinary test reaches.
-pub const AMPLE_RESOURCES: Resources =
-    Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024, gpus: 0, ceilings: ResourceCeilings::ALL };
+pub const AMPLE_RESOURCES: Resources = Resources {
+    cpus: 2,
+    memory_mb: 1024,
+    storage_mb: 1024,
+    gpus: 0,
+    ceilings: ResourceCeilings::ALL,
+};
 
 /// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
 pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
@@ -47,7 +52,10 @@ pub fn labels() -> EnvironmentLabels {
 pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest {
     CreateRequest {
         image: Image::found("process:test"),
-        source: ImageSource::Context { digest: Digest::sha256(b""), dir: PathBuf::from("/nowhere") },
+        source: ImageSource::Context {
+            digest: Digest::sha256(b""),
+            dir: PathBuf::from("/nowhere"),
+        },
         resources,
         env: BTreeMap::new(),
         workdir: None,

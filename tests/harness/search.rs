@@ -8,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::live_counter::LiveCounter;
 use crate::project::{Project, copy, repository};
 use crate::results::json;
-use crate::live_counter::LiveCounter;
 
 /// What differs between two runs of one search, beside times.
 const RUN_SPECIFIC_KEYS: &[&str] = &["worker", "cost", "seconds"];
@@ -25,7 +25,8 @@ const REPORTS: &[&str] = &["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
 const IDENTICAL_FILES: &[&str] = &["artifacts/", "context/", "node_ideas/", "wt/"];
 
 /// What is of a sitting: its state, and objects of git, which are packed as they come.
-const SESSION_STATE: &[&str] = &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
+const SESSION_STATE: &[&str] =
+    &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
 
 /// What a killed git leaves.
 const UNFINISHED_PREFIXES: &[&str] = &["tmp_", ".tmp", "incoming-", "new-"];
@@ -91,7 +92,10 @@ impl ExampleSearch {
     /// The same with limits.
     #[must_use]
     pub fn with_limits(self, limits: &str) -> Self {
-        self.with_replacement("sweep_config_limit: 12", &format!("sweep_config_limit: 12\nlimits: {limits}"))
+        self.with_replacement(
+            "sweep_config_limit: 12",
+            &format!("sweep_config_limit: 12\nlimits: {limits}"),
+        )
     }
 
     /// The same with something else in its file.
@@ -201,7 +205,8 @@ fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         if SESSION_STATE.iter().any(|state| name.starts_with(state)) {
             continue;
         }
-        let same = REPORTS.contains(&&*name) || IDENTICAL_FILES.iter().any(|below| name.starts_with(below));
+        let same = REPORTS.contains(&&*name)
+            || IDENTICAL_FILES.iter().any(|below| name.starts_with(below));
         // Says where the checkout's repository is.
         let same = same && !name.ends_with("/.git");
         let content = (same && path.is_file()).then(|| fs::read(&path).expect("a file"));

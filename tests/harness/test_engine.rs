@@ -36,7 +36,9 @@ impl TestEngine {
     pub fn start() -> Option<Self> {
         crate::docker::DockerEngine::available()?;
         if !rustix::process::geteuid().is_root() || !Path::new("/usr/sbin/dockerd").exists() {
-            print_notice("SKIPPED: only root can start a Docker engine, and dockerd has to be installed");
+            print_notice(
+                "SKIPPED: only root can start a Docker engine, and dockerd has to be installed",
+            );
             return None;
         }
         // Not below TMPDIR, which may be long: paths of sockets are limited to 107 bytes.

@@ -66,8 +66,10 @@ impl TestRegistry {
         let mut command = Command::new("docker-registry");
         command.arg("serve").arg(&configuration);
         self.starts += 1;
-        let mut run =
-            RunningProgram::start(command, &self.directory.join(format!("registry-{}", self.starts)));
+        let mut run = RunningProgram::start(
+            command,
+            &self.directory.join(format!("registry-{}", self.starts)),
+        );
         let port = self.port;
         let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
         let came = wait::holds_within(START_STOP_DEADLINE, || run.has_ended() || answers());

@@ -1,12 +1,12 @@
 //! No rule is there for nothing: without it some schedule breaks, and in the way that it prevents.
 
 use crate::broker::ServerLoss;
-use crate::random_schedules::ALL_FAULTS;
 use crate::names::ExecutionEnding;
+use crate::random_schedules::ALL_FAULTS;
 use crate::rules::ProtocolRules;
+use crate::scenario::Scenario;
 use crate::schedule::{ScheduleFamily, run_schedule};
 use crate::step::{FaultPlan, ScheduleStep};
-use crate::scenario::Scenario;
 
 /// Many more than it takes: the first that breaks ends the search.
 const SCHEDULES: u64 = 30_000;
@@ -49,7 +49,11 @@ fn peer_heartbeat_check_removed_breaks_model() {
 
 #[test]
 fn marker_check_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_markers = false, "although the try has a marker");
+    assert_breaks_without(
+        ALL_FAULTS,
+        |rules| rules.looks_at_markers = false,
+        "although the try has a marker",
+    );
 }
 
 #[test]
@@ -64,17 +68,29 @@ fn ack_incarnation_check_removed_breaks_model() {
 
 #[test]
 fn result_marker_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.markers = false, "is offered again although");
+    assert_breaks_without(
+        SERVER_FAULTS,
+        |rules| rules.markers = false,
+        "is offered again although",
+    );
 }
 
 #[test]
 fn result_lookup_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.looks_for_results = false, "is offered again although");
+    assert_breaks_without(
+        SERVER_FAULTS,
+        |rules| rules.looks_for_results = false,
+        "is offered again although",
+    );
 }
 
 #[test]
 fn position_check_on_reconnect_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.anchor = false, "was purged, and the successor lacks it");
+    assert_breaks_without(
+        SERVER_FAULTS,
+        |rules| rules.anchor = false,
+        "was purged, and the successor lacks it",
+    );
 }
 
 #[test]
@@ -106,8 +122,16 @@ fn reconnect_notice_removed_repeats_execution() {
         story.rules.tells_reconnects = tells;
         story.advance_seconds(100);
         let w = story.running_worker(0).expect("it runs");
-        story.apply(&[ScheduleStep::ServerDies, ScheduleStep::CutOff(w), ScheduleStep::ServerReturns(ServerLoss::default())]);
-        story.advance_seconds(40).apply(&[ScheduleStep::Connect(w)]).advance_seconds(100).run_to_end();
+        story.apply(&[
+            ScheduleStep::ServerDies,
+            ScheduleStep::CutOff(w),
+            ScheduleStep::ServerReturns(ServerLoss::default()),
+        ]);
+        story
+            .advance_seconds(40)
+            .apply(&[ScheduleStep::Connect(w)])
+            .advance_seconds(100)
+            .run_to_end();
         assert_eq!(story.execution_count(0), runs);
     }
 }
@@ -117,7 +141,10 @@ fn reconnect_notice_removed_repeats_execution() {
 fn worker_dir_recovery_removed_repeats_execution() {
     let mut story = Scenario::running(1, &[1]);
     story.rules.adoption = false;
-    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false), ScheduleStep::KillWorker(0)]);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::KillWorker(0),
+    ]);
     story.apply(&[ScheduleStep::StartWorker(0)]).run_to_end();
     assert_eq!(story.execution_count(0), 2);
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, TryId, WorkerId};
-use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, MessageToken};
+use rollout_protocol::wire::delivery::{Delivery, MessageToken, QueuedOffer};
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use rollout_coordinator::engine::core::{
-    RemoteTimeouts, Core, CoreEffect, CoreInput, NewItem, InputTime, SessionStart, CoreOutput, JournalRecord, CoreSettings, ItemSettlement,
+    Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, ItemSettlement,
+    JournalRecord, NewItem, RemoteTimeouts, SessionStart,
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
@@ -282,7 +283,8 @@ impl Simulation {
                 let judged = coordinator.reference.settle(settled);
                 let present = spec(self.specs[crate::names::item_number(&settled.item)]);
                 let owner = self.judge.owner == coordinator.owner;
-                let truth = if owner { self.judge.check_settlement(settled, present) } else { Ok(()) };
+                let truth =
+                    if owner { self.judge.check_settlement(settled, present) } else { Ok(()) };
                 if let Err(broken) = judged.and(truth) {
                     self.judge.fail(broken);
                 }

@@ -4,10 +4,10 @@ use rollout_coordinator::engine::core::{CoreEffect, CoreInput, JournalRecord};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
-use rollout_protocol::wire::position::{ReportPosition, PositionedReport};
+use rollout_protocol::wire::position::{PositionedReport, ReportPosition};
 use rollout_protocol::wire::report::ReportBody;
 
-use crate::coordinator::{ModelCoordinator, LOCK_RENEWAL_INTERVAL};
+use crate::coordinator::{LOCK_RENEWAL_INTERVAL, ModelCoordinator};
 use crate::lock::{JournalHead, LockValue};
 use crate::names::{self, exec_number, item_number, spec};
 use crate::simulation::Simulation;

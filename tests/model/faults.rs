@@ -3,11 +3,11 @@
 use rollout_protocol::record::LostReason;
 
 use crate::broker::ServerLoss;
+use crate::coordinator_actions::LOCK_STALE_AFTER;
 use crate::lock::LockValue;
 use crate::names;
-use crate::coordinator_actions::LOCK_STALE_AFTER;
-use crate::worker::RunningExecution;
 use crate::simulation::Simulation;
+use crate::worker::RunningExecution;
 
 impl Simulation {
     /// The worker's process dies with its environments; its directory stays.

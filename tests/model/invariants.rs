@@ -7,7 +7,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::ErrorCode;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{ExecutionEnd, ItemOutcome, Verdict};
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use crate::names::{exec_number, item_number};
 
@@ -108,7 +108,11 @@ impl InvariantChecker {
     }
 
     /// Whether a settlement tells of things as they were.
-    pub(crate) fn check_settlement(&self, settled: &ItemSettlement, present: Digest) -> Result<(), String> {
+    pub(crate) fn check_settlement(
+        &self,
+        settled: &ItemSettlement,
+        present: Digest,
+    ) -> Result<(), String> {
         let n = item_number(&settled.item);
         if settled.verdict.outcome == ItemOutcome::Cancelled {
             let asked = self.cancel_asked.contains(&settled.item);

@@ -1,7 +1,7 @@
 //! Run directories: segments of records, of which a crash leaves what was synced and any number of
 //! bytes of the rest.
 
-use rollout_coordinator::engine::core::{PredecessorSegment, JournalRecord};
+use rollout_coordinator::engine::core::{JournalRecord, PredecessorSegment};
 use rollout_protocol::digest::Digest;
 use serde_json::Deserializer;
 
@@ -36,7 +36,9 @@ impl ModelRunDirectory {
     /// How much of each segment counts: all of it, unless a later one says how much it built on.
     fn valid_records(&self, segment: &ModelJournalSegment) -> usize {
         let named = self.segments.iter().find_map(|later| match later.records.first() {
-            Some(JournalRecord::Opened(opened)) => opened.former.filter(|f| f.epoch == segment.epoch),
+            Some(JournalRecord::Opened(opened)) => {
+                opened.former.filter(|f| f.epoch == segment.epoch)
+            }
             _ => None,
         });
         named.map_or(segment.records.len(), |former: PredecessorSegment| {

@@ -4,24 +4,24 @@
 //! A schedule is drawn from one number. `ROLLOUT_MODEL_SCHEDULES` says how many are tried;
 //! `ROLLOUT_MODEL_SEED` repeats one. What breaks is shortened and told.
 
+mod ablation;
 mod broker;
 mod coordinator;
-mod random_schedules;
+mod coordinator_actions;
 mod faults;
-mod journal;
 mod invariants;
-mod worker_actions;
+mod journal;
 mod lock;
 mod names;
-mod ablation;
 mod random;
+mod random_schedules;
 mod reference;
 mod rules;
+mod scenario;
+mod scenarios;
 mod schedule;
-mod coordinator_actions;
+mod simulation;
 mod step;
 mod store;
-mod scenarios;
-mod scenario;
 mod worker;
-mod simulation;
+mod worker_actions;

@@ -4,10 +4,10 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, ItemOutcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, ItemOutcome, LostReason, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 /// The only run.
 pub(crate) const RUN: RunId = RunId::from_bytes([7; 16]);

@@ -85,12 +85,16 @@ fn run_without_faults_settles() {
 
 #[test]
 fn worker_faults_keep_invariants() {
-    assert_no_failures(&family("workers", FaultPlan { most: 6, workers: true, bare: true, ..NO_FAULTS }), 12);
+    assert_no_failures(
+        &family("workers", FaultPlan { most: 6, workers: true, bare: true, ..NO_FAULTS }),
+        12,
+    );
 }
 
 #[test]
 fn server_crash_with_data_loss_keeps_invariants() {
-    let faults = FaultPlan { most: 5, server: true, tails: true, wipes: true, bare: true, ..NO_FAULTS };
+    let faults =
+        FaultPlan { most: 5, server: true, tails: true, wipes: true, bare: true, ..NO_FAULTS };
     assert_no_failures(&family("server", faults), 12);
 }
 

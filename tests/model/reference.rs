@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_coordinator::engine::core::{OfferedTry, JournalRecord, ItemSettlement};
+use rollout_coordinator::engine::core::{ItemSettlement, JournalRecord, OfferedTry};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{ItemOutcome, Verdict};
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use crate::invariants::ExecutionFact;
 use crate::names::{exec_number, item_number, may_be_retried};
@@ -58,15 +58,23 @@ impl ReferenceItem {
 impl ReferenceModel {
     pub(crate) fn apply_record(&mut self, record: &JournalRecord) {
         match record {
-            JournalRecord::Offered { tries } => tries.iter().for_each(|offered| self.apply_offer(offered)),
-            JournalRecord::Reported { report, .. } | JournalRecord::Recovered { report } => self.apply_report(report),
+            JournalRecord::Offered { tries } => {
+                tries.iter().for_each(|offered| self.apply_offer(offered))
+            }
+            JournalRecord::Reported { report, .. } | JournalRecord::Recovered { report } => {
+                self.apply_report(report)
+            }
             JournalRecord::Heard { executions, .. } => {
                 for heard in executions {
                     self.add_execution(heard.item, heard.exec, heard.try_id, false);
                 }
             }
-            JournalRecord::Cancelled { items } => self.cancelled.extend(items.iter().map(|i| i.item)),
-            JournalRecord::Claimed { claim } => self.add_execution(claim.item, claim.exec, claim.try_id, false),
+            JournalRecord::Cancelled { items } => {
+                self.cancelled.extend(items.iter().map(|i| i.item))
+            }
+            JournalRecord::Claimed { claim } => {
+                self.add_execution(claim.item, claim.exec, claim.try_id, false)
+            }
             JournalRecord::Lost { item, exec, .. } => {
                 if let Some(execution) = self.find_execution(item, exec) {
                     execution.lost |= execution.result.is_none();
@@ -85,7 +93,8 @@ impl ReferenceModel {
     fn apply_offer(&mut self, offered: &OfferedTry) {
         let OfferedTry { item, try_id, spec } = *offered;
         let executions = Vec::new();
-        let fresh = ReferenceItem { spec, current: try_id, floor: try_id, executions, settled: false };
+        let fresh =
+            ReferenceItem { spec, current: try_id, floor: try_id, executions, settled: false };
         let item = self.items.entry(item).or_insert(fresh);
         item.current = try_id;
         item.spec = spec;
@@ -109,7 +118,13 @@ impl ReferenceModel {
         if item.executions.iter().all(|known| known.exec != exec) {
             self.heard += 1;
             let order = if ended { -self.heard } else { self.heard };
-            item.executions.push(ReferenceExecution { exec, try_id, order, lost: false, result: None });
+            item.executions.push(ReferenceExecution {
+                exec,
+                try_id,
+                order,
+                lost: false,
+                result: None,
+            });
         }
     }
 

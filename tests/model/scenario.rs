@@ -7,8 +7,8 @@ use rollout_protocol::record::ItemOutcome;
 use crate::names::{self, ExecutionEnding, item};
 use crate::rules::ProtocolRules;
 use crate::schedule::finish_schedule;
+use crate::simulation::{Simulation, SimulationSetup};
 use crate::step::ScheduleStep;
-use crate::simulation::{SimulationSetup, Simulation};
 
 /// A world with something to tell when its test fails.
 pub(crate) struct Scenario(Simulation);

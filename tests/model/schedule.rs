@@ -9,8 +9,8 @@ use crate::broker::ServerLoss;
 use crate::names::{ExecutionEnding, item_number};
 use crate::random::ScheduleRng;
 use crate::rules::ProtocolRules;
+use crate::simulation::{Simulation, SimulationSetup};
 use crate::step::{FaultPlan, ScheduleStep, draw_step};
-use crate::simulation::{SimulationSetup, Simulation};
 
 /// Virtual time within which a healed world settles everything: a lease for whoever may still run
 /// something, two rounds, and as much again for every retry.
@@ -55,7 +55,10 @@ fn draw_setup(family: &ScheduleFamily, random: &mut ScheduleRng) -> SimulationSe
 }
 
 /// Draws and carries out the schedule of a number.
-pub(crate) fn run_schedule(family: &ScheduleFamily, number: u64) -> Result<Simulation, Box<ScheduleFailure>> {
+pub(crate) fn run_schedule(
+    family: &ScheduleFamily,
+    number: u64,
+) -> Result<Simulation, Box<ScheduleFailure>> {
     let mut random = ScheduleRng::new(number);
     let schedule =
         Schedule { setup: draw_setup(family, &mut random), rules: family.rules, steps: vec![] };
@@ -75,8 +78,9 @@ pub(crate) fn run_schedule(family: &ScheduleFamily, number: u64) -> Result<Simul
         finish_schedule(&mut world);
         world
     });
-    let broken =
-        |what| Box::new(ScheduleFailure { number, what, schedule: Schedule { steps: done, ..schedule } });
+    let broken = |what| {
+        Box::new(ScheduleFailure { number, what, schedule: Schedule { steps: done, ..schedule } })
+    };
     match result {
         Ok(mut world) => match world.judge.broken.take() {
             None => Ok(world),
@@ -103,7 +107,9 @@ impl Schedule {
 
     /// The same with fewer steps, as long as it still breaks in the same way.
     pub(crate) fn shrink(&mut self, what: &str) {
-        let same = |schedule: &Self| schedule.violation().is_some_and(|is| failure_kind(&is) == failure_kind(what));
+        let same = |schedule: &Self| {
+            schedule.violation().is_some_and(|is| failure_kind(&is) == failure_kind(what))
+        };
         let mut chunk = (self.steps.len() / 2).max(1);
         loop {
             let before = self.steps.len();

@@ -2,8 +2,8 @@
 
 use crate::broker::ModelBroker;
 use crate::coordinator::ModelCoordinator;
-use crate::journal::ModelRunDirectory;
 use crate::invariants::InvariantChecker;
+use crate::journal::ModelRunDirectory;
 use crate::rules::ProtocolRules;
 use crate::store::ModelStore;
 use crate::worker::ModelWorker;

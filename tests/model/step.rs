@@ -76,7 +76,8 @@ impl ScheduleStep {
 impl Simulation {
     /// Does a step; whether anything happened.
     pub(crate) fn apply_step(&mut self, step: ScheduleStep) -> bool {
-        let happened = self.worker_step(step) || self.coordinator_step(step) || self.fault_step(step);
+        let happened =
+            self.worker_step(step) || self.coordinator_step(step) || self.fault_step(step);
         self.now += if happened { 20 } else { 0 };
         if happened && step.is_fault() {
             self.judge.faults += 1;
@@ -124,7 +125,9 @@ impl Simulation {
             ScheduleStep::Purge(c) => self.purge_reports(c),
             ScheduleStep::Cancel(c, n) => self.cancel_item(c, n),
             ScheduleStep::Stop(c) => self.stop_run(c),
-            ScheduleStep::StartCoordinator(host, directory) => self.start_coordinator(host, directory),
+            ScheduleStep::StartCoordinator(host, directory) => {
+                self.start_coordinator(host, directory)
+            }
             ScheduleStep::ContinueCoordinator(c) => self.set_coordinator_paused(c, false),
             _ => false,
         }
@@ -181,7 +184,11 @@ pub(crate) struct FaultPlan {
 }
 
 /// Draws the next step.
-pub(crate) fn draw_step(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) -> ScheduleStep {
+pub(crate) fn draw_step(
+    world: &Simulation,
+    faults: &FaultPlan,
+    random: &mut ScheduleRng,
+) -> ScheduleStep {
     if world.judge.faults < faults.most && random.percent(12) {
         return draw_fault(world, faults, random);
     }
@@ -196,7 +203,11 @@ pub(crate) fn draw_step(world: &Simulation, faults: &FaultPlan, random: &mut Sch
             let ending = if outage {
                 ExecutionEnding::Outage
             } else {
-                random.pick(&[ExecutionEnding::Reward, ExecutionEnding::Reward, ExecutionEnding::AgentFailure])
+                random.pick(&[
+                    ExecutionEnding::Reward,
+                    ExecutionEnding::Reward,
+                    ExecutionEnding::AgentFailure,
+                ])
             };
             ScheduleStep::Finish(w, i, ending, faults.bare && random.percent(50))
         }

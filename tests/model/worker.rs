@@ -6,9 +6,9 @@ use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::delivery::MessageToken;
-use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat, ResourceBudget};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use crate::names::RUN;
 

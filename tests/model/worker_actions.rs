@@ -9,8 +9,8 @@ use rollout_protocol::wire::report::ReportBody;
 
 use crate::invariants::ExecutionFact;
 use crate::names::{self, ExecutionEnding, LEASE, exec, exec_number, item_number};
-use crate::worker::{RunningExecution, FinishedExecution, HeldDelivery, ModelWorker};
 use crate::simulation::Simulation;
+use crate::worker::{FinishedExecution, HeldDelivery, ModelWorker, RunningExecution};
 
 /// How long a claim keeps a slot.
 const CLAIM_SLOT_TIME: u64 = 5_000;
@@ -57,7 +57,10 @@ impl Simulation {
 
     /// Takes one delivery if there is a free slot.
     pub(crate) fn pull_delivery(&mut self, w: usize, nth: usize) -> bool {
-        if !self.ensure_worker_connected(w) || self.workers[w].free_slots() == 0 || self.workers[w].stopped {
+        if !self.ensure_worker_connected(w)
+            || self.workers[w].free_slots() == 0
+            || self.workers[w].stopped
+        {
             return false;
         }
         let ready = self.broker.ready(self.now);
@@ -89,7 +92,14 @@ impl Simulation {
         true
     }
 
-    fn start_execution(&mut self, w: usize, offer: Offer, token: MessageToken, exec: ExecId, why: StartReason) {
+    fn start_execution(
+        &mut self,
+        w: usize,
+        offer: Offer,
+        token: MessageToken,
+        exec: ExecId,
+        why: StartReason,
+    ) {
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         self.log(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
         if why == StartReason::OnSight && self.ran_before(&offer) {
@@ -251,11 +261,10 @@ impl Simulation {
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         let now = self.now;
         let mut hellos = self.broker.hellos.values();
-        let contested = hellos.any(|(at, hello)| now < at + LEASE && heartbeat_contests_claim(&claim, hello));
+        let contested =
+            hellos.any(|(at, hello)| now < at + LEASE && heartbeat_contests_claim(&claim, hello));
         let marked = self.store.has_marker(&offer.item, offer.try_id);
-        self.log(|| {
-            format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}")
-        });
+        self.log(|| format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}"));
         let marker = (marked || self.store.down) && self.rules.looks_at_markers;
         if (contested && self.rules.looks_at_peers) || marker {
             return true;
@@ -300,13 +309,25 @@ impl Simulation {
         let RunningExecution { offer, token, .. } = worker.running.remove(at);
         let report = worker.report(&offer, *exec, names::lost_body(LostReason::Stopped));
         let token = Some(token);
-        worker.finished.push(FinishedExecution { report, token, bare: false, marked: true, sent: None });
+        worker.finished.push(FinishedExecution {
+            report,
+            token,
+            bare: false,
+            marked: true,
+            sent: None,
+        });
         let e = exec_number(exec);
         self.log(|| format!("w{w} stops e{e}"));
     }
 
     /// An execution comes to its end; its environment is gone.
-    pub(crate) fn finish_execution(&mut self, w: usize, i: usize, ending: ExecutionEnding, bare: bool) -> bool {
+    pub(crate) fn finish_execution(
+        &mut self,
+        w: usize,
+        i: usize,
+        ending: ExecutionEnding,
+        bare: bool,
+    ) -> bool {
         let now = self.now;
         let worker = &mut self.workers[w];
         if !worker.up || i >= worker.running.len() {
@@ -463,10 +484,9 @@ impl Simulation {
         if !worker.is_active() {
             return u64::MAX;
         }
-        let claims =
-            worker.claiming.iter().filter(|held| !held.cleared).map(|held| {
-                if held.in_slot { held.since + CLAIM_SLOT_TIME } else { held.since + LEASE }
-            });
+        let claims = worker.claiming.iter().filter(|held| !held.cleared).map(|held| {
+            if held.in_slot { held.since + CLAIM_SLOT_TIME } else { held.since + LEASE }
+        });
         let fresh = worker.running.iter().filter(|execution| !execution.announced);
         let beginnings = fresh.map(|execution| execution.since + ANNOUNCE_AFTER + 1);
         let holds = !worker.tokens().is_empty() && worker.online && self.broker.up;

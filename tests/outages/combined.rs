@@ -7,7 +7,10 @@ use rollout_tests::test_registry::TestRegistry;
 
 use crate::registry::push;
 use crate::store::BlobDirectory;
-use crate::{DEADLINE, OutageJob, assert_unharmed, events_of_kind, wait_out_outage, project, wait_until_settled};
+use crate::{
+    DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, wait_out_outage,
+    wait_until_settled,
+};
 
 #[test]
 fn outage_of_each_service_in_turn_costs_no_trial() {

@@ -2,7 +2,10 @@
 
 use rollout_tests::test_engine::TestEngine;
 
-use crate::{DEADLINE, OutageJob, assert_unharmed, events_of_kind, wait_out_outage, project, wait_until_settled, start};
+use crate::{
+    DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, start, wait_out_outage,
+    wait_until_settled,
+};
 
 /// Runs a job during which the engine is taken away and brought back.
 fn assert_engine_outage_harmless(take: impl Fn(&mut TestEngine), bring: impl Fn(&mut TestEngine)) {

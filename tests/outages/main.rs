@@ -13,10 +13,10 @@ use std::fs;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::test_engine::TestEngine;
+use rollout_tests::program::{ProgramExit, RunningProgram};
 use rollout_tests::project::Project;
 use rollout_tests::results::Results;
-use rollout_tests::program::{ProgramExit, RunningProgram};
+use rollout_tests::test_engine::TestEngine;
 use rollout_tests::wait;
 use serde_json::Value;
 
@@ -132,7 +132,15 @@ fn assert_unharmed(ended: ProgramExit, results: &Results, trials: u32) -> Progra
         assert_eq!((trial.reward(), trial.error()), (Some(1.0), None), "{}", trial.result);
     }
     assert_eq!(results.count("completed_trials"), u64::from(trials));
-    assert_eq!(events_of_kind(&ended.stdout, "trial_retry"), Vec::<Value>::new(), "no retry counts");
-    assert_eq!(events_of_kind(&ended.stdout, "trial_lost"), Vec::<Value>::new(), "no execution is lost");
+    assert_eq!(
+        events_of_kind(&ended.stdout, "trial_retry"),
+        Vec::<Value>::new(),
+        "no retry counts"
+    );
+    assert_eq!(
+        events_of_kind(&ended.stdout, "trial_lost"),
+        Vec::<Value>::new(),
+        "no execution is lost"
+    );
     ended
 }

@@ -3,7 +3,10 @@
 use rollout_tests::test_engine::TestEngine;
 use rollout_tests::test_registry::TestRegistry;
 
-use crate::{DEADLINE, OutageJob, assert_unharmed, events_of_kind, wait_out_outage, project, wait_until_settled, start};
+use crate::{
+    DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, start, wait_out_outage,
+    wait_until_settled,
+};
 
 #[test]
 fn registry_outage_costs_no_trial() {

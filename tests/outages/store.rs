@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, OutageJob, assert_unharmed, wait_out_outage, project, wait_until_settled};
+use crate::{DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait_until_settled};
 
 /// The directory of blobs of a project's jobs, which can be taken away.
 #[derive(Debug)]

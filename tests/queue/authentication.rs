@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rollout_worker::queue::nats::{ConnectError, NatsCredentials, Nats, NatsOptions, NatsSecret, TlsFiles};
+use rollout_worker::queue::nats::{
+    ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, TlsFiles,
+};
 
 use crate::fixture::{QueueFixture, pool, with_every_server};
 

@@ -9,10 +9,12 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
-use rollout_worker::queue::contract::{Broker, SHARED_SERVER_CHECKS, CLASSES, ContractCheck, DISRUPTIVE_CHECKS};
-use rollout_worker::queue::nats::{Nats, NatsKvStore, NatsDispatch, NatsSource};
-use rollout_worker::queue::traits::{KvStore, Dispatch, QueueError, WorkSource};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_worker::queue::contract::{
+    Broker, CLASSES, ContractCheck, DISRUPTIVE_CHECKS, SHARED_SERVER_CHECKS,
+};
+use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsKvStore, NatsSource};
+use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
 
 use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
@@ -60,7 +62,11 @@ impl Broker for NatsUnderTest {
         self.board.clone()
     }
 
-    async fn command(&self, run: RunId, command: RunCommand) -> Option<Result<CommandReceipt, QueueError>> {
+    async fn command(
+        &self,
+        run: RunId,
+        command: RunCommand,
+    ) -> Option<Result<CommandReceipt, QueueError>> {
         Some(self.nats.command(run, command).await)
     }
 

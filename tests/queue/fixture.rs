@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_tests::nats::{NatsServer, programs};
 use rollout_tests::wait;
-use rollout_worker::queue::nats::{NatsName, Nats, NatsOptions};
+use rollout_worker::queue::nats::{Nats, NatsName, NatsOptions};
 use tempfile::TempDir;
 
 /// As short as a machine that does other things too allows.

@@ -7,7 +7,7 @@ use async_nats::jetstream;
 use rollout_protocol::id::TryId;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::PreviousPools;
-use rollout_protocol::wire::position::{ReportPosition, PositionedReport};
+use rollout_protocol::wire::position::{PositionedReport, ReportPosition};
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
@@ -61,7 +61,8 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("two"), &CLASSES).await.expect("a dispatch");
         let run = report(1, 1).run;
-        dispatch.set_previous_pools(run, PreviousPools::from([(1, None), (2, Some("one".to_owned()))]));
+        dispatch
+            .set_previous_pools(run, PreviousPools::from([(1, None), (2, Some("one".to_owned()))]));
         let one = nats.source(&pool("one"), "store").await.expect("a source");
         let two = nats.source(&pool("two"), "store").await.expect("a source");
         one.report(vec![report(1, 1), report(2, 2), report(3, 3)]).await.expect("reachable");

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollout_protocol::wire::claim::ClaimAnswer;
-use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
+use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
-    ConnectError, NatsCredentials, Nats, NatsOptions, NatsSecret, NatsSetupError,
+    ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, NatsSetupError,
 };
-use rollout_worker::queue::traits::{KvStore as _, Dispatch as _, QueueError, WorkSource as _};
+use rollout_worker::queue::traits::{Dispatch as _, KvStore as _, QueueError, WorkSource as _};
 
-use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
+use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 
 const NAMESPACE: &str = "lab";
 
@@ -51,7 +51,9 @@ impl RolesFixture {
     /// The client of the library, with no rules but those of the server.
     async fn bare_client(&self, user: &str) -> async_nats::Client {
         let options = self.options(user);
-        let NatsCredentials::Password { user, password } = options.credentials else { unreachable!() };
+        let NatsCredentials::Password { user, password } = options.credentials else {
+            unreachable!()
+        };
         let connected = async_nats::ConnectOptions::new()
             .user_and_password(user.clone(), password.expose().to_owned())
             .custom_inbox_prefix(format!("_INBOX.{user}"))
@@ -243,7 +245,8 @@ fn password_wrong_is_refused_and_not_printed() {
         let roles = RolesFixture::new(&program);
         let mut wrong = roles.options("worker-one");
         let user = "lab-worker-one".to_owned();
-        wrong.credentials = NatsCredentials::Password { user, password: NatsSecret::new("opensesame") };
+        wrong.credentials =
+            NatsCredentials::Password { user, password: NatsSecret::new("opensesame") };
         let refused = Nats::connect(wrong).await.expect_err("a wrong password");
         assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
         assert!(!format!("{refused:?} {refused}").contains("opensesame"));

@@ -10,12 +10,12 @@ use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
-    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, NatsSetupError,
+    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSetupError, NatsSource,
 };
 use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
-use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
+use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 
 /// A server that only says what it is.
 fn start_fake_server(version: &str) -> (u16, std::thread::JoinHandle<()>) {
@@ -134,7 +134,9 @@ fn stream_settings_that_differ_are_named() {
         options.reports_per_run += 1;
         let other = Nats::connect(options.clone()).await.expect("a server");
         let differs = other.prepare(&pool("default"), &CLASSES).await;
-        let Err(NatsSetupError::Differs { name, setting, .. }) = differs else { panic!("{differs:?}") };
+        let Err(NatsSetupError::Differs { name, setting, .. }) = differs else {
+            panic!("{differs:?}")
+        };
         assert!(
             name.ends_with("_REPORTS") && setting == "max_msgs_per_subject",
             "{name} {setting}"

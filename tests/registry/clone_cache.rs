@@ -7,7 +7,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::fixture::{RegistryFixture, NAMES, tasks};
+use crate::fixture::{NAMES, RegistryFixture, tasks};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::project::Project;
 use rollout_tests::program::{ProgramExit, RunningProgram};
+use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);

@@ -39,7 +39,8 @@ fn registry_at_url_is_cached_for_outage() {
     let gone = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let moved = "HTTP/1.1 302 Found\r\nLocation: /other.json\r\nContent-Length: 0\r\n\
                  Connection: close\r\n\r\n";
-    let answers = vec![gone.to_owned(), http_ok("nothing of the kind"), moved.to_owned(), http_ok(&registry)];
+    let answers =
+        vec![gone.to_owned(), http_ok("nothing of the kind"), moved.to_owned(), http_ok(&registry)];
     let server = serve(listener, answers);
     lab.job(&format!("{{registry: {{url: '{url}'}}, name: bench, version: '1.0'}}"));
     let said = lab.refusal();

@@ -47,7 +47,12 @@ async fn worker_killed_leaves_no_process_and_is_reaped() {
     let base = lab.base().display().to_string();
     wait::until(WAIT_DEADLINE, "no supervisor left", || processes::with_mark(&base).is_empty());
 
-    assert_eq!(lab.remaining_sandboxes().len(), 2, "the directory and its claim: {:?}", lab.remaining_sandboxes());
+    assert_eq!(
+        lab.remaining_sandboxes().len(),
+        2,
+        "the directory and its claim: {:?}",
+        lab.remaining_sandboxes()
+    );
     let kept = lab.provider.reap(&NoDeadOwners).await.expect("listed");
     assert_eq!((kept.removed.len(), kept.kept), (0, 1), "{kept:?}");
     let reaped = lab.provider.reap(&AllOwnersDead).await.expect("listed");
@@ -61,7 +66,8 @@ async fn sandbox_without_holder_is_reaped_while_owner_lives() {
     let held = sandbox::create(&lab.provider).await;
     drop(sandbox::create(&lab.provider).await);
     for milliseconds in 0..10 {
-        let creating = lab.provider.create(sandbox::request(ProcessSettings::default(), AMPLE_RESOURCES));
+        let creating =
+            lab.provider.create(sandbox::request(ProcessSettings::default(), AMPLE_RESOURCES));
         // Abandoned at some point on its way.
         let _cut = tokio::time::timeout(Duration::from_millis(milliseconds), creating).await;
     }

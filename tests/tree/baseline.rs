@@ -9,7 +9,8 @@ use crate::small_search::{SmallSearch, results_script};
 /// Runs a search with these results of the root; nothing of it is there when it is refused.
 fn assert_refused(baseline: &str, says: &[&str]) {
     let project = SmallSearch { baseline: baseline.to_owned(), ..SmallSearch::default() }.write();
-    let mut ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Config);
+    let mut ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Config);
     for words in says {
         ended = ended.expect_stderr(words);
     }
@@ -36,16 +37,19 @@ fn baseline_without_all_configs_is_refused() {
 
 #[test]
 fn baseline_invalid_in_dry_run_is_warned_of() {
-    let project = SmallSearch { baseline: "config_id,status\n".to_owned(), ..SmallSearch::default() }.write();
+    let project =
+        SmallSearch { baseline: "config_id,status\n".to_owned(), ..SmallSearch::default() }.write();
     let played = project.rollout(&SmallSearch::run(&["--dry-run"])).wait(DEADLINE);
-    let _warned = played.expect_code(ExitCode::Success).expect_stderr("a search without `--dry-run` refuses");
+    let _warned =
+        played.expect_code(ExitCode::Success).expect_stderr("a search without `--dry-run` refuses");
 }
 
 #[test]
 fn baseline_without_secondary_metric_is_warned_of() {
     let rows = "config_id,status,v\n0,ok,1\n1,ok,1\n2,ok,1\n".to_owned();
     let project = SmallSearch { baseline: rows, ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let _warned = ended.expect_stderr("the baseline has no number in `w`");
 }
 
@@ -53,11 +57,13 @@ fn baseline_without_secondary_metric_is_warned_of() {
 fn results_without_profile_metric_are_warned_of() {
     let other = "config_id,status,z\n0,ok,1\n1,ok,1\n2,ok,1\n";
     let project = SmallSearch { sweep: results_script(other), ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let words = "the results have no number in any metric of the profile `speed` (`v`, `w`); their \
                  columns are `config_id`, `status`, `z`";
     let _warned = ended.expect_stderr(words);
-    let manifest = json(&SmallSearch::directory(&project).join("manifest.json")).expect("a manifest");
+    let manifest =
+        json(&SmallSearch::directory(&project).join("manifest.json")).expect("a manifest");
     let error = &manifest["evaluations"]["0000"]["error"];
     assert_eq!(
         (&error["error_type"], &error["message"]),

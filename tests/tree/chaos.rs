@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::chaos::{self, ChaosPlan};
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::results::json;
 use rollout_tests::search::{self, ExampleSearch};
-use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::{print_notice, wait};
 use rustix::process::Signal;
 
@@ -35,7 +35,8 @@ fn search_under_repeated_kills_is_unchanged() {
 #[test]
 fn lock_takeover_of_search_stops_resumed_owner() {
     let witness = LiveCounter::start();
-    let search = ExampleSearch::with_live_counter(&witness).with_replacement("max_depth: 3", "max_depth: 1");
+    let search =
+        ExampleSearch::with_live_counter(&witness).with_replacement("max_depth: 3", "max_depth: 1");
     let project = search.write(project());
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
     let mut first = project.rollout(&words);

@@ -100,7 +100,9 @@ fn dry_run_can_be_shown_reported_and_validated() {
 fn dry_run_with_invalid_request_is_refused() {
     let project = search();
     let ended = |words: &[&str]| project.rollout(words).wait(DEADLINE);
-    let _none = ended(&["tree", "show", "nowhere"]).expect_code(ExitCode::Config).expect_stderr("no search");
+    let _none = ended(&["tree", "show", "nowhere"])
+        .expect_code(ExitCode::Config)
+        .expect_stderr("no search");
     simulate(&project, &["--max-total-idea-evals", "3"]);
     let wider = ["tree", "run", "tree.yaml", "--dry-run", "--beam-width", "3"];
     let _changed = ended(&wider)

@@ -19,11 +19,14 @@ fn read(project: &Project, name: &str) -> String {
 fn exit_code_of_search_with_all_evals_failed_is_distinct() {
     let implement = "echo no such model >&2; exit 3".to_owned();
     let project = SmallSearch { implement, ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::NothingMeasured);
+    let ended = project
+        .rollout(&SmallSearch::run(&[]))
+        .wait(DEADLINE)
+        .expect_code(ExitCode::NothingMeasured);
     let message = "implement: the command ended with code 3: no such model";
     let ended = ended.expect_stderr(&format!("eval 0000: failed: implement_failed: {message}"));
-    let _warned =
-        ended.expect_stderr(&format!("none of 2 evals has results to compare; eval 0000: {message}"));
+    let _warned = ended
+        .expect_stderr(&format!("none of 2 evals has results to compare; eval 0000: {message}"));
     for name in ["TREE_SUMMARY.md", "tree.html"] {
         assert!(read(&project, name).contains(message), "{name}");
     }
@@ -38,7 +41,8 @@ fn exit_code_of_search_with_all_evals_failed_is_distinct() {
 fn exit_code_of_search_with_one_eval_ok_is_success() {
     let implement = "grep -q 1 \"$ROLLOUT_IDEA_FILE\"".to_owned();
     let project = SmallSearch { implement, ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let _told = ended.expect_stderr("eval 0000 is not promoted: no_changes");
 }
 
@@ -50,8 +54,10 @@ fn error_with_timestamp_leaves_equal_reports() {
     let small = SmallSearch { implement: implement.to_owned(), keys, ..SmallSearch::default() };
     let left = || {
         let project = small.write();
-        let _ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
-        let manifest = json(&SmallSearch::directory(&project).join("manifest.json")).expect("a manifest");
+        let _ended =
+            project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+        let manifest =
+            json(&SmallSearch::directory(&project).join("manifest.json")).expect("a manifest");
         let error = manifest["evaluations"]["0001"]["error"].clone();
         let pack = manifest["nodes"]["0001"]["context_pack_files"].clone();
         let files = ["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html", "context/0001/siblings.md"];

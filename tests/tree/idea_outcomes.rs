@@ -138,7 +138,10 @@ fn resume_after_interrupt_ends_like_uninterrupted() {
     let _well = project.rollout(&resumed).wait(DEADLINE).expect_code(ExitCode::Success);
     let whole = ["tree", "run", "tree.yaml", "--runs-root", "whole"];
     let _well = project.rollout(&whole).wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(comparable_manifest(&directory), comparable_manifest(&project.path().join("whole/fates")));
+    assert_eq!(
+        comparable_manifest(&directory),
+        comparable_manifest(&project.path().join("whole/fates"))
+    );
     assert_eq!(leaked_files(&directory), Vec::<String>::new());
 
     // What is done is not done again, but on request.

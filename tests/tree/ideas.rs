@@ -8,17 +8,21 @@ use std::time::Duration;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{IdeasEnd, IdeasRecord, LogsRecord};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates};
+use rollout_protocol::spec::environment::{
+    EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
+};
 use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::{processes, sandbox, wait};
-use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
-use rollout_worker::executor::{ExecutionContext, DedicatedSlot, PhaseSink, TaskFiles, ExecutionServices};
+use rollout_worker::executor::{
+    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, TaskFiles,
+};
 use rollout_worker::git::testing::UserRepository;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
@@ -75,7 +79,8 @@ impl IdeasFixture {
         let (from, tar) = (dir.path().join("files"), dir.path().join("files.tar"));
         std::fs::create_dir(&from).expect("made");
         std::fs::write(from.join(name), text).expect("written");
-        archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes).expect("packed");
+        archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes)
+            .expect("packed");
         self.store.put_file(&tar, MediaType::Tar).await.expect("stored")
     }
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::project::Project;
 use rollout_tests::search::ExampleSearch;
 use rollout_tests::wait;
-use rollout_tests::live_counter::LiveCounter;
 use rustix::process::Signal;
 
 use crate::{DEADLINE, project};
@@ -29,7 +29,8 @@ fn run(search: &ExampleSearch, project: &Project, kills: &[&LiveCounter]) {
 #[test]
 fn sweep_max_parallel_limits_only_sweeps() {
     let (llm, sweeps) = (LiveCounter::start(), LiveCounter::start());
-    let search = ExampleSearch::with_command_counters(&llm, &sweeps).with_limits("{sweep_max_parallel: 1}");
+    let search =
+        ExampleSearch::with_command_counters(&llm, &sweeps).with_limits("{sweep_max_parallel: 1}");
     let project = search.write(project());
     run(&search, &project, &[&sweeps, &sweeps]);
     assert_eq!(sweeps.peak(), 1, "{:#?}", sweeps.observed());

@@ -1,21 +1,21 @@
 //! Tree searches with the real program.
 
-mod rerun;
-mod separate_sweep;
 mod baseline;
+mod chaos;
 mod dry_run;
-mod failed_evals;
 mod events;
 mod example;
+mod example_outcomes;
+mod failed_evals;
 mod idea_outcomes;
 mod ideas;
 mod limits;
 mod model;
-mod example_outcomes;
+mod rerun;
 mod score;
+mod separate_sweep;
 mod small_search;
 mod validate;
-mod chaos;
 
 use std::time::Duration;
 

@@ -121,7 +121,9 @@ fn files_with_key(directory: &Path, found: &mut Vec<String>) {
 #[test]
 fn model_template_stores_no_api_key() {
     if !Path::new("/usr/bin/python3").exists() {
-        print_notice("the template of a search with a model was not run: there is no /usr/bin/python3");
+        print_notice(
+            "the template of a search with a model was not run: there is no /usr/bin/python3",
+        );
         return;
     }
     let (url, seen) = model();
@@ -135,8 +137,8 @@ fn model_template_stores_no_api_key() {
     let mut command = project.command(&words);
     command.env("MODEL_API_KEY", KEY);
     let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
-    let ended =
-        ended.expect_stderr("implement: the command ended with code 1: the answer of the model has no");
+    let ended = ended
+        .expect_stderr("implement: the command ended with code 1: the answer of the model has no");
     assert!(!ended.stderr.contains(KEY) && !ended.stdout.contains(KEY), "{}", ended.stderr);
     let seen = seen.lock().expect("requests");
     assert_eq!(seen.len(), 5, "one that was tried again, one for ideas, three for changes");

@@ -29,7 +29,8 @@ fn executions(project: &Project) -> BTreeMap<String, (Value, Value)> {
 fn rerun_of_ended_search_repeats_last_depth() {
     let keys = "sweep_config_limit: 3\nmax_depth: 2\nbeam_width: 1".to_owned();
     let project = SmallSearch { keys, ..SmallSearch::default() }.write();
-    let _ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let before = executions(&project);
     let essence = search::comparable_manifest(&SmallSearch::directory(&project));
     let again = project.rollout(&SmallSearch::run(&["--rerun-evals"])).wait(DEADLINE);
@@ -57,11 +58,13 @@ fn sweep_config_limit_is_passed_as_argument() {
     let sweep = format!("[ \"$*\" = '--sweep-config-limit 3' ] || exit 9\n{}", small.sweep);
     let implement = format!("[ $# = 0 ] || exit 8\n{}", small.implement);
     let project = SmallSearch { sweep, implement, ..small.clone() }.write();
-    let _ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let keys = "min_candidate_rows: 1\nmax_depth: 1".to_owned();
     let sweep = format!("[ $# = 0 ] || exit 9\n{}", small.sweep);
     let project = SmallSearch { sweep, keys, ..small }.write();
-    let _ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
 }
 
 #[test]
@@ -70,7 +73,8 @@ fn idea_not_utf8_is_not_evaluated() {
                  echo '- an idea' > 3.md"
         .to_owned();
     let project = SmallSearch { ideas, ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let _warned = ended.expect_stderr("2 things among the ideas of node 0000 are left out");
     let directory = SmallSearch::directory(&project);
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
@@ -82,6 +86,7 @@ fn idea_not_utf8_is_not_evaluated() {
     }
     let ideas = "printf '\\377' > \"$ROLLOUT_IDEAS_DIR/1.md\"".to_owned();
     let project = SmallSearch { ideas, ..SmallSearch::default() }.write();
-    let ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Failure);
+    let ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Failure);
     let _told = ended.expect_stderr("it wrote no idea");
 }

@@ -97,12 +97,16 @@ fn score_of_invalid_results_file_is_refused() {
     {
         let files = files(&good, candidate);
         let words = ["tree", "score", "--baseline", "a.csv", "--candidate", "b.csv", "--json"];
-        let ended = files.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr(word);
+        let ended =
+            files.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr(word);
         assert_eq!(ended.stdout, "");
     }
     let words = ["tree", "score", "--baseline", "a.csv", "--candidate", "none.csv"];
-    let _gone =
-        rows(BASELINE).rollout(&words).wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr("none.csv");
+    let _gone = rows(BASELINE)
+        .rollout(&words)
+        .wait(DEADLINE)
+        .expect_code(ExitCode::Config)
+        .expect_stderr("none.csv");
 }
 
 #[test]

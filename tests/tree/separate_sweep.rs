@@ -17,7 +17,8 @@ const LEAVE_MARKS_SCRIPT: &str = "run: |\n      bash search/implement\n      \
     echo left >/tmp/mark\n      echo implemented >\"$ROLLOUT_LOGS_DIR/by\"";
 
 /// What the sweep tells of the place where it runs.
-const SHOW_MARKS_SCRIPT: &str = "cat /tmp/mark >\"$ROLLOUT_LOGS_DIR/seen\" 2>/dev/null || true\n      limit=$";
+const SHOW_MARKS_SCRIPT: &str =
+    "cat /tmp/mark >\"$ROLLOUT_LOGS_DIR/seen\" 2>/dev/null || true\n      limit=$";
 
 /// The example to its first depth, with other `keys` of its sweep.
 fn search(keys: &str) -> ExampleSearch {
@@ -92,8 +93,8 @@ fn sweep_in_sandbox_measures_idea_from_container() {
     let project = together.write(project());
     let shared = run(&together, &project);
     let container = "environment: {docker_image: debian:bookworm-slim}\n    run: |\n";
-    let apart =
-        search("").with_replacement("run: |\n      bash search", &format!("{container}      bash search"));
+    let apart = search("")
+        .with_replacement("run: |\n      bash search", &format!("{container}      bash search"));
     let apart = apart.with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 30");
     assert_separate(&apart, ["docker", "process"], &shared);
 }

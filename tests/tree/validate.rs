@@ -15,13 +15,15 @@ fn finished_project(keys: &str) -> Project {
     let implement = "cp \"$ROLLOUT_IDEA_FILE\" x.txt; echo made; ! grep -q 2 x.txt".to_owned();
     let keys = format!("sweep_config_limit: 3\nmax_depth: 1\n{keys}");
     let project = SmallSearch { implement, keys, ..SmallSearch::default() }.write();
-    let _ended = project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended =
+        project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     project
 }
 
 #[track_caller]
 fn assert_validates(project: &Project, code: ExitCode, says: &str) {
-    let ended = project.rollout(&["tree", "validate", "runs/small"]).wait(DEADLINE).expect_code(code);
+    let ended =
+        project.rollout(&["tree", "validate", "runs/small"]).wait(DEADLINE).expect_code(code);
     assert!(ended.stdout.contains(says), "{says} not in {}", ended.stdout);
 }
 
@@ -59,8 +61,12 @@ fn missing_paths(value: &serde_json::Value, root: &Path, gone: &mut Vec<String>)
                 gone.push(text.clone());
             }
         }
-        serde_json::Value::Array(values) => values.iter().for_each(|v| missing_paths(v, root, gone)),
-        serde_json::Value::Object(fields) => fields.values().for_each(|v| missing_paths(v, root, gone)),
+        serde_json::Value::Array(values) => {
+            values.iter().for_each(|v| missing_paths(v, root, gone))
+        }
+        serde_json::Value::Object(fields) => {
+            fields.values().for_each(|v| missing_paths(v, root, gone))
+        }
         _ => {}
     }
 }

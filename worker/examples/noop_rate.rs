@@ -19,7 +19,7 @@ use rollout_worker::executor::Finished;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::queue::traits::Dispatch;
-use rollout_worker::service::{WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
+use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile};
 use rollout_worker::store::MemoryStore;
 use rollout_worker::supervise;
 use rollout_worker::testing::{SampleRun, passed_trial};

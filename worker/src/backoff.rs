@@ -36,7 +36,11 @@ impl OutageLog {
     /// Notes a failure.
     pub fn mark_failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{} fails, trying again until it works: {}", self.what, error_chain(error));
+            tracing::warn!(
+                "{} fails, trying again until it works: {}",
+                self.what,
+                error_chain(error)
+            );
         }
     }
 
@@ -62,7 +66,9 @@ impl RetryBackoff<'_> {
     /// Notes a failure; the wait before the next attempt.
     pub fn wait_after_failure(&mut self, error: &dyn Error) -> Sleep {
         self.outage.mark_failed(error);
-        tokio::time::sleep(self.waits.get_or_insert_with(exponential_backoff).next().unwrap_or(MAX_DELAY))
+        tokio::time::sleep(
+            self.waits.get_or_insert_with(exponential_backoff).next().unwrap_or(MAX_DELAY),
+        )
     }
 
     /// Notes a success.

@@ -30,8 +30,10 @@ impl RunRateLimiter {
     /// The limits of an offer. Zero means that it has none.
     pub fn new(limits: offer::RunRateLimits) -> Self {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
-        let starts = starts
-            .map(|rate| StartLimiter { interval: Duration::from_secs(60) / rate, due: Mutex::new(None) });
+        let starts = starts.map(|rate| StartLimiter {
+            interval: Duration::from_secs(60) / rate,
+            due: Mutex::new(None),
+        });
         let agents = limits.agents_at_once.filter(|agents| *agents > 0);
         let agents = agents.map(|agents| Semaphore::new(agents as usize));
         Self { starts, agents }
@@ -76,8 +78,12 @@ impl StartLimiter {
 mod tests {
     use super::*;
 
-    fn run_rate_limiter(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> RunRateLimiter {
-        let limits = offer::RunRateLimits { starts_per_minute, agents_at_once, ..Default::default() };
+    fn run_rate_limiter(
+        starts_per_minute: Option<u32>,
+        agents_at_once: Option<u32>,
+    ) -> RunRateLimiter {
+        let limits =
+            offer::RunRateLimits { starts_per_minute, agents_at_once, ..Default::default() };
         RunRateLimiter::new(limits)
     }
 

@@ -97,14 +97,20 @@ mod tests {
             assert_eq!(Shortage::from_io_error(&wrapped), expected, "{errno} wrapped");
             assert_eq!(Shortage::from_error(&wrapped), expected, "{errno} as a cause");
         }
-        assert_eq!(Shortage::from_io_error(&io::ErrorKind::StorageFull.into()), Some(Shortage::Disk));
+        assert_eq!(
+            Shortage::from_io_error(&io::ErrorKind::StorageFull.into()),
+            Some(Shortage::Disk)
+        );
         assert_eq!(Shortage::from_io_error(&io::Error::other("words")), None);
     }
 
     #[test]
     fn words_of_other_programs_tell_a_shortage_in_any_case() {
         assert_eq!(Shortage::from_text("mkdir: No space left on device"), Some(Shortage::Disk));
-        assert_eq!(Shortage::from_text("fork/exec x: cannot allocate memory"), Some(Shortage::Host));
+        assert_eq!(
+            Shortage::from_text("fork/exec x: cannot allocate memory"),
+            Some(Shortage::Host)
+        );
         assert_eq!(Shortage::from_text("no such file"), None);
     }
 }

@@ -12,7 +12,7 @@ use rollout_worker::supervise;
 use super::error::CliError;
 use super::output::Printer;
 use crate::results::escape;
-use crate::sources::check::{self, CheckRequest, TaskExplanation, CheckReport, TaskReport};
+use crate::sources::check::{self, CheckReport, CheckRequest, TaskExplanation, TaskReport};
 
 /// Look at a task, or at all tasks of a directory, without running anything
 ///

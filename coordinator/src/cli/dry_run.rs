@@ -10,7 +10,7 @@ use crate::events::sinks::terminal::table;
 use crate::launch::planning::pack_cache;
 use crate::plan::{self, DryRun, ImageView, PreparedJob, TaskView};
 use crate::results::escape;
-use crate::sources::datasets::{self, FormatView, BundleSink};
+use crate::sources::datasets::{self, BundleSink, FormatView};
 
 /// Makes the plan without storing anything, and prints it.
 pub(super) async fn show(

@@ -172,7 +172,8 @@ impl From<RunError> for CliError {
             RunError::Damaged { ref path, .. } => {
                 let root = path.parent().unwrap_or(path).display();
                 let hint = format!("`rollout repair {root}` puts it aside: it is written again");
-                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error).hint(&hint)
+                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error)
+                    .hint(&hint)
             }
             RunError::Newer { .. } => {
                 Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error)
@@ -185,11 +186,12 @@ impl From<RunError> for CliError {
             RunError::NotBuilt(_) => {
                 Self::from_cause(ExitCode::Config, "the run cannot be started", &error)
             }
-            RunError::NoAnswer { .. } => Self::from_cause(ExitCode::Config, "nothing was started", &error)
-                .hint(
+            RunError::NoAnswer { .. } => {
+                Self::from_cause(ExitCode::Config, "nothing was started", &error).hint(
                     "start the engine, name another one in `DOCKER_HOST`, or use an environment \
                      that needs none: `environment.type: process`, which is `-e process` for a job",
-                ),
+                )
+            }
             RunError::PartEnded(_) => Self::failure("the run was interrupted", &error)
                 .hint("this is a defect; the same command goes on with the run"),
         }

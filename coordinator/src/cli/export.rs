@@ -11,7 +11,7 @@ use super::output::Printer;
 use super::store_url;
 use crate::launch::export;
 use crate::results::escape;
-use crate::results::export::{ExportError, ExportSummary, ExportFormat, ExportRequest};
+use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
 
 /// Write the results of a run in the form of another tool
 ///

@@ -4,8 +4,6 @@
 mod args;
 mod bench;
 mod check;
-#[cfg(feature = "nats")]
-mod nats;
 mod dry_run;
 mod env_file;
 mod error;
@@ -16,10 +14,12 @@ mod gc;
 mod gc_docker;
 mod gc_store;
 mod invocation;
-mod overrides;
 mod keys;
 mod logging;
+#[cfg(feature = "nats")]
+mod nats;
 mod output;
+mod overrides;
 mod repair;
 mod retry;
 mod run;
@@ -88,7 +88,11 @@ fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit 
 }
 
 #[cfg_attr(not(feature = "nats"), expect(unused_variables, reason = "workers need a server"))]
-async fn dispatch(cli: Cli, decorate: RunnerDecorator, printer: &Printer) -> Result<ExitCode, CliError> {
+async fn dispatch(
+    cli: Cli,
+    decorate: RunnerDecorator,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,

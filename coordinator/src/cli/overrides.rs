@@ -169,7 +169,8 @@ impl JobArgs {
             return Err(no_registry(name));
         }
         let mut settings = self.datasets();
-        settings.extend(self.agent.iter().map(|name| CliSetting::agent(&format!("-a {name}"), name)));
+        settings
+            .extend(self.agent.iter().map(|name| CliSetting::agent(&format!("-a {name}"), name)));
         self.single(&mut settings);
         self.lists(&mut settings)?;
         for text in &self.set {
@@ -276,7 +277,11 @@ impl JobArgs {
         }
         if let Some(retries) = self.max_retries {
             let tries = retries.saturating_add(1).to_string();
-            settings.push(CliSetting::plain(&format!("-r {retries}"), "retry.max_attempts", &tries));
+            settings.push(CliSetting::plain(
+                &format!("-r {retries}"),
+                "retry.max_attempts",
+                &tries,
+            ));
         }
     }
 

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
 use super::{dry_run, env_file, exit, logging, store_url};
-use crate::config::{ConfigWarning, LogLevel, JobOptions};
+use crate::config::{ConfigWarning, JobOptions, LogLevel};
 use crate::events::sinks::terminal::{Screen, summary};
 use crate::events::{RunReport, SinkStarter, sinks};
 use crate::launch::host;
@@ -68,7 +68,12 @@ fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> 
 }
 
 /// The end of a run for people.
-fn print_report(report: &RunReport, run_dir: &Path, json: bool, printer: &Printer) -> Result<(), CliError> {
+fn print_report(
+    report: &RunReport,
+    run_dir: &Path,
+    json: bool,
+    printer: &Printer,
+) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
         if result.cancelled {

@@ -8,7 +8,7 @@ use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
 use crate::events::sinks::terminal::Style;
-use crate::results::metrics::{FailureParty, TrialScore, Tally};
+use crate::results::metrics::{FailureParty, Tally, TrialScore};
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
     let words = words.iter().map(OsString::from).collect();
@@ -48,7 +48,8 @@ fn keys_of_the_job_are_options() {
     let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
     let settings = run.keys.settings().expect("valid");
     let mut problems = crate::config::Diagnostics::default();
-    let options = crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let options =
+        crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
     let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     assert_eq!((job.n_attempts, job.n_concurrent_trials), (2, 8));
@@ -87,7 +88,8 @@ fn options_of_harbor_are_keys_of_the_job() {
     assert_eq!(run.env_file.as_deref(), Some(std::path::Path::new("f")));
     let settings = run.keys.settings().expect("settings");
     let mut problems = crate::config::Diagnostics::default();
-    let options = crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let options =
+        crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
     let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     let said = crate::config::job_document(&job);
@@ -119,7 +121,11 @@ fn codes_of_runs() {
         let mut tally = Tally::default();
         for (reward, failure) in trials {
             tally.add(&TrialScore {
-                outcome: if failure.is_some() { ItemOutcome::Failed } else { ItemOutcome::Completed },
+                outcome: if failure.is_some() {
+                    ItemOutcome::Failed
+                } else {
+                    ItemOutcome::Completed
+                },
                 reward: failure.is_none().then_some(*reward),
                 passed: failure.is_none() && *reward == 1.0,
                 with_error: false,

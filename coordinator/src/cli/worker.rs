@@ -9,7 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::environment::descriptor;
-use rollout_worker::queue::nats::{ConnectError, NatsName, Nats, NatsOptions, NatsSource};
+use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::WorkerExitReason;
@@ -21,7 +21,9 @@ use super::error::CliError;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
-use crate::launch::host::{RunnerDecorator, StateDir, HostPaths, WorkerProcess, image_locks, sandbox_helper};
+use crate::launch::host::{
+    HostPaths, RunnerDecorator, StateDir, WorkerProcess, image_locks, sandbox_helper,
+};
 use crate::launch::signals;
 
 /// Variables with this beginning are the worker's own, and never those of trials.
@@ -38,8 +40,10 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, printer.screen(), printer.err);
     let options = args.nats.options()?;
-    let pool: NatsName =
-        args.pool.parse().map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
+    let pool: NatsName = args
+        .pool
+        .parse()
+        .map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
     let home = state_dir(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
@@ -141,7 +145,11 @@ async fn connect(
     }
 }
 
-async fn attempt(options: &NatsOptions, pool: &NatsName, store: &str) -> Result<NatsSource, SourceError> {
+async fn attempt(
+    options: &NatsOptions,
+    pool: &NatsName,
+    store: &str,
+) -> Result<NatsSource, SourceError> {
     let nats = match Nats::connect(options.clone()).await {
         Ok(nats) => nats,
         Err(error @ ConnectError::Unreachable { .. }) => {

@@ -21,7 +21,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
     let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
     found.map(|descriptor| descriptor.kind).ok_or_else(|| {
-        let names: Vec<_> = descriptor::built_descriptors().map(|found| format!("`{}`", found.name)).collect();
+        let names: Vec<_> =
+            descriptor::built_descriptors().map(|found| format!("`{}`", found.name)).collect();
         format!("expected {}", names.join(" or "))
     })
 }

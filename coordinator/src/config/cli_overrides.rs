@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use super::diagnostics::{Diagnostics, ErrorKind, nearest};
 use super::elements::agents::BUILT_IN_AGENTS;
-use super::diagnostics::{ErrorKind, Diagnostics, nearest};
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, flag_line, parse_plain};
 use super::yaml;
@@ -70,17 +70,26 @@ impl CliSetting {
 
     /// A value in YAML at a key path such as `agents[0].env.NAME`.
     pub fn yaml(flag: &str, key: &str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::Put(key.to_owned(), CliSettingText::Yaml(text.to_owned())))
+        Self::new(
+            flag,
+            CliSettingChange::Put(key.to_owned(), CliSettingText::Yaml(text.to_owned())),
+        )
     }
 
     /// A number, a word or a boolean at a key path.
     pub fn plain(flag: &str, key: &str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::Put(key.to_owned(), CliSettingText::Plain(text.to_owned())))
+        Self::new(
+            flag,
+            CliSettingChange::Put(key.to_owned(), CliSettingText::Plain(text.to_owned())),
+        )
     }
 
     /// Text at a key path.
     pub fn text(flag: &str, key: &str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::Put(key.to_owned(), CliSettingText::Exact(text.to_owned())))
+        Self::new(
+            flag,
+            CliSettingChange::Put(key.to_owned(), CliSettingText::Exact(text.to_owned())),
+        )
     }
 
     /// An item of the list at a key.
@@ -115,7 +124,9 @@ impl CliSetting {
 
     /// A list of every dataset.
     pub fn each_dataset_list(flag: &str, key: &'static str, items: &[String]) -> Self {
-        let items = items.iter().map(|item| ConfigNode { line: 0, value: ConfigValue::String(item.clone()) });
+        let items = items
+            .iter()
+            .map(|item| ConfigNode { line: 0, value: ConfigValue::String(item.clone()) });
         Self::new(flag, CliSettingChange::EachDataset(key, ConfigValue::Sequence(items.collect())))
     }
 
@@ -126,7 +137,10 @@ impl CliSetting {
 
     /// A value in YAML at a key path of every agent.
     pub fn each_agent_key(flag: &str, key: &str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::EachAgentKey(key.to_owned(), CliSettingText::Yaml(text.to_owned())))
+        Self::new(
+            flag,
+            CliSettingChange::EachAgentKey(key.to_owned(), CliSettingText::Yaml(text.to_owned())),
+        )
     }
 
     /// An agent of the job file, or a built-in one.
@@ -162,17 +176,18 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
                 }
                 append(root, "datasets", mapping(fields, line), line)
             }
-            CliSettingChange::EachDataset(key, value) => {
-                for_each_item(root, "datasets", |node| set_key(node, key, at_line(value.clone(), line), line))
-            }
+            CliSettingChange::EachDataset(key, value) => for_each_item(root, "datasets", |node| {
+                set_key(node, key, at_line(value.clone(), line), line)
+            }),
             CliSettingChange::EachAgent(name, text) => for_each_item(root, "agents", |node| {
                 let value = ConfigNode { line, value: ConfigValue::String(text.clone()) };
                 let env = KeyPathSegment { text: "env".to_owned(), bracket: false };
                 let name = KeyPathSegment { text: name.clone(), bracket: false };
                 set_path(node, &[env, name], value, line)
             }),
-            CliSettingChange::EachAgentKey(key, text) => value(text, line)
-                .and_then(|value| for_each_item(root, "agents", |node| set_key(node, key, value.clone(), line))),
+            CliSettingChange::EachAgentKey(key, text) => value(text, line).and_then(|value| {
+                for_each_item(root, "agents", |node| set_key(node, key, value.clone(), line))
+            }),
             CliSettingChange::Agent(_) => Ok(()),
         };
         if let Err(found) = done {
@@ -266,7 +281,9 @@ fn at_line(value: ConfigValue, line: usize) -> ConfigNode {
 
 fn value(text: &CliSettingText, line: usize) -> Result<ConfigNode, String> {
     match text {
-        CliSettingText::Exact(text) => Ok(ConfigNode { line, value: ConfigValue::String(text.clone()) }),
+        CliSettingText::Exact(text) => {
+            Ok(ConfigNode { line, value: ConfigValue::String(text.clone()) })
+        }
         CliSettingText::Plain(text) => Ok(ConfigNode { line, value: parse_plain(text) }),
         CliSettingText::Yaml(text) => match yaml::parse(text) {
             Ok((node, faults)) if faults.is_empty() => Ok(at_line(node.value, line)),
@@ -306,14 +323,22 @@ fn set_key(node: &mut ConfigNode, key: &str, value: ConfigNode, line: usize) -> 
     set_path(node, &segments(key)?, value, line)
 }
 
-fn set_path(node: &mut ConfigNode, path: &[KeyPathSegment], value: ConfigNode, line: usize) -> Result<(), String> {
+fn set_path(
+    node: &mut ConfigNode,
+    path: &[KeyPathSegment],
+    value: ConfigNode,
+    line: usize,
+) -> Result<(), String> {
     let Some((segment, rest)) = path.split_first() else {
         *node = value;
         return Ok(());
     };
     if node.value == ConfigValue::Null {
-        let empty =
-            if segment.bracket { ConfigValue::Sequence(Vec::new()) } else { ConfigValue::Mapping(Vec::new()) };
+        let empty = if segment.bracket {
+            ConfigValue::Sequence(Vec::new())
+        } else {
+            ConfigValue::Mapping(Vec::new())
+        };
         *node = ConfigNode { line, value: empty };
     }
     let described = node.describe();
@@ -382,7 +407,7 @@ fn remove(root: &mut ConfigNode, key: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Job, JobOptions, Diagnostics, job_document, job_from_settings, read_job};
+    use super::super::{Diagnostics, Job, JobOptions, job_document, job_from_settings, read_job};
     use super::*;
 
     const FILE: &str = "

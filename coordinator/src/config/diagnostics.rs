@@ -121,7 +121,12 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-fn write_location(f: &mut fmt::Formatter<'_>, file: &Path, line: Option<usize>, key: &str) -> fmt::Result {
+fn write_location(
+    f: &mut fmt::Formatter<'_>,
+    file: &Path,
+    line: Option<usize>,
+    key: &str,
+) -> fmt::Result {
     write!(f, "{}:", file.display())?;
     if let Some(line) = line {
         write!(f, "{line}:")?;

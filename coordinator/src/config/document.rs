@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::address::without_secrets;
 use super::elements::agents::Agent;
 use super::elements::datasets::{
-    DatasetRef, DatasetSource, RegistryRef, TaskSelection, TaskRef, TaskSource,
+    DatasetRef, DatasetSource, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 use super::elements::environment::PRESERVE_POLICIES;
 use super::elements::verifier::{AFTER_AGENT_ERROR_RULES, TEST_EXIT_CODE_RULES};

@@ -8,18 +8,23 @@ use std::path::Path;
 use rollout_protocol::template::Template;
 use rollout_worker::secrets::TrialVariables;
 
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::variables::Variable;
 use super::job_file::JobFile;
-use super::diagnostics::{ErrorKind, Diagnostics};
 
 /// Words that make the name of a variable that of a secret, wherever they stand in it.
-const SECRET_WORDS: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
+const SECRET_WORDS: &[&str] =
+    &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
 
 /// Words that do so at its end.
 const SECRET_SUFFIXES: &[&str] = &["KEY", "TOKEN", "AUTH"];
 
 /// Takes the values of secrets that come from the command line out of a job.
-pub(super) fn extract(job: &mut JobFile, file: &Path, problems: &mut Diagnostics) -> TrialVariables {
+pub(super) fn extract(
+    job: &mut JobFile,
+    file: &Path,
+    problems: &mut Diagnostics,
+) -> TrialVariables {
     let mut given = BTreeMap::new();
     let agents = job.agents.iter_mut().flat_map(|agent| agent.env.iter_mut());
     for (name, variable) in agents.chain(job.verifier.env.iter_mut()) {
@@ -56,7 +61,7 @@ fn is_secret(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CliDataset, Job, JobOptions, CliSetting, job_document, job_from_settings};
+    use super::super::{CliDataset, CliSetting, Job, JobOptions, job_document, job_from_settings};
     use super::*;
 
     /// The job of a command line.

@@ -12,6 +12,8 @@ use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
+use super::cli_overrides::{self, CliSetting};
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::environment::EnvironmentConfig;
@@ -21,12 +23,10 @@ use super::elements::verifier::VerifierConfig;
 use super::elements::{
     agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
 };
-use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
-use super::cli_overrides::{self, CliSetting};
-use super::diagnostics::{ErrorKind, Diagnostics};
-use super::provenance::{self, KeyProvenance};
-use super::reference::KeyReference;
 use super::location::{COMMAND_LINE, SourceLocation};
+use super::provenance::{self, KeyProvenance};
+use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
+use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue, flag_line};
 use super::{read, yaml};
 
@@ -165,7 +165,9 @@ pub(super) fn read(
 ) -> Option<JobDocument> {
     let mut root = match file {
         Some(file) => parse_document(file, &read::text(file, problems)?, problems)?,
-        None => ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) },
+        None => {
+            ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) }
+        }
     };
     if !settings.is_empty() {
         cli_overrides::apply(settings, &mut root, problems);
@@ -182,7 +184,11 @@ pub(super) fn read(
 }
 
 /// The structure of a YAML or JSON text; faults are recorded.
-pub(super) fn parse_document(file: &Path, text: &str, problems: &mut Diagnostics) -> Option<ConfigNode> {
+pub(super) fn parse_document(
+    file: &Path,
+    text: &str,
+    problems: &mut Diagnostics,
+) -> Option<ConfigNode> {
     let (root, faults) = match yaml::parse(text) {
         Ok((root, faults)) => (Some(root), faults),
         Err(fault) => (None, vec![fault]),
@@ -210,10 +216,17 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
     let has_tasks = tasks.is_present();
     JobFile {
         name: names::read(&fields.take(JobKeys::name)),
-        jobs_dir: fields.take(JobKeys::jobs_dir).non_empty_string().unwrap_or_else(|| "jobs".to_owned()).into(),
+        jobs_dir: fields
+            .take(JobKeys::jobs_dir)
+            .non_empty_string()
+            .unwrap_or_else(|| "jobs".to_owned())
+            .into(),
         n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
-        n_concurrent_trials: count(&fields.take(JobKeys::n_concurrent_trials), MAX_CONCURRENT_TRIALS)
-            .unwrap_or(1),
+        n_concurrent_trials: count(
+            &fields.take(JobKeys::n_concurrent_trials),
+            MAX_CONCURRENT_TRIALS,
+        )
+        .unwrap_or(1),
         pacing: RunRateLimits { starts_per_minute, agents_at_once, ..RunRateLimits::default() },
         retry: retry::read(&fields.take(JobKeys::retry)),
         log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),

@@ -9,58 +9,59 @@
 mod keys;
 
 mod address;
+mod cli_overrides;
+mod diagnostics;
 mod document;
 mod elements;
 pub mod env_vars;
-mod reader;
 mod inline_secrets;
 mod job_file;
-mod cli_overrides;
-mod diagnostics;
+mod location;
 mod profile;
 mod provenance;
 mod read;
+mod reader;
 pub mod reference;
 mod resolve;
-mod location;
 mod task;
-mod value;
 mod tree_file;
+mod value;
 mod yaml;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use address::without_secrets;
+pub use cli_overrides::{CliDataset, CliSetting};
+pub(crate) use diagnostics::nearest;
+pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, ErrorKind};
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
 pub use elements::datasets::{
-    DatasetRef, DatasetSource, RegistryRef, TaskSelection, TaskRef, TaskSource,
+    DatasetRef, DatasetSource, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
-#[cfg(any(feature = "docker", feature = "nats"))]
-pub(crate) use elements::units;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
+#[cfg(any(feature = "docker", feature = "nats"))]
+pub(crate) use elements::units;
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
-pub use cli_overrides::{CliDataset, CliSetting};
-pub(crate) use diagnostics::nearest;
-pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Diagnostics};
+pub use location::SourceLocation;
 pub use profile::{
-    MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, InvalidProfile, ScoreMetric, ScoringProfile, ProfileError,
+    ExploreRule, GradeThresholds, GuardedMetric, InvalidProfile, MetricDirection, ProfileError,
+    ScoreMetric, ScoringProfile,
 };
 pub use provenance::KeyProvenance;
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
-pub use location::SourceLocation;
 pub use task::{
-    TaskMetadata, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat,
-    TASK_REFERENCE, TaskFile, read_task,
+    Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,
+    TaskFile, TaskMetadata, read_task,
 };
 pub use tree_file::{
-    ArtifactPolicy, SearchBudgets, SearchCommand, SearchCommands, ContextStrategy, DedupeScope, SearchLimits, CommandEnvironment,
-    SearchSettings, TREE_REFERENCE, TreeFile, TreeOptions, TreeOverrides, differences, read_tree,
-    tree_document,
+    ArtifactPolicy, CommandEnvironment, ContextStrategy, DedupeScope, SearchBudgets, SearchCommand,
+    SearchCommands, SearchLimits, SearchSettings, TREE_REFERENCE, TreeFile, TreeOptions,
+    TreeOverrides, differences, read_tree, tree_document,
 };

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::reader::join;
 use super::cli_overrides::CliSetting;
+use super::reader::join;
 use super::value::{ConfigNode, ConfigValue, flag_index};
 
 /// A key that does not have its default, and who set it.
@@ -18,7 +18,11 @@ pub struct KeyProvenance {
 }
 
 /// Who set each value of a tree.
-pub(super) fn collect(root: &ConfigNode, file: &Path, settings: &[CliSetting]) -> Vec<KeyProvenance> {
+pub(super) fn collect(
+    root: &ConfigNode,
+    file: &Path,
+    settings: &[CliSetting],
+) -> Vec<KeyProvenance> {
     let mut found = Vec::new();
     let source = |line: usize| match flag_index(line).and_then(|index| settings.get(index)) {
         Some(setting) => setting.flag().to_owned(),

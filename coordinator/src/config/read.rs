@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
-use super::diagnostics::{ErrorKind, Diagnostics};
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::location::SourceLocation;
 
 /// The text of `file`; a fault is recorded when there is none.

@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::keys::Key;
 use super::cli_overrides::CliSetting;
-use super::diagnostics::{ConfigError, ConfigWarning, ErrorKind, Diagnostics, nearest};
+use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
+use super::keys::Key;
 use super::location::SourceLocation;
 use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
 

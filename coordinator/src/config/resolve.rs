@@ -10,6 +10,8 @@ use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::RunRateLimits;
 use rollout_worker::secrets::TrialVariables;
 
+use super::cli_overrides::CliSetting;
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::Agent;
 use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::resources::ResourceOverrides;
@@ -17,11 +19,9 @@ use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
 use super::inline_secrets;
-use super::job_file::{self, JobFile, LogLevel, JobDocument};
-use super::cli_overrides::CliSetting;
-use super::diagnostics::{ErrorKind, Diagnostics};
-use super::provenance::KeyProvenance;
+use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;
+use super::provenance::KeyProvenance;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]

@@ -50,9 +50,9 @@ impl ConfigNode {
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             ConfigValue::Null => "nothing".to_owned(),
-            ConfigValue::Bool { text, .. } | ConfigValue::Integer { text, .. } | ConfigValue::Float { text, .. } => {
-                text.clone()
-            }
+            ConfigValue::Bool { text, .. }
+            | ConfigValue::Integer { text, .. }
+            | ConfigValue::Float { text, .. } => text.clone(),
             ConfigValue::String(text) => format!("the text {}", quoted(text)),
             ConfigValue::Sequence(_) => "a list".to_owned(),
             ConfigValue::Mapping(_) => "a mapping".to_owned(),
@@ -86,7 +86,9 @@ impl ConfigNode {
             | ConfigValue::Float { text, .. }
             | ConfigValue::String(text) => text.len(),
             ConfigValue::Sequence(nodes) => nodes.iter().map(Self::estimated_size).sum(),
-            ConfigValue::Mapping(entries) => entries.iter().map(|e| e.key.len() + e.node.estimated_size()).sum(),
+            ConfigValue::Mapping(entries) => {
+                entries.iter().map(|e| e.key.len() + e.node.estimated_size()).sum()
+            }
         }
     }
 }
@@ -105,8 +107,12 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn parse_plain(text: &str) -> ConfigValue {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return ConfigValue::Null,
-        "true" | "True" | "TRUE" => return ConfigValue::Bool { value: true, text: text.to_owned() },
-        "false" | "False" | "FALSE" => return ConfigValue::Bool { value: false, text: text.to_owned() },
+        "true" | "True" | "TRUE" => {
+            return ConfigValue::Bool { value: true, text: text.to_owned() };
+        }
+        "false" | "False" | "FALSE" => {
+            return ConfigValue::Bool { value: false, text: text.to_owned() };
+        }
         _ => {}
     }
     if let Some(value) = integer(text) {

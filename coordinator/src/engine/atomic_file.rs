@@ -15,7 +15,8 @@ pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
 pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        let unfinished = entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
+        let unfinished =
+            entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
         if unfinished && entry.file_type()?.is_file() {
             std::fs::remove_file(entry.path())?;
         }

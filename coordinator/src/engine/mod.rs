@@ -5,33 +5,34 @@
 //! records to the journal, and carries out effects when the records made with them are durable.
 //! `reconcile` is its side towards workers of other processes. A `Planner` says what there is to do.
 
+pub(crate) mod atomic_file;
 pub mod concurrency;
 pub mod core;
 mod event_loop;
-pub(crate) mod atomic_file;
 pub mod journal;
 mod lock;
 mod manifest;
-mod requirements;
 mod open;
 mod planner;
 pub mod reconcile;
 mod records;
 mod reopen;
+mod requirements;
 
 pub use event_loop::{
-    EngineOutcome, Engine, DurableStateListener, LiveExecution, EngineMessage, QueuePublisher, EngineInputs, DurableState, WorkerLocation,
+    DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,
+    LiveExecution, QueuePublisher, WorkerLocation,
 };
 pub(crate) use lock::host_name;
 pub use lock::{
-    Fence, FileId, LockError, LockOwner, LockLostError, LockWaitPolicy, RunEntry, RunEntryInfo, RunLock, KvLockOptions,
-    LockOptions,
+    Fence, FileId, KvLockOptions, LockError, LockLostError, LockOptions, LockOwner, LockWaitPolicy,
+    RunEntry, RunEntryInfo, RunLock,
 };
-pub use manifest::{JournalExtent, RunManifest, RecordsFile, RunState};
-pub use requirements::{WorkerRequirements, UnfitReason};
+pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
 pub use planner::Planner;
 pub use reopen::ReopenSelection;
+pub use requirements::{UnfitReason, WorkerRequirements};
 
 use rollout_worker::queue::traits::QueueError;
 

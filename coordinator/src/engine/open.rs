@@ -17,15 +17,16 @@ use rollout_protocol::wire::delivery::PreviousPools;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use super::lock::{self, LockError, RunLock, LockGrant, LockOptions};
+use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};
 use super::manifest::RunManifest;
-use super::records::{RecordsWriter, RecordsFileSet};
+use super::records::{RecordsFileSet, RecordsWriter};
 use super::reopen::{ReopenSelection, SupersededResults};
 use super::{Fence, Planner, RunError};
 use crate::engine::core::{
-    RemoteTimeouts, Core, CoreEffect, PredecessorSegment, SessionStart, JournalRecord, CoreSettings, ItemSettlement, Takeover,
+    Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, PredecessorSegment,
+    RemoteTimeouts, SessionStart, Takeover,
 };
-use crate::engine::journal::{self, JournalError, RunLayout, ReplaySummary, JournalWriter};
+use crate::engine::journal::{self, JournalError, JournalWriter, ReplaySummary, RunLayout};
 
 /// Settled trials named in the refusal of another plan.
 const MAX_NAMED_TRIALS: usize = 20;
@@ -217,7 +218,8 @@ fn open_locked(
     let settings = CoreSettings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let core = Core::new(settings);
     let superseded = SupersededResults::new(reopened, reopen);
-    let mut replaying = JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
+    let mut replaying =
+        JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
@@ -292,7 +294,11 @@ fn record_files_of_plan(manifest: &RunManifest, plan: Digest) -> RecordsFileSet 
 }
 
 /// Refuses the sitting when results are of another plan, or what is to be reopened has none.
-fn check_plan(root: &Path, changed: Vec<String>, superseded: &SupersededResults) -> Result<(), OpenError> {
+fn check_plan(
+    root: &Path,
+    changed: Vec<String>,
+    superseded: &SupersededResults,
+) -> Result<(), OpenError> {
     let root = root.to_owned();
     if !changed.is_empty() {
         let count = changed.len();
@@ -304,7 +310,12 @@ fn check_plan(root: &Path, changed: Vec<String>, superseded: &SupersededResults)
 }
 
 /// Gives items that run again the executions of the settlements that were taken back.
-fn restore_executions(core: &mut Core, at: Timestamp, items: &[ItemId], superseded: &mut SupersededResults) {
+fn restore_executions(
+    core: &mut Core,
+    at: Timestamp,
+    items: &[ItemId],
+    superseded: &mut SupersededResults,
+) {
     for item in items {
         core.restore_executions(*item, at, superseded.reopened(*item));
     }
@@ -337,7 +348,11 @@ fn session_start(
 }
 
 /// Creates the segment of an epoch: where files cannot be locked, that is what only one can do.
-fn begin_epoch(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<JournalWriter, RunError> {
+fn begin_epoch(
+    layout: &RunLayout,
+    at: Timestamp,
+    opened: SessionStart,
+) -> Result<JournalWriter, RunError> {
     JournalWriter::create(layout, at, opened).map_err(|error| match error {
         JournalError::Io { action: "create", source, .. }
             if source.kind() == std::io::ErrorKind::AlreadyExists =>

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::ConcurrencyLimiter;
-use crate::engine::core::{NewItem, ItemSettlement};
+use crate::engine::core::{ItemSettlement, NewItem};
 
 /// Knows what is owed and how to ask for it.
 pub trait Planner: Send {

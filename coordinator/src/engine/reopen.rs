@@ -59,7 +59,11 @@ impl SupersededResults {
     }
 
     /// Takes a settlement that does not count any more; otherwise gives it back.
-    pub(super) fn take(&mut self, settled: ItemSettlement, name: &ItemName) -> Option<ItemSettlement> {
+    pub(super) fn take(
+        &mut self,
+        settled: ItemSettlement,
+        name: &ItemName,
+    ) -> Option<ItemSettlement> {
         let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
         let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, name));
         if !later && !now {

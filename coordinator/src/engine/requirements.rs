@@ -61,7 +61,8 @@ impl WorkerRequirements {
     /// The first reason why it could not.
     pub fn check_fit(&self, worker: &Heartbeat) -> Result<(), UnfitReason> {
         let capacities = self.providers().map(|kind| worker.providers.get(&kind).ok_or(kind));
-        let capacities = capacities.collect::<Result<Vec<_>, _>>().map_err(UnfitReason::Provider)?;
+        let capacities =
+            capacities.collect::<Result<Vec<_>, _>>().map_err(UnfitReason::Provider)?;
         if let Some(name) = self.variables.iter().find(|name| !worker.variables.contains(*name)) {
             return Err(UnfitReason::Variable(name.clone()));
         }
@@ -93,7 +94,10 @@ impl WorkerRequirements {
 
     /// Why no worker of these could ever run it; `None` when one could, or when there is none at
     /// all: then it waits for the first.
-    pub fn unplaceable<'a>(&self, workers: impl Iterator<Item = &'a Heartbeat>) -> Option<UnfitReason> {
+    pub fn unplaceable<'a>(
+        &self,
+        workers: impl Iterator<Item = &'a Heartbeat>,
+    ) -> Option<UnfitReason> {
         let mut closest: Option<UnfitReason> = None;
         for worker in workers {
             let reason = self.check_fit(worker).err()?;
@@ -138,14 +142,22 @@ impl fmt::Display for WorkerRequirements {
 #[cfg(test)]
 mod tests {
     use rollout_protocol::spec::resources::Resources;
-    use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity};
+    use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 
     use super::*;
 
     fn needs(cpus: u32, memory_mb: u64) -> WorkerRequirements {
-        let class = SizeClass::for_resources(&Resources { cpus, memory_mb, ..Resources::default() });
+        let class =
+            SizeClass::for_resources(&Resources { cpus, memory_mb, ..Resources::default() });
         let provider = ProviderKind::Docker;
-        WorkerRequirements { class, cpus, memory_mb, provider, also: None, variables: BTreeSet::new() }
+        WorkerRequirements {
+            class,
+            cpus,
+            memory_mb,
+            provider,
+            also: None,
+            variables: BTreeSet::new(),
+        }
     }
 
     fn worker(capacity: Option<u32>, budget: Option<u32>) -> Heartbeat {
@@ -158,8 +170,11 @@ mod tests {
             slots: 1,
             free: 1,
             budget: ResourceBudget { cpus: budget, ..ResourceBudget::default() },
-            providers: [(ProviderKind::Docker, EnvironmentCapacity { cpus: capacity, memory_mb: None })]
-                .into(),
+            providers: [(
+                ProviderKind::Docker,
+                EnvironmentCapacity { cpus: capacity, memory_mb: None },
+            )]
+            .into(),
             variables: BTreeSet::new(),
             draining: false,
             low_disk: false,

@@ -8,10 +8,10 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_worker::store::BlobStore;
 
+use super::sink::{EventSink, RunResult, SinkReport, SinkStarter, Workload};
 use super::sink_warnings::SinkWarnings;
-use super::sink::{EventSink, RunResult, SinkStarter, SinkReport, Workload};
 use super::sinks::files::RunFiles;
-use super::{ReportError, JobFacts};
+use super::{JobFacts, ReportError};
 
 /// The sinks of a run.
 pub(super) struct FanOut {
@@ -81,7 +81,10 @@ impl FanOut {
 
     /// Tells the result, if the run ended, and closes every sink. All of them are closed before the
     /// first error is returned.
-    pub(super) async fn finish(self, result: Option<RunResult>) -> Result<Vec<SinkReport>, ReportError> {
+    pub(super) async fn finish(
+        self,
+        result: Option<RunResult>,
+    ) -> Result<Vec<SinkReport>, ReportError> {
         let mut told = Vec::new();
         for sink in self.sinks {
             told.push(sink.finish(result.clone()).await);

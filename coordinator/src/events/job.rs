@@ -6,8 +6,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 
 use super::fan_out::FanOut;
-use super::{RunReport, ReportError, JobFacts, RunResult};
-use crate::results::report::{RunOverview, JobResult, Ledger};
+use super::{JobFacts, ReportError, RunReport, RunResult};
+use crate::results::report::{JobResult, Ledger, RunOverview};
 
 /// A job's sinks and the ledger of its results.
 pub(super) struct JobFold {

@@ -7,9 +7,9 @@
 
 mod fan_out;
 mod job;
-mod sink_warnings;
 mod search;
 mod sink;
+mod sink_warnings;
 pub mod sinks;
 #[cfg(test)]
 mod tests;
@@ -21,14 +21,14 @@ use std::sync::Arc;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, TaskPanic, Task};
+use rollout_worker::supervise::{self, Task, TaskPanic};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::fan_out::FanOut;
 use self::job::JobFold;
 pub use self::search::SearchReporter;
-pub use self::sink::{EventBatch, EventSink, RunResult, SinkStarter, SinkReport, Workload};
+pub use self::sink::{EventBatch, EventSink, RunResult, SinkReport, SinkStarter, Workload};
 pub use self::sinks::files::UnwrittenTrials;
 use crate::results::files::FileError;
 use crate::results::metrics::{AgentTotal, Tally};

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rollout_protocol::event::RunEvent;
 
 use super::sinks::files::UnwrittenTrials;
-use super::{ReportError, JobFacts};
+use super::{JobFacts, ReportError};
 use crate::results::report::JobResult;
 
 /// A batch of events, shared by all sinks.

@@ -189,7 +189,13 @@ async fn the_result_does_not_depend_on_the_order_of_arrival() {
     let mut results = Vec::new();
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let dir = tempfile::tempdir().expect("a directory");
-        let told = run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches(order)).await;
+        let told = run_reporter(
+            dir.path(),
+            MaterializeMode::None,
+            &SharedOutput::default(),
+            batches(order),
+        )
+        .await;
         told.expect("told");
         results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
         let mut names: Vec<_> = fs::read_dir(dir.path().join("run"))
@@ -215,7 +221,9 @@ async fn replayed_trials_are_written_only_if_missing_or_damaged() {
         let trials = [settle(0, "one"), settle(1, "two"), settle(2, "three")];
         let batch = [vec![started(5)], Vec::from(trials), vec![ended(9, 3)]].concat();
         let path = dir.path();
-        async move { run_reporter(path, MaterializeMode::Full, &SharedOutput::default(), vec![batch]).await }
+        async move {
+            run_reporter(path, MaterializeMode::Full, &SharedOutput::default(), vec![batch]).await
+        }
     };
     told(false).await.expect("told");
     fs::write(of("one").join("note"), "mine").expect("written");
@@ -234,7 +242,8 @@ async fn files_that_cannot_be_written_cost_no_result() {
     let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost), ended(9, 4)]];
-    let report = run_reporter(dir.path(), MaterializeMode::Full, &out, batches).await.expect("told");
+    let report =
+        run_reporter(dir.path(), MaterializeMode::Full, &out, batches).await.expect("told");
     assert_eq!(report.unwritten.count, 1);
     assert_eq!(read(&dir.path().join("run/result.json"))["mean_reward"], 1.0);
     let lines = out.lines();
@@ -246,11 +255,15 @@ async fn files_that_cannot_be_written_cost_no_result() {
 #[tokio::test]
 async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
     let dir = tempfile::tempdir().expect("a directory");
-    let report = run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), vec![]).await.expect("told");
+    let report = run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), vec![])
+        .await
+        .expect("told");
     assert!(report.result.is_none());
     assert_eq!(fs::read_dir(dir.path().join("run")).expect("a directory").count(), 0);
     let refused = vec![vec![started(5)]];
-    run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), refused).await.expect("told");
+    run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), refused)
+        .await
+        .expect("told");
     assert_eq!(fs::read_dir(dir.path().join("run")).expect("a directory").count(), 0);
 }
 
@@ -265,7 +278,9 @@ async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
             event(5, EventKind::TrialSettled { ordinal, replayed, settlement })
         });
         let batch = std::iter::once(started(5)).chain(all).chain([ended(end, 0)]).collect();
-        run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), vec![batch]).await.expect("told");
+        run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), vec![batch])
+            .await
+            .expect("told");
         results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
     }
     assert_eq!(results[0], results[1]);
@@ -277,7 +292,9 @@ async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
 async fn a_reader_that_goes_away_does_not_stop_a_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = SharedOutput { broken: true, ..SharedOutput::default() };
-    run_reporter(dir.path(), MaterializeMode::None, &out, batches([0, 1, 2, 3])).await.expect("told");
+    run_reporter(dir.path(), MaterializeMode::None, &out, batches([0, 1, 2, 3]))
+        .await
+        .expect("told");
     assert!(dir.path().join("run/result.json").exists());
 }
 
@@ -303,7 +320,9 @@ async fn several_numbers_are_followed_key_by_key() {
         settled(at as u64, settlement(task, at as u8, verdict))
     });
     let batches = vec![vec![started(5)], settled.collect(), vec![ended(9, 0)]];
-    run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches).await.expect("told");
+    run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches)
+        .await
+        .expect("told");
     let job = read(&dir.path().join("run/result.json"));
     let figures = |trials: u64, mean: Option<f64>| json!({"trials": trials, "mean": mean});
     assert_eq!(
@@ -374,9 +393,11 @@ async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
     let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost)], vec![ended(9, 4)]];
-    let (failing, last) = (RecordingSink { fails: true, ..RecordingSink::default() }, RecordingSink::default());
+    let (failing, last) =
+        (RecordingSink { fails: true, ..RecordingSink::default() }, RecordingSink::default());
     let sinks = vec![failing.start(), last.start()];
-    let told = report_to_sinks(facts(dir.path(), MaterializeMode::Full), store, sinks, batches).await;
+    let told =
+        report_to_sinks(facts(dir.path(), MaterializeMode::Full), store, sinks, batches).await;
     assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
     for recorder in [failing, last] {
         let mut told = recorder.told.lock().expect("not poisoned").clone();

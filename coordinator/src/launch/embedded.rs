@@ -19,7 +19,7 @@ use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::{Dispatch, QueueError, WorkSource};
-use rollout_worker::service::{WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
+use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile};
 use rollout_worker::spool;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::hints::HintingRunner;
 use crate::engine::journal::RunLayout;
 use crate::engine::{
-    self, EngineOutcome, Engine, DurableStateListener, EngineMessage, OpenRun, RunOpenOptions, QueuePublisher, Planner, RunError, RunLock,
-    EngineInputs, WorkerLocation,
+    self, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun,
+    Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
 };
 use crate::launch::host;
 
@@ -97,9 +97,12 @@ pub struct WorkerEquipment {
 ///
 /// # Errors
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
-pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<FinishedSession, RunError> {
+pub async fn run<P: Planner + 'static>(
+    embedded: EmbeddedRun<P>,
+) -> Result<FinishedSession, RunError> {
     let EmbeddedRun { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
-    let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops).await?;
+    let (run, lock, planner) =
+        engine::open_run(opening, planner, events.clone(), &mut stops).await?;
     opened(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
     let workers = run.layout().workers();
@@ -130,7 +133,8 @@ pub async fn run<P: Planner + 'static>(embedded: EmbeddedRun<P>) -> Result<Finis
     let sources = EngineInputs { reports, news, stops, hints, workers };
 
     let layout = run.layout().clone();
-    let (outlet, keeper) = (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
+    let (outlet, keeper) =
+        (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
     let engine = Engine::new(run, planner, outlet, keeper, events);
     let ended = engine.run(sources).await;
     // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or

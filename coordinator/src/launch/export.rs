@@ -2,7 +2,7 @@
 
 use crate::engine::journal::RunLayout;
 use crate::engine::{RunManifest, RunState};
-use crate::results::export::{self, ExportError, ExportSummary, RunHeader, ExportRequest};
+use crate::results::export::{self, ExportError, ExportRequest, ExportSummary, RunHeader};
 
 /// Exports the results of a run.
 ///

@@ -10,11 +10,14 @@ use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
-use super::embedded::{self, EmbeddedRun, WorkerEquipment, FinishedSession};
+use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
 use crate::config::Job;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{self, RunManifest, OpenError, RunOpenOptions, ReopenSelection, RunError, RunState, LockOptions, atomic_file};
+use crate::engine::{
+    self, LockOptions, OpenError, ReopenSelection, RunError, RunManifest, RunOpenOptions, RunState,
+    atomic_file,
+};
 use crate::launch::host::{self, HostPaths};
 use crate::plan::{self, JobPlan, PlanDocument};
 use crate::workloads::job::{JobPlanner, read_previous_plan};

@@ -10,7 +10,7 @@ use rollout_worker::supervise;
 use super::LaunchError;
 use crate::config::Job;
 use crate::plan::{self, JobPlan};
-use crate::sources::datasets::{Dataset, PackCache, BundleSink};
+use crate::sources::datasets::{BundleSink, Dataset, PackCache};
 
 /// Where it is noted, beside the blobs, what was packed.
 const PACK_CACHE_DIR: &str = "bundles";
@@ -38,7 +38,8 @@ pub(super) async fn plan(
     .await?;
     let scratch = mine.scratch();
     let known = Some(pack_cache(state));
-    let built = plan::build(job, datasets, &BundleSink { store: Some(store), scratch, known }).await;
+    let built =
+        plan::build(job, datasets, &BundleSink { store: Some(store), scratch, known }).await;
     supervise::blocking(move || mine.remove()).await?;
     // Another process may be planning there.
     let _in_use = std::fs::remove_dir(base);

@@ -14,11 +14,11 @@ use super::facts::dataset_facts;
 use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
-use super::nats::{RemoteOptions, ConnectedServer};
+use super::nats::{ConnectedServer, RemoteOptions};
 use super::{LaunchError, planning, signals, store as run_store};
 use crate::config::{self, Job};
-use crate::engine::{LockWaitPolicy, ReopenSelection, LockOptions};
-use crate::events::{MaterializeMode, RunReport, Reporter, JobFacts, SinkStarter};
+use crate::engine::{LockOptions, LockWaitPolicy, ReopenSelection};
+use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
 use crate::results::report::{DatasetFacts, TaskFactsIndex};

@@ -7,8 +7,8 @@ use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
 use super::{JobPlan, JobPlanError, PlannedTask, required};
-use crate::config::{ConfigErrors, ErrorKind, Job, Diagnostics, SourceLocation};
-use crate::sources::datasets::{BundleError, Dataset, BundleSink, bundle};
+use crate::config::{ConfigErrors, Diagnostics, ErrorKind, Job, SourceLocation};
+use crate::sources::datasets::{BundleError, BundleSink, Dataset, bundle};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]

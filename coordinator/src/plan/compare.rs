@@ -133,7 +133,9 @@ fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
         }
         if !differences.is_empty() {
             let (dataset, name) = (task.dataset.clone(), task.name.clone());
-            change.changed.push(SpecChange { subject: ChangeSubject::Task { dataset, name }, differences });
+            change
+                .changed
+                .push(SpecChange { subject: ChangeSubject::Task { dataset, name }, differences });
         }
     }
     let new = later.tasks.iter().filter(|t| earlier.task(&t.dataset, &t.name).is_none());

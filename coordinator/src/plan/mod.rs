@@ -35,9 +35,9 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::TaskMetadata;
 pub use build::{BuildError, build};
-pub use compare::{SpecChange, PlanChange, ChangeSubject, compare};
+pub use compare::{ChangeSubject, PlanChange, SpecChange, compare};
 pub use document::PlanDocument;
-pub use dry_run::{PlanCounts, DryRun, ImageView, TaskView, dry_run};
+pub use dry_run::{DryRun, ImageView, PlanCounts, TaskView, dry_run};
 pub(crate) use noop::noop;
 pub use read::{PreparedJob, read};
 pub(crate) use variables::required;

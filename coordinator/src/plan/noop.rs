@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates,
+    EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::PLAN_FILE;
 use crate::config::{
-    ConfigErrors, ConfigWarning, Job, JobOptions, Diagnostics, job_from_settings, read_job,
+    ConfigErrors, ConfigWarning, Diagnostics, Job, JobOptions, job_from_settings, read_job,
 };
 use crate::sources::datasets::{self, Dataset};
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
+    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
 };
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::template::Template;
@@ -319,8 +319,11 @@ async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
     let dir = project();
     let PreparedJob { mut job, datasets, .. } = prepared(dir.path());
     job.n_attempts = 5_000_000;
-    let sink =
-        crate::sources::datasets::BundleSink { store: None, scratch: dir.path().to_owned(), known: None };
+    let sink = crate::sources::datasets::BundleSink {
+        store: None,
+        scratch: dir.path().to_owned(),
+        known: None,
+    };
     let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {
         panic!("a fault")
     };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Durations, EnvironmentRecord, LogsRecord, ItemOutcome, OutputFile, Rewards, Timestamps, Verdict,
+    Durations, EnvironmentRecord, ItemOutcome, LogsRecord, OutputFile, Rewards, Timestamps, Verdict,
 };
 use crate::Timestamp;
 use crate::blob::BlobRef;

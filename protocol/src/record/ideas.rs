@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CommandRecord, Durations, EnvironmentRecord, LogsRecord, ItemOutcome, OutputFile, Rewards, Timestamps,
-    Verdict,
+    CommandRecord, Durations, EnvironmentRecord, ItemOutcome, LogsRecord, OutputFile, Rewards,
+    Timestamps, Verdict,
 };
 use crate::digest::Digest;
 use crate::error::TrialError;

@@ -51,7 +51,13 @@ impl Default for ResourceCeilings {
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { cpus: 1, memory_mb: 2048, storage_mb: 10_240, gpus: 0, ceilings: ResourceCeilings::ALL }
+        Self {
+            cpus: 1,
+            memory_mb: 2048,
+            storage_mb: 10_240,
+            gpus: 0,
+            ceilings: ResourceCeilings::ALL,
+        }
     }
 }
 

@@ -76,7 +76,11 @@ mod tests {
         let path = marker.to_string();
         assert_eq!(ResultMarker::parse(&path), Some(marker));
         assert!(path.starts_with(&ResultMarker::prefix_of_item(marker.run, marker.item)));
-        assert!(path.starts_with(&ResultMarker::prefix_of_try(marker.run, marker.item, marker.try_id)));
+        assert!(path.starts_with(&ResultMarker::prefix_of_try(
+            marker.run,
+            marker.item,
+            marker.try_id
+        )));
         for bad in
             ["", "results/1/2/3", &path[1..], &format!("{path}/x"), &path.replace("3-12", "12")]
         {

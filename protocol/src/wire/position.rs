@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::report::{ReportKind, Report};
+use super::report::{Report, ReportKind};
 use crate::id::ExecId;
 
 /// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:

@@ -148,7 +148,8 @@ impl<'a> FaultInjector<'a> {
         if action == FaultAction::Kill && self.would_exhaust_item(target) {
             return;
         }
-        let for_a_time = self.random.between(0.5, LONGEST_DISTURBANCE * self.plan.lease.as_secs_f64());
+        let for_a_time =
+            self.random.between(0.5, LONGEST_DISTURBANCE * self.plan.lease.as_secs_f64());
         let name = match action {
             FaultAction::Kill => "kill",
             FaultAction::Wipe => "wipe",
@@ -221,7 +222,9 @@ impl<'a> FaultInjector<'a> {
             FaultAction::Kill | FaultAction::Wipe => {
                 let _killed = member.kill();
                 match target {
-                    FaultTarget::Worker(number) if self.plan.no_return && self.retired.is_none() => {
+                    FaultTarget::Worker(number)
+                        if self.plan.no_return && self.retired.is_none() =>
+                    {
                         self.retired = Some(number);
                     }
                     _ => member.start(),

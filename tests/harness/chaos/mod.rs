@@ -13,12 +13,12 @@ use rollout_protocol::exit::ExitCode;
 
 use self::fault_injector::FaultInjector;
 use crate::cluster::{Cluster, ClusterMember};
+use crate::live_counter::LiveCounter;
 use crate::load::Load;
 use crate::project::Project;
-use crate::live_counter::LiveCounter;
 use crate::{audit, leak_check, wait};
 
-pub use self::search::{run_search, run_local_search};
+pub use self::search::{run_local_search, run_search};
 
 /// How long after the end anything may be left.
 const LEFTOVER_DEADLINE: Duration = Duration::from_secs(60);
@@ -116,9 +116,10 @@ pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Optio
     let wired = |member: ClusterMember| member.through_tcp_proxy(&cluster.server).started();
     let workers = (1..=plan.workers).map(|number| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
-        let all = plan.providers.iter().fold(worker.without_option("--provider"), |worker, provider| {
-            worker.with_arguments(&["--provider", provider])
-        });
+        let all =
+            plan.providers.iter().fold(worker.without_option("--provider"), |worker, provider| {
+                worker.with_arguments(&["--provider", provider])
+            });
         wired(all)
     });
     let workers: Vec<_> = workers.collect();
@@ -131,7 +132,11 @@ pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Optio
 
     let began = Instant::now();
     let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
-    let mut report = ChaosReport { problems: killer.run_until_complete(), took: began.elapsed(), ..ChaosReport::default() };
+    let mut report = ChaosReport {
+        problems: killer.run_until_complete(),
+        took: began.elapsed(),
+        ..ChaosReport::default()
+    };
     (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
     let workers = killer.into_workers();
     check(&mut report, &cluster, &loads, &witness, workers);

@@ -10,14 +10,14 @@ use rustix::process::Signal;
 
 use super::fault_injector::FaultInjector;
 use super::random::ChaosRng;
-use super::{LEFTOVER_DEADLINE, ChaosPlan, ChaosReport, drain_workers};
+use super::{ChaosPlan, ChaosReport, LEFTOVER_DEADLINE, drain_workers};
 use crate::cluster::Cluster;
 use crate::leak_check::{self, directory_entries};
+use crate::live_counter::LiveCounter;
+use crate::program::RunningProgram;
 use crate::project::Project;
 use crate::results::Results;
-use crate::program::RunningProgram;
 use crate::search::{self, ExampleSearch};
-use crate::live_counter::LiveCounter;
 use crate::{audit, wait};
 
 /// Where the runs of the undisturbed search are, and of the other.
@@ -102,7 +102,11 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
     let coordinators = vec![coordinator.through_tcp_proxy(&cluster.server).started()];
     let began = Instant::now();
     let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
-    let mut report = ChaosReport { problems: killer.run_until_complete(), took: began.elapsed(), ..ChaosReport::default() };
+    let mut report = ChaosReport {
+        problems: killer.run_until_complete(),
+        took: began.elapsed(),
+        ..ChaosReport::default()
+    };
     (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
     let workers = killer.into_workers();
     if report.problems.is_empty() {
@@ -135,7 +139,8 @@ pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) 
     loop {
         let disturbed = began.elapsed() < plan.disturbed;
         let pause = random.between(plan.pause.0, plan.pause.1);
-        let patience = if disturbed { Duration::from_secs_f64(pause) } else { UNDISTURBED_DEADLINE };
+        let patience =
+            if disturbed { Duration::from_secs_f64(pause) } else { UNDISTURBED_DEADLINE };
         if wait::holds_within(patience, || run.has_ended()) || !disturbed {
             break;
         }
@@ -162,7 +167,8 @@ pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) 
 fn kill(mut run: RunningProgram, directory: &Path) -> usize {
     run.signal(Signal::STOP);
     let workers = directory_entries(&directory.join(".work/workers"));
-    let executing = workers.iter().map(|worker| directory_entries(&worker.join("scratch")).len()).sum();
+    let executing =
+        workers.iter().map(|worker| directory_entries(&worker.join("scratch")).len()).sum();
     run.signal(Signal::KILL);
     let _killed = run.wait(LEFTOVER_DEADLINE);
     executing

@@ -2,8 +2,8 @@
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 /// A redelivery of what runs elsewhere is forgotten: neither acknowledged nor kept.
 #[test]
@@ -42,7 +42,11 @@ fn claim_unanswered_is_decided_by_heartbeats() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::ServerDies]);
-    story.apply(&[ScheduleStep::ServerReturns(ServerLoss::default()), ScheduleStep::Hello(w), ScheduleStep::Pull(1 - w, 0)]);
+    story.apply(&[
+        ScheduleStep::ServerReturns(ServerLoss::default()),
+        ScheduleStep::Hello(w),
+        ScheduleStep::Pull(1 - w, 0),
+    ]);
     story.advance_seconds(200);
     assert_eq!(story.execution_count(0), 1);
     story.run_to_end();
@@ -53,8 +57,13 @@ fn claim_unanswered_is_decided_by_heartbeats() {
 fn claim_unanswered_is_decided_by_marker() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
-    story.apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false), ScheduleStep::Mark(w, 0)]);
-    story.apply(&[ScheduleStep::DestroyWorker(w), ScheduleStep::KillCoordinator(0, 0)]).advance_seconds(300);
+    story.apply(&[
+        ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::Mark(w, 0),
+    ]);
+    story
+        .apply(&[ScheduleStep::DestroyWorker(w), ScheduleStep::KillCoordinator(0, 0)])
+        .advance_seconds(300);
     assert_eq!(story.execution_count(0), 1);
     assert_eq!(story.run_to_end().settled_by(0), Some(1));
     assert_eq!(story.execution_count(0), 1);
@@ -65,7 +74,9 @@ fn claim_unanswered_is_decided_by_marker() {
 fn claim_unanswered_without_trace_runs() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
-    story.apply(&[ScheduleStep::DestroyWorker(w), ScheduleStep::KillCoordinator(0, 0)]).advance_seconds(300);
+    story
+        .apply(&[ScheduleStep::DestroyWorker(w), ScheduleStep::KillCoordinator(0, 0)])
+        .advance_seconds(300);
     assert_eq!(story.execution_count(0), 2);
     story.run_to_end();
 }
@@ -74,9 +85,17 @@ fn claim_unanswered_without_trace_runs() {
 #[test]
 fn worker_after_connect_claims_before_run() {
     let mut story = Scenario::running(1, &[1, 1]);
-    story.apply(&[ScheduleStep::ServerDies, ScheduleStep::KillWorker(0), ScheduleStep::KillWorker(1)]);
+    story.apply(&[
+        ScheduleStep::ServerDies,
+        ScheduleStep::KillWorker(0),
+        ScheduleStep::KillWorker(1),
+    ]);
     let lost = ServerLoss { acks: 1, ..ServerLoss::default() };
-    story.apply(&[ScheduleStep::ServerReturns(lost), ScheduleStep::StartWorker(0), ScheduleStep::StartWorker(1)]);
+    story.apply(&[
+        ScheduleStep::ServerReturns(lost),
+        ScheduleStep::StartWorker(0),
+        ScheduleStep::StartWorker(1),
+    ]);
     story.advance_seconds(100).run_to_end();
     assert_eq!(story.execution_count(0), 2);
 }
@@ -85,7 +104,12 @@ fn worker_after_connect_claims_before_run() {
 #[test]
 fn try_held_by_two_workers_runs_once() {
     let mut story = Scenario::new(1, &[1, 1]);
-    story.apply(&[ScheduleStep::Sync(0), ScheduleStep::Perform(0), ScheduleStep::Send(0), ScheduleStep::KillCoordinator(0, 0)]);
+    story.apply(&[
+        ScheduleStep::Sync(0),
+        ScheduleStep::Perform(0),
+        ScheduleStep::Send(0),
+        ScheduleStep::KillCoordinator(0, 0),
+    ]);
     for w in 0..2 {
         story.workers[w].suspicious_until = u64::MAX;
         story.apply(&[ScheduleStep::Pull(w, 0), ScheduleStep::Hello(w), ScheduleStep::ServerDies]);

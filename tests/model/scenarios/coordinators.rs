@@ -1,8 +1,8 @@
 //! The coordinator dies, and its host lives.
 
 use crate::names::{ExecutionEnding, item};
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 const ALL_BYTES: u16 = u16::MAX;
 
@@ -10,7 +10,11 @@ const ALL_BYTES: u16 = u16::MAX;
 #[test]
 fn offer_recorded_before_kill_is_published_on_resume() {
     let mut story = Scenario::new(1, &[1]);
-    story.apply(&[ScheduleStep::Sync(0), ScheduleStep::KillCoordinator(0, 0), ScheduleStep::StartCoordinator(0, 0)]);
+    story.apply(&[
+        ScheduleStep::Sync(0),
+        ScheduleStep::KillCoordinator(0, 0),
+        ScheduleStep::StartCoordinator(0, 0),
+    ]);
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
@@ -19,7 +23,10 @@ fn offer_recorded_before_kill_is_published_on_resume() {
 fn offer_not_durable_before_kill_is_made_again() {
     for share in [0, 1, ALL_BYTES / 2, ALL_BYTES] {
         let mut story = Scenario::new(2, &[1]);
-        story.apply(&[ScheduleStep::KillCoordinator(0, share), ScheduleStep::StartCoordinator(0, 0)]);
+        story.apply(&[
+            ScheduleStep::KillCoordinator(0, share),
+            ScheduleStep::StartCoordinator(0, 0),
+        ]);
         story.run_to_end();
         assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
     }
@@ -29,7 +36,12 @@ fn offer_not_durable_before_kill_is_made_again() {
 #[test]
 fn offer_published_without_ack_is_queued_once() {
     let mut story = Scenario::new(1, &[1]);
-    story.apply(&[ScheduleStep::StopWorker(0), ScheduleStep::Sync(0), ScheduleStep::Perform(0), ScheduleStep::Send(0)]);
+    story.apply(&[
+        ScheduleStep::StopWorker(0),
+        ScheduleStep::Sync(0),
+        ScheduleStep::Perform(0),
+        ScheduleStep::Send(0),
+    ]);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::StartCoordinator(0, 0)]);
     assert_eq!(story.advance_seconds(120).broker.list().len(), 1);
     assert_eq!(story.run_to_end().execution_count(0), 1);
@@ -135,7 +147,12 @@ fn retry_pending_at_kill_runs_once() {
 #[test]
 fn try_missing_in_journal_is_withdrawn() {
     let mut story = Scenario::new(1, &[1]);
-    story.apply(&[ScheduleStep::StopWorker(0), ScheduleStep::Sync(0), ScheduleStep::Perform(0), ScheduleStep::Send(0)]);
+    story.apply(&[
+        ScheduleStep::StopWorker(0),
+        ScheduleStep::Sync(0),
+        ScheduleStep::Perform(0),
+        ScheduleStep::Send(0),
+    ]);
     let try_id = rollout_protocol::id::TryId { epoch: 9, n: 1 };
     let offer = crate::names::offer(item(0), try_id, crate::names::spec(1), Default::default());
     story.broker.publish(offer);

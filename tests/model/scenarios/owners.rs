@@ -1,8 +1,8 @@
 //! More than one process thinks that it owns the run, or more than one copy of its journal.
 
 use crate::names::ExecutionEnding;
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 /// The host of the coordinator is gone; another one goes on with a copy of its directory.
 #[test]
@@ -62,7 +62,9 @@ fn owner_resumed_after_takeover_purges_nothing_needed() {
         ScheduleStep::Sync(0),
         ScheduleStep::StopCoordinator(0),
     ]);
-    story.advance_seconds(31).apply(&[ScheduleStep::StartCoordinator(1, 1), ScheduleStep::ContinueCoordinator(0)]);
+    story
+        .advance_seconds(31)
+        .apply(&[ScheduleStep::StartCoordinator(1, 1), ScheduleStep::ContinueCoordinator(0)]);
     story.apply_step(ScheduleStep::Purge(0));
     story.run_to_end();
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
@@ -73,7 +75,11 @@ fn owner_resumed_after_takeover_purges_nothing_needed() {
 fn lock_lost_by_server_is_written_again_by_owner() {
     let mut story = Scenario::running(1, &[1]);
     let all = crate::broker::ServerLoss { all: true, ..Default::default() };
-    story.apply(&[ScheduleStep::CopyDirectory, ScheduleStep::ServerDies, ScheduleStep::ServerReturns(all)]);
+    story.apply(&[
+        ScheduleStep::CopyDirectory,
+        ScheduleStep::ServerDies,
+        ScheduleStep::ServerReturns(all),
+    ]);
     assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)));
     story.advance_seconds(15);
     assert_eq!(story.broker.lock.as_ref().map(|(_, lock)| lock.owner), Some(1));

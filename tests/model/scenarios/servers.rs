@@ -2,8 +2,8 @@
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 const NO_LOSS: ServerLoss = ServerLoss { reports: 0, work: 0, acks: 0, all: false };
 const TOTAL_LOSS: ServerLoss = ServerLoss { all: true, ..NO_LOSS };
@@ -34,7 +34,9 @@ fn offer_restored_by_lost_ack_is_withdrawn_in_time() {
     let mut story = Scenario::running(2, &[2]);
     story.finish_first(0);
     story.apply(&[ScheduleStep::ServerDies, ScheduleStep::StopWorker(0)]);
-    story.apply(&[ScheduleStep::ServerReturns(ServerLoss { acks: 1, ..NO_LOSS })]).advance_seconds(10);
+    story
+        .apply(&[ScheduleStep::ServerReturns(ServerLoss { acks: 1, ..NO_LOSS })])
+        .advance_seconds(10);
     story.workers[0].connections = story.broker.connections;
     story.workers[0].suspicious_until = 0;
     story.apply(&[ScheduleStep::ContinueWorker(0)]).advance_seconds(10).run_to_end();
@@ -60,7 +62,10 @@ fn report_lost_by_server_is_found_in_store() {
 #[test]
 fn report_at_reused_sequence_is_read() {
     let mut story = Scenario::running(3, &[3]);
-    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, true), ScheduleStep::Pass(1_000)]);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, true),
+        ScheduleStep::Pass(1_000),
+    ]);
     story.apply(&[ScheduleStep::ServerDies]);
     story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]);
     story.apply(&[ScheduleStep::ServerReturns(ServerLoss { reports: 2, ..NO_LOSS })]);
@@ -122,7 +127,9 @@ fn ack_of_previous_incarnation_removes_nothing() {
 fn outage_of_20_minutes_repeats_nothing() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.apply(&[ScheduleStep::ServerDies]);
-    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]).advance_seconds(20 * 60);
+    story
+        .apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)])
+        .advance_seconds(20 * 60);
     story.apply(&[ScheduleStep::ServerReturns(NO_LOSS)]).advance_seconds(5);
     assert_eq!(story.judge.settled.len(), 1);
     story.run_to_end();
@@ -135,7 +142,9 @@ fn outage_of_an_hour_keeps_finished_results() {
     let mut story = Scenario::running(2, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
     story.apply(&[ScheduleStep::ServerDies]);
-    story.apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false)]).advance_seconds(3_600);
+    story
+        .apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false)])
+        .advance_seconds(3_600);
     story.apply(&[ScheduleStep::ServerReturns(NO_LOSS)]).run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 2]);
 }
@@ -144,8 +153,14 @@ fn outage_of_an_hour_keeps_finished_results() {
 #[test]
 fn resume_after_outage_waits_before_repeating() {
     let mut story = Scenario::running(2, &[1, 1]);
-    story.apply(&[ScheduleStep::ServerDies, ScheduleStep::KillCoordinator(0, 0)]).advance_seconds(100);
-    story.apply(&[ScheduleStep::CutOff(0), ScheduleStep::ServerReturns(NO_LOSS), ScheduleStep::StartCoordinator(0, 0)]);
+    story
+        .apply(&[ScheduleStep::ServerDies, ScheduleStep::KillCoordinator(0, 0)])
+        .advance_seconds(100);
+    story.apply(&[
+        ScheduleStep::CutOff(0),
+        ScheduleStep::ServerReturns(NO_LOSS),
+        ScheduleStep::StartCoordinator(0, 0),
+    ]);
     story.advance_seconds(20);
     story.apply(&[ScheduleStep::Connect(0)]).advance_seconds(200).run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);

@@ -3,8 +3,8 @@
 use rollout_protocol::record::ItemOutcome;
 
 use crate::names::ExecutionEnding;
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 /// Stopped and gone on with.
 #[test]
@@ -58,7 +58,10 @@ fn cancel_of_unoffered_item_settles_as_cancelled() {
     story.apply(&[ScheduleStep::KillCoordinator(0, 0)]);
     story.setup.items = 2;
     story.specs.push(1);
-    story.apply(&[ScheduleStep::StartCoordinator(0, 0), ScheduleStep::Cancel(0, 1)]).advance_seconds(60).run_to_end();
+    story
+        .apply(&[ScheduleStep::StartCoordinator(0, 0), ScheduleStep::Cancel(0, 1)])
+        .advance_seconds(60)
+        .run_to_end();
     assert_eq!((story.execution_count(1), story.outcome(1)), (0, Some(ItemOutcome::Cancelled)));
 }
 
@@ -68,7 +71,10 @@ fn cancel_acknowledged_before_kill_survives() {
     let mut story = Scenario::running(1, &[1]);
     story.apply(&[ScheduleStep::Cancel(0, 0), ScheduleStep::Sync(0)]);
     while story.apply_step(ScheduleStep::Perform(0)) {}
-    story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]);
+    story.apply(&[
+        ScheduleStep::KillCoordinator(0, 0),
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+    ]);
     story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).run_to_end();
     assert_eq!(story.outcome(0), Some(ItemOutcome::Cancelled));
 }

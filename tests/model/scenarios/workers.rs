@@ -4,8 +4,8 @@ use rollout_protocol::error::ErrorCode;
 use rollout_protocol::record::ItemOutcome;
 
 use crate::names::{ExecutionEnding, item};
-use crate::step::ScheduleStep;
 use crate::scenario::Scenario;
+use crate::step::ScheduleStep;
 
 /// Dies with a delivery that it had not begun.
 #[test]
@@ -82,7 +82,10 @@ fn execution_offline_and_not_repeated_counts() {
 #[test]
 fn spool_entry_of_dead_process_is_reported() {
     let mut story = Scenario::running(1, &[1]);
-    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false), ScheduleStep::KillWorker(0)]);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::KillWorker(0),
+    ]);
     story.apply(&[ScheduleStep::StartWorker(0)]).advance_seconds(1);
     assert_eq!(story.settled_by(0), Some(1));
     assert_eq!(story.run_to_end().execution_count(0), 1);
@@ -92,7 +95,11 @@ fn spool_entry_of_dead_process_is_reported() {
 #[test]
 fn marker_stored_before_kill_is_reported_on_restart() {
     let mut story = Scenario::running(1, &[1]);
-    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false), ScheduleStep::Mark(0, 0), ScheduleStep::KillWorker(0)]);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::Mark(0, 0),
+        ScheduleStep::KillWorker(0),
+    ]);
     story.apply(&[ScheduleStep::StartWorker(0)]).advance_seconds(1);
     assert_eq!(story.settled_by(0), Some(1));
     assert_eq!(story.run_to_end().execution_count(0), 1);

@@ -55,7 +55,11 @@ pub struct NoSolution {
 ///
 /// # Errors
 /// [`NoSolution`].
-pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<AgentPlan, NoSolution> {
+pub fn plan(
+    agent: &AgentSpec,
+    format: TaskFormat,
+    step: &StepSpec,
+) -> Result<AgentPlan, NoSolution> {
     let mut plan = AgentPlan::default();
     match &agent.kind {
         AgentKind::Nop => {}

@@ -68,7 +68,11 @@ impl DirectoryWriter {
     }
 
     /// Makes an empty file, replacing an earlier one.
-    pub(super) fn file(&mut self, path: &ArchivePath, executable: bool) -> Result<File, DirectoryWriteError> {
+    pub(super) fn file(
+        &mut self,
+        path: &ArchivePath,
+        executable: bool,
+    ) -> Result<File, DirectoryWriteError> {
         let (parent, name) = path.split_last();
         let parent = self.enter(parent)?;
         let name = OsStr::from_bytes(name);
@@ -85,7 +89,11 @@ impl DirectoryWriter {
     }
 
     /// Makes a symbolic link, replacing an earlier file.
-    pub(super) fn symlink(&mut self, path: &ArchivePath, target: &[u8]) -> Result<(), DirectoryWriteError> {
+    pub(super) fn symlink(
+        &mut self,
+        path: &ArchivePath,
+        target: &[u8],
+    ) -> Result<(), DirectoryWriteError> {
         let (parent, name) = path.split_last();
         let parent = self.enter(parent)?;
         let (name, target) = (OsStr::from_bytes(name), OsStr::from_bytes(target));

@@ -84,8 +84,14 @@ mod tests {
             let patterns = ExcludePatterns::new([pattern]);
             assert_eq!(patterns.matches(path.as_bytes()), excluded, "{pattern} {path}");
         }
-        assert!(ExcludePatterns::new(["a?\\?"]).matches(b"ab?") && !ExcludePatterns::default().matches(b"x"));
+        assert!(
+            ExcludePatterns::new(["a?\\?"]).matches(b"ab?")
+                && !ExcludePatterns::default().matches(b"x")
+        );
         assert!(ExcludePatterns::new(["?".repeat(400_000).as_str(), "a"]).matches(b"a"));
-        assert!(ExcludePatterns::new(["a??"]).matches(b"ab\xff") && ExcludePatterns::new(["a*"]).matches(b"a\xff"));
+        assert!(
+            ExcludePatterns::new(["a??"]).matches(b"ab\xff")
+                && ExcludePatterns::new(["a*"]).matches(b"a\xff")
+        );
     }
 }

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use tokio::io::AsyncRead;
 
+use super::directory_writer::{DirectoryWriteError, DirectoryWriter};
 use super::path::{ArchivePath, link_stays_inside};
 use super::read::MemberReader;
-use super::directory_writer::{DirectoryWriteError, DirectoryWriter};
-use super::{ArchiveError, ArchiveTruncation, MemberKind, ArchiveLimits, ArchiveMember, ArchiveReport, blocking_reader};
+use super::{
+    ArchiveError, ArchiveLimits, ArchiveMember, ArchiveReport, ArchiveTruncation, MemberKind,
+    blocking_reader,
+};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -19,7 +22,11 @@ const BUFFER_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// When the local disk fails. A bad archive is no error: see [`ArchiveReport`].
-pub async fn extract<S>(source: S, into: &Path, limits: ArchiveLimits) -> Result<ArchiveReport, ArchiveError>
+pub async fn extract<S>(
+    source: S,
+    into: &Path,
+    limits: ArchiveLimits,
+) -> Result<ArchiveReport, ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
@@ -76,7 +83,11 @@ where
 ///
 /// # Errors
 /// When the local disk fails, and when the archive is not one of ours, whole and within `limits`.
-pub async fn extract_trusted<S>(source: S, into: &Path, limits: ArchiveLimits) -> Result<(), ArchiveError>
+pub async fn extract_trusted<S>(
+    source: S,
+    into: &Path,
+    limits: ArchiveLimits,
+) -> Result<(), ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
@@ -109,7 +120,8 @@ struct ExtractTarget {
 
 impl ExtractTarget {
     fn open(into: PathBuf, faithful: bool) -> Result<Self, ArchiveError> {
-        let tree = DirectoryWriter::open(&into).map_err(|error| ArchiveError::io("opening", &into, error))?;
+        let tree = DirectoryWriter::open(&into)
+            .map_err(|error| ArchiveError::io("opening", &into, error))?;
         Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES], faithful, left_out: Vec::new() })
     }
 

@@ -10,6 +10,7 @@
 //! * [`list`]: what an archive holds.
 
 mod blocking_reader;
+mod directory_writer;
 mod exclude;
 mod extract;
 mod join;
@@ -19,7 +20,6 @@ mod pax;
 mod read;
 mod sanitize;
 mod single;
-mod directory_writer;
 mod write;
 
 #[cfg(test)]
@@ -35,7 +35,7 @@ pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
 pub use self::pack::{FilterDecision, pack};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
-pub use self::read::{MemberKind, ArchiveMember, list};
+pub use self::read::{ArchiveMember, MemberKind, list};
 pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
 pub use self::single::first_file;
 

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::write::ArchiveWriter;
-use super::{ArchiveError, ArchiveTruncation, ArchiveLimits, PackedArchive};
+use super::{ArchiveError, ArchiveLimits, ArchiveTruncation, PackedArchive};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -126,7 +126,12 @@ impl PackWalk<'_> {
         }
     }
 
-    fn add(&mut self, path: ArchivePath, what: PackEntryKind, bytes: u64) -> Result<(), ArchiveError> {
+    fn add(
+        &mut self,
+        path: ArchivePath,
+        what: PackEntryKind,
+        bytes: u64,
+    ) -> Result<(), ArchiveError> {
         self.found.push(PackEntry { path, what });
         self.bytes = self.bytes.saturating_add(bytes);
         let cut = if self.found.len() as u64 > self.limits.entries {
@@ -145,7 +150,9 @@ fn clean(name: &[u8]) -> Result<ArchivePath, ArchiveError> {
         Ok(Some(path)) => return Ok(path),
         Err(InvalidArchivePath::Deep) => "it is too deep",
         Err(InvalidArchivePath::Long) => "its path is too long",
-        Ok(None) | Err(InvalidArchivePath::Nul | InvalidArchivePath::Parent) => "it has no usable name",
+        Ok(None) | Err(InvalidArchivePath::Nul | InvalidArchivePath::Parent) => {
+            "it has no usable name"
+        }
     };
     Err(not_packable(name, reason))
 }

@@ -137,7 +137,10 @@ mod tests {
         assert_eq!(clean("a\0b"), Err(InvalidArchivePath::Nul));
         assert_eq!(clean(&"a".repeat(256)), Err(InvalidArchivePath::Long));
         assert_eq!(clean(&"a/".repeat(limits::ARCHIVE_DEPTH + 1)), Err(InvalidArchivePath::Deep));
-        assert_eq!(clean(&format!("{}/", "a".repeat(250)).repeat(5)), Err(InvalidArchivePath::Long));
+        assert_eq!(
+            clean(&format!("{}/", "a".repeat(250)).repeat(5)),
+            Err(InvalidArchivePath::Long)
+        );
     }
 
     #[test]

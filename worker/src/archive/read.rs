@@ -8,7 +8,7 @@ use tokio::io::AsyncRead;
 
 use super::path::{ArchivePath, InvalidArchivePath};
 use super::pax::PaxHeader;
-use super::{ArchiveTruncation, ArchiveLimits, blocking_reader};
+use super::{ArchiveLimits, ArchiveTruncation, blocking_reader};
 use crate::store::StoreError;
 
 /// Everything in an archive comes in blocks of this size.
@@ -53,7 +53,10 @@ pub enum MemberKind {
 ///
 /// # Errors
 /// [`ArchiveTruncation`] when the archive cannot be read to its end within `limits`.
-pub async fn list<S>(source: S, limits: ArchiveLimits) -> Result<Vec<ArchiveMember>, ArchiveTruncation>
+pub async fn list<S>(
+    source: S,
+    limits: ArchiveLimits,
+) -> Result<Vec<ArchiveMember>, ArchiveTruncation>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
@@ -130,7 +133,11 @@ impl<R: Read> MemberReader<R> {
         self.refused.as_ref()
     }
 
-    fn member(&mut self, header: &Header, extensions: MemberExtensions) -> Result<ArchiveMember, ArchiveTruncation> {
+    fn member(
+        &mut self,
+        header: &Header,
+        extensions: MemberExtensions,
+    ) -> Result<ArchiveMember, ArchiveTruncation> {
         self.entries += 1;
         if self.entries > self.limits.entries {
             return Err(ArchiveTruncation::Entries(self.limits.entries));
@@ -162,7 +169,11 @@ impl<R: Read> MemberReader<R> {
     }
 
     /// Reads an extension header's content; whether it was one.
-    fn extension(&mut self, header: &Header, found: &mut MemberExtensions) -> Result<bool, ArchiveTruncation> {
+    fn extension(
+        &mut self,
+        header: &Header,
+        found: &mut MemberExtensions,
+    ) -> Result<bool, ArchiveTruncation> {
         let kind = header.entry_type();
         let known = kind.is_gnu_longname()
             || kind.is_gnu_longlink()
@@ -171,7 +182,9 @@ impl<R: Read> MemberReader<R> {
         if !known {
             return Ok(false);
         }
-        let size = header.entry_size().map_err(|_| ArchiveTruncation::Malformed("the size of an extension"))?;
+        let size = header
+            .entry_size()
+            .map_err(|_| ArchiveTruncation::Malformed("the size of an extension"))?;
         if size > EXTENSION_BYTES {
             return Err(ArchiveTruncation::Malformed("an extension that is too large"));
         }
@@ -183,7 +196,8 @@ impl<R: Read> MemberReader<R> {
             EntryType::GNULongName => found.name.replace(until_nul(content)).is_some(),
             EntryType::GNULongLink => found.link.replace(until_nul(content)).is_some(),
             EntryType::XHeader => {
-                let pax = PaxHeader::parse(&content).ok_or(ArchiveTruncation::Malformed("a pax record"))?;
+                let pax = PaxHeader::parse(&content)
+                    .ok_or(ArchiveTruncation::Malformed("a pax record"))?;
                 found.pax.replace(pax).is_some()
             }
             // What a global header says, nothing here depends on.

@@ -10,8 +10,11 @@ use tokio::io::AsyncRead;
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::read::MemberReader;
 use super::write::ArchiveWriter;
-use super::{ArchiveError, ArchiveTruncation, ExcludePatterns, MemberKind, ArchiveLimits, ArchiveMember, PackedArchive, ArchiveReport, blocking_reader};
-use crate::secrets::{Redactor, RedactionStyle};
+use super::{
+    ArchiveError, ArchiveLimits, ArchiveMember, ArchiveReport, ArchiveTruncation, ExcludePatterns,
+    MemberKind, PackedArchive, blocking_reader,
+};
+use crate::secrets::{RedactionStyle, Redactor};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -134,12 +137,17 @@ impl Sanitizer {
     }
 
     /// Where a member belongs in the clean archive; `None` for what the archive itself stands for.
-    fn clean_path(&self, member: &ArchiveMember) -> Result<Option<ArchivePath>, InvalidArchivePath> {
+    fn clean_path(
+        &self,
+        member: &ArchiveMember,
+    ) -> Result<Option<ArchivePath>, InvalidArchivePath> {
         let Some(path) = member.path.clone()? else { return Ok(None) };
         Ok(match (self.options.root, path.without_first()) {
             (RootHandling::Kept, _) => Some(path),
             (_, Some(below)) => Some(below),
-            (RootHandling::DroppedOfDirectory, None) if member.kind == MemberKind::File => Some(path),
+            (RootHandling::DroppedOfDirectory, None) if member.kind == MemberKind::File => {
+                Some(path)
+            }
             (_, None) => None,
         })
     }
@@ -175,7 +183,12 @@ impl Sanitizer {
         }
     }
 
-    fn copy_member(&mut self, path: &ArchivePath, member: &ArchiveMember, members: &mut MemberReader<impl Read>) {
+    fn copy_member(
+        &mut self,
+        path: &ArchivePath,
+        member: &ArchiveMember,
+        members: &mut MemberReader<impl Read>,
+    ) {
         let wanted = self.requested_capture(path);
         let masked = self.masked(path.as_bytes());
         match &member.kind {
@@ -184,7 +197,9 @@ impl Sanitizer {
                 self.report.directories += 1;
                 self.write(|writer| writer.directory(&masked));
             }
-            MemberKind::Symlink(target) if self.options.faithful && link_stays_inside(path, target) => {
+            MemberKind::Symlink(target)
+                if self.options.faithful && link_stays_inside(path, target) =>
+            {
                 let target = self.masked(target);
                 self.write(|writer| writer.symlink(&masked, &target));
             }
@@ -201,7 +216,8 @@ impl Sanitizer {
 
     /// A name without secrets: as long as before, so within every bound.
     fn masked(&self, name: &[u8]) -> Vec<u8> {
-        let (mut masking, mut masked) = (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
+        let (mut masking, mut masked) =
+            (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
         masking.push(name, &mut masked);
         masking.finish(&mut masked);
         masked
@@ -220,7 +236,8 @@ impl Sanitizer {
         let mut kept = wanted.filter(|(_, most)| size <= *most).map(|_| Vec::new());
         let mut left = size;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut masking, mut masked) = (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
+        let (mut masking, mut masked) =
+            (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
         while left > 0 {
             match members.read(&mut buffer) {
                 Ok(read) => {

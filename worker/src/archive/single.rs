@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::io::AsyncRead;
 
 use super::read::MemberReader;
-use super::{CapturedFile, ArchiveTruncation, MemberKind, ArchiveLimits, blocking_reader};
+use super::{ArchiveLimits, ArchiveTruncation, CapturedFile, MemberKind, blocking_reader};
 
 /// Reads the first member of a hostile archive, which has to be a regular file of at most
 /// `max_bytes`. Nothing is written, and nothing after it is read.

@@ -166,7 +166,8 @@ mod tests {
     #[tokio::test]
     async fn disk_with_room_is_neither_full_nor_low() {
         let dir = tempfile::tempdir().expect("a directory");
-        let paths = [(dir.path().to_owned(), DiskUse::Work), ("/nowhere/at/all".into(), DiskUse::Work)];
+        let paths =
+            [(dir.path().to_owned(), DiskUse::Work), ("/nowhere/at/all".into(), DiskUse::Work)];
         let watch = DiskWatch::new(paths, []);
         let began = Instant::now();
         assert_eq!(watch.full_since(began).await, None);

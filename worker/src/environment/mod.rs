@@ -35,7 +35,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
-use rollout_protocol::record::{ImageBuild, EnforcedLimits};
+use rollout_protocol::record::{EnforcedLimits, ImageBuild};
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
@@ -160,7 +160,11 @@ pub trait Environment: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`Failure`] when the command could not be started or its end is not known.
-    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure>;
+    async fn exec(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure>;
 
     /// Ends every process that a command started, `setsid` and double forks included, and verifies
     /// that they are gone; the environment itself (its init and keep-alive) stays usable.
@@ -498,7 +502,10 @@ impl Failure {
 
     /// Adds the cause.
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -8,7 +8,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::{
-    ByteStream, ExecCommand, CreateRequest, DeadOwners, Environment, CommandExit, Failure, Image,
+    ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand, Failure, Image,
     ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 

@@ -78,7 +78,9 @@ async fn run_attempt<R: WorkRecipe>(
             OutageResult::None => {}
             OutageResult::Over => return None,
             // An engine that is away has nothing to collect from.
-            OutageResult::Stopped => ended = if park.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained },
+            OutageResult::Stopped => {
+                ended = if park.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained }
+            }
         }
     }
     if ended != AttemptEnd::Killed && run.attempt().environment.running().is_some() {
@@ -156,7 +158,9 @@ enum OutageResult {
 async fn wait_out_outage<R: WorkRecipe>(run: &mut R, park: &mut Parking<'_>) -> OutageResult {
     let Some(error) = run.attempt().first.clone() else { return OutageResult::None };
     let had_environment = run.had_environment();
-    let Some(on) = park.unavailable_service(&error, had_environment).await else { return OutageResult::None };
+    let Some(on) = park.unavailable_service(&error, had_environment).await else {
+        return OutageResult::None;
+    };
     let has_environment = !run.attempt().environment.is_empty();
     match park.wait(on, has_environment).await {
         WaitOutcome::Back => {
@@ -202,7 +206,8 @@ async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking
     if !run.attempt().environment.is_empty() || run.second_environment().is_some() {
         run.attempt().enter(Phase::Teardown);
         let keep = !stopped && run.keeps_environments();
-        let mut removed = vec![tear_down_environment(&mut run.attempt().environment, keep, park).await];
+        let mut removed =
+            vec![tear_down_environment(&mut run.attempt().environment, keep, park).await];
         if let Some(second) = run.second_environment() {
             removed.push(tear_down_environment(second, keep, park).await);
         }
@@ -215,7 +220,11 @@ async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking
 }
 
 /// Keeps or removes one environment, once more after an outage of its engine.
-async fn tear_down_environment(environment: &mut ManagedEnvironment, keep: bool, park: &mut Parking<'_>) -> RemovalOutcome {
+async fn tear_down_environment(
+    environment: &mut ManagedEnvironment,
+    keep: bool,
+    park: &mut Parking<'_>,
+) -> RemovalOutcome {
     park.wait_for_engine().await;
     let removed = environment.tear_down(keep).await;
     if removed.failure.is_none() || !park.was_engine_down().await {

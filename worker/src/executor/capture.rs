@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 use rollout_protocol::limits;
 
 use crate::environment::{OutputSink, OutputStream};
-use crate::secrets::{RedactingStream, Redactor, RedactionStyle};
+use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
 
 /// Longest piece of standard error that stands in an error's message.
 const STDERR_SUMMARY_BYTES: usize = 400;
@@ -56,7 +56,8 @@ impl Capture {
     /// # Errors
     /// The first error of the local disk.
     pub fn finish(&self) -> io::Result<[CapturedStream; 2]> {
-        let [stdout, stderr] = [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
+        let [stdout, stderr] =
+            [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
         Ok([stdout?, stderr?])
     }
 
@@ -155,7 +156,9 @@ impl StreamCapture {
                 Some(number) => io::Error::from_raw_os_error(number),
                 None => io::Error::new(error.kind(), error.to_string()),
             }),
-            None => Ok(CapturedStream { file: self.path.clone(), total_bytes: self.total, truncated }),
+            None => {
+                Ok(CapturedStream { file: self.path.clone(), total_bytes: self.total, truncated })
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use super::context::{COPY_LIMIT, with_timeout};
-use crate::archive::{self, ArchivePath, CapturedFile, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
+use crate::archive::{
+    self, ArchiveLimits, ArchivePath, CapturedFile, ExcludePatterns, RootHandling, SanitizeOptions,
+};
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::errors::SetupError;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
-use crate::environment::{Failure, FailureKind, EnvironmentLabels, Provider};
+use crate::environment::{EnvironmentLabels, Failure, FailureKind, Provider};
 use crate::secrets::TrialVariables;
 
 /// Longest that placing files into an environment or reading its files may take. A file takes a

@@ -36,7 +36,9 @@ pub async fn read_reported(environment: &dyn Environment) -> Result<Option<f64>,
         match archive::first_file(stream, MAX_COST_BYTES).await {
             CapturedFile::Found(bytes) => parse_cost(&bytes).map(Some),
             CapturedFile::Missing => Ok(None),
-            CapturedFile::NotRegular | CapturedFile::HardLink => Err("it is no regular file".to_owned()),
+            CapturedFile::NotRegular | CapturedFile::HardLink => {
+                Err("it is no regular file".to_owned())
+            }
             CapturedFile::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
             CapturedFile::Unknown => Err("it could not be read".to_owned()),
         }

@@ -17,7 +17,7 @@ use super::context::with_timeout;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
-use crate::supervise::{self, TaskPanic, Task};
+use crate::supervise::{self, Task, TaskPanic};
 
 /// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
 /// and a minute when sixty start at once.

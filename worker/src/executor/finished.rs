@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::capture::CapturedStream;
 use super::collect::CleanArchive;
-use crate::store::{BlobStore, BlobContent, StoreError};
+use crate::store::{BlobContent, BlobStore, StoreError};
 
 /// An execution that is over and has a record. Its environment is gone.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,7 +160,10 @@ impl RecordFile {
     }
 
     /// An archive.
-    pub(crate) fn archive(archive: CleanArchive, role: impl FnOnce(ArchiveCounts) -> FileRole) -> Self {
+    pub(crate) fn archive(
+        archive: CleanArchive,
+        role: impl FnOnce(ArchiveCounts) -> FileRole,
+    ) -> Self {
         let CleanArchive { file, entries, skipped, truncated } = archive;
         let role = role(ArchiveCounts { entries, skipped, truncated });
         Self { file, media_type: MediaType::Tar, role }
@@ -203,8 +206,12 @@ impl RecordWithFiles for EvalRecord {
                 self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
             FileRole::Logs(counts) => self.logs = Some(counts.into_logs_record(blob)),
-            FileRole::SweepLogs(counts) => self.sweep_logs = Some(Box::new(counts.into_logs_record(blob))),
-            FileRole::SweepOutput(counts) => self.sweep_output = Some(counts.into_logs_record(blob)),
+            FileRole::SweepLogs(counts) => {
+                self.sweep_logs = Some(Box::new(counts.into_logs_record(blob)))
+            }
+            FileRole::SweepOutput(counts) => {
+                self.sweep_output = Some(counts.into_logs_record(blob))
+            }
             FileRole::Results => self.results = Some(blob),
             FileRole::Candidate { commit, parent } => {
                 self.candidate = Some(CommitBundle { commit, parent: Some(parent), blob });

@@ -12,7 +12,7 @@ use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
 use crate::dependency;
 use crate::environment::{
-    Failure, FailureKind, Image, ImageRequest, ImageSource, EnvironmentLabels, Provider, descriptor,
+    EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider, descriptor,
 };
 
 /// How much later than the provider we give up on an image: it knows more about what went wrong.

@@ -88,7 +88,10 @@ impl<'a> Parking<'a> {
         error: &TrialError,
         had_environment: bool,
     ) -> Option<Kind> {
-        if self.ctx.max_park.is_zero() || self.lost >= MAX_LOST_ENVIRONMENTS || !may_be_outage(error) {
+        if self.ctx.max_park.is_zero()
+            || self.lost >= MAX_LOST_ENVIRONMENTS
+            || !may_be_outage(error)
+        {
             return None;
         }
         let kind = if error.code == ErrorCode::STORE_FAILED {

@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::capture::Capture;
-use super::context::{ExecutionContext, PhaseSink, ExecutionServices};
+use super::context::{ExecutionContext, ExecutionServices, PhaseSink};
 use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::errors;
 use super::finished::Finished;
-use super::full_disk::{FullDisk, DiskFullEvidence, is_conclusive};
+use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
 use super::timing::Timing;
 use crate::environment::Environment;
 use crate::secrets::Redactor;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::capture::{Capture, stderr_summary};
 use super::errors::ScriptError;
 use crate::dependency;
-use crate::environment::{ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink};
+use crate::environment::{CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink};
 
 /// Longest wait for the end of all processes: a sweep of a thousand takes one second, a restart of
 /// the environment a few more.
@@ -107,7 +107,9 @@ pub async fn run_command(
         Some(Ok(exit)) if exit.code == 0 || normal == NormalExit::AnyCode => {
             ScriptRun { end: ScriptEnd::Exited(exit), left: None }
         }
-        Some(Ok(exit)) => ScriptRun { end: ScriptEnd::Exited(exit), left: kill_processes(environment).await },
+        Some(Ok(exit)) => {
+            ScriptRun { end: ScriptEnd::Exited(exit), left: kill_processes(environment).await }
+        }
         Some(Err(failure)) => {
             let left = match failure.kind {
                 FailureKind::Gone => None,

@@ -30,9 +30,13 @@ pub(crate) struct TeardownOutcome {
 /// Keeps or removes an environment. What cannot be kept is removed.
 pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> TeardownOutcome {
     if !keep {
-        return TeardownOutcome { preserved: None, failure: destroy_with_retries(environment).await.err() };
+        return TeardownOutcome {
+            preserved: None,
+            failure: destroy_with_retries(environment).await.err(),
+        };
     }
-    let stopping = catch_panic(with_timeout(STOP_LIMIT, "stopping the environment", environment.stop()));
+    let stopping =
+        catch_panic(with_timeout(STOP_LIMIT, "stopping the environment", environment.stop()));
     let mut failure = stopping.await.err();
     let preserving = with_timeout(STOP_LIMIT, "preserving the environment", environment.preserve());
     match catch_panic(preserving).await {
@@ -46,7 +50,8 @@ pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> Teard
 async fn destroy_with_retries(environment: &dyn Environment) -> Result<(), Failure> {
     let mut waits = RETRY_PAUSES.iter();
     loop {
-        let removing = with_timeout(DESTROY_LIMIT, "removing the environment", environment.destroy());
+        let removing =
+            with_timeout(DESTROY_LIMIT, "removing the environment", environment.destroy());
         let Err(failure) = catch_panic(removing).await else { return Ok(()) };
         let hopeless = matches!(
             failure.kind,

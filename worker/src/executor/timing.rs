@@ -110,8 +110,9 @@ impl Timing {
     pub(crate) fn finish(&mut self) -> (Durations, Timestamps) {
         let now = ClockReading::now();
         self.leave_at(now);
-        let duration =
-            |index: usize| self.phases[index].as_ref().map(|span| span.duration(&now).as_secs_f64());
+        let duration = |index: usize| {
+            self.phases[index].as_ref().map(|span| span.duration(&now).as_secs_f64())
+        };
         let started = |index: usize| self.phases[index].as_ref().map(|span| span.first.at);
         let ended =
             |index: usize| self.phases[index].as_ref().and_then(|span| Some(span.ended?.at));

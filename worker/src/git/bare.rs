@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::eval::CommitBundle;
 
-use super::{GitCall, Git, GitError, bundle, is_commit};
+use super::{Git, GitCall, GitError, bundle, is_commit};
 
 /// What every path of our repositories is, whatever the repository itself says: bytes. Nothing is
 /// converted, and no filter applies, on the way out or in.

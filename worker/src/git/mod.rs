@@ -16,9 +16,9 @@
 
 mod bare;
 pub mod bundle;
+mod git_config;
 pub mod names;
 mod orphans;
-mod git_config;
 mod run;
 
 #[cfg(any(test, feature = "testing"))]
@@ -36,7 +36,7 @@ use crate::shortage::Shortage;
 
 pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::orphans::end_orphans;
-pub use self::run::{GitCall, Git};
+pub use self::run::{Git, GitCall};
 
 /// Why git did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -91,7 +91,11 @@ impl Git {
             work_tree: None,
             index: None,
             variables: Vec::new(),
-            limit: if self.place.has_own_process_group() { CALL_TIMEOUT } else { REMOTE_CALL_TIMEOUT },
+            limit: if self.place.has_own_process_group() {
+                CALL_TIMEOUT
+            } else {
+                REMOTE_CALL_TIMEOUT
+            },
             max_bytes: OUTPUT_BYTES,
         }
     }
@@ -212,9 +216,11 @@ impl GitCall<'_> {
         let status = wait(&mut child, &mut group).await.map_err(GitError::Absent)?;
         match status.success() {
             true => Ok(copied),
-            false => {
-                Err(GitError::Failed { said: stderr_message(&said, status), code: status.code(), what })
-            }
+            false => Err(GitError::Failed {
+                said: stderr_message(&said, status),
+                code: status.code(),
+                what,
+            }),
         }
     }
 

@@ -14,7 +14,9 @@ async fn grafted(user: &UserRepository, commit: &str, dir: &std::path::Path) -> 
     let git = Git::user_repository(user.path());
     bundle::write(&git, commit, None, &file, 1 << 30).await.expect("written");
     let root = commit_bundle(commit, None);
-    BareRepository::create(&dir.join("bare"), &root, &file, "refs/commits/root").await.expect("created")
+    BareRepository::create(&dir.join("bare"), &root, &file, "refs/commits/root")
+        .await
+        .expect("created")
 }
 
 #[tokio::test]
@@ -60,7 +62,8 @@ async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its
     let fourth = user.commit("fourth");
     let file = dir.path().join("fourth");
     bundle::write(&users, &fourth, Some(&third), &file, 1 << 20).await.expect("thin");
-    let error = bundle::read(&bare, &file, &commit_bundle(&fourth, Some(&third)), "refs/x", true).await;
+    let error =
+        bundle::read(&bare, &file, &commit_bundle(&fourth, Some(&third)), "refs/x", true).await;
     assert!(matches!(error, Err(GitError::Failed { .. })), "{error:?}");
     assert_eq!(bare.reference("refs/x").await.expect("asked"), None);
 }

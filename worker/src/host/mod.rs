@@ -63,7 +63,8 @@ impl DeadOwners for HostOwners {
             let known = !me.boot_id.is_empty() && !owner.boot_id.is_empty();
             // Without the machine's identity it may live on another host of the same name.
             return known
-                && (process::identifies_machine(&me.host) || worker_dir::is_abandoned(&owner.lock));
+                && (process::identifies_machine(&me.host)
+                    || worker_dir::is_abandoned(&owner.lock));
         }
         let same_pids = me.pid_namespace != 0 && owner.pid_namespace == me.pid_namespace;
         (same_pids && process::is_gone(owner.pid, owner.start_ticks))

@@ -67,7 +67,9 @@ pub(super) fn is_gone(pid: u32, started: u64) -> bool {
         return true;
     }
     let number = pid.as_raw_nonzero().get().unsigned_abs();
-    started != 0 && proc_matches_own_namespace() && start_ticks(number).is_some_and(|found| found != started)
+    started != 0
+        && proc_matches_own_namespace()
+        && start_ticks(number).is_some_and(|found| found != started)
 }
 
 /// Whether `/proc` numbers processes like our own PID namespace: a container may show its host's.

@@ -232,7 +232,8 @@ fn remove(path: &Path) -> Result<(), WorkerDirError> {
             continue;
         }
         let path = entry.path();
-        fs_remove::remove_blocking(&path).map_err(WorkerDirError::with_context("removing", &path))?;
+        fs_remove::remove_blocking(&path)
+            .map_err(WorkerDirError::with_context("removing", &path))?;
     }
     fs::remove_file(path.join(LOCK)).map_err(failed())?;
     fs::remove_dir(path).map_err(failed())

@@ -17,15 +17,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{
-    Delivery, PreviousPools, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken,
+    Delivery, FreeCapacity, MessageToken, OfferOutcome, PreviousPools, PublishError, QueuedOffer,
 };
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -75,7 +75,10 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`] when nothing is known of any of them; saying them again is harmless.
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError>;
+    async fn report(
+        &self,
+        reports: Vec<Report>,
+    ) -> Result<Vec<Result<(), PublishError>>, QueueError>;
 
     /// Says what this worker is and runs.
     ///
@@ -106,7 +109,10 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`] when nothing is known of any of them; offering them again is harmless.
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError>;
+    async fn offer(
+        &self,
+        offers: &[Offer],
+    ) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError>;
 
     /// Deletes offers, delivered or not. Never proves that a try did not run.
     ///

@@ -15,7 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-pub use self::redactor::{RedactingStream, Redactor, RedactionStyle};
+pub use self::redactor::{RedactingStream, RedactionStyle, Redactor};
 
 /// Variables that trials may refer to, with their values. Shows only names.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use data_encoding::{BASE64, BASE64URL, HEXLOWER};
 use proptest::prelude::*;
 use rollout_protocol::template::Template;
 
-use super::{RedactingStream, Redactor, RedactionStyle, TrialVariables, encodings};
+use super::{RedactingStream, RedactionStyle, Redactor, TrialVariables, encodings};
 
 const SECRET: &str = "s3cr3t+/\"key\" ü";
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::limits;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
 use tokio::sync::OwnedSemaphorePermit;
@@ -39,7 +39,11 @@ enum ClaimPermit {
 }
 
 /// Claims a suspicious delivery and does what the answer says.
-pub(super) async fn resolve_claim(shared: Arc<WorkerShared>, execution: Arc<Execution>, seat: SlotPermit) {
+pub(super) async fn resolve_claim(
+    shared: Arc<WorkerShared>,
+    execution: Arc<Execution>,
+    seat: SlotPermit,
+) {
     let mut place = ClaimPermit::Seat(seat);
     let decision = tokio::select! {
         decision = decide_claim(&shared, &execution, &mut place) => decision,
@@ -89,7 +93,11 @@ async fn finish_stopped(shared: &WorkerShared, execution: Arc<Execution>) {
 }
 
 /// Asks for as long as one lease, with a seat for the first seconds of it.
-async fn decide_claim(shared: &WorkerShared, execution: &Execution, place: &mut ClaimPermit) -> ClaimDecision {
+async fn decide_claim(
+    shared: &WorkerShared,
+    execution: &Execution,
+    place: &mut ClaimPermit,
+) -> ClaimDecision {
     let claim = claim_message(shared, execution);
     let mut answer = std::pin::pin!(request_answer(shared, &claim));
     if let Ok(answer) = tokio::time::timeout(limits::CLAIM_SLOT_TIMEOUT, &mut answer).await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{WorkerShared, ShutdownLevel};
+use super::{ShutdownLevel, WorkerShared};
 use crate::queue::traits::{ConnectionStatus, WorkSource};
 
 /// How long new work waits for the claims that are said on a new connection.

@@ -10,7 +10,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use super::pull::{ExecutionTasks, propagate_panic};
-use super::{WorkerShared, ShutdownLevel};
+use super::{ShutdownLevel, WorkerShared};
 
 /// How long a worker that was killed, or whose reports nobody takes, tries to report what it
 /// spooled; whoever adopts its directory reports the rest.

@@ -37,7 +37,9 @@ pub(super) async fn run_execution(
 ) -> Result<Finished, NoRecordReason> {
     match AssertUnwindSafe(run_work(&shared, &execution)).catch_unwind().await {
         Ok(ended) => ended,
-        Err(panic) => Err(NoRecordReason::Failed(panic_error(&execution, &panic_message(panic.as_ref())))),
+        Err(panic) => {
+            Err(NoRecordReason::Failed(panic_error(&execution, &panic_message(panic.as_ref()))))
+        }
     }
 }
 
@@ -55,7 +57,10 @@ pub(super) async fn drive_to_end(
     finish::finish(&shared, execution, ended).await;
 }
 
-async fn run_work(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> Result<Finished, NoRecordReason> {
+async fn run_work(
+    shared: &Arc<WorkerShared>,
+    execution: &Arc<Execution>,
+) -> Result<Finished, NoRecordReason> {
     match execution.offer.work {
         OfferedWork::Trial(trial) => run_trial(shared, execution, trial).await,
         OfferedWork::Eval => run_eval(shared, execution).await,
@@ -92,7 +97,8 @@ async fn run_eval(
 ) -> Result<Finished, NoRecordReason> {
     let fetching = shared.documents.eval(execution.offer.spec, &shared.store_outage);
     let eval = unless_stopped(execution, fetching).await?;
-    let tickets = Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let tickets =
+        Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
     let context = EvalContext { execution: execution_context(shared, execution), eval, tickets };
     Ok(shared.runner.eval(context).await.into_any_kind())
 }
@@ -103,7 +109,8 @@ async fn run_ideas(
 ) -> Result<Finished, NoRecordReason> {
     let fetching = shared.documents.ideas(execution.offer.spec, &shared.store_outage);
     let ideas = unless_stopped(execution, fetching).await?;
-    let tickets = Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let tickets =
+        Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
     let context = IdeasContext { execution: execution_context(shared, execution), ideas, tickets };
     Ok(shared.runner.ideas(context).await.into_any_kind())
 }
@@ -134,7 +141,10 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
         scratch: shared.spool.scratch(execution.exec),
         stop: execution.subscribe_stop(),
         phases: execution.clone(),
-        slot: Arc::new(ExecutionSlotHandle { shared: shared.clone(), execution: execution.clone() }),
+        slot: Arc::new(ExecutionSlotHandle {
+            shared: shared.clone(),
+            execution: execution.clone(),
+        }),
         max_park: offer.pacing.max_park(),
     }
 }

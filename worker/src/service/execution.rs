@@ -10,7 +10,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::heartbeat::ActiveExecution;
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_protocol::wire::stage::StageProgress;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -40,7 +40,10 @@ impl ExecutionSlot {
     }
 
     fn is_away(&self) -> bool {
-        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), ExecutionSlotState::Away { .. })
+        matches!(
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            ExecutionSlotState::Away { .. }
+        )
     }
 
     fn set(&self, state: ExecutionSlotState) {

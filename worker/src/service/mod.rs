@@ -21,13 +21,13 @@ mod connection;
 mod drain;
 mod execute;
 mod execution;
+mod execution_slot;
 mod finish;
 mod heartbeat;
 mod pull;
 mod rate_limits;
 mod registry;
 mod report;
-mod execution_slot;
 mod slots;
 mod spec_cache;
 mod stage_permits;
@@ -51,7 +51,7 @@ use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity, ActiveExecution};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, EnvironmentCapacity, ResourceBudget};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::BrokerConnection;
@@ -63,7 +63,7 @@ use self::spec_cache::SpecCache;
 use crate::backoff::OutageLog;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
-use crate::executor::{Finished, ExecutionServices};
+use crate::executor::{ExecutionServices, Finished};
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
@@ -352,7 +352,9 @@ impl Worker {
         }
         drop(helpers);
         // So that nobody counts on it any more; nobody waits for it either.
-        let _unheard = tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared)).await;
+        let _unheard =
+            tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared))
+                .await;
         let why = if shared.offline.load(Ordering::Relaxed) {
             WorkerExitReason::Offline
         } else if *shared.shutdown.borrow() >= ShutdownLevel::Kill {

@@ -172,8 +172,12 @@ async fn begin_deliveries(
                 }
             }
             Poll::Pending => {
-                let task =
-                    execute::drive_to_end(shared.clone(), execution, reservation.take(class), running);
+                let task = execute::drive_to_end(
+                    shared.clone(),
+                    execution,
+                    reservation.take(class),
+                    running,
+                );
                 tasks.push(supervise::spawn("execution", task));
             }
         }

@@ -11,7 +11,9 @@ use crate::rate_limit::RunRateLimiter;
 
 /// One limiter per run that has limits.
 #[derive(Debug, Default)]
-pub(super) struct RunRateLimiters(Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<RunRateLimiter>)>>);
+pub(super) struct RunRateLimiters(
+    Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<RunRateLimiter>)>>,
+);
 
 impl RunRateLimiters {
     /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
@@ -48,7 +50,8 @@ mod tests {
         let paces = RunRateLimiters::default();
         let free = sample.offer(1, TryId::first(1));
         assert!(paces.for_offer(&free).is_none());
-        let limits = offer::RunRateLimits { starts_per_minute: Some(6), ..offer::RunRateLimits::default() };
+        let limits =
+            offer::RunRateLimits { starts_per_minute: Some(6), ..offer::RunRateLimits::default() };
         let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
         let first = paces.for_offer(&offer(1, limits)).expect("limited");
         assert!(Arc::ptr_eq(&first, &paces.for_offer(&offer(1, limits)).expect("limited")));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use rollout_protocol::wire::delivery::{PublishError, MessageToken};
+use rollout_protocol::wire::delivery::{MessageToken, PublishError};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -170,7 +170,10 @@ async fn handle_answers(
             Err(refused @ PublishError::TooLarge { .. }) => {
                 let OutgoingReport { report, last } = outgoing;
                 tracing::error!("execution {}: {refused}", report.exec);
-                again.push(OutgoingReport { report: failed_report(report, unpublishable_error(&refused)), last });
+                again.push(OutgoingReport {
+                    report: failed_report(report, unpublishable_error(&refused)),
+                    last,
+                });
             }
         }
     }

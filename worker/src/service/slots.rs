@@ -224,9 +224,15 @@ mod tests {
         assert!(try_reservation(&rooms).is_none());
         assert_eq!(rooms.free_slots(), 2);
         drop(big);
-        assert_eq!(reserved_capacity(&rooms), FreeCapacity { slots: 3, shares: Some(4), idle: false });
+        assert_eq!(
+            reserved_capacity(&rooms),
+            FreeCapacity { slots: 3, shares: Some(4), idle: false }
+        );
         drop(small);
-        assert_eq!(reserved_capacity(&rooms), FreeCapacity { slots: 4, shares: Some(5), idle: true });
+        assert_eq!(
+            reserved_capacity(&rooms),
+            FreeCapacity { slots: 4, shares: Some(5), idle: true }
+        );
     }
 
     #[test]

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::spec::eval::EvalStage;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::report::ReportBody;
 use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::mpsc;
 
 use super::WorkerShared;
-use super::claim::{CLAIM_RETRY_PAUSE, request_answer, claim_message};
+use super::claim::{CLAIM_RETRY_PAUSE, claim_message, request_answer};
 use super::execution::Execution;
 use super::report::OutgoingReport;
 use crate::work::eval::StagePermits;
@@ -41,7 +41,9 @@ impl StagePermits for ExecutionStagePermits {
                 shared.outbox.push(OutgoingReport::intermediate(report));
             }
             // A question that is given up is never answered after that: whoever asks has none.
-            while request_answer(shared, &stage_claim(shared, execution, waiting)).await != ClaimAnswer::Run {
+            while request_answer(shared, &stage_claim(shared, execution, waiting)).await
+                != ClaimAnswer::Run
+            {
                 tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
         }

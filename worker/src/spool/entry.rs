@@ -105,7 +105,16 @@ impl SpoolEntry {
     pub(super) fn heartbeat_entry(&self) -> ActiveExecution {
         let (run, item, try_id, exec) = self.record.ids();
         let phase = Phase::Teardown;
-        ActiveExecution { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
+        ActiveExecution {
+            run,
+            item,
+            try_id,
+            exec,
+            phase,
+            claiming: false,
+            stage: None,
+            parked: None,
+        }
     }
 
     /// The entry in a directory. `None` when it never became whole.

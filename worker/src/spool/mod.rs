@@ -30,7 +30,7 @@ pub(crate) use self::entry::SpoolEntry;
 pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, result_report};
 pub(crate) use self::recover::unpublishable_error;
-pub use self::recover::{RecoverError, RecoverySummary, Recovery, recover};
+pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
 use crate::executor::Finished;
 use crate::supervise;
@@ -64,7 +64,11 @@ impl Spool {
 
     /// Makes a finished execution durable and removes its scratch directory; `marker` tells whether a
     /// result marker is written later. May be tried again.
-    pub(crate) async fn persist(&self, finished: &Finished, marker: bool) -> io::Result<SpoolEntry> {
+    pub(crate) async fn persist(
+        &self,
+        finished: &Finished,
+        marker: bool,
+    ) -> io::Result<SpoolEntry> {
         let (worker_dir, finished) = (self.worker_dir.clone(), finished.clone());
         let keep = move || persist::persist(&worker_dir, finished, marker);
         let entry = supervise::blocking(keep).await?;

@@ -28,7 +28,11 @@ pub(super) enum PersistStep {
     Discard(PathBuf),
 }
 
-pub(super) fn persist(worker_dir: &Path, finished: Finished, marker: bool) -> io::Result<SpoolEntry> {
+pub(super) fn persist(
+    worker_dir: &Path,
+    finished: Finished,
+    marker: bool,
+) -> io::Result<SpoolEntry> {
     let (mut entry, steps) = persist_plan(worker_dir, finished, marker)?;
     for step in steps {
         step.perform()?;

@@ -7,15 +7,19 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::marker::ResultMarker;
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
-use crate::store::{BlobStore, BlobContent, StoreError, put_json};
+use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 
 /// Stores a spooled execution, for as long as the store needs, and returns its report. What the
 /// store will never take is reported as a failure of the infrastructure.
-pub(crate) async fn publish(store: &dyn BlobStore, outage: &OutageLog, entry: &SpoolEntry) -> Report {
+pub(crate) async fn publish(
+    store: &dyn BlobStore,
+    outage: &OutageLog,
+    entry: &SpoolEntry,
+) -> Report {
     let mut patience = outage.backoff();
     loop {
         match store_once(store, entry).await {

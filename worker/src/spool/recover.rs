@@ -102,8 +102,11 @@ impl Recovery {
         source: &dyn WorkSource,
         mut said: impl FnMut(ExecId),
     ) -> RecoverySummary {
-        let counts =
-            RecoverySummary { published: self.entries.len(), lost: self.lost.len(), left: self.left };
+        let counts = RecoverySummary {
+            published: self.entries.len(),
+            lost: self.lost.len(),
+            left: self.left,
+        };
         remove_directories(self.litter).await;
         let (lost, dirs): (Vec<_>, Vec<_>) =
             self.lost.into_iter().map(|(mark, dir)| (mark.lost_report(reason), dir)).unzip();

@@ -7,7 +7,7 @@ use std::path::Path;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;

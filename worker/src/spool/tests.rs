@@ -11,12 +11,12 @@ use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::control::ControlMessage;
-use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::OfferedWork;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
@@ -24,7 +24,9 @@ use tokio::sync::{broadcast, watch};
 use super::persist::persist_plan;
 use super::*;
 use crate::environment::{EnvironmentLabels, Owner};
-use crate::executor::{ArchiveCounts, ExecutionContext, FileRole, DedicatedSlot, PhaseSink, RecordFile};
+use crate::executor::{
+    ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, PhaseSink, RecordFile,
+};
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, SampleRun, passed_trial};
@@ -65,7 +67,10 @@ impl WorkSource for RecordingSource {
     async fn is_contested(&self, _: &Claim) -> Result<bool, QueueError> {
         unreachable!("recovery runs nothing")
     }
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
+    async fn report(
+        &self,
+        reports: Vec<Report>,
+    ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let mut full = self.full.lock().unwrap();
         let answers = reports.into_iter().map(|report| {
             if *full > 0 {
@@ -304,7 +309,8 @@ async fn a_full_queue_is_asked_again() {
 #[tokio::test]
 async fn other_runs_and_newer_formats_are_left_alone() {
     let scene = SpoolFixture::new().await;
-    let kept = Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+    let kept =
+        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     let other = Some(RunId::from_bytes([99; 16]));
     let (store, queue) = (scene.store.clone(), scene.queue.clone());
     let recovered = recover(scene.dir.path(), other, REASON, store, queue).await.unwrap();
@@ -325,7 +331,9 @@ async fn a_vanished_file_takes_no_verdict_with_it() {
     fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
     Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     scene.recover().await;
-    let ReportBody::Result(body) = &scene.queue.recorded_reports()[0].body else { panic!("a result") };
+    let ReportBody::Result(body) = &scene.queue.recorded_reports()[0].body else {
+        panic!("a result")
+    };
     assert_eq!(body.verdict.reward, Some(1.0));
     let bytes =
         scene.store.get_bytes(&body.record.as_ref().unwrap().digest, 1 << 20).await.unwrap();

@@ -14,7 +14,7 @@ use rollout_protocol::limits;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::{BlobStore, BlobContent, StoreError, get_json, put_json};
+use super::{BlobContent, BlobStore, StoreError, get_json, put_json};
 use crate::supervise;
 
 /// A store under test. Nothing else uses it.

@@ -4,4 +4,4 @@ mod sample;
 mod store;
 
 pub use self::sample::{SampleRun, passed_trial, trial_record};
-pub use self::store::{StoreCall, StoreFault, FaultyStore};
+pub use self::store::{FaultyStore, StoreCall, StoreFault};

@@ -8,13 +8,13 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates,
+    EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass};
 
 use crate::executor::Finished;
 use crate::store::MemoryStore;

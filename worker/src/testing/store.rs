@@ -12,7 +12,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::store::{BlobStore, BlobContent, MemoryStore, StoreError, VerifyingReader};
+use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, VerifyingReader};
 
 /// Kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,7 +115,10 @@ impl<S: ?Sized> FaultyStore<S> {
 
     /// How often a blob was read.
     pub fn reads(&self) -> u32 {
-        [StoreCall::GetBytes, StoreCall::GetFile, StoreCall::Get].map(|call| self.count(call)).iter().sum()
+        [StoreCall::GetBytes, StoreCall::GetFile, StoreCall::Get]
+            .map(|call| self.count(call))
+            .iter()
+            .sum()
     }
 
     /// How many calls of a kind there were.

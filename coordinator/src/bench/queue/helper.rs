@@ -50,7 +50,9 @@ impl HelperProcess {
             .process_group(0)
             .spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(mut input), Some(output)) = (input, output) else { return Err(QueueBenchError::Closed) };
+        let (Some(mut input), Some(output)) = (input, output) else {
+            return Err(QueueBenchError::Closed);
+        };
         let mut line = serde_json::to_string(part).map_err(std::io::Error::from)?;
         line.push('\n');
         input.write_all(line.as_bytes()).await?;

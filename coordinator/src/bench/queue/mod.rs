@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
-use rollout_worker::queue::nats::{BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError};
+use rollout_worker::queue::nats::{
+    BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError,
+};
 use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
@@ -152,7 +154,11 @@ impl QueueBenchError {
 ///
 /// # Errors
 /// [`QueueBenchError`].
-pub async fn measure(queue: &QueueBench, namespace: &str, window: u32) -> Result<QueueComparison, QueueBenchError> {
+pub async fn measure(
+    queue: &QueueBench,
+    namespace: &str,
+    window: u32,
+) -> Result<QueueComparison, QueueBenchError> {
     let meter = CpuMeter { server: queue.server };
     let (mut products, mut floors) = (Vec::new(), Vec::new());
     let mut sizes = None;
@@ -197,7 +203,8 @@ pub async fn measure(queue: &QueueBench, namespace: &str, window: u32) -> Result
 
 impl CpuPerTrial {
     fn median(measured: &[QueueMeasurement]) -> Self {
-        let of = |part: fn(&CpuPerTrial) -> f64| median(measured.iter().map(|once| part(&once.cpu)));
+        let of =
+            |part: fn(&CpuPerTrial) -> f64| median(measured.iter().map(|once| part(&once.cpu)));
         let server = measured.iter().filter_map(|once| once.cpu.server);
         Self {
             coordinator: of(|cpu| cpu.coordinator),
@@ -223,14 +230,21 @@ pub fn namespace() -> String {
 /// # Errors
 /// [`QueueBenchError`].
 pub async fn clear(url: &str, namespace: &str) -> Result<(), QueueBenchError> {
-    let client = async_nats::connect(url).await.map_err(QueueBenchError::from_display("connect"))?;
+    let client =
+        async_nats::connect(url).await.map_err(QueueBenchError::from_display("connect"))?;
     let context = jetstream::new(client);
-    let names: Vec<String> =
-        context.stream_names().try_collect().await.map_err(QueueBenchError::from_display("list the streams"))?;
+    let names: Vec<String> = context
+        .stream_names()
+        .try_collect()
+        .await
+        .map_err(QueueBenchError::from_display("list the streams"))?;
     let prefix = namespace.to_ascii_uppercase();
     for name in names {
         if name.strip_prefix("KV_").unwrap_or(&name).starts_with(&prefix) {
-            context.delete_stream(&name).await.map_err(QueueBenchError::from_display("delete a stream"))?;
+            context
+                .delete_stream(&name)
+                .await
+                .map_err(QueueBenchError::from_display("delete a stream"))?;
         }
     }
     Ok(())

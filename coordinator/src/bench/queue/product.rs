@@ -6,26 +6,27 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity};
+use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::WorkerDir;
-use rollout_worker::queue::nats::{NatsName, Nats, NatsDispatch, NatsOptions};
+use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsName, NatsOptions};
 use rollout_worker::queue::traits::Dispatch as _;
-use rollout_worker::service::{self, WorkerProfile, ShutdownLevel, WorkerConfig};
+use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
 use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use super::helper::{self, HelperProcess};
-use super::{QueueBenchError, QueueMeasurement, QueueBench};
+use super::{QueueBench, QueueBenchError, QueueMeasurement};
 use crate::bench::usage::CpuMeter;
 use crate::bench::{BenchError, noop};
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, EngineOutcome, RunOpenOptions, Planner as _, RunError, RunLock, RunState, KvLockOptions, LockOptions,
+    self, EngineOutcome, KvLockOptions, LockOptions, Planner as _, RunError, RunLock,
+    RunOpenOptions, RunState,
 };
 use crate::events::{MaterializeMode, Reporter};
 use crate::workloads::job::JobPlanner;
@@ -96,7 +97,8 @@ pub(super) async fn run(
     let (before, start) = (meter.read(), Instant::now());
     let opening = noop::run_open_options(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());
-    let (id, ended, lock) = run_session(&nats, dispatch.clone(), store, opening, planner, events).await?;
+    let (id, ended, lock) =
+        run_session(&nats, dispatch.clone(), store, opening, planner, events).await?;
     reporter.finish().await.map_err(BenchError::from)?;
     lock.release(Some(RunState::Completed))
         .await
@@ -134,7 +136,8 @@ async fn run_session(
     let (_stops, mut stops) = mpsc::channel(1);
     let board = Arc::new(nats.kv_store());
     let facts = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
-    let taking = LockOptions { shared: Some(KvLockOptions { board, facts }), ..LockOptions::default() };
+    let taking =
+        LockOptions { shared: Some(KvLockOptions { board, facts }), ..LockOptions::default() };
     let opening = RunOpenOptions { taking, ..opening };
     let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops)
         .await
@@ -175,7 +178,8 @@ async fn last_report_bytes(
     run: rollout_protocol::id::RunId,
 ) -> Result<usize, QueueBenchError> {
     let reports = dispatch.reports(run, None, 65_536, Duration::from_secs(1)).await?.reports;
-    let last = reports.last().ok_or_else(|| QueueBenchError::Worker("reported nothing".to_owned()))?;
+    let last =
+        reports.last().ok_or_else(|| QueueBenchError::Worker("reported nothing".to_owned()))?;
     let encoded = last.report.encode();
     Ok(encoded.map_or_else(|size| size, |bytes| bytes.len()))
 }

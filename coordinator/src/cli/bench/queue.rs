@@ -3,7 +3,7 @@
 use rollout_protocol::exit::ExitCode;
 
 use super::{directory, json};
-use crate::bench::queue::{self, QueueComparison, CpuPerTrial, QueueBenchError, QueueBench};
+use crate::bench::queue::{self, CpuPerTrial, QueueBench, QueueBenchError, QueueComparison};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
 use rollout_worker::queue::traits::QueueError;
 
 use super::RequiredNatsArgs;
@@ -72,7 +72,11 @@ pub(in crate::cli) async fn cancel(
     print_receipt(&receipt, args.json, printer)
 }
 
-fn print_receipt(receipt: &CommandReceipt, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_receipt(
+    receipt: &CommandReceipt,
+    json: bool,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     let CommandReceipt { named, settled, ended, refused } = receipt;
     if json {
         let text = serde_json::to_string(receipt).expect("text keys only");

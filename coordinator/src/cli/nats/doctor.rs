@@ -41,7 +41,8 @@ pub(in crate::cli) async fn doctor(
 }
 
 fn describe(survey: &NatsServerInfo) -> Vec<String> {
-    let NatsServerInfo { address, version, cluster, max_message_bytes, api_level, limits, .. } = survey;
+    let NatsServerInfo { address, version, cluster, max_message_bytes, api_level, limits, .. } =
+        survey;
     let cluster = cluster.as_ref().map_or("single".to_owned(), |name| format!("cluster {name}"));
     let level = api_level.map_or("below 1".to_owned(), |level| level.to_string());
     let mut lines = vec![

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use rollout_worker::queue::nats::{NatsCredentials, NatsName, Nats, NatsOptions, NatsSecret, TlsFiles};
+use rollout_worker::queue::nats::{
+    Nats, NatsCredentials, NatsName, NatsOptions, NatsSecret, TlsFiles,
+};
 
 use super::POOL;
 use crate::cli::error::CliError;
@@ -176,14 +178,14 @@ impl NatsAccessArgs {
         if let Some(user) = &self.nats_user {
             let password = match &self.nats_password_file {
                 Some(path) => secret(path)?,
-                None => {
-                    variable(env_vars::NATS_PASSWORD.name).map(NatsSecret::new).ok_or_else(|| {
+                None => variable(env_vars::NATS_PASSWORD.name).map(NatsSecret::new).ok_or_else(
+                    || {
                         CliError::usage(
                             "a NATS user needs a password, in $ROLLOUT_NATS_PASSWORD or in \
                          `--nats-password-file`",
                         )
-                    })?
-                }
+                    },
+                )?,
             };
             return Ok(Some(NatsCredentials::Password { user: user.clone(), password }));
         }
@@ -196,7 +198,8 @@ impl NatsAccessArgs {
         if let Some(path) = &self.nats_creds {
             return Ok(Some(NatsCredentials::File(path.clone())));
         }
-        Ok(variable(env_vars::NATS_TOKEN.name).map(|token| NatsCredentials::Token(NatsSecret::new(token))))
+        Ok(variable(env_vars::NATS_TOKEN.name)
+            .map(|token| NatsCredentials::Token(NatsSecret::new(token))))
     }
 }
 
@@ -234,7 +237,8 @@ mod tests {
     fn secrets_come_from_files_and_the_environment_only() {
         let password = ("ROLLOUT_NATS_PASSWORD", "hush");
         let user = ["--nats", "tls://far:1", "--nats-user", "me"];
-        let expected = NatsCredentials::Password { user: "me".into(), password: NatsSecret::new("hush") };
+        let expected =
+            NatsCredentials::Password { user: "me".into(), password: NatsSecret::new("hush") };
         assert_eq!(options(&user, &[password]).unwrap().credentials, expected);
         let temp = tempfile::TempDir::new().unwrap();
         let file = temp.path().join("token");

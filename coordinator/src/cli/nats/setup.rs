@@ -6,7 +6,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::queue::nats::NatsName;
 use rollout_worker::store;
 
-use super::{RequiredNatsArgs, POOL};
+use super::{POOL, RequiredNatsArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;

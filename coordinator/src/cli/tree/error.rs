@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 
 use crate::cli::error::{CliError, from_lock};
 use crate::engine::LockError;
-use crate::workloads::search::driver::{SearchError, BackendError};
+use crate::workloads::search::driver::{BackendError, SearchError};
 
 /// How a search is gone on with that has a name.
 const RESUME_HINT: &str = "the same command";
@@ -44,7 +44,8 @@ impl From<SearchError> for CliError {
                      `--force` takes this one over",
                 )
             }
-            SearchError::Lock(LockError::Interrupted) | SearchError::Work(BackendError::Stopped) => {
+            SearchError::Lock(LockError::Interrupted)
+            | SearchError::Work(BackendError::Stopped) => {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
                     .hint("the same command goes on with it")
             }
@@ -68,7 +69,8 @@ impl From<SearchError> for CliError {
                 )
             }
             SearchError::Baseline { missing, .. } => {
-                let mut refused = Self::from_cause(ExitCode::Config, "the search cannot begin", &error);
+                let mut refused =
+                    Self::from_cause(ExitCode::Config, "the search cannot begin", &error);
                 refused.details.clone_from(missing);
                 refused.hint(
                     "run the sweep on the root commit, and name the file that it writes in \

@@ -15,12 +15,14 @@ use tokio::sync::mpsc;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
-use crate::engine::{LockWaitPolicy, RunLock, LockOptions};
+use crate::engine::{LockOptions, LockWaitPolicy, RunLock};
 use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, provider, reap};
 use crate::results::escape;
 use crate::workloads::search::backend::InactiveRepository;
-use crate::workloads::search::driver::{SearchDirectory, GarbageReport, SearchError, collect_garbage};
+use crate::workloads::search::driver::{
+    GarbageReport, SearchDirectory, SearchError, collect_garbage,
+};
 use crate::workloads::search::repository::SearchRepository;
 
 /// Remove what a search does not need: what could not be removed before, checkouts and references
@@ -107,9 +109,16 @@ mod tests {
         std::fs::create_dir_all(runs.path().join("run/wt")).expect("made");
         let shared = runs.path().canonicalize().expect("there").join(".rollout");
         for name in ["run", "run/.", "run/wt/.."] {
-            assert_eq!(shared_dir(&canonical_run_dir(&runs.path().join(name)).expect("there")), shared, "{name}");
+            assert_eq!(
+                shared_dir(&canonical_run_dir(&runs.path().join(name)).expect("there")),
+                shared,
+                "{name}"
+            );
         }
-        assert!(canonical_run_dir(Path::new(".")).expect("there").parent().is_some(), "a whole path");
+        assert!(
+            canonical_run_dir(Path::new(".")).expect("there").parent().is_some(),
+            "a whole path"
+        );
         let nothing = canonical_run_dir(&runs.path().join("other"));
         assert!(matches!(nothing, Err(SearchError::Nothing { .. })), "{nothing:?}");
     }

@@ -1,15 +1,15 @@
 //! Commands of tree searches.
 
-#[cfg(feature = "nats")]
-mod nats;
 mod error;
 mod gc;
+#[cfg(feature = "nats")]
+mod nats;
 mod options;
 mod report;
 mod run;
+mod run_search;
 mod score;
 mod show;
-mod run_search;
 mod validate;
 
 use std::path::PathBuf;
@@ -54,7 +54,10 @@ impl TreeCommand {
 /// Does something with a search that is there; nothing of it has to stand still.
 async fn with_search<T: Send + 'static>(
     run_dir: PathBuf,
-    work: impl FnOnce(SearchDirectory, SearchManifest) -> Result<T, crate::workloads::search::driver::SearchError>
+    work: impl FnOnce(
+        SearchDirectory,
+        SearchManifest,
+    ) -> Result<T, crate::workloads::search::driver::SearchError>
     + Send
     + 'static,
 ) -> Result<T, CliError> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::nats::NatsArgs;
 use crate::cli::error::CliError;
+use crate::cli::nats::NatsArgs;
 use crate::launch::nats::RemoteOptions;
 
 /// Where workers are.

@@ -8,11 +8,11 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
 use super::options::KeyOptions;
-use super::{show, run_search, validate};
+use super::{run_search, show, validate};
 use crate::cli::error::CliError;
 use crate::cli::logging;
 use crate::cli::output::Printer;
-use crate::config::{ConfigWarning, LogLevel, Diagnostics, TreeFile, TreeOptions, read_tree};
+use crate::config::{ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, read_tree};
 use crate::workloads::search::driver::{SearchDirectory, SearchError, check_baseline};
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::OutcomeCounts;
@@ -137,7 +137,8 @@ pub(in crate::cli) async fn run(
         printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
     }
     let sat = run_search::run_search(tree, &args, screen, printer).await;
-    let manifest = sat.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
+    let manifest =
+        sat.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
     if !args.json {
         printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");

@@ -13,7 +13,9 @@ use crate::cli::output::Printer;
 use crate::config::ScoringProfile;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
-use crate::workloads::search::score::{SweepComparison, ColumnDelta, SweepSummary, compare, summarize};
+use crate::workloads::search::score::{
+    ColumnDelta, SweepComparison, SweepSummary, compare, summarize,
+};
 
 /// Compare the results of two sweeps as a search does
 #[derive(Debug, Args)]
@@ -85,7 +87,11 @@ fn document(
     Ok(document)
 }
 
-fn render(comparison: &SweepComparison, candidate: &SweepSummary, profile: &ScoringProfile) -> String {
+fn render(
+    comparison: &SweepComparison,
+    candidate: &SweepSummary,
+    profile: &ScoringProfile,
+) -> String {
     let recommendation = &comparison.recommendation;
     let explore = if recommendation.should_explore { "explore" } else { "do not explore" };
     let mut lines = vec![

@@ -11,7 +11,7 @@ use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::workloads::search::manifest::SearchManifest;
-use crate::workloads::search::report::{BestStep, SearchOverview, RelativeResults, TriedIdea};
+use crate::workloads::search::report::{BestStep, RelativeResults, SearchOverview, TriedIdea};
 
 /// Show a search: how far it is, the best path, and what came of every idea
 #[derive(Debug, Args)]

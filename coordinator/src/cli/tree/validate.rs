@@ -75,7 +75,11 @@ fn as_repository(look: Option<&RepositoryInspector>) -> CommitSource<'_> {
     look.map_or(CommitSource::Unknown, |look| CommitSource::Known(look))
 }
 
-fn print_validation(validation: &Validation, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_validation(
+    validation: &Validation,
+    json: bool,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     let text = if json {
         let text = serde_json::to_string_pretty(validation)
             .map_err(|error| CliError::failure("the validation has no JSON form", &error))?;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 
-use super::super::reader::Field;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
+use super::super::reader::Field;
 use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};

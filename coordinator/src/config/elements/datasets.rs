@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::reader::{Field, Fields};
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
+use super::super::reader::{Field, Fields};
 use super::names;
 
 keys! {

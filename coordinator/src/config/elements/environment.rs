@@ -1,14 +1,14 @@
 //! `environment`: provider, its settings, prices, what happens afterwards.
 
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec, EnvironmentRates,
+    EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
-use super::super::reader::{Field, Fields, Scalar};
-use super::super::keys::KeyTableEntry;
 use super::super::diagnostics::ErrorKind;
+use super::super::keys::KeyTableEntry;
+use super::super::reader::{Field, Fields, Scalar};
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 
 keys! {
@@ -109,12 +109,16 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
         field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
-    let words: Vec<_> = descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
+    let words: Vec<_> =
+        descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
     field.keyword(&words)
 }
 
 /// The settings of a provider, and prices.
-pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, EnvironmentRates) {
+pub(crate) fn provider_config(
+    kind: ProviderKind,
+    field: &Field<'_>,
+) -> (ProviderSpec, EnvironmentRates) {
     let descriptor = descriptor::for_kind(kind);
     let Some(mut config) = field.mapping() else {
         return (descriptor.default_spec(), EnvironmentRates::default());
@@ -240,7 +244,11 @@ mod tests {
     fn settings_of_every_provider_are_declared() {
         for found in descriptor::public_descriptors() {
             for ProviderSetting { key, .. } in found.settings {
-                assert!(KeyTableEntry::find(ProviderKeys::ALL, key).is_some(), "{}: {key}", found.name);
+                assert!(
+                    KeyTableEntry::find(ProviderKeys::ALL, key).is_some(),
+                    "{}: {key}",
+                    found.name
+                );
             }
         }
     }

@@ -6,10 +6,10 @@ pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod metrics;
 pub(super) mod names;
-pub(crate) mod units;
 pub(super) mod resources;
 pub(super) mod retry;
 pub(super) mod timeouts;
+pub(crate) mod units;
 pub(super) mod variables;
 pub(super) mod verifier;
 

@@ -2,8 +2,8 @@
 
 use rollout_protocol::name;
 
-use super::super::reader::Field;
 use super::super::diagnostics::ErrorKind;
+use super::super::reader::Field;
 
 /// What a name has to be, for messages.
 pub(crate) const EXPECTED: &str = "a name of 1 to 100 bytes that can be a directory: \

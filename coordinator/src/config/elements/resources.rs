@@ -2,8 +2,8 @@
 
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 
-use super::super::reader::{Field, Fields, Scalar};
 use super::super::diagnostics::ErrorKind;
+use super::super::reader::{Field, Fields, Scalar};
 use super::units::{
     EXPECTED_CPUS, EXPECTED_MEBIBYTES, MAX_CPUS, MAX_MIB, cpus, mebibytes, whole_cpus,
 };
@@ -202,7 +202,8 @@ mod tests {
     use super::*;
 
     fn task(text: &str) -> ReadOutcome<(u32, u64, u64)> {
-        let (r, faults, warnings) = read_fields(text, |fields| read_task(fields, ResourceCeilings::ALL));
+        let (r, faults, warnings) =
+            read_fields(text, |fields| read_task(fields, ResourceCeilings::ALL));
         ((r.cpus, r.memory_mb, r.storage_mb), faults, warnings)
     }
 

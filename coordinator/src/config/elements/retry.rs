@@ -3,8 +3,8 @@
 use rollout_protocol::limits::TRIES_PER_ITEM;
 use rollout_protocol::retry::RetryPolicy;
 
-use super::super::reader::{Field, Fields};
 use super::super::diagnostics::ErrorKind;
+use super::super::reader::{Field, Fields};
 
 keys! {
     /// The keys of `retry` in job files.

@@ -2,19 +2,23 @@
 
 use std::path::Path;
 
-use super::super::reader::{Field, Fields, ConfigReader, UnknownKeys};
-use super::super::keys::Key;
 use super::super::diagnostics::ErrorKind;
+use super::super::keys::Key;
+use super::super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::super::yaml;
 
 /// The one key of a snippet.
-const TEST_KEY: Key = Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
+const TEST_KEY: Key =
+    Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
 
 /// What reading gave: the value, the faults as (key path, kind), the number of warnings.
 pub(crate) type ReadOutcome<T> = (T, Vec<(String, ErrorKind)>, usize);
 
 /// Reads fields of a YAML mapping.
-pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> ReadOutcome<T> {
+pub(crate) fn read_fields<T>(
+    text: &str,
+    read: impl FnOnce(&mut Fields<'_>) -> T,
+) -> ReadOutcome<T> {
     let (root, faults) = yaml::parse(text).expect("valid YAML");
     assert!(faults.is_empty(), "{faults:?}");
     let reader = ConfigReader::new(Path::new("test.yaml"), UnknownKeys::Errors);

@@ -46,8 +46,7 @@ pub(crate) fn mebibytes(text: &str) -> Option<Mebibytes> {
         }
     };
     let mib = (bytes / MIB).ceil();
-    (number > 0.0 && mib <= MAX_MIB as f64)
-        .then(|| Mebibytes { mib: (mib as u64).max(1), guessed })
+    (number > 0.0 && mib <= MAX_MIB as f64).then(|| Mebibytes { mib: (mib as u64).max(1), guessed })
 }
 
 /// Reads a number of processors, rounded up to whole ones. `m` means thousandths.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::template::{Template, is_variable_name};
 
-use super::super::reader::Field;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
+use super::super::reader::Field;
 
 /// Set by Rollout for every script.
 pub(crate) const TASK_INSTRUCTION: &str = "ROLLOUT_TASK_INSTRUCTION";

@@ -87,7 +87,10 @@ pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierCo
         env: BTreeMap::new(),
     };
     let rules = RuleOverrides {
-        test_exit: fields.take(VerifierKeys::test_exit_code).keyword(TEST_EXIT_CODE_RULES).flatten(),
+        test_exit: fields
+            .take(VerifierKeys::test_exit_code)
+            .keyword(TEST_EXIT_CODE_RULES)
+            .flatten(),
         after_agent_error: fields
             .take(VerifierKeys::after_agent_error)
             .keyword(AFTER_AGENT_ERROR_RULES)

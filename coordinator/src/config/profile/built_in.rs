@@ -1,6 +1,8 @@
 //! The built-in scoring profiles.
 
-use super::{MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, ScoreMetric, ScoringProfile};
+use super::{
+    ExploreRule, GradeThresholds, GuardedMetric, MetricDirection, ScoreMetric, ScoringProfile,
+};
 use super::{clamp, eps, id_column, max_rel_drop, ok_values, status_column};
 
 impl ScoringProfile {
@@ -17,8 +19,14 @@ impl ScoringProfile {
     }
 }
 
-fn built_in(name: &str, primary: &str, metrics: &[(&str, bool, f64)], risk: &[&str]) -> ScoringProfile {
-    let direction = |higher: bool| if higher { MetricDirection::Higher } else { MetricDirection::Lower };
+fn built_in(
+    name: &str,
+    primary: &str,
+    metrics: &[(&str, bool, f64)],
+    risk: &[&str],
+) -> ScoringProfile {
+    let direction =
+        |higher: bool| if higher { MetricDirection::Higher } else { MetricDirection::Lower };
     let guarded = |column: &str, max_rel_drop| GuardedMetric {
         column: column.to_owned(),
         direction: MetricDirection::Higher,

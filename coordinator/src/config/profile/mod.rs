@@ -146,8 +146,8 @@ impl ScoringProfile {
     /// # Errors
     /// [`ProfileParseError`].
     pub(super) fn parse(text: &str) -> Result<Self, ProfileParseError> {
-        let profile: Self =
-            serde_saphyr::from_str(text).map_err(|error| ProfileParseError::Syntax(error.to_string()))?;
+        let profile: Self = serde_saphyr::from_str(text)
+            .map_err(|error| ProfileParseError::Syntax(error.to_string()))?;
         match profile.check() {
             Ok(()) => Ok(profile),
             Err(source) => Err(ProfileParseError::Invalid { name: profile.name, source }),

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{
-    FormatHints, JOB_REFERENCE, JobOptions, Diagnostics, TASK_REFERENCE, TREE_REFERENCE, TreeOptions,
-    job_document, read_job, read_task, read_tree, tree_document,
+    Diagnostics, FormatHints, JOB_REFERENCE, JobOptions, TASK_REFERENCE, TREE_REFERENCE,
+    TreeOptions, job_document, read_job, read_task, read_tree, tree_document,
 };
 
 /// Every key that a reader asks for over `documents`, indices of lists left out.

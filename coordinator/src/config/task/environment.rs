@@ -59,7 +59,11 @@ pub(super) struct MainEnvironment {
 /// `[environment]`.
 pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> MainEnvironment {
     let Some(mut fields) = field.mapping() else {
-        return MainEnvironment { task: default_environment(reading), mcp_servers: Vec::new(), skills_dir: None };
+        return MainEnvironment {
+            task: default_environment(reading),
+            mcp_servers: Vec::new(),
+            skills_dir: None,
+        };
     };
     let task = read(&mut fields, reading);
     let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), reading);
@@ -69,7 +73,10 @@ pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> Mai
 }
 
 /// `[verifier.environment]`: no agent is there to use tools or skills.
-pub(super) fn read_verifier(field: &Field<'_>, reading: &mut TaskReadContext) -> Option<TaskEnvironment> {
+pub(super) fn read_verifier(
+    field: &Field<'_>,
+    reading: &mut TaskReadContext,
+) -> Option<TaskEnvironment> {
     let mut fields = field.mapping()?;
     let task = read(&mut fields, reading);
     for key in [TaskEnvironmentKeys::mcp_servers, TaskEnvironmentKeys::skills_dir] {
@@ -100,7 +107,8 @@ fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironme
     let gpus = fields.take(TaskEnvironmentKeys::gpus);
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
     hardware(fields, &gpus, resources.gpus, reading);
-    let network = network::baseline(fields, NETWORK_KEYS, TaskEnvironmentKeys::allow_internet, reading);
+    let network =
+        network::baseline(fields, NETWORK_KEYS, TaskEnvironmentKeys::allow_internet, reading);
     TaskEnvironment {
         docker_image,
         build_sec: timeouts::read(&build, reading.defaults.build_sec),

@@ -76,7 +76,11 @@ impl FormatChoice {
     ///
     /// # Errors
     /// When the files of the task cannot be read.
-    pub(super) fn detect(root: &ConfigNode, hints: FormatHints, dir: &Path) -> Result<Self, TaskFileError> {
+    pub(super) fn detect(
+        root: &ConfigNode,
+        hints: FormatHints,
+        dir: &Path,
+    ) -> Result<Self, TaskFileError> {
         let asked = hints.asked.map(|format| Self { format, reason: FormatReason::Asked });
         let planned = match hints.planned {
             PlannedFormat::Recorded(format) => Some(Self { format, reason: FormatReason::Planned }),
@@ -193,9 +197,12 @@ impl FormatDefaults {
         };
         match format {
             TaskFormat::Rollout => common,
-            TaskFormat::Harbor => {
-                Self { agent_sec: None, install_sec: 360.0, ceilings: ResourceCeilings::NONE, ..common }
-            }
+            TaskFormat::Harbor => Self {
+                agent_sec: None,
+                install_sec: 360.0,
+                ceilings: ResourceCeilings::NONE,
+                ..common
+            },
         }
     }
 }

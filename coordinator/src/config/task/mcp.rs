@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use rollout_protocol::spec::task::{McpServer, McpTransport};
 use rollout_protocol::template::Template;
 
+use super::super::diagnostics::ErrorKind;
 use super::super::elements::variables::Variable;
 use super::super::reader::{Field, Fields};
-use super::super::diagnostics::ErrorKind;
 use super::TaskReadContext;
 
 keys! {
@@ -52,7 +52,8 @@ fn server(item: &Field<'_>, reading: &mut TaskReadContext) -> Option<McpServer> 
     let name = fields.take(McpKeys::name);
     name.required("a name for the server");
     let word = fields.take(McpKeys::transport);
-    let word = if word.is_present() { word.keyword(TRANSPORTS) } else { Some(McpTransportKind::Sse) };
+    let word =
+        if word.is_present() { word.keyword(TRANSPORTS) } else { Some(McpTransportKind::Sse) };
     let transport = transport(word, &mut fields, reading);
     fields.finish();
     Some(McpServer { name: name.non_empty_string()?, transport: transport? })
@@ -73,7 +74,9 @@ fn transport(
             Some(McpTransport::Stdio { command: command.non_empty_string()?, args })
         }
         McpTransportKind::Sse => Some(McpTransport::Sse { url: address(&url)?, headers }),
-        McpTransportKind::Http => Some(McpTransport::StreamableHttp { url: address(&url)?, headers }),
+        McpTransportKind::Http => {
+            Some(McpTransport::StreamableHttp { url: address(&url)?, headers })
+        }
     }
 }
 
@@ -87,7 +90,11 @@ fn read_headers(field: &Field<'_>, reading: &mut TaskReadContext) -> BTreeMap<St
     entries.into_iter().filter_map(|(name, value)| header(name, &value, reading)).collect()
 }
 
-fn header(name: &str, field: &Field<'_>, reading: &mut TaskReadContext) -> Option<(String, Template)> {
+fn header(
+    name: &str,
+    field: &Field<'_>,
+    reading: &mut TaskReadContext,
+) -> Option<(String, Template)> {
     let template = Template::new(field.text()?);
     // The value may be a secret: only the error's own words are shown.
     if let Err(error) = template.check() {

@@ -56,7 +56,8 @@ pub struct TaskMetadata {
 
 /// `source`, `[metadata]` and `[task]`.
 pub(super) fn read(fields: &mut Fields<'_>) -> TaskMetadata {
-    let mut about = TaskMetadata { source: fields.take(AboutKeys::source).string(), ..TaskMetadata::default() };
+    let mut about =
+        TaskMetadata { source: fields.take(AboutKeys::source).string(), ..TaskMetadata::default() };
     let metadata = fields.take(AboutKeys::metadata);
     if metadata.is_present() {
         about.metadata = metadata.json().unwrap_or_default();

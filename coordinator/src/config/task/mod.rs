@@ -1,15 +1,15 @@
 //! Task files (`task.toml`) of both formats as written, defaults filled in. One reader serves both:
 //! they differ in their defaults, and a key means the same in either.
 
-mod metadata;
 mod agent;
 mod collect;
 mod environment;
 mod format;
+mod harbor_detection;
 mod healthcheck;
 mod mcp;
+mod metadata;
 mod network;
-mod harbor_detection;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -23,18 +23,18 @@ use std::sync::LazyLock;
 use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
 use rollout_protocol::template::Template;
 
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::artifacts;
 use super::elements::variables::{self, Variable};
-use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
-use super::diagnostics::{ErrorKind, Diagnostics};
-use super::read;
-use super::reference::KeyReference;
 use super::location::SourceLocation;
+use super::read;
+use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
+use super::reference::KeyReference;
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
 
-pub use metadata::TaskMetadata;
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
+pub use metadata::TaskMetadata;
 
 keys! {
     /// The keys of task files. Both formats take all of them; a format says which one a key comes from.

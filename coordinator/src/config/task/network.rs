@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::super::reader::{Field, Fields};
-use super::super::keys::Key;
 use super::super::diagnostics::ErrorKind;
+use super::super::keys::Key;
+use super::super::reader::{Field, Fields};
 use super::{DemandKind, TaskReadContext};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,8 +16,11 @@ enum NetworkMode {
     Allowlist,
 }
 
-const NETWORK_MODES: &[(&str, NetworkMode)] =
-    &[("public", NetworkMode::Public), ("no-network", NetworkMode::NoNetwork), ("allowlist", NetworkMode::Allowlist)];
+const NETWORK_MODES: &[(&str, NetworkMode)] = &[
+    ("public", NetworkMode::Public),
+    ("no-network", NetworkMode::NoNetwork),
+    ("allowlist", NetworkMode::Allowlist),
+];
 
 /// The keys of what an environment or a phase may reach.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,8 @@ use rollout_protocol::spec::task::{
     AgentPhase, Artifact, StepFiles, StepSpec, StepStrategy, TaskEnvironment,
 };
 
-use super::super::reader::{Field, Fields};
 use super::super::diagnostics::ErrorKind;
+use super::super::reader::{Field, Fields};
 use super::verifier::TaskVerifier;
 use super::{TaskReadContext, agent, healthcheck, verifier};
 
@@ -53,7 +53,11 @@ pub(super) struct TaskSteps {
 }
 
 /// The steps of a file; one without a name when it has none.
-pub(super) fn read(fields: &mut Fields<'_>, common: StepDefaults<'_>, reading: &mut TaskReadContext) -> TaskSteps {
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    common: StepDefaults<'_>,
+    reading: &mut TaskReadContext,
+) -> TaskSteps {
     let strategies = [("mean", StepStrategy::Mean), ("final", StepStrategy::Final)];
     let strategy = fields.take(StepsKeys::multi_step_reward_strategy);
     let items = fields.take(StepsKeys::steps).items().unwrap_or_default();

@@ -18,7 +18,10 @@ pub(in super::super) fn parse(text: &str) -> Result<ConfigNode, Vec<TomlSyntaxEr
     let lines = LineIndex::new(text);
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
-        return Ok(ConfigNode { line: 1, value: ConfigValue::Mapping(entries(table.get_ref(), &lines)) });
+        return Ok(ConfigNode {
+            line: 1,
+            value: ConfigValue::Mapping(entries(table.get_ref(), &lines)),
+        });
     }
     Err(errors
         .iter()

@@ -2,9 +2,9 @@
 
 use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase};
 
+use super::super::diagnostics::ErrorKind;
 use super::super::elements::timeouts;
 use super::super::reader::{Field, Fields};
-use super::super::diagnostics::ErrorKind;
 use super::network::{self, NetworkKeys};
 use super::{TaskReadContext, collect, environment};
 
@@ -111,7 +111,8 @@ fn read_environment(
     let mode = fields.take(VerifierPhaseKeys::environment_mode);
     let table = fields.take(VerifierPhaseKeys::environment);
     let own = environment::read_verifier(&table, reading);
-    let asked = mode.keyword(&[("shared", VerifierMode::Shared), ("separate", VerifierMode::Separate)]);
+    let asked =
+        mode.keyword(&[("shared", VerifierMode::Shared), ("separate", VerifierMode::Separate)]);
     if asked == Some(VerifierMode::Shared) && table.is_present() {
         let found = "`shared` although the verifier has an `environment` of its own";
         mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");

@@ -7,10 +7,10 @@ use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
+use super::super::diagnostics::ErrorKind;
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
 use super::super::reader::{Field, Fields};
-use super::super::diagnostics::ErrorKind;
 use super::super::task::docker_image;
 
 keys! {
@@ -145,7 +145,11 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
 }
 
 /// A command, whose environment has to be the `shared` one if there is one.
-fn command(field: &Field<'_>, default: &CommandEnvironment, shared: Option<&CommandEnvironment>) -> Option<SearchCommand> {
+fn command(
+    field: &Field<'_>,
+    default: &CommandEnvironment,
+    shared: Option<&CommandEnvironment>,
+) -> Option<SearchCommand> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
     let run = fields.take(CommandKeys::run);
     run.required("a script");

@@ -5,8 +5,8 @@ use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
 use super::super::document::keyword;
-use super::search::{ARTIFACT_POLICIES, DEDUPE_SCOPES, CONTEXT_STRATEGIES};
-use super::{SearchCommand, CommandEnvironment, TreeFile};
+use super::search::{ARTIFACT_POLICIES, CONTEXT_STRATEGIES, DEDUPE_SCOPES};
+use super::{CommandEnvironment, SearchCommand, TreeFile};
 
 /// Keys that may be other ones when a search is gone on with: what they say does not decide what
 /// comes of an idea.

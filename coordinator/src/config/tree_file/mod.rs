@@ -15,14 +15,14 @@ use std::sync::LazyLock;
 
 use rollout_protocol::retry::RetryPolicy;
 
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::{names, retry};
-use super::reader::{Field, Fields, ConfigReader, UnknownKeys};
-use super::diagnostics::{ErrorKind, Diagnostics};
 use super::profile::ScoringProfile;
+use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
 use super::{job_file, read};
 
-pub use commands::{SearchCommand, SearchCommands, CommandEnvironment};
+pub use commands::{CommandEnvironment, SearchCommand, SearchCommands};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
 pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 use rollout_protocol::name;
 
+use super::super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::super::elements::names;
-use super::super::diagnostics::{ConfigError, ErrorKind, Diagnostics};
 use super::super::location::SourceLocation;
 use super::TreeFile;
 

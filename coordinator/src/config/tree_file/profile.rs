@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use super::super::reader::{Field, Fields};
 use super::super::diagnostics::ErrorKind;
-use super::super::profile::{MetricDirection, ExploreRule, GradeThresholds, GuardedMetric, ScoreMetric, ScoringProfile};
+use super::super::profile::{
+    ExploreRule, GradeThresholds, GuardedMetric, MetricDirection, ScoreMetric, ScoringProfile,
+};
+use super::super::reader::{Field, Fields};
 
 keys! {
     /// The keys of a profile.
@@ -89,8 +91,9 @@ pub(super) fn read(field: &Field<'_>, base: &Path) -> ScoringProfile {
 fn read_inline(field: &Field<'_>) -> Option<ScoringProfile> {
     let mut fields = field.mapping()?;
     let model = ScoringProfile::built_in("returns").expect("it is built in");
-    let mut column =
-        |key, default: &str| fields.take(key).non_empty_string().unwrap_or_else(|| default.to_owned());
+    let mut column = |key, default: &str| {
+        fields.take(key).non_empty_string().unwrap_or_else(|| default.to_owned())
+    };
     let [name, id_column, status_column] = [
         column(ProfileKeys::name, "inline"),
         column(ProfileKeys::id_column, &model.id_column),
@@ -107,8 +110,9 @@ fn read_inline(field: &Field<'_>) -> Option<ScoringProfile> {
         name,
         id_column,
         status_column,
-        ok_values: ok_values
-            .map_or(model.ok_values, |words| words.iter().filter_map(Field::non_empty_string).collect()),
+        ok_values: ok_values.map_or(model.ok_values, |words| {
+            words.iter().filter_map(Field::non_empty_string).collect()
+        }),
         primary: guarded(&primary).unwrap_or(model.primary),
         metrics: metrics.items().unwrap_or_default().iter().filter_map(metric).collect(),
         risk: fields
@@ -133,7 +137,10 @@ fn read_inline(field: &Field<'_>) -> Option<ScoringProfile> {
 fn column(fields: &mut Fields<'_>) -> (Option<String>, MetricDirection) {
     let column = fields.take(ColumnKeys::column);
     column.required("the name of a column");
-    (column.non_empty_string(), fields.take(ColumnKeys::direction).keyword(DIRECTIONS).unwrap_or_default())
+    (
+        column.non_empty_string(),
+        fields.take(ColumnKeys::direction).keyword(DIRECTIONS).unwrap_or_default(),
+    )
 }
 
 fn guarded(field: &Field<'_>) -> Option<GuardedMetric> {

@@ -169,7 +169,10 @@ pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
             .take(SearchKeys::artifact_policy)
             .keyword(ARTIFACT_POLICIES)
             .unwrap_or_default(),
-        dedupe_scope: fields.take(SearchKeys::dedupe_scope).keyword(DEDUPE_SCOPES).unwrap_or_default(),
+        dedupe_scope: fields
+            .take(SearchKeys::dedupe_scope)
+            .keyword(DEDUPE_SCOPES)
+            .unwrap_or_default(),
         ideas_context_strategy: fields
             .take(SearchKeys::ideas_context_strategy)
             .keyword(CONTEXT_STRATEGIES)

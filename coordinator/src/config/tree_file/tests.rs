@@ -194,7 +194,8 @@ commands:
 
 #[test]
 fn resources_are_figures_of_an_environment() {
-    let with = |figures: &str| MINIMAL_TREE.replace("type: process", &format!("type: process{figures}"));
+    let with =
+        |figures: &str| MINIMAL_TREE.replace("type: process", &format!("type: process{figures}"));
     let tree = read_valid(&with(", cpus: 4, memory_mb: 8192"));
     let resources = tree.environment.resources;
     let usual = read_valid(MINIMAL_TREE).environment.resources;

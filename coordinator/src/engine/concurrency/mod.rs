@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::wire::claim::ClaimAnswer;
-use rollout_protocol::wire::stage::{StageProgress, PermitKinds};
+use rollout_protocol::wire::stage::{PermitKinds, StageProgress};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -99,7 +99,10 @@ impl ConcurrencyLimiter {
     }
 
     /// What the last hellos show: with each execution whether its worker is known to live.
-    pub(super) fn update_from_heartbeats(&self, lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>) {
+    pub(super) fn update_from_heartbeats(
+        &self,
+        lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>,
+    ) {
         self.table().update_from_heartbeats(lines);
     }
 

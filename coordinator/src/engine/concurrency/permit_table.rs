@@ -168,7 +168,10 @@ impl<T> PermitTable<T> {
     }
 
     /// What the last hellos show: with each execution whether its worker is known to live.
-    pub(super) fn update_from_heartbeats(&mut self, lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>) {
+    pub(super) fn update_from_heartbeats(
+        &mut self,
+        lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>,
+    ) {
         self.shown.clear();
         for (item, exec, mark, lives) in lines {
             if lives {

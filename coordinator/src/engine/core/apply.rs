@@ -5,13 +5,13 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::record::ItemOutcome;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
 use super::effect::CoreEffect;
+use super::item::{ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 use super::merge;
-use super::record::{NamedItem, OfferedTry, JournalRecord, RecordBlobStatus, WithdrawnTry};
-use super::item::{ExecutionState, KnownExecution, ExecutionLoss, ItemEntry, ItemStatus};
+use super::record::{JournalRecord, NamedItem, OfferedTry, RecordBlobStatus, WithdrawnTry};
 
 /// The number of a try that was never made: of an item that is known and was never offered.
 pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
@@ -69,7 +69,9 @@ impl Core {
                 let loss = ExecutionLoss { reason, phase: None, cost: 0.0, record: None };
                 self.apply_lost(at, item, exec, None, loss, effects);
             }
-            JournalRecord::Respecified { item, spec } => self.apply_respecified(item, spec, effects),
+            JournalRecord::Respecified { item, spec } => {
+                self.apply_respecified(item, spec, effects)
+            }
             JournalRecord::Cancelled { items } => {
                 for cancelled in items {
                     self.apply_cancelled(at, cancelled, effects);
@@ -147,8 +149,15 @@ impl Core {
             }
             ReportBody::Result(body) => {
                 let end = ExecutionState::Open;
-                let heard =
-                    KnownExecution { exec, try_id, order: 0, worker, solo: false, former: false, end };
+                let heard = KnownExecution {
+                    exec,
+                    try_id,
+                    order: 0,
+                    worker,
+                    solo: false,
+                    former: false,
+                    end,
+                };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
         }
@@ -163,7 +172,15 @@ impl Core {
         self.heard += 1;
         let solo = row.solo && try_id == row.current;
         let (order, end) = (self.heard, ExecutionState::Open);
-        row.executions.push(KnownExecution { exec, try_id, order, worker, solo, former: false, end });
+        row.executions.push(KnownExecution {
+            exec,
+            try_id,
+            order,
+            worker,
+            solo,
+            former: false,
+            end,
+        });
         self.disturbed.insert(item);
         self.mark_started(&item, try_id);
     }

@@ -8,9 +8,9 @@ use rollout_protocol::wire::control::StopLevel;
 use super::Core;
 use super::effect::CoreEffect;
 use super::handle::CoreOutput;
-use super::input::{NewItem, InputTime};
-use super::record::{NamedItem, JournalRecord, WithdrawnTry};
+use super::input::{InputTime, NewItem};
 use super::item::{ItemEntry, ItemStatus};
+use super::record::{JournalRecord, NamedItem, WithdrawnTry};
 
 /// How long an execution may go on to be shown that nobody wants, before its worker is told (again):
 /// the last hello of one that is over shows it for a while.
@@ -27,7 +27,13 @@ pub(super) enum StopUrgency {
 
 impl Core {
     /// A user ends items for good.
-    pub(super) fn cancel(&mut self, now: InputTime, id: u64, new: Vec<NewItem>, out: &mut impl CoreOutput) {
+    pub(super) fn cancel(
+        &mut self,
+        now: InputTime,
+        id: u64,
+        new: Vec<NewItem>,
+        out: &mut impl CoreOutput,
+    ) {
         let mut receipt = CommandReceipt { named: new.len() as u64, ..CommandReceipt::default() };
         let mut items = Vec::new();
         for new in new {
@@ -112,7 +118,12 @@ impl Core {
     }
 
     /// A user stops the sitting: what nobody started is owed to the next one.
-    pub(super) fn begin_stop(&mut self, now: InputTime, level: StopLevel, out: &mut impl CoreOutput) {
+    pub(super) fn begin_stop(
+        &mut self,
+        now: InputTime,
+        level: StopLevel,
+        out: &mut impl CoreOutput,
+    ) {
         if self.stop >= Some(level) {
             return;
         }

@@ -9,17 +9,17 @@
 //! ```
 
 use rollout_protocol::id::ExecId;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 
 use super::Core;
+use super::deferred_claim::DeferredClaim;
 use super::effect::CoreEffect;
-use super::worker_liveness::WorkerLiveness;
 use super::handle::CoreOutput;
 use super::input::InputTime;
+use super::item::{ItemEntry, ItemStatus, KnownExecution};
 use super::merge;
-use super::deferred_claim::DeferredClaim;
 use super::record::JournalRecord;
-use super::item::{KnownExecution, ItemEntry, ItemStatus};
+use super::worker_liveness::WorkerLiveness;
 
 /// What a claim comes to.
 enum ClaimVerdict {
@@ -33,7 +33,13 @@ enum ClaimVerdict {
 }
 
 impl Core {
-    pub(super) fn claim(&mut self, now: InputTime, id: u64, claim: Claim, out: &mut impl CoreOutput) {
+    pub(super) fn claim(
+        &mut self,
+        now: InputTime,
+        id: u64,
+        claim: Claim,
+        out: &mut impl CoreOutput,
+    ) {
         let mut ids = vec![id];
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.asking.insert(claim.item, now.monotonic_ms);
@@ -81,7 +87,12 @@ impl Core {
     }
 
     /// The answer, or when the claim is worth another thought.
-    fn decide_claim(&mut self, now: InputTime, claim: &Claim, out: &mut impl CoreOutput) -> Result<ClaimAnswer, u64> {
+    fn decide_claim(
+        &mut self,
+        now: InputTime,
+        claim: &Claim,
+        out: &mut impl CoreOutput,
+    ) -> Result<ClaimAnswer, u64> {
         match self.verdict(now, claim) {
             ClaimVerdict::Answer(answer) => Ok(answer),
             ClaimVerdict::Run => Ok(ClaimAnswer::Run),
@@ -104,7 +115,12 @@ impl Core {
     /// Whether the store was asked for what the lost executions of an item left, or until when its
     /// answer is waited for. It saves a repetition, nothing else: a store that says nothing does not
     /// hold anybody up for long.
-    fn has_looked_up_results(&mut self, now: InputTime, claim: &Claim, out: &mut impl CoreOutput) -> Result<(), u64> {
+    fn has_looked_up_results(
+        &mut self,
+        now: InputTime,
+        claim: &Claim,
+        out: &mut impl CoreOutput,
+    ) -> Result<(), u64> {
         let now = now.monotonic_ms;
         let Some(elsewhere) = &mut self.elsewhere else { return Ok(()) };
         let (lease, silence) = (elsewhere.times.lease, elsewhere.times.silence);
@@ -126,7 +142,9 @@ impl Core {
     }
 
     fn verdict(&self, now: InputTime, claim: &Claim) -> ClaimVerdict {
-        let Some(row) = self.rows.get(&claim.item) else { return ClaimVerdict::Answer(ClaimAnswer::Drop) };
+        let Some(row) = self.rows.get(&claim.item) else {
+            return ClaimVerdict::Answer(ClaimAnswer::Drop);
+        };
         if self.stop.is_some() || row.cancelled || row.state != ItemStatus::Offered {
             return ClaimVerdict::Answer(ClaimAnswer::Drop);
         }

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::wire::position::PositionedReport;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
 use super::effect::CoreEffect;
 use super::input::{CoreInput, InputTime};
-use super::record::JournalRecord;
 use super::item::ItemStatus;
+use super::record::JournalRecord;
 
 /// Takes what the core decides: records for the journal, and effects that may be carried out when
 /// these records are durable.
@@ -35,7 +35,12 @@ impl Core {
             CoreInput::Begin => self.resume_remote(now, out),
             CoreInput::Reported(reported) => {
                 let PositionedReport { position, report } = *reported;
-                self.on_report(now, report, |report| JournalRecord::Reported { position, report }, out);
+                self.on_report(
+                    now,
+                    report,
+                    |report| JournalRecord::Reported { position, report },
+                    out,
+                );
             }
             CoreInput::Unbacked { reported, why } => {
                 let PositionedReport { position, report } = *reported;
@@ -75,7 +80,12 @@ impl Core {
         self.offer(now, out);
     }
 
-    pub(super) fn commit(&mut self, now: InputTime, record: JournalRecord, out: &mut impl CoreOutput) {
+    pub(super) fn commit(
+        &mut self,
+        now: InputTime,
+        record: JournalRecord,
+        out: &mut impl CoreOutput,
+    ) {
         out.record(now.wall, &record);
         let before = out.effects().len();
         self.apply(now.wall, record, out.effects());

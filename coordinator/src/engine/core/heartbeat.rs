@@ -4,14 +4,19 @@ use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 
 use super::Core;
-use super::worker_liveness::ExecutionLastSeen;
 use super::handle::CoreOutput;
 use super::input::InputTime;
-use super::record::{SeenExecution, JournalRecord};
+use super::record::{JournalRecord, SeenExecution};
+use super::worker_liveness::ExecutionLastSeen;
 
 impl Core {
     /// Takes in the last hello of every worker.
-    pub(super) fn on_heartbeats(&mut self, now: InputTime, hellos: Vec<ReceivedHeartbeat>, out: &mut impl CoreOutput) {
+    pub(super) fn on_heartbeats(
+        &mut self,
+        now: InputTime,
+        hellos: Vec<ReceivedHeartbeat>,
+        out: &mut impl CoreOutput,
+    ) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         elsewhere.record_poll(now.monotonic_ms);
         for ReceivedHeartbeat { hello, age } in hellos {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::id::ItemId;
 
 use super::Core;
-use super::merge;
 use super::item::{ItemEntry, ItemStatus};
+use super::merge;
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,9 @@ impl Core {
     fn check_item(&self, item: ItemId, row: &ItemEntry) -> Result<(), InvariantViolation> {
         let (settled, known) = (row.is_settled(), !row.executions.is_empty());
         ensure(!settled || !known, || format!("settled item {item} keeps executions"))?;
-        ensure(merge::winning_execution(row).is_none(), || format!("item {item} could be settled and is not"))?;
+        ensure(merge::winning_execution(row).is_none(), || {
+            format!("item {item} could be settled and is not")
+        })?;
         ensure(!merge::is_withheld(row) || row.has_open(), || {
             format!("item {item} withholds a result for nothing")
         })?;
@@ -62,7 +64,9 @@ impl Core {
         ensure(line.len() == self.ready.len(), || "the line is miscounted".to_owned())?;
         let known: BTreeSet<ItemId> = line.iter().copied().collect();
         ensure(known.len() == line.len(), || "an item is in line twice".to_owned())?;
-        let owed = |row: &ItemEntry| row.state == ItemStatus::Owed && row.ordinal.is_some() && !row.cancelled;
+        let owed = |row: &ItemEntry| {
+            row.state == ItemStatus::Owed && row.ordinal.is_some() && !row.cancelled
+        };
         let mut owed = self.rows.iter().filter(|(_, row)| self.dispatching && owed(row));
         owed.try_for_each(|(item, _)| {
             ensure(known.contains(item), || format!("item {item} is owed and not in line"))

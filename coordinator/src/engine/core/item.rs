@@ -5,7 +5,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId, WorkerId};
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, ItemOutcome};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, LostReason};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::ResultBody;
 

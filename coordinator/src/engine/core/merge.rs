@@ -11,7 +11,7 @@ use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::{Execution, ExecutionEnd, Verdict};
 
 use super::effect::ItemSettlement;
-use super::item::{ExecutionState, KnownExecution, ItemEntry, ItemStatus};
+use super::item::{ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 
 /// Whether a result may settle the item at all.
 fn is_eligible(row: &ItemEntry, known: &KnownExecution) -> bool {
@@ -33,7 +33,10 @@ pub(super) fn winning_execution(row: &ItemEntry) -> Option<ExecId> {
         .iter()
         .filter(|known| is_eligible(row, known))
         .max_by_key(|known| known.order_key())?;
-    let blocked = row.executions.iter().any(|known| known.is_open() && known.order_key() > newest.order_key());
+    let blocked = row
+        .executions
+        .iter()
+        .any(|known| known.is_open() && known.order_key() > newest.order_key());
     (!blocked).then_some(newest.exec)
 }
 
@@ -43,7 +46,12 @@ pub(super) fn is_withheld(row: &ItemEntry) -> bool {
 }
 
 /// Settles a row by the result of one of its executions.
-pub(super) fn settle(item: ItemId, row: &mut ItemEntry, winner: ExecId, at: Timestamp) -> ItemSettlement {
+pub(super) fn settle(
+    item: ItemId,
+    row: &mut ItemEntry,
+    winner: ExecId,
+    at: Timestamp,
+) -> ItemSettlement {
     let (by, superseded) = executions(row, |known| known.exec == winner);
     let by = by.expect("the winner is one of the row's executions");
     let ExecutionEnd::Reported { verdict } = &by.end else {
@@ -72,7 +80,8 @@ pub(super) fn settle_cancelled(item: ItemId, row: &mut ItemEntry, at: Timestamp)
 
 /// Settles a row that was tried too often without any verdict.
 pub(super) fn settle_exhausted(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
-    let message = format!("given up: {} executions ended without a verdict", row.ended_executions());
+    let message =
+        format!("given up: {} executions ended without a verdict", row.ended_executions());
     fail(item, row, final_error(ErrorCode::WORKER_LOST, message), at)
 }
 
@@ -86,7 +95,12 @@ pub(super) fn settle_poisoned(item: ItemId, row: &mut ItemEntry, at: Timestamp) 
 }
 
 /// Settles a row as failed by none of its executions.
-pub(super) fn fail(item: ItemId, row: &mut ItemEntry, error: TrialError, at: Timestamp) -> ItemSettlement {
+pub(super) fn fail(
+    item: ItemId,
+    row: &mut ItemEntry,
+    error: TrialError,
+    at: Timestamp,
+) -> ItemSettlement {
     let (_, superseded) = executions(row, |_| false);
     let verdict = Verdict::failed(error);
     build_settlement(item, row, verdict, None, superseded, at)

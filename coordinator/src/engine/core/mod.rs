@@ -18,45 +18,45 @@
 //!   newer execution is open.
 
 mod apply;
-mod resume;
 mod cancel;
-mod invariants;
 mod claim;
+mod deferred_claim;
 mod effect;
-mod worker_liveness;
-mod settle;
 mod handle;
 mod heartbeat;
 mod input;
+mod invariants;
+mod item;
 mod merge;
 mod offer;
-mod unplaceable;
-mod deferred_claim;
 mod ready_queue;
 mod reclaim;
 mod reconcile;
 mod record;
 mod reopen;
-mod item;
+mod resume;
+mod settle;
 #[cfg(test)]
 mod tests;
+mod unplaceable;
 mod wait;
+mod worker_liveness;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
-use self::worker_liveness::WorkerLiveness;
-use self::unplaceable::UnplaceableLane;
-use self::ready_queue::ReadyQueue;
 use self::item::{ItemEntry, ItemStatus};
-pub use invariants::InvariantViolation;
+use self::ready_queue::ReadyQueue;
+use self::unplaceable::UnplaceableLane;
+use self::worker_liveness::WorkerLiveness;
 pub use effect::{CoreEffect, ItemRetry, ItemSettlement};
 pub use handle::CoreOutput;
-pub use input::{CoreInput, NewItem, InputTime};
+pub use input::{CoreInput, InputTime, NewItem};
+pub use invariants::InvariantViolation;
 pub use record::{
-    SessionEnd, PredecessorSegment, SeenExecution, NamedItem, OfferedTry, SessionStart, JournalRecord, ReplacedSegment, Takeover,
-    RecordBlobStatus, WithdrawnTry,
+    JournalRecord, NamedItem, OfferedTry, PredecessorSegment, RecordBlobStatus, ReplacedSegment,
+    SeenExecution, SessionEnd, SessionStart, Takeover, WithdrawnTry,
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;

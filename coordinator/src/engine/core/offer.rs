@@ -10,9 +10,9 @@ use super::Core;
 use super::effect::CoreEffect;
 use super::handle::CoreOutput;
 use super::input::InputTime;
-use super::ready_queue::ReadyKey;
-use super::record::{OfferedTry, JournalRecord};
 use super::item::{ItemEntry, ItemStatus};
+use super::ready_queue::ReadyKey;
+use super::record::{JournalRecord, OfferedTry};
 
 impl Core {
     /// How many of the plan's next items could be offered now.
@@ -118,8 +118,9 @@ impl Core {
     ) -> Option<(ReadyKey, ItemId)> {
         let mut ready = std::mem::take(&mut self.ready);
         let of = |class: SizeClass| taken.get(&class).copied().unwrap_or(0);
-        let has_room =
-            |(class, lane): ReadyKey| !self.closed.contains_key(&lane) && self.free_capacity(class) > of(class);
+        let has_room = |(class, lane): ReadyKey| {
+            !self.closed.contains_key(&lane) && self.free_capacity(class) > of(class)
+        };
         let in_turn = |kind: ReadyKey| {
             let class = kind.0;
             let held = self.elsewhere.as_ref().and_then(|e| e.held_back.get(&class));

@@ -6,10 +6,10 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::Core;
-use super::worker_liveness::WorkerLiveness;
 use super::handle::CoreOutput;
 use super::input::InputTime;
 use super::record::WithdrawnTry;
+use super::worker_liveness::WorkerLiveness;
 
 /// An offer that nobody started for one lease.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,8 @@ impl Core {
         }
         let until = now_ms.saturating_add(elsewhere.times.lease);
         let classes: Vec<_> = idle.iter().filter_map(|offer| offer.class).collect();
-        let tries = idle.into_iter().map(|IdleOffer { item, try_id, .. }| WithdrawnTry { item, try_id });
+        let tries =
+            idle.into_iter().map(|IdleOffer { item, try_id, .. }| WithdrawnTry { item, try_id });
         self.withdraw(now, tries.collect(), out);
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.held_back.extend(classes.into_iter().map(|class| (class, until)));
@@ -48,7 +49,11 @@ impl Core {
     }
 
     /// Owed items of each class for which there is room, but no permit.
-    fn waiting_for_permits(&self, now: u64, elsewhere: &WorkerLiveness) -> BTreeMap<SizeClass, usize> {
+    fn waiting_for_permits(
+        &self,
+        now: u64,
+        elsewhere: &WorkerLiveness,
+    ) -> BTreeMap<SizeClass, usize> {
         let mut waiting: BTreeMap<SizeClass, usize> = BTreeMap::new();
         for ((class, lane), len) in self.ready.kinds() {
             let held = elsewhere.held_back.get(&class).is_some_and(|until| *until > now);

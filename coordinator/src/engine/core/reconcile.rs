@@ -13,27 +13,33 @@ use std::collections::HashMap;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::delivery::QueuedOffer;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
 use super::effect::CoreEffect;
 use super::handle::CoreOutput;
 use super::input::InputTime;
+use super::item::{ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 use super::record::{JournalRecord, WithdrawnTry};
-use super::item::{ExecutionState, KnownExecution, ItemEntry, ItemStatus};
 
 /// Rounds running after which what is not found is nowhere: an offer may be on its way in one.
 const MISSING_ROUNDS: u8 = 2;
 
 impl Core {
     /// A round of reconciliation.
-    pub(super) fn on_observation(&mut self, now: InputTime, listed: Vec<QueuedOffer>, out: &mut impl CoreOutput) {
+    pub(super) fn on_observation(
+        &mut self,
+        now: InputTime,
+        listed: Vec<QueuedOffer>,
+        out: &mut impl CoreOutput,
+    ) {
         let Some(elsewhere) = &self.elsewhere else { return };
         let is_watched = elsewhere.is_watched(now.monotonic_ms);
         let mut in_queue = HashMap::with_capacity(listed.len());
         for QueuedOffer { item, try_id, delivered } in listed {
-            let wanted =
-                |row: &&ItemEntry| row.state == ItemStatus::Offered && row.current == try_id && !row.cancelled;
+            let wanted = |row: &&ItemEntry| {
+                row.state == ItemStatus::Offered && row.current == try_id && !row.cancelled
+            };
             if self.rows.get(&item).filter(wanted).is_some() && self.stop.is_none() {
                 in_queue.insert(item, delivered);
             } else {
@@ -45,7 +51,11 @@ impl Core {
                 self.declare_lost(now, item, exec, out);
             }
             for (item, exec) in self.dead_executions(now) {
-                self.commit(now, JournalRecord::Lost { item, exec, reason: LostReason::WorkerDied }, out);
+                self.commit(
+                    now,
+                    JournalRecord::Lost { item, exec, reason: LostReason::WorkerDied },
+                    out,
+                );
             }
             if self.stop.is_none() {
                 self.look_for_missing(now, &in_queue, out);
@@ -56,7 +66,13 @@ impl Core {
     }
 
     /// Declares an execution lost that no live worker shows.
-    pub(super) fn declare_lost(&mut self, now: InputTime, item: ItemId, exec: ExecId, out: &mut impl CoreOutput) {
+    pub(super) fn declare_lost(
+        &mut self,
+        now: InputTime,
+        item: ItemId,
+        exec: ExecId,
+        out: &mut impl CoreOutput,
+    ) {
         let Some(elsewhere) = &self.elsewhere else { return };
         let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
         let Some(known) = known.filter(|known| known.is_open()) else { return };

@@ -7,7 +7,9 @@ use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Timestamps};
 use rollout_protocol::wire::report::ResultBody;
 
 use super::Core;
-use super::item::{ExecutionState, KnownExecution, ExecutionLoss, ItemEntry, ItemStatus, VoidReason};
+use super::item::{
+    ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExecution, VoidReason,
+};
 
 impl Core {
     /// A settled item is owed again: no try that was made before the sitting of `epoch` settles it.
@@ -42,14 +44,20 @@ impl Core {
         if row.is_settled() || former.is_empty() {
             return;
         }
-        let known = (0..).zip(former).map(|(order, former)| restored_execution(row, at, order, former));
+        let known =
+            (0..).zip(former).map(|(order, former)| restored_execution(row, at, order, former));
         let known: Vec<KnownExecution> = known.collect();
         row.executions.extend(known);
         self.disturbed.insert(item);
     }
 }
 
-fn restored_execution(row: &ItemEntry, at: Timestamp, order: i64, former: Execution) -> KnownExecution {
+fn restored_execution(
+    row: &ItemEntry,
+    at: Timestamp,
+    order: i64,
+    former: Execution,
+) -> KnownExecution {
     let Execution { try_id, exec, worker, end, record, durations, timestamps } = former;
     let end = match end {
         ExecutionEnd::Reported { verdict } => ExecutionState::Result {

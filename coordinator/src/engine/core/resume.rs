@@ -6,11 +6,11 @@ use rollout_protocol::record::LostReason;
 use super::Core;
 use super::apply::NO_TRY;
 use super::effect::CoreEffect;
-use super::worker_liveness::WorkerLiveness;
 use super::handle::CoreOutput;
-use super::input::{NewItem, InputTime};
+use super::input::{InputTime, NewItem};
+use super::item::{ItemEntry, ItemStatus, KnownExecution};
 use super::record::{JournalRecord, WithdrawnTry};
-use super::item::{KnownExecution, ItemEntry, ItemStatus};
+use super::worker_liveness::WorkerLiveness;
 
 impl Core {
     /// Takes in an item of the plan.
@@ -70,7 +70,8 @@ impl Core {
         }
         let mut elsewhere = WorkerLiveness::new(now.monotonic_ms, &self.settings.bounds);
         for (item, row) in self.rows.iter().filter(|(_, row)| row.state == ItemStatus::Offered) {
-            let of_current = |known: &KnownExecution| known.try_id == row.current && known.is_open();
+            let of_current =
+                |known: &KnownExecution| known.try_id == row.current && known.is_open();
             let started = row.executions.iter().any(of_current);
             let class = if row.solo { super::SizeClass::SOLO } else { row.class };
             elsewhere.take_permit(now.monotonic_ms, *item, row.current, class, started);
@@ -95,7 +96,12 @@ impl Core {
     }
 
     /// Takes offers out of the queue for good.
-    pub(super) fn withdraw(&mut self, now: InputTime, tries: Vec<WithdrawnTry>, out: &mut impl CoreOutput) {
+    pub(super) fn withdraw(
+        &mut self,
+        now: InputTime,
+        tries: Vec<WithdrawnTry>,
+        out: &mut impl CoreOutput,
+    ) {
         let withdrawn = tries.clone();
         self.commit(now, JournalRecord::Withdrawn { tries }, out);
         let effects = withdrawn

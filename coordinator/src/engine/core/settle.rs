@@ -8,8 +8,10 @@ use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::report::ResultBody;
 
 use super::effect::{CoreEffect, ItemRetry, ItemSettlement};
+use super::item::{
+    ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExecution, VoidReason,
+};
 use super::merge;
-use super::item::{ExecutionState, KnownExecution, ExecutionLoss, ItemEntry, ItemStatus, VoidReason};
 use super::{Core, CoreSettings};
 
 impl Core {
@@ -29,7 +31,10 @@ impl Core {
         if row.is_settled() {
             return;
         }
-        if row.find(&heard.exec).is_some_and(|known| matches!(known.end, ExecutionState::Result { .. })) {
+        if row
+            .find(&heard.exec)
+            .is_some_and(|known| matches!(known.end, ExecutionState::Result { .. }))
+        {
             return;
         }
         let (exec, try_id) = (heard.exec, heard.try_id);
@@ -184,7 +189,12 @@ impl Core {
 }
 
 /// Why a result does not count, if it does not; counts it against the retry policy if it does.
-fn void_reason(row: &mut ItemEntry, try_id: TryId, body: &ResultBody, settings: &CoreSettings) -> Option<VoidReason> {
+fn void_reason(
+    row: &mut ItemEntry,
+    try_id: TryId,
+    body: &ResultBody,
+    settings: &CoreSettings,
+) -> Option<VoidReason> {
     if row.cancelled {
         return Some(VoidReason::Late);
     }
@@ -192,7 +202,12 @@ fn void_reason(row: &mut ItemEntry, try_id: TryId, body: &ResultBody, settings: 
 }
 
 /// Whether a result is an infrastructure failure after which the item is tried again.
-fn retry_follows(row: &mut ItemEntry, try_id: TryId, body: &ResultBody, settings: &CoreSettings) -> bool {
+fn retry_follows(
+    row: &mut ItemEntry,
+    try_id: TryId,
+    body: &ResultBody,
+    settings: &CoreSettings,
+) -> bool {
     let verdict = &body.verdict;
     let failed = verdict.outcome == ItemOutcome::Failed;
     if !failed || !verdict.error.as_ref().is_some_and(|error| error.is_retryable()) {

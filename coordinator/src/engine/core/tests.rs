@@ -17,18 +17,19 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, ItemOutcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, ItemOutcome, LostReason, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, PositionedReport};
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::position::{Incarnation, PositionedReport, ReportPosition};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::item::{ItemEntry, ItemStatus};
 use super::{
-    RemoteTimeouts, Core, CoreEffect, CoreInput, NewItem, InputTime, SessionStart, CoreOutput, JournalRecord, CoreSettings, ItemSettlement, RecordBlobStatus,
+    Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, ItemSettlement,
+    JournalRecord, NewItem, RecordBlobStatus, RemoteTimeouts, SessionStart,
 };
 
 const FIRST: TryId = TryId { epoch: 1, n: 1 };

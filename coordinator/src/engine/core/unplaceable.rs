@@ -8,8 +8,8 @@ use rollout_protocol::id::ItemId;
 use super::Core;
 use super::handle::CoreOutput;
 use super::input::InputTime;
-use super::record::{NamedItem, JournalRecord};
 use super::item::ItemEntry;
+use super::record::{JournalRecord, NamedItem};
 
 /// Items of one record.
 const MAX_ITEMS_PER_RECORD: usize = 4096;
@@ -89,7 +89,13 @@ impl Core {
         elsewhere.flights.keys().filter(of_lane).copied().collect()
     }
 
-    fn give_up_lane(&mut self, now: InputTime, lane: u16, items: Vec<ItemId>, out: &mut impl CoreOutput) {
+    fn give_up_lane(
+        &mut self,
+        now: InputTime,
+        lane: u16,
+        items: Vec<ItemId>,
+        out: &mut impl CoreOutput,
+    ) {
         let Some(closed) = self.closed.get(&lane) else { return };
         let message = format!("no registered worker can run it: {}", closed.reason);
         let kind = ErrorType::EnvironmentResourceAllocationFailed;

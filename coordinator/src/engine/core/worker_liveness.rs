@@ -186,7 +186,13 @@ impl WorkerLiveness {
     }
 
     /// A worker was heard so long ago, or is gone.
-    pub(super) fn record_sign_of_life(&mut self, now: u64, worker: &WorkerId, age: u64, gone: bool) {
+    pub(super) fn record_sign_of_life(
+        &mut self,
+        now: u64,
+        worker: &WorkerId,
+        age: u64,
+        gone: bool,
+    ) {
         if gone {
             self.signs.remove(worker);
             return;

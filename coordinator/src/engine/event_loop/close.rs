@@ -6,8 +6,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
 use tokio::time::Instant;
 
-use super::{EngineOutcome, Engine, MANIFEST_INTERVAL};
-use crate::engine::core::{SessionEnd, JournalRecord};
+use super::{Engine, EngineOutcome, MANIFEST_INTERVAL};
+use crate::engine::core::{JournalRecord, SessionEnd};
 use crate::engine::manifest::{JournalExtent, RunManifest, RunState};
 use crate::engine::open::OpenRun;
 use crate::engine::records::RecordsFileSet;

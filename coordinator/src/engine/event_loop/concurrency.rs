@@ -1,12 +1,12 @@
 //! Handing out tickets.
 
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 
 use super::{Engine, WorkerLocation};
-use crate::engine::concurrency::{HolderStatus, ConcurrencyLimiter};
+use crate::engine::concurrency::{ConcurrencyLimiter, HolderStatus};
 use crate::engine::{Planner, RunError};
 
 /// Waits until a command for ideas asks for a ticket or has given one back; for ever without limits.
@@ -19,7 +19,12 @@ pub(super) async fn limiter_changed(tickets: Option<&ConcurrencyLimiter>) {
 
 impl<P: Planner> Engine<P> {
     /// An execution says where it is in its eval.
-    pub(super) fn on_stage(&self, claim: &Claim, mark: StageProgress, reply: oneshot::Sender<ClaimAnswer>) {
+    pub(super) fn on_stage(
+        &self,
+        claim: &Claim,
+        mark: StageProgress,
+        reply: oneshot::Sender<ClaimAnswer>,
+    ) {
         let Claim { run, item, exec, .. } = *claim;
         if run != self.run.run {
             return;

@@ -45,7 +45,10 @@ impl LiveExecutions {
         match executions.iter_mut().find(|known| known.exec == seen.exec) {
             Some(known) => {
                 let former = std::mem::replace(known, seen);
-                LiveExecutionChange { phase: former.phase != seen.phase, parked: former.parked != seen.parked }
+                LiveExecutionChange {
+                    phase: former.phase != seen.phase,
+                    parked: former.parked != seen.parked,
+                }
             }
             None => {
                 executions.push(seen);
@@ -93,7 +96,10 @@ impl<P: Planner> Engine<P> {
 
     /// The events that follow from the executions that workers show: those that run in another
     /// phase than before, and the ends of those that no longer run.
-    pub(super) fn update_live(&mut self, shown: impl Iterator<Item = LiveExecution>) -> Vec<EventKind> {
+    pub(super) fn update_live(
+        &mut self,
+        shown: impl Iterator<Item = LiveExecution>,
+    ) -> Vec<EventKind> {
         let mut events: Vec<EventKind> = shown.flat_map(|seen| self.show(seen)).collect();
         let (core, now) = (&self.run.core, self.monotonic_ms());
         let ended =

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 
@@ -29,9 +29,13 @@ impl<P: Planner> Engine<P> {
             }
             EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
             EngineMessage::Observed(listed) => self.handle(CoreInput::Observed(listed)),
-            EngineMessage::Found { item, reports } => self.handle(CoreInput::Found { item, reports }),
+            EngineMessage::Found { item, reports } => {
+                self.handle(CoreInput::Found { item, reports })
+            }
             EngineMessage::Command(command) => self.on_command(command),
-            EngineMessage::Warning(message) => self.emit(vec![EventKind::Warning { message }]).await,
+            EngineMessage::Warning(message) => {
+                self.emit(vec![EventKind::Warning { message }]).await
+            }
             EngineMessage::Failed(error) => return Err(error),
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! The loop: gather inputs, let the core decide, make the records durable, carry out the effects.
 
 mod close;
+mod concurrency;
+mod durable_state;
 mod effects;
+mod inputs;
 mod live;
 mod messages;
 mod publisher;
-mod inputs;
-mod durable_state;
-mod concurrency;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::{ReportPosition, ReportCursor, ReportBatch};
+use rollout_protocol::wire::position::{ReportBatch, ReportCursor, ReportPosition};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+pub use self::durable_state::{DurableState, DurableStateListener};
+use self::inputs::LocalWorkerEvent;
+pub use self::inputs::{EngineInputs, EngineMessage, WorkerLocation};
 pub use self::live::LiveExecution;
 use self::live::LiveExecutions;
 pub use self::publisher::QueuePublisher;
-use self::inputs::LocalWorkerEvent;
-pub use self::inputs::{EngineMessage, EngineInputs, WorkerLocation};
-pub use self::durable_state::{DurableStateListener, DurableState};
 use super::concurrency::ConcurrencyLimiter;
 use super::manifest::RunState;
 use super::open::OpenRun;
 use super::reconcile::PoolCapacity;
 use super::{Planner, RunError};
-use crate::engine::core::{Core, CoreEffect, CoreInput, InputTime, CoreOutput, JournalRecord};
+use crate::engine::core::{Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord};
 use crate::engine::journal::JournalWriter;
 
 /// How often the manifest is replaced while the run goes on: what it says is only a hint for people

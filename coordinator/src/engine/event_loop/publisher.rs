@@ -87,7 +87,11 @@ impl QueuePublisher {
         }
     }
 
-    pub(super) async fn send(&self, run: RunId, mut outgoing: PublishBatch) -> Result<(), QueueError> {
+    pub(super) async fn send(
+        &self,
+        run: RunId,
+        mut outgoing: PublishBatch,
+    ) -> Result<(), QueueError> {
         if outgoing.is_empty() {
             return Ok(());
         }

@@ -26,7 +26,8 @@ pub(super) fn has_changed_length(bytes: &[u8]) -> bool {
 
 /// The length is right, so a bit of the checksum or of the payload is wrong.
 fn as_stated(bytes: &[u8], payload: usize) -> Option<Vec<u8>> {
-    let mut frame = bytes.get(..FRAME_HEADER_BYTES + payload).filter(|f| f.len() <= MAX_FRAME_BYTES)?.to_vec();
+    let mut frame =
+        bytes.get(..FRAME_HEADER_BYTES + payload).filter(|f| f.len() <= MAX_FRAME_BYTES)?.to_vec();
     let difference = frame::checksum_difference(&frame)?;
     if difference.is_power_of_two() {
         let bit = difference.trailing_zeros() as usize;

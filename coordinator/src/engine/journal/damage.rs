@@ -10,8 +10,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use super::frame::{self, SEGMENT_HEADER, PAYLOAD_START, FRAME_HEADER_BYTES};
 use super::bit_repair;
+use super::frame::{self, FRAME_HEADER_BYTES, PAYLOAD_START, SEGMENT_HEADER};
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
@@ -52,7 +52,11 @@ pub(super) struct ReadStop {
 }
 
 /// The next whole frame that begins in `from..end`.
-pub(super) fn find_whole_frame(file: &File, from: u64, end: u64) -> std::io::Result<Option<WholeFrame>> {
+pub(super) fn find_whole_frame(
+    file: &File,
+    from: u64,
+    end: u64,
+) -> std::io::Result<Option<WholeFrame>> {
     let mut at = from + FRAME_HEADER_BYTES as u64;
     let mut chunk = Vec::new();
     while at < end {
@@ -74,7 +78,11 @@ pub(super) fn find_whole_frame(file: &File, from: u64, end: u64) -> std::io::Res
 }
 
 /// The whole frame that begins at `offset`.
-pub(super) fn read_whole_frame(file: &File, offset: u64, end: u64) -> std::io::Result<Option<Vec<u8>>> {
+pub(super) fn read_whole_frame(
+    file: &File,
+    offset: u64,
+    end: u64,
+) -> std::io::Result<Option<Vec<u8>>> {
     let mut frame = vec![0; FRAME_HEADER_BYTES];
     if end.saturating_sub(offset) < FRAME_HEADER_BYTES as u64 {
         return Ok(None);
@@ -91,7 +99,11 @@ pub(super) fn read_whole_frame(file: &File, offset: u64, end: u64) -> std::io::R
 }
 
 /// Counts the whole records in `from..end`.
-pub(super) fn count_trailing_records(file: &File, from: u64, end: u64) -> std::io::Result<TrailingRecords> {
+pub(super) fn count_trailing_records(
+    file: &File,
+    from: u64,
+    end: u64,
+) -> std::io::Result<TrailingRecords> {
     let mut behind = TrailingRecords::default();
     let mut at = from;
     loop {
@@ -127,7 +139,8 @@ fn is_cut(file: &File, offset: u64, end: u64) -> std::io::Result<bool> {
     }
     let mut rest = vec![0; size];
     file.read_exact_at(&mut rest, offset)?;
-    let gap = rest.chunk_by(|a, b| a == b).any(|run| run[0] == 0 && run.len() >= MIN_ZERO_RUN.min(size));
+    let gap =
+        rest.chunk_by(|a, b| a == b).any(|run| run[0] == 0 && run.len() >= MIN_ZERO_RUN.min(size));
     let stated = frame::payload_bytes(&rest).map(|payload| FRAME_HEADER_BYTES + payload);
     let short = size < FRAME_HEADER_BYTES || stated.is_some_and(|stated| stated > size);
     Ok(gap || (short && !bit_repair::has_changed_length(&rest)))

@@ -22,12 +22,12 @@
 //! The first record of a segment names the former segment, its valid length and its digest. The
 //! segments that count are the newest one with a whole first record and those it goes back to.
 
+mod bit_repair;
 mod damage;
 mod durable_length;
 mod frame;
-mod prefix;
 mod layout;
-mod bit_repair;
+mod prefix;
 mod read;
 mod rebuild;
 mod salvage;
@@ -37,9 +37,9 @@ mod segment_index;
 mod tests;
 mod write;
 
-pub use prefix::{RecordChain, JournalPrefix};
 pub use layout::RunLayout;
-pub use read::{ReplaySummary, sync_segment, replay};
+pub use prefix::{JournalPrefix, RecordChain};
+pub use read::{ReplaySummary, replay, sync_segment};
 pub use rebuild::SegmentRebuilder;
 pub use salvage::{JournalDamage, JournalSalvage};
 pub use segment_index::{MissingRecords, SegmentIndex, next_epoch};

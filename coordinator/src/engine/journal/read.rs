@@ -6,8 +6,8 @@ use rollout_protocol::Timestamp;
 
 use super::segment::SegmentReader;
 use super::segment_index::{self, ActiveSegment, SegmentIndex};
-use super::{JournalPrefix, JournalError, RunLayout};
-use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord};
+use super::{JournalError, JournalPrefix, RunLayout};
+use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
 /// What a journal says.
 #[derive(Debug)]

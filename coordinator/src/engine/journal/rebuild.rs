@@ -10,7 +10,7 @@ use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
 use super::prefix::JournalPrefix;
 use super::{JournalError, RunLayout};
-use crate::engine::core::{SessionStart, JournalRecord};
+use crate::engine::core::{JournalRecord, SessionStart};
 
 /// A segment that takes its place when it is finished.
 #[derive(Debug)]
@@ -27,13 +27,22 @@ impl SegmentRebuilder {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
+    pub fn create(
+        layout: &RunLayout,
+        at: Timestamp,
+        opened: SessionStart,
+    ) -> Result<Self, JournalError> {
         let epoch = opened.epoch;
         let partial = layout.segment(epoch).with_extension("partial");
         let file = File::create(&partial).map_err(JournalError::io("create", &partial))?;
         let (file, frame) = (BufWriter::new(file), Vec::new());
-        let mut rebuild =
-            Self { layout: layout.clone(), partial, file, head: JournalPrefix::start(epoch), frame };
+        let mut rebuild = Self {
+            layout: layout.clone(),
+            partial,
+            file,
+            head: JournalPrefix::start(epoch),
+            frame,
+        };
         rebuild.write(SEGMENT_HEADER.to_vec())?;
         rebuild.add(at, true, &JournalRecord::Opened(Box::new(opened)))?;
         Ok(rebuild)
@@ -61,7 +70,12 @@ impl SegmentRebuilder {
         Ok(self.head)
     }
 
-    fn add(&mut self, at: Timestamp, synced: bool, record: &JournalRecord) -> Result<(), JournalError> {
+    fn add(
+        &mut self,
+        at: Timestamp,
+        synced: bool,
+        record: &JournalRecord,
+    ) -> Result<(), JournalError> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame::encode(&mut frame, at, synced, record);

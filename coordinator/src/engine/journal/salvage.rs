@@ -9,9 +9,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::DigestHasher;
 
 use super::damage::{self, ReadStop};
-use super::frame::{self, SEGMENT_HEADER, DecodedRecord, FRAME_HEADER_BYTES};
-use super::{JournalError, RunLayout, durable_length, bit_repair, segment_index};
-use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord, ReplacedSegment};
+use super::frame::{self, DecodedRecord, FRAME_HEADER_BYTES, SEGMENT_HEADER};
+use super::{JournalError, RunLayout, bit_repair, durable_length, segment_index};
+use crate::engine::core::{JournalRecord, PredecessorSegment, ReplacedSegment, SessionStart};
 
 /// Bytes that are searched for a changed bit at once.
 const MAX_REPAIR_BYTES: u64 = 64 * 1024 * 1024;
@@ -180,7 +180,10 @@ impl JournalSalvage {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn records(&self, mut each: impl FnMut(Timestamp, JournalRecord)) -> Result<(), JournalError> {
+    pub fn records(
+        &self,
+        mut each: impl FnMut(Timestamp, JournalRecord),
+    ) -> Result<(), JournalError> {
         for scan in &self.segments {
             scan.frames(|offset, frame| {
                 let DecodedRecord { at, record, .. } = scan.decode(offset, frame)?;
@@ -260,14 +263,14 @@ impl SegmentScan {
                 self.end = at;
                 return Ok(());
             }
-            let mut rest = vec![0; usize::try_from((self.end - at).min(MAX_REPAIR_BYTES)).unwrap_or(0)];
+            let mut rest =
+                vec![0; usize::try_from((self.end - at).min(MAX_REPAIR_BYTES)).unwrap_or(0)];
             file.read_exact_at(&mut rest, at)?;
             let mended = bit_repair::repair_bit(&rest);
             let end = match &mended {
                 Some(frame) => at + frame.len() as u64,
-                None => {
-                    damage::find_whole_frame(file, at, self.end)?.map_or(self.end, |found| found.offset)
-                }
+                None => damage::find_whole_frame(file, at, self.end)?
+                    .map_or(self.end, |found| found.offset),
             };
             self.add(at, end, mended);
             at = end;
@@ -301,7 +304,9 @@ impl SegmentScan {
                 at = damage.end;
                 continue;
             }
-            let Some(frame) = damage::read_whole_frame(&file, at, self.end).map_err(read)? else { break };
+            let Some(frame) = damage::read_whole_frame(&file, at, self.end).map_err(read)? else {
+                break;
+            };
             each(at, &frame)?;
             at += frame.len() as u64;
         }
@@ -310,11 +315,8 @@ impl SegmentScan {
 
     fn decode(&self, offset: u64, frame: &[u8]) -> Result<DecodedRecord, JournalError> {
         let path = self.path.clone();
-        serde_json::from_slice(&frame[FRAME_HEADER_BYTES..]).map_err(|source| JournalError::Record {
-            path,
-            offset,
-            source,
-        })
+        serde_json::from_slice(&frame[FRAME_HEADER_BYTES..])
+            .map_err(|source| JournalError::Record { path, offset, source })
     }
 
     fn find_opening(&mut self) -> Result<(), JournalError> {

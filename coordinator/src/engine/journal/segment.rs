@@ -10,10 +10,10 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::damage;
 use super::durable_length;
-use super::frame::{self, SEGMENT_HEADER, DecodedRecord};
+use super::frame::{self, DecodedRecord, SEGMENT_HEADER};
 use super::prefix::JournalPrefix;
 use super::{JournalError, RunLayout};
-use crate::engine::core::{SessionStart, JournalRecord};
+use crate::engine::core::{JournalRecord, SessionStart};
 
 /// A segment that is being read.
 pub(super) struct SegmentReader {
@@ -63,7 +63,11 @@ impl SegmentReader {
             return Ok(None);
         }
         if self.frame != SEGMENT_HEADER {
-            let first = damage::read_whole_frame(self.file.get_ref(), SEGMENT_HEADER.len() as u64, self.length);
+            let first = damage::read_whole_frame(
+                self.file.get_ref(),
+                SEGMENT_HEADER.len() as u64,
+                self.length,
+            );
             return match first.map_err(JournalError::io("read", &self.path))? {
                 // A damaged header.
                 Some(_) => Ok(None),
@@ -74,7 +78,9 @@ impl SegmentReader {
         self.head.bytes = SEGMENT_HEADER.len() as u64;
         let Some(first) = self.next()? else { return Ok(None) };
         match first.record {
-            JournalRecord::Opened(opened) if opened.format <= rollout_protocol::version::RUN_FORMAT => {
+            JournalRecord::Opened(opened)
+                if opened.format <= rollout_protocol::version::RUN_FORMAT =>
+            {
                 Ok(Some((first.at, *opened)))
             }
             JournalRecord::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),

@@ -55,7 +55,9 @@ impl SegmentIndex {
             let former = match links.last() {
                 None => None,
                 Some(ActiveSegment { opened: SessionStart { former: None, .. }, .. }) => break,
-                Some(ActiveSegment { opened: SessionStart { former: Some(former), .. }, .. }) => Some(*former),
+                Some(ActiveSegment {
+                    opened: SessionStart { former: Some(former), .. }, ..
+                }) => Some(*former),
             };
             if former.is_some_and(|former| former.epoch != *epoch) {
                 continue;
@@ -124,7 +126,10 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn find_missing_records(&self, wanted: JournalPrefix) -> Result<Option<MissingRecords>, JournalError> {
+    pub fn find_missing_records(
+        &self,
+        wanted: JournalPrefix,
+    ) -> Result<Option<MissingRecords>, JournalError> {
         let Some(link) = self.links.iter().find(|link| link.opened.epoch == wanted.epoch) else {
             let replaces = self.openings().flat_map(|opened| &opened.replaces);
             let mut replaces = replaces.filter(|replaced| replaced.epoch == wanted.epoch);

@@ -11,11 +11,11 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::frame::SEGMENT_HEADER;
 use super::*;
-use crate::engine::core::{PredecessorSegment, OfferedTry, SessionStart, JournalRecord};
+use crate::engine::core::{JournalRecord, OfferedTry, PredecessorSegment, SessionStart};
 
 fn layout() -> (tempfile::TempDir, RunLayout) {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -77,9 +77,15 @@ fn reported(n: u8) -> JournalRecord {
 }
 
 /// A segment with some records; the byte at which each record ends, the opening's first.
-async fn write(layout: &RunLayout, epoch: u32, former: Option<PredecessorSegment>, records: u8) -> Vec<u64> {
+async fn write(
+    layout: &RunLayout,
+    epoch: u32,
+    former: Option<PredecessorSegment>,
+    records: u8,
+) -> Vec<u64> {
     let at = Timestamp::UNIX_EPOCH;
-    let mut writer = JournalWriter::create(layout, at, opened(epoch, former)).expect("a new segment");
+    let mut writer =
+        JournalWriter::create(layout, at, opened(epoch, former)).expect("a new segment");
     let mut ends = vec![writer.durable_prefix().bytes];
     for n in 0..records {
         writer.record(at, &record(n));
@@ -348,8 +354,15 @@ async fn a_segment_that_a_woken_owner_begins_beside_its_successor_does_not_count
     assert_eq!((records.len(), replay.expect("a journal").head.epoch), (3 + 2, 3));
     let survey = SegmentIndex::read(&layout).expect("whole");
     assert_eq!(survey.next_epoch(), 4);
-    let its = JournalPrefix { epoch: 2, bytes: woken[5], ..survey.durable_prefix().expect("whole").expect("one") };
-    assert_eq!(survey.find_missing_records(its).expect("readable"), Some(MissingRecords { wanted: its, found: None }));
+    let its = JournalPrefix {
+        epoch: 2,
+        bytes: woken[5],
+        ..survey.durable_prefix().expect("whole").expect("one")
+    };
+    assert_eq!(
+        survey.find_missing_records(its).expect("readable"),
+        Some(MissingRecords { wanted: its, found: None })
+    );
 }
 
 #[tokio::test]
@@ -366,7 +379,9 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
         heads.push(writer.durable().await.expect("written").head);
     }
     let lacks = |layout: &RunLayout, head| {
-        SegmentIndex::read(layout).and_then(|survey| survey.find_missing_records(head)).expect("readable")
+        SegmentIndex::read(layout)
+            .and_then(|survey| survey.find_missing_records(head))
+            .expect("readable")
     };
     fs::create_dir_all(copy.journal()).expect("creatable");
     let whole = fs::read(original.segment(1)).expect("readable");
@@ -374,7 +389,10 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
         assert_eq!(own.records, 1 + 2 * n as u64);
         let cut = usize::try_from(own.bytes).expect("small");
         fs::write(copy.segment(1), &whole[..cut]).expect("writable");
-        assert_eq!(SegmentIndex::read(&copy).expect("whole").durable_prefix().expect("whole"), Some(*own));
+        assert_eq!(
+            SegmentIndex::read(&copy).expect("whole").durable_prefix().expect("whole"),
+            Some(*own)
+        );
         for wanted in &heads {
             let lack = lacks(&copy, *wanted);
             let expected = MissingRecords { wanted: *wanted, found: Some(*own) };
@@ -445,7 +463,10 @@ async fn salvage_restores_every_changed_bit_as_it_was() {
             damaged[at] ^= 1 << (at % 8);
             fs::write(layout.segment(epoch), &damaged).expect("writable");
             let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
-            assert!(salvage.is_repairable() && !salvage.is_undamaged(), "changed at {at} of {epoch}");
+            assert!(
+                salvage.is_repairable() && !salvage.is_undamaged(),
+                "changed at {at} of {epoch}"
+            );
             let mended = salvage.repaired_files().expect("readable");
             assert_eq!(mended, vec![(layout.segment(epoch), whole.clone())], "changed at {at}");
             let mut records = Vec::new();
@@ -465,7 +486,8 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
     write(&layout, 2, Some(head), 2).await;
     let expected = read(&layout).expect("whole").0;
     let whole = fs::read(layout.segment(1)).expect("readable");
-    let starts: Vec<u64> = [SEGMENT_HEADER.len() as u64].into_iter().chain(ends.iter().copied()).collect();
+    let starts: Vec<u64> =
+        [SEGMENT_HEADER.len() as u64].into_iter().chain(ends.iter().copied()).collect();
     for at in (SEGMENT_HEADER.len()..whole.len() - 24).step_by(7) {
         let mut damaged = whole.clone();
         damaged[at..at + 24].iter_mut().for_each(|byte| *byte ^= 0x55);
@@ -495,7 +517,8 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
 async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 3).await;
-    let wanted = SegmentIndex::read(&layout).expect("whole").durable_prefix().expect("whole").expect("one");
+    let wanted =
+        SegmentIndex::read(&layout).expect("whole").durable_prefix().expect("whole").expect("one");
     let mut damaged = fs::read(layout.segment(1)).expect("readable");
     let middle = damaged.len() / 2;
     damaged[middle..middle + 30].fill(b'x');
@@ -506,7 +529,8 @@ async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
     ));
     let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
     let opened = SessionStart { replaces: salvage.replaces(), ..opened(2, None) };
-    let mut rebuild = SegmentRebuilder::create(&layout, Timestamp::UNIX_EPOCH, opened).expect("creatable");
+    let mut rebuild =
+        SegmentRebuilder::create(&layout, Timestamp::UNIX_EPOCH, opened).expect("creatable");
     let mut count = 1;
     salvage
         .records(|at, record| {
@@ -520,6 +544,9 @@ async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
     assert_eq!(survey.durable_prefix().expect("whole"), Some(head));
     assert_eq!(survey.find_missing_records(wanted).expect("readable"), None);
     let more = JournalPrefix { bytes: wanted.bytes + 1, ..wanted };
-    assert!(survey.find_missing_records(more).expect("readable").is_some(), "a stale copy that was repaired");
+    assert!(
+        survey.find_missing_records(more).expect("readable").is_some(),
+        "a stale copy that was repaired"
+    );
     assert_eq!(read(&layout).expect("whole").0.len() as u64, count);
 }

@@ -14,7 +14,7 @@ use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
 use super::prefix::JournalPrefix;
 use super::{JournalError, RunLayout};
-use crate::engine::core::{PredecessorSegment, SessionStart, JournalRecord};
+use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
 /// A batch that became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,11 @@ impl JournalWriter {
     ///
     /// # Errors
     /// [`JournalError`]; an existing segment of that epoch is one.
-    pub fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
+    pub fn create(
+        layout: &RunLayout,
+        at: Timestamp,
+        opened: SessionStart,
+    ) -> Result<Self, JournalError> {
         let segment = SegmentFile::create(layout, at, opened)?;
         let head = segment.durable;
         let (batches, incoming) = sync_channel(1);
@@ -168,7 +172,11 @@ struct SegmentFile {
 }
 
 impl SegmentFile {
-    fn create(layout: &RunLayout, at: Timestamp, opened: SessionStart) -> Result<Self, JournalError> {
+    fn create(
+        layout: &RunLayout,
+        at: Timestamp,
+        opened: SessionStart,
+    ) -> Result<Self, JournalError> {
         let directory = layout.journal();
         std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
         let path = layout.segment(opened.epoch);
@@ -216,10 +224,16 @@ impl SegmentFile {
 
     /// The segment after this one, whose writes can no longer be trusted.
     fn create_successor(&self, layout: &RunLayout) -> Result<Self, JournalError> {
-        let former =
-            PredecessorSegment { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
-        let opened =
-            SessionStart { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
+        let former = PredecessorSegment {
+            epoch: self.opened.epoch,
+            bytes: self.durable.bytes,
+            digest: self.digest()?,
+        };
+        let opened = SessionStart {
+            epoch: self.opened.epoch + 1,
+            former: Some(former),
+            ..self.opened.clone()
+        };
         // It goes on with the sitting that has reopened them.
         let opened = SessionStart { reopened: Vec::new(), ..opened };
         Self::create(layout, Timestamp::now(), opened)

@@ -11,12 +11,14 @@ use rollout_protocol::Timestamp;
 use rustix::io::Errno;
 use tokio::sync::watch;
 
-use super::takeover_policy::{OwnerStatus, TakeoverDecision, ChangeWatch, WatchObservation, decide_takeover};
 use super::lock_file::{self, LockFile};
 use super::owner::{FileId, LockOwner};
+use super::takeover_policy::{
+    ChangeWatch, OwnerStatus, TakeoverDecision, WatchObservation, decide_takeover,
+};
 use super::{LockError, LockLostError, LockWaitPolicy};
-use crate::engine::core::Takeover;
 use crate::engine::atomic_file;
+use crate::engine::core::Takeover;
 use crate::engine::journal::{self, RunLayout};
 
 /// Time between two heartbeats.
@@ -108,7 +110,9 @@ impl Contender {
         let verdict = match (&note, &text) {
             (None, None) if locked => TakeoverDecision::Take(None),
             (None, Some(_)) if locked && self.local => TakeoverDecision::Take(None),
-            (Some(note), _) if locked => decide_takeover(self.owner_status(note), watched, patience),
+            (Some(note), _) if locked => {
+                decide_takeover(self.owner_status(note), watched, patience)
+            }
             (None, Some(_)) if locked => decide_takeover(OwnerStatus::Unproven, watched, patience),
             _ => decide_locked_takeover(watched, patience),
         };
@@ -121,7 +125,9 @@ impl Contender {
             self.file.unlock().map_err(LockError::io(&path))?;
         }
         match verdict {
-            TakeoverDecision::Held => Err(LockError::Held { root: self.layout.root().to_owned(), holder }),
+            TakeoverDecision::Held => {
+                Err(LockError::Held { root: self.layout.root().to_owned(), holder })
+            }
             TakeoverDecision::Take(_) | TakeoverDecision::Wait => Ok(LockAttempt::Wait),
         }
     }
@@ -148,7 +154,8 @@ impl Contender {
         let held = Arc::new(DirectoryOwnership { layout, file: locked, note, lost });
         let (stop, stopped) = channel();
         let beats = Arc::clone(&held);
-        let beating = rollout_worker::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
+        let beating =
+            rollout_worker::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
         let beating = beating.map_err(LockError::io(&path))?;
         Ok(DirectoryLock { held, stop: Some(stop), beating: Some(beating) })
     }
@@ -269,7 +276,10 @@ impl DirectoryOwnership {
 }
 
 /// Somebody has the file locked, so its process exists; it may be stopped or hang.
-fn decide_locked_takeover(watched: WatchObservation, patience: &LockWaitPolicy) -> TakeoverDecision {
+fn decide_locked_takeover(
+    watched: WatchObservation,
+    patience: &LockWaitPolicy,
+) -> TakeoverDecision {
     let wait = patience.wait && patience.hung;
     decide_takeover(OwnerStatus::Unproven, watched, &LockWaitPolicy { wait, ..*patience })
 }

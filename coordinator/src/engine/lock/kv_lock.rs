@@ -8,16 +8,18 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{KvStore, KvEntry, QueueError};
+use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
 use tokio::time::{Instant, timeout};
 
 use super::kv_entry::RunEntry;
-use super::takeover_policy::{OwnerStatus, TakeoverDecision, ChangeWatch, WatchObservation, decide_takeover};
 use super::owner::LockOwner;
+use super::takeover_policy::{
+    ChangeWatch, OwnerStatus, TakeoverDecision, WatchObservation, decide_takeover,
+};
 use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo};
 use crate::engine::DurableState;
 use crate::engine::core::Takeover;
-use crate::engine::journal::{JournalPrefix, JournalError, MissingRecords};
+use crate::engine::journal::{JournalError, JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
 
 /// Time between two looks at an entry that is not ours.
@@ -45,7 +47,8 @@ pub(super) struct RunDirectoryState {
 }
 
 /// Looks into the run directory: for a head when there is one.
-pub(super) type RunDirectoryReader = Arc<dyn Fn(Option<JournalPrefix>) -> RunDirectoryRead + Send + Sync>;
+pub(super) type RunDirectoryReader =
+    Arc<dyn Fn(Option<JournalPrefix>) -> RunDirectoryRead + Send + Sync>;
 
 /// A look that is on its way.
 pub(super) type RunDirectoryRead = BoxFuture<'static, Result<RunDirectoryState, JournalError>>;
@@ -56,7 +59,11 @@ pub(super) type RunDirectoryRead = BoxFuture<'static, Result<RunDirectoryState, 
 pub(super) struct RunDirectoryCache(Option<(Option<JournalPrefix>, RunDirectoryState)>);
 
 impl RunDirectoryCache {
-    async fn read(&mut self, look: &RunDirectoryReader, head: Option<JournalPrefix>) -> Result<RunDirectoryState, JournalError> {
+    async fn read(
+        &mut self,
+        look: &RunDirectoryReader,
+        head: Option<JournalPrefix>,
+    ) -> Result<RunDirectoryState, JournalError> {
         if let Some((of, view)) = &self.0
             && *of == head
         {
@@ -130,12 +137,18 @@ pub(super) fn decide_kv_lock(
         Some(entry) if entry.state != RunState::Running => {
             decide_takeover(OwnerStatus::Released, watched, patience)
         }
-        Some(entry) if me.proves_dead(&entry.owner) => decide_takeover(OwnerStatus::Dead, watched, patience),
+        Some(entry) if me.proves_dead(&entry.owner) => {
+            decide_takeover(OwnerStatus::Dead, watched, patience)
+        }
         Some(_) => decide_takeover(OwnerStatus::Unproven, watched, patience),
         // Nobody else can know of it.
         None if !view.shared => TakeoverDecision::Take(None),
         // The board lost it; an owner that lives writes it again.
-        None => decide_takeover(OwnerStatus::Unproven, WatchObservation { changed: false, ..watched }, patience),
+        None => decide_takeover(
+            OwnerStatus::Unproven,
+            WatchObservation { changed: false, ..watched },
+            patience,
+        ),
     };
     match verdict {
         TakeoverDecision::Take(reason) => KvLockDecision::Take(reason),
@@ -303,7 +316,12 @@ impl KvLockTarget {
     }
 
     /// Our entry after that of the former owner.
-    fn new_entry(&self, former: Option<&RunEntry>, me: &LockOwner, view: &RunDirectoryState) -> RunEntry {
+    fn new_entry(
+        &self,
+        former: Option<&RunEntry>,
+        me: &LockOwner,
+        view: &RunDirectoryState,
+    ) -> RunEntry {
         let head = former.and_then(|former| former.head).or(view.head);
         let taken = former.map_or(0, |former| former.epoch);
         let newest = view.newest.max(taken).max(head.map_or(0, |head| head.epoch));
@@ -349,7 +367,9 @@ impl std::fmt::Debug for KvLockTarget {
     }
 }
 
-async fn with_timeout<T>(asked: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+async fn with_timeout<T>(
+    asked: impl Future<Output = Result<T, QueueError>>,
+) -> Result<T, QueueError> {
     match timeout(REQUEST_TIMEOUT, asked).await {
         Ok(answered) => answered,
         Err(_) => Err(unreachable(format!("no answer for {} s", REQUEST_TIMEOUT.as_secs()))),

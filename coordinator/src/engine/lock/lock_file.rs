@@ -46,8 +46,10 @@ impl LockFile {
         text.push(b'\n');
         let directory = path.parent().unwrap_or(Path::new("."));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        let mut temporary =
-            tempfile::Builder::new().prefix(TEMPORARY_PREFIX).permissions(mode).tempfile_in(directory)?;
+        let mut temporary = tempfile::Builder::new()
+            .prefix(TEMPORARY_PREFIX)
+            .permissions(mode)
+            .tempfile_in(directory)?;
         temporary.write_all(&text)?;
         temporary.persist(path).map(drop).map_err(|error| error.error)
     }

@@ -19,13 +19,13 @@
 //! much of the one before counts. A lock that is lost is therefore only a reason to stop, never what
 //! keeps the results right.
 
-mod kv_lock;
 mod directory;
 mod kv_entry;
-mod takeover_policy;
-mod renewal;
+mod kv_lock;
 mod lock_file;
 mod owner;
+mod renewal;
+mod takeover_policy;
 #[cfg(test)]
 mod tests;
 
@@ -37,19 +37,21 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{KvStore, Dispatch, QueueError};
+use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
-use self::kv_lock::{KvLock, RunDirectoryReader, KvLockTarget, RunDirectoryState};
-use self::directory::{LockAttempt, Contender, DirectoryLock, DirectoryOwnership};
+use self::directory::{Contender, DirectoryLock, DirectoryOwnership, LockAttempt};
 pub use self::kv_entry::RunEntry;
-use self::renewal::LockRenewal;
+use self::kv_lock::{KvLock, KvLockTarget, RunDirectoryReader, RunDirectoryState};
 pub use self::owner::{FileId, LockOwner};
+use self::renewal::LockRenewal;
 use super::manifest::RunState;
-use super::{DurableStateListener, EngineMessage, RunError, DurableState};
+use super::{DurableState, DurableStateListener, EngineMessage, RunError};
 use crate::engine::core::Takeover;
-use crate::engine::journal::{self, JournalPrefix, JournalError, MissingRecords, RunLayout, SegmentIndex};
+use crate::engine::journal::{
+    self, JournalError, JournalPrefix, MissingRecords, RunLayout, SegmentIndex,
+};
 
 /// Time between two looks at a directory that may be somebody else's.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -230,7 +232,8 @@ impl RunLock {
         let mut kept = None;
         if let Some(KvLockOptions { board, facts }) = shared {
             let run = known.unwrap_or_else(|| RunId::from_bytes(rand::random()));
-            let place = KvLockTarget { board, run, look: run_directory_reader(layout.clone()), facts };
+            let place =
+                KvLockTarget { board, run, look: run_directory_reader(layout.clone()), facts };
             let lock = tokio::select! {
                 taken = KvLock::acquire(place, owner, &patience) => taken,
                 () = wait_for_stop(stops) => Err(LockError::Interrupted),
@@ -416,7 +419,10 @@ fn run_directory_reader(layout: RunLayout) -> RunDirectoryReader {
     })
 }
 
-fn read_run_directory(layout: &RunLayout, wanted: Option<JournalPrefix>) -> Result<RunDirectoryState, JournalError> {
+fn read_run_directory(
+    layout: &RunLayout,
+    wanted: Option<JournalPrefix>,
+) -> Result<RunDirectoryState, JournalError> {
     let survey = SegmentIndex::read(layout)?;
     let mut view = RunDirectoryState {
         newest: survey.next_epoch() - 1,

@@ -72,6 +72,8 @@ fn is_unlocked(owner: &LockOwner) -> bool {
     let path = RunLayout::new(&owner.process.lock).lock();
     let file = OpenOptions::new().write(true).open(path);
     file.is_ok_and(|file| {
-        owner.file.is_some() && FileId::from_file(&file).ok() == owner.file && file.try_lock().is_ok()
+        owner.file.is_some()
+            && FileId::from_file(&file).ok() == owner.file
+            && file.try_lock().is_ok()
     })
 }

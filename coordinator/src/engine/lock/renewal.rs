@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::LockLostError;
-use super::kv_lock::{KvLock, RenewError};
 use super::directory::DirectoryOwnership;
+use super::kv_lock::{KvLock, RenewError};
 use crate::engine::DurableState;
 use crate::engine::manifest::RunState;
 
@@ -108,7 +108,9 @@ impl LockRenewer {
             let standing = *self.standing.borrow_and_update();
             match self.lock.release(standing.as_ref(), order.state).await {
                 Ok(position) => self.confirm(position),
-                Err(RenewError::Lost(LockLostError { by })) => self.held.mark_lost(LockLostError { by }),
+                Err(RenewError::Lost(LockLostError { by })) => {
+                    self.held.mark_lost(LockLostError { by })
+                }
                 Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
                     tokio::time::sleep(RENEW_INTERVAL).await;
                     continue;
@@ -125,7 +127,10 @@ impl LockRenewer {
 }
 
 /// Comes back when much is durable that was not renewed.
-async fn wait_for_backlog(standing: &mut watch::Receiver<Option<DurableState>>, renewed: Option<DurableState>) {
+async fn wait_for_backlog(
+    standing: &mut watch::Receiver<Option<DurableState>>,
+    renewed: Option<DurableState>,
+) {
     loop {
         if standing.changed().await.is_err() {
             return std::future::pending().await;

@@ -76,11 +76,17 @@ impl<T: PartialEq> ChangeWatch<T> {
 }
 
 /// Whether a run may be taken from `other`.
-pub(super) fn decide_takeover(other: OwnerStatus, watched: WatchObservation, patience: &LockWaitPolicy) -> TakeoverDecision {
+pub(super) fn decide_takeover(
+    other: OwnerStatus,
+    watched: WatchObservation,
+    patience: &LockWaitPolicy,
+) -> TakeoverDecision {
     match other {
         OwnerStatus::Released => TakeoverDecision::Take(None),
         OwnerStatus::Dead => TakeoverDecision::Take(Some(TakeoverReason::Dead)),
-        OwnerStatus::Unproven if patience.force => TakeoverDecision::Take(Some(TakeoverReason::Forced)),
+        OwnerStatus::Unproven if patience.force => {
+            TakeoverDecision::Take(Some(TakeoverReason::Forced))
+        }
         OwnerStatus::Unproven if !patience.wait => TakeoverDecision::Held,
         OwnerStatus::Unproven if watched.unchanged >= patience.stale => {
             TakeoverDecision::Take(Some(TakeoverReason::Silent))
@@ -101,8 +107,10 @@ mod tests {
     #[test]
     fn an_owner_loses_its_run_only_dead_silent_or_by_force() {
         use TakeoverReason::{Dead, Forced, Silent};
-        let seconds =
-            |unchanged, changed| WatchObservation { unchanged: Duration::from_secs(unchanged), changed };
+        let seconds = |unchanged, changed| WatchObservation {
+            unchanged: Duration::from_secs(unchanged),
+            changed,
+        };
         let impatient = LockWaitPolicy { wait: false, ..WAIT };
         let force = LockWaitPolicy { force: true, wait: false, ..WAIT };
         for (other, watched, patience, expected) in [
@@ -117,7 +125,11 @@ mod tests {
             (OwnerStatus::Unproven, seconds(0, false), impatient, TakeoverDecision::Held),
             (OwnerStatus::Unproven, seconds(0, true), force, TakeoverDecision::Take(Some(Forced))),
         ] {
-            assert_eq!(decide_takeover(other, watched, &patience), expected, "{other:?} {watched:?}");
+            assert_eq!(
+                decide_takeover(other, watched, &patience),
+                expected,
+                "{other:?} {watched:?}"
+            );
         }
     }
 

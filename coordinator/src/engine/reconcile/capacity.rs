@@ -46,9 +46,11 @@ pub(super) fn estimate<'a>(
     classes.push(SizeClass::SOLO);
     classes.sort_unstable();
     classes.dedup();
-    let free = |class| workers.clone().map(|worker| free_slots_for_class(worker, class)).sum::<usize>();
-    let room =
-        classes.into_iter().map(|class| (class, (free(class) + ahead).clamp(OFFERS_AHEAD.0, OFFERS_AHEAD.1)));
+    let free =
+        |class| workers.clone().map(|worker| free_slots_for_class(worker, class)).sum::<usize>();
+    let room = classes
+        .into_iter()
+        .map(|class| (class, (free(class) + ahead).clamp(OFFERS_AHEAD.0, OFFERS_AHEAD.1)));
     let unplaceable = lanes.iter().enumerate().filter_map(|(lane, needs)| {
         let reason = needs.unplaceable(workers.clone())?;
         Some((u16::try_from(lane).ok()?, reason.to_string()))
@@ -103,7 +105,14 @@ mod tests {
     fn lane(class: u8, cpus: u32) -> WorkerRequirements {
         let provider = ProviderKind::Process;
         let class = SizeClass(class);
-        WorkerRequirements { class, cpus, memory_mb: 1024, provider, also: None, variables: BTreeSet::new() }
+        WorkerRequirements {
+            class,
+            cpus,
+            memory_mb: 1024,
+            provider,
+            also: None,
+            variables: BTreeSet::new(),
+        }
     }
 
     #[test]

@@ -8,11 +8,11 @@
 //! * `lookups`: markers of results that the queue lost
 
 mod capacity;
-mod stream_head;
-mod result_lookup;
-mod requests;
-mod report_reader;
 mod reconciler;
+mod report_reader;
+mod requests;
+mod result_lookup;
+mod stream_head;
 mod worker_watch;
 
 #[cfg(test)]
@@ -32,11 +32,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 pub use self::capacity::PoolCapacity;
-use self::result_lookup::look_up_results;
-use self::report_reader::ReportReader;
 use self::reconciler::Reconciler;
+use self::report_reader::ReportReader;
+use self::result_lookup::look_up_results;
 use self::worker_watch::WorkerWatch;
-use super::event_loop::{EngineOutcome, Engine, DurableStateListener, EngineMessage, QueuePublisher, EngineInputs, WorkerLocation};
+use super::event_loop::{
+    DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, QueuePublisher,
+    WorkerLocation,
+};
 use super::open::OpenRun;
 use super::{Planner, RunError};
 

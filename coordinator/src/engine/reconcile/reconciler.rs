@@ -54,7 +54,11 @@ impl Reconciler {
             }
             // A new connection is looked at at once.
             let connected = contact.wait_for(|now| now.up && now.connections != known.0);
-            let wait = if soon_again > 0 { EXTRA_ROUND_INTERVAL.min(self.lease / 2) } else { self.lease / 2 };
+            let wait = if soon_again > 0 {
+                EXTRA_ROUND_INTERVAL.min(self.lease / 2)
+            } else {
+                self.lease / 2
+            };
             soon_again = soon_again.saturating_sub(1);
             let _its_time = timeout(wait, connected).await;
         }

@@ -8,8 +8,8 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::{ReportPosition, ReportBatch, PositionedReport};
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosition};
+use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
@@ -45,7 +45,11 @@ impl ReportReader {
         let outage = OutageLog::new("reading reports");
         let mut patience = outage.backoff();
         while !to.is_closed() {
-            match self.dispatch.reports(self.run, position, MAX_REPORTS_PER_READ, READ_TIMEOUT).await {
+            match self
+                .dispatch
+                .reports(self.run, position, MAX_REPORTS_PER_READ, READ_TIMEOUT)
+                .await
+            {
                 Ok(batch) => {
                     patience.succeeded();
                     if batch.read_to.is_none() {
@@ -70,7 +74,8 @@ impl ReportReader {
     }
 
     async fn checked(&self, batch: Vec<PositionedReport>) -> Vec<PositionedReport> {
-        let results = batch.iter().filter(|r| matches!(r.report.body, ReportBody::Result(_))).count();
+        let results =
+            batch.iter().filter(|r| matches!(r.report.body, ReportBody::Result(_))).count();
         self.results.fetch_add(results as u64, Ordering::Relaxed);
         if batch.iter().all(|reported| record_digest(&reported.report).is_none()) {
             return batch;

@@ -57,7 +57,11 @@ pub(super) async fn forward_claims(
 }
 
 /// Hands commands over.
-pub(super) async fn forward_commands(run: RunId, dispatch: Arc<dyn Dispatch>, to: mpsc::Sender<EngineMessage>) {
+pub(super) async fn forward_commands(
+    run: RunId,
+    dispatch: Arc<dyn Dispatch>,
+    to: mpsc::Sender<EngineMessage>,
+) {
     let outage = OutageLog::new("listening for commands");
     let mut patience = outage.backoff();
     while !to.is_closed() {

@@ -40,7 +40,11 @@ pub(super) async fn look_up_results(
 }
 
 /// The results that the item's markers name.
-async fn find_reports(run: RunId, item: ItemId, store: &dyn BlobStore) -> Result<Vec<Report>, StoreError> {
+async fn find_reports(
+    run: RunId,
+    item: ItemId,
+    store: &dyn BlobStore,
+) -> Result<Vec<Report>, StoreError> {
     let mut reports = Vec::new();
     for path in store.list_documents(&ResultMarker::prefix_of_item(run, item)).await? {
         let Some(marker) = ResultMarker::parse(&path) else { continue };

@@ -1,7 +1,7 @@
 //! A coordinator and workers that share nothing but a queue and a store.
 
-mod events;
 mod concurrency;
+mod events;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,11 +14,13 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
-use rollout_worker::executor::{TaskFiles, ExecutionServices};
+use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{self, LocalRunner, WorkerProfile, Runner, ShutdownLevel, Worker, WorkerConfig};
+use rollout_worker::service::{
+    self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
+};
 use rollout_worker::store::{BlobStore as _, FsStore};
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::watch;
@@ -27,7 +29,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{LockError, OpenError, RunOpenOptions, LockOptions, open};
+use crate::engine::{LockError, LockOptions, OpenError, RunOpenOptions, open};
 use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 
@@ -58,7 +60,11 @@ impl RemoteFixture {
         Self { dir, queue, store: Arc::new(store), plan: Arc::new(plan) }
     }
 
-    fn worker(&self, name: &str, slots: u32) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
+    fn worker(
+        &self,
+        name: &str,
+        slots: u32,
+    ) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
         self.worker_with(name, slots, Arc::new(self.runner(name)))
     }
 

@@ -50,7 +50,8 @@ impl WorkerWatch {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rate, mut told) = (ResultRate::new(), WorkerWarnings::default());
         let mut known = PoolCapacity::default();
-        let (contact, mut contact_told) = (self.dispatch.connection_status(), ContactWarnings::default());
+        let (contact, mut contact_told) =
+            (self.dispatch.connection_status(), ContactWarnings::default());
         while !self.to.is_closed() {
             ticks.tick().await;
             let up = contact.borrow().up;

@@ -65,7 +65,10 @@ impl EventSink for JsonLines {
 }
 
 /// Writes until everything is written or the reader is gone, which is its right.
-fn write_all(mut receiver: mpsc::Receiver<JsonLinesMessage>, out: Box<dyn Write + Send>) -> io::Result<()> {
+fn write_all(
+    mut receiver: mpsc::Receiver<JsonLinesMessage>,
+    out: Box<dyn Write + Send>,
+) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(64 * 1024, out);
     let mut write = || -> io::Result<()> {
         while let Some(lines) = receiver.blocking_recv() {

@@ -1,11 +1,11 @@
 //! What a process that runs trials has to do with its host: providers of environments, directories
 //! that outlive it, and what dead processes left behind; and the whole of a worker process.
 
-mod recovery;
-mod state_dir;
 mod process;
 mod provider_probe;
 mod providers;
+mod recovery;
+mod state_dir;
 mod user_dirs;
 mod worker;
 
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 
 use rollout_worker::open_files;
 
-pub use self::recovery::{HostRecovery, recover_dead_workers, reap};
-pub use self::state_dir::StateDir;
 pub use self::process::{SANDBOX_COMMAND, environment, sandbox_helper};
 pub use self::providers::{check_services, provider, runner};
+pub use self::recovery::{HostRecovery, reap, recover_dead_workers};
+pub use self::state_dir::StateDir;
 pub use self::user_dirs::{fetched_tasks, image_locks};
 pub use self::worker::{RunnerDecorator, WorkerProcess};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::disk::{DiskWatch, DiskUse};
+use rollout_worker::disk::{DiskUse, DiskWatch};
 use rollout_worker::environment::Provider;
 use rollout_worker::environment::descriptor::{self, ProviderPaths};
-use rollout_worker::executor::{TaskFiles, ExecutionServices};
+use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;

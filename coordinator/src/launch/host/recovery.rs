@@ -60,7 +60,8 @@ impl HostRecovery {
             tracing::info!("adopting what worker {} left", dir.id());
         }
         let recovering: Vec<_> = dirs.iter().map(|dir| self.recover(dir.path())).collect();
-        let recovering = stream::iter(recovering).buffered(CONCURRENT_RECOVERIES).collect::<Vec<bool>>();
+        let recovering =
+            stream::iter(recovering).buffered(CONCURRENT_RECOVERIES).collect::<Vec<bool>>();
         let (clean, ()) = tokio::join!(recovering, reap(providers, &self.owners));
         let mut left = Vec::new();
         for (dir, clean) in dirs.into_iter().zip(clean) {

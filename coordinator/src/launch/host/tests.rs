@@ -24,7 +24,7 @@ use rollout_worker::supervise::{self, Task};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::{StateDir, HostPaths, WorkerProcess};
+use super::{HostPaths, StateDir, WorkerProcess};
 use crate::engine::RunError;
 
 const LONG: Duration = Duration::from_secs(120);
@@ -109,7 +109,8 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     let run = scene.add_dead_worker(&scene.workers(), 9);
     let (signal, working) = scene.start();
     let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
-    let lost = ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
+    let lost =
+        ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
     assert_eq!((said.len(), &said[0].report.body), (1, &lost));
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&scene.workers()) == 1).await;

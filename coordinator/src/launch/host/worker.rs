@@ -14,13 +14,15 @@ use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{WorkerExit, WorkerProfile, Runner, ShutdownLevel, WorkerExitReason, Worker, WorkerConfig};
+use rollout_worker::service::{
+    Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerProfile,
+};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
 
+use super::provider_probe::{ProviderMap, ProviderProbe};
 use super::recovery::{HostRecovery, sweep};
-use super::provider_probe::{ProviderProbe, ProviderMap};
 use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 use crate::engine::RunError;
 
@@ -88,7 +90,8 @@ impl WorkerProcess {
         let _adopting = supervise::spawn("adoption", adopting);
         let (shutdown, told) = watch::channel(ShutdownLevel::No);
         let hurried = Arc::new(AtomicBool::new(false));
-        let leaving = forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
+        let leaving =
+            forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
         // A task of its own: what the main thread runs itself is woken through the kernel.
         let working = supervise::spawn("worker", worker.run(told));

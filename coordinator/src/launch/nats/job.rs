@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{KvStore, Dispatch};
+use rollout_worker::queue::traits::{Dispatch, KvStore};
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
@@ -13,7 +13,8 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, DurableStateListener, RunOpenOptions, LockWaitPolicy, ReopenSelection, RunError, RunEntryInfo, RunState, KvLockOptions, LockOptions, atomic_file,
+    self, DurableStateListener, KvLockOptions, LockOptions, LockWaitPolicy, ReopenSelection,
+    RunEntryInfo, RunError, RunOpenOptions, RunState, atomic_file,
 };
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
@@ -83,7 +84,9 @@ impl RemoteJob {
 
         let news = reconcile::message_channel();
         let _attending = lock.monitor(run.id(), Arc::clone(&dispatch), news.0.clone());
-        let keeper = lock.durable_state_listener().unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
+        let keeper = lock
+            .durable_state_listener()
+            .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
         let lease = bounds.lease;
         let distributed =
             RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };

@@ -7,4 +7,4 @@ mod server;
 
 pub use error::ServerError;
 pub use job::RemoteJob;
-pub use server::{PreparedServer, RemoteOptions, ConnectedServer};
+pub use server::{ConnectedServer, PreparedServer, RemoteOptions};

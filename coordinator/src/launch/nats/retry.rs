@@ -22,7 +22,9 @@ pub(super) async fn retry<T>(
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
-            Err(error) if !error.is_passing() || begun.elapsed() >= RETRY_PERIOD => return Err(error),
+            Err(error) if !error.is_passing() || begun.elapsed() >= RETRY_PERIOD => {
+                return Err(error);
+            }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
                     tracing::warn!("{}; trying again for {RETRY_PERIOD:?}", with_causes(&error));

@@ -8,8 +8,8 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::queue::nats::{BindError, NatsName, Nats, NatsOptions};
-use rollout_worker::queue::traits::{KvStore, Dispatch, WorkSource};
+use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions};
+use rollout_worker::queue::traits::{Dispatch, KvStore, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
@@ -22,7 +22,7 @@ use crate::engine::{LockWaitPolicy, RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{
-    StateDir, HostPaths, recover_dead_workers, image_locks, provider, reap, sandbox_helper,
+    HostPaths, StateDir, image_locks, provider, reap, recover_dead_workers, sandbox_helper,
 };
 use crate::launch::run::JobSession;
 use crate::workloads::job::JobLanes;
@@ -65,13 +65,20 @@ impl ConnectedServer {
     /// [`LaunchError::ConnectedServer`].
     pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
         let RemoteOptions { options, pool, unplaceable_timeout } = remote;
-        let bounds = RemoteTimeouts { lease: options.lease, unplaceable_timeout, ..RemoteTimeouts::default() };
+        let bounds = RemoteTimeouts {
+            lease: options.lease,
+            unplaceable_timeout,
+            ..RemoteTimeouts::default()
+        };
         let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
         Ok(Self { nats, pool, bounds })
     }
 
     /// Runs a session of a job to its end.
-    pub(in crate::launch) async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
+    pub(in crate::launch) async fn run(
+        self,
+        session: JobSession,
+    ) -> Result<FinishedSession, LaunchError> {
         let JobSession { job, plan, store, events, mut stops, patience, reopen } = session;
         let classes = JobLanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
         let state = job.jobs_dir.join(".rollout");
@@ -162,7 +169,12 @@ fn spawn_recovery(
 
 /// Binds the pool to the run's blob store; to another one than before only if no run of the pool
 /// says that it goes on with that.
-async fn bind_pool(nats: &Nats, board: &dyn KvStore, pool: &NatsName, store: &str) -> Result<(), BindError> {
+async fn bind_pool(
+    nats: &Nats,
+    board: &dyn KvStore,
+    pool: &NatsName,
+    store: &str,
+) -> Result<(), BindError> {
     match nats.bind_pool(pool, store, false).await {
         Err(BindError::Elsewhere { .. }) => {}
         bound => return bound,

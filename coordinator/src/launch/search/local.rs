@@ -12,16 +12,17 @@ use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{SearchCommand, TreeFile};
-use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{RunError, LockOptions, host_name};
+use crate::engine::{LockOptions, RunError, host_name};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::launch::host::{self, HostPaths};
 use crate::workloads::search::backend::{
-    WorkRequests, EvalPlanner, OwnedRun, SearchPlan, SearchTask, SearchStops, run_open_options, combine_outcomes,
+    EvalPlanner, OwnedRun, SearchPlan, SearchStops, SearchTask, WorkRequests, combine_outcomes,
+    run_open_options,
 };
-use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchError};
+use crate::workloads::search::driver::{SearchDirectory, SearchError, SearchOpenOptions};
 use crate::workloads::search::manifest::SearchManifest;
 
 /// A search to be run in this process.
@@ -109,7 +110,11 @@ impl LocalSearch {
 }
 
 /// Runs the engine until it or its search ends, and ends the other one then.
-async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<WorkRequests>, stops: SearchStops) -> T {
+async fn end_together<T>(
+    engine: impl Future<Output = T>,
+    asked: Arc<WorkRequests>,
+    stops: SearchStops,
+) -> T {
     let mut engine = Box::pin(engine);
     let ran = tokio::select! {
         ran = &mut engine => ran,

@@ -19,15 +19,15 @@ use self::remote::RemoteSearch;
 use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
-use super::nats::{RemoteOptions, ConnectedServer};
-use crate::engine::{LockWaitPolicy, LockOptions};
+use super::nats::{ConnectedServer, RemoteOptions};
+use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
 use crate::workloads::search::backend::SearchPlan;
 #[cfg(feature = "nats")]
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::driver::simulated::SimulatedBackend;
-use crate::workloads::search::driver::{SearchOpenOptions, SearchError, lock_and_open};
+use crate::workloads::search::driver::{SearchError, SearchOpenOptions, lock_and_open};
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::SearchOverview;
 
@@ -64,7 +64,10 @@ pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchErr
     } else {
         Box::pin(run_live(request, events)).await
     };
-    let overview = ran.as_ref().ok().map(|manifest| serde_json::to_value(SearchOverview::from_manifest(manifest)));
+    let overview = ran
+        .as_ref()
+        .ok()
+        .map(|manifest| serde_json::to_value(SearchOverview::from_manifest(manifest)));
     let overview = overview.transpose().map_err(|error| LaunchError::Outputs(error.into()))?;
     let told = reporter.finish(overview).await;
     let manifest = ran?;
@@ -88,7 +91,8 @@ async fn run_live(
     let environment = environment();
     let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
     let taking = LockOptions { patience, shared: None };
-    let local = LocalSearch { opening, taking, store, host, environment, fail_unable, stops, events };
+    let local =
+        LocalSearch { opening, taking, store, host, environment, fail_unable, stops, events };
     Ok(Box::pin(local.run()).await?)
 }
 
@@ -101,7 +105,8 @@ async fn run_remote(
 ) -> Result<SearchManifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
     let server = ConnectedServer::connect(remote).await?;
-    let plan = SearchPlan::new(&opening.tree, Arc::clone(&store)).await.map_err(SearchError::from)?;
+    let plan =
+        SearchPlan::new(&opening.tree, Arc::clone(&store)).await.map_err(SearchError::from)?;
     let state = opening.tree.runs_root.join(".rollout");
     let layout = SearchDirectory::new(opening.tree.run_dir()).layout().clone();
     let classes = plan.needs().map(|needs| needs.class).into();

@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{KvStore, Dispatch};
+use rollout_worker::queue::traits::{Dispatch, KvStore};
 use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, EngineOutcome, DurableStateListener, LockWaitPolicy, RunError, RunEntryInfo, RunLock, RunState, KvLockOptions, LockOptions,
+    self, DurableStateListener, EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy,
+    RunEntryInfo, RunError, RunLock, RunState,
 };
 use crate::workloads::search::backend::{
-    WorkRequests, EvalPlanner, OwnedRun, SearchPlan, SearchTask, SearchStops, run_open_options, combine_outcomes,
+    EvalPlanner, OwnedRun, SearchPlan, SearchStops, SearchTask, WorkRequests, combine_outcomes,
+    run_open_options,
 };
-use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchError};
+use crate::workloads::search::driver::{SearchDirectory, SearchError, SearchOpenOptions};
 use crate::workloads::search::manifest::SearchManifest;
 
 /// A search to be run by workers elsewhere.
@@ -62,8 +64,10 @@ impl RemoteSearch {
             pool: self.pool.clone(),
             store: self.store.identity().to_owned(),
         };
-        let taking =
-            LockOptions { patience: self.patience, shared: Some(KvLockOptions { board: self.board, facts }) };
+        let taking = LockOptions {
+            patience: self.patience,
+            shared: Some(KvLockOptions { board: self.board, facts }),
+        };
         let tickets = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let sitting = SearchEngineSession {
             opening: run_open_options(&tree, taking, self.bounds),
@@ -126,7 +130,9 @@ impl SearchEngineSession {
         is_ours(&run);
         let news = reconcile::message_channel();
         let _attending = lock.monitor(run.id(), Arc::clone(&self.dispatch), news.0.clone());
-        let keeper = lock.durable_state_listener().unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
+        let keeper = lock
+            .durable_state_listener()
+            .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
         // What nobody asked for is taken back when the engine begins: what former sittings began
         // and workers may still run has to be asked for before.
         self.asked.wait_until_asked().await;

@@ -4,13 +4,16 @@
 use std::borrow::Cow;
 
 use super::ExportError;
-use super::columns::{COLUMNS, ExportCell, ExportColumn, ColumnType, ExportRow};
+use super::columns::{COLUMNS, ColumnType, ExportCell, ExportColumn, ExportRow};
 use super::output::ExportOutput;
 use super::source::{ExportSource, SettledTrial};
 use crate::results::escape;
 
 /// Writes the names of the columns and every trial.
-pub(super) async fn write(source: &mut ExportSource, output: &mut ExportOutput) -> Result<(), ExportError> {
+pub(super) async fn write(
+    source: &mut ExportSource,
+    output: &mut ExportOutput,
+) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let keys = source.keys();
     let mut line = CsvLine::default();

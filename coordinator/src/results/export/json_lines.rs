@@ -8,7 +8,10 @@ use super::output::ExportOutput;
 use super::source::ExportSource;
 
 /// Writes every trial.
-pub(super) async fn write(source: &mut ExportSource, output: &mut ExportOutput) -> Result<(), ExportError> {
+pub(super) async fn write(
+    source: &mut ExportSource,
+    output: &mut ExportOutput,
+) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let mut line = Vec::new();
     for index in 0..source.len() {
@@ -33,7 +36,9 @@ impl Serialize for JsonRow<'_> {
                 None => object.serialize_entry(column.name, &())?,
                 Some(ExportCell::Text(text)) => object.serialize_entry(column.name, &text)?,
                 Some(ExportCell::Json(value)) => object.serialize_entry(column.name, &value)?,
-                Some(ExportCell::Integer(number)) => object.serialize_entry(column.name, &number)?,
+                Some(ExportCell::Integer(number)) => {
+                    object.serialize_entry(column.name, &number)?
+                }
                 Some(ExportCell::Number(number)) => object.serialize_entry(column.name, &number)?,
                 Some(ExportCell::Time(time)) => object.serialize_entry(column.name, &time)?,
             }

@@ -152,7 +152,10 @@ pub enum ExportError {
 ///
 /// # Errors
 /// [`ExportError`]; nothing is at the place of the output then that was not there before.
-pub async fn export(request: &ExportRequest, header: RunHeader) -> Result<ExportSummary, ExportError> {
+pub async fn export(
+    request: &ExportRequest,
+    header: RunHeader,
+) -> Result<ExportSummary, ExportError> {
     let mut source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
     let path = match request.format {
         ExportFormat::Harbor => {

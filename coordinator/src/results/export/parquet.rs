@@ -13,7 +13,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 
 use super::ExportError;
-use super::columns::{COLUMNS, ExportCell, ColumnType, ExportRow};
+use super::columns::{COLUMNS, ColumnType, ExportCell, ExportRow};
 use super::output::ExportOutput;
 use super::source::ExportSource;
 
@@ -24,7 +24,10 @@ const GROUP_ROWS: usize = 10_000;
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
 
 /// Writes every trial.
-pub(super) async fn write(source: &mut ExportSource, output: &mut ExportOutput) -> Result<(), ExportError> {
+pub(super) async fn write(
+    source: &mut ExportSource,
+    output: &mut ExportOutput,
+) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -51,7 +54,9 @@ fn schema() -> Result<TypePtr, ParquetError> {
             ColumnType::Json => (Physical::BYTE_ARRAY, Some(LogicalType::Json)),
             ColumnType::Integer => (Physical::INT64, None),
             ColumnType::Number => (Physical::DOUBLE, None),
-            ColumnType::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
+            ColumnType::Time => {
+                (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS)))
+            }
         };
         let field = Type::primitive_type_builder(column.name, physical)
             .with_repetition(Repetition::OPTIONAL)

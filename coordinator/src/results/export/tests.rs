@@ -6,18 +6,18 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::record::{
-    ArtifactKind, ArtifactRecord, ArtifactStatus, Durations, EnvironmentRecord, Execution,
-    ExecutionEnd, EnforcedLimits, LogsRecord, LostReason, ItemOutcome, OutputFile, Rewards, Settlement,
+    ArtifactKind, ArtifactRecord, ArtifactStatus, Durations, EnforcedLimits, EnvironmentRecord,
+    Execution, ExecutionEnd, ItemOutcome, LogsRecord, LostReason, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
+    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
@@ -147,7 +147,8 @@ impl TestRun {
         fs::write(file, text).expect("written");
         let tar = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
         fs::remove_file(&tar).expect("removed");
-        archive::pack(source.path(), &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).expect("packed");
+        archive::pack(source.path(), &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes)
+            .expect("packed");
         let bytes = fs::read(&tar).expect("read").into();
         self.store.put_bytes(bytes, MediaType::Tar).await.expect("stored")
     }
@@ -408,8 +409,11 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     let classes = prop::sample::select(vec![ErrorClass::Infrastructure, ErrorClass::Task]);
     let failed = (kinds, classes, text()).prop_map(|(k, class, text)| error(k, class, &text));
     let rewards = prop::collection::btree_map(text(), number(), 0..4);
-    let outcome =
-        prop::sample::select(vec![ItemOutcome::Completed, ItemOutcome::Failed, ItemOutcome::Cancelled]);
+    let outcome = prop::sample::select(vec![
+        ItemOutcome::Completed,
+        ItemOutcome::Failed,
+        ItemOutcome::Cancelled,
+    ]);
     let (reward, steps) = (prop::option::of(number()), prop::collection::vec(text(), 0..2));
     (outcome, reward, rewards, 0.0..9.0, prop::option::of(failed), steps).prop_map(
         |(outcome, reward, rewards, cost, error, unverified_steps)| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
-use rollout_worker::archive::{self, ArchivePath, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveLimits, ArchivePath};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::content;
 use super::durable::{self, FileError};
 use super::layout;
-use super::trial_dir_writer::{TrialFilesError, prepare_target, make_directories};
+use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target};
 
 /// Directory of artifacts, of a trial and of each of its steps.
 const ARTIFACTS_DIR: &str = "artifacts";

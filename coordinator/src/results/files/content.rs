@@ -13,7 +13,7 @@ use rollout_worker::supervise;
 use super::artifacts;
 use super::durable;
 use super::layout;
-use super::trial_dir_writer::{TrialFilesError, prepare_target, make_directories};
+use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target};
 
 /// Reads the record of the execution that settled a trial.
 ///
@@ -99,7 +99,11 @@ pub(super) async fn unless_lost(
 }
 
 /// Captured output wins over a file of the same name that an agent left in its logs.
-async fn copy_output(store: &dyn BlobStore, output: &OutputFile, into: &Path) -> Result<(), TrialFilesError> {
+async fn copy_output(
+    store: &dyn BlobStore,
+    output: &OutputFile,
+    into: &Path,
+) -> Result<(), TrialFilesError> {
     let bad = || TrialFilesError::OutputPath(output.path.clone());
     let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let target = into.join(path.as_path());

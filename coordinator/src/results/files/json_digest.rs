@@ -17,7 +17,9 @@ pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(object)?;
     text.push(b'\n');
     let digest = Digest::sha256(&text);
-    if let Some(open) = text.len().checked_sub(OBJECT_END.len()).filter(|at| text[*at..] == *OBJECT_END) {
+    if let Some(open) =
+        text.len().checked_sub(OBJECT_END.len()).filter(|at| text[*at..] == *OBJECT_END)
+    {
         text.truncate(open);
         text.extend_from_slice(last_key(digest).as_bytes());
     }

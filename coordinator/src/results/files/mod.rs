@@ -11,21 +11,21 @@ mod artifacts;
 pub(crate) mod content;
 pub(crate) mod durable;
 pub(crate) mod error_text;
+mod json_digest;
 pub mod layout;
 pub mod store;
 #[cfg(test)]
 mod tests;
 mod trial_dir_writer;
 mod trial_result;
-mod json_digest;
 
 use std::path::Path;
 
 use serde::Serialize;
 
 pub use durable::FileError;
-pub use trial_dir_writer::TrialFilesError;
 pub(crate) use trial_dir_writer::TrialDirWriter;
+pub use trial_dir_writer::TrialFilesError;
 
 /// Replaces a JSON document of the run directory, durably.
 ///

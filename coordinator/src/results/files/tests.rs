@@ -9,14 +9,14 @@ use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, LogsRecord, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
-use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
 use super::layout::trial_dir;
-use super::trial_dir_writer::{TrialFilesError, TrialDirWriter};
+use super::trial_dir_writer::{TrialDirWriter, TrialFilesError};
 use crate::results::testing::{error, failed, passed, record, run, settlement, trial, with_record};
 
 struct TrialFixture {
@@ -30,7 +30,8 @@ async fn fixture() -> TrialFixture {
     let store = Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
     let run_dir = dir.path().join("run");
     fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
-    let trees = TrialDirWriter::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
+    let trees =
+        TrialDirWriter::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
     TrialFixture { dir, store, trees: Arc::new(trees) }
 }
 
@@ -59,7 +60,8 @@ impl TrialFixture {
             fs::write(path, text).expect("written");
         }
         let tar = self.dir.path().join("logs.tar");
-        archive::pack(source, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).expect("packed");
+        archive::pack(source, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes)
+            .expect("packed");
         let stored = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         fs::remove_file(tar).expect("removed");
         stored

@@ -20,9 +20,9 @@ use tempfile::TempDir;
 use super::content;
 use super::durable::{self, FileError};
 use super::error_text;
+use super::json_digest;
 use super::layout::{self, STAGING};
 use super::trial_result::{ResultOwner, TrialResult};
-use super::json_digest;
 use crate::results::report::TaskFactsIndex;
 
 /// Why the files of a trial could not be written.
@@ -96,7 +96,10 @@ impl TrialFilesError {
             }
             Self::Unpack { source, .. } => matches!(source, ArchiveError::Untrusted { .. }),
             Self::ArchiveCut { cut, .. } => {
-                matches!(cut, archive::ArchiveTruncation::Malformed(_) | archive::ArchiveTruncation::Ended)
+                matches!(
+                    cut,
+                    archive::ArchiveTruncation::Malformed(_) | archive::ArchiveTruncation::Ended
+                )
             }
             Self::Record { .. } => true,
             Self::File(_) | Self::OtherRecord(_) | Self::Name { .. } | Self::OutputPath(_) => false,
@@ -205,7 +208,8 @@ impl TrialDirWriter {
         let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
         let owner = serde_json::from_slice::<ResultOwner>(&bytes);
-        owner.is_ok_and(|owner| owner.is_of(self.run, settlement)) && json_digest::is_unchanged(&bytes)
+        owner.is_ok_and(|owner| owner.is_of(self.run, settlement))
+            && json_digest::is_unchanged(&bytes)
     }
 
     fn stage(&self, trial: &TrialName) -> Result<TempDir, TrialFilesError> {

@@ -4,8 +4,8 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, ItemOutcome, OutputFile, Rewards,
-    Settlement, StepRecord, Timestamps, TrialRecord,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, ItemOutcome, LogsRecord, OutputFile,
+    Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
 };
 use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};

@@ -23,9 +23,9 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use failure::{FailureParty, FailureCounts};
+pub use failure::{FailureCounts, FailureParty};
 pub use keys::KeyRewards;
 pub use score::{Score, ThresholdOutcome};
 pub use stats::{AgentTally, AgentTotal, RunStats};
 pub use sum::NeumaierSum;
-pub use tally::{Rewards, TrialScore, Tally, total_cost};
+pub use tally::{Rewards, Tally, TrialScore, total_cost};

@@ -6,7 +6,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::ItemOutcome;
 
 use super::keys::KeyRewards;
-use super::tally::{TrialScore, Tally};
+use super::tally::{Tally, TrialScore};
 
 /// An agent and the number of its trials in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]

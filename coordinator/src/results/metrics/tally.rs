@@ -3,7 +3,7 @@
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 
-use super::failure::{FailureParty, FailureCounts};
+use super::failure::{FailureCounts, FailureParty};
 use super::sum::NeumaierSum;
 
 /// What one settled trial adds to the totals.

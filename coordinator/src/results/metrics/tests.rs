@@ -6,7 +6,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::record::{
-    Execution, ExecutionEnd, LostReason, ItemOutcome, Rewards, Settlement, Verdict,
+    Execution, ExecutionEnd, ItemOutcome, LostReason, Rewards, Settlement, Verdict,
 };
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
@@ -317,7 +317,11 @@ fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
     assert_eq!((score.passed, score.trials), (14, 16));
     assert_eq!((score.pass_rate(), score.mean_reward), (Some(0.875), Some(0.875)));
     let against = [0.7, 0.71, 0.9, 0.91].map(|least| score.compare_with_threshold(least));
-    let expected =
-        [ThresholdOutcome::Reached, ThresholdOutcome::Undecided, ThresholdOutcome::Undecided, ThresholdOutcome::Missed];
+    let expected = [
+        ThresholdOutcome::Reached,
+        ThresholdOutcome::Undecided,
+        ThresholdOutcome::Undecided,
+        ThresholdOutcome::Missed,
+    ];
     assert_eq!(against, expected);
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use crate::plan::{TaskMetadata, JobPlan};
+use crate::plan::{JobPlan, TaskMetadata};
 use crate::results::escape;
 
 /// Unsupported tasks that the header names; the others are counted.
@@ -90,7 +90,8 @@ impl DatasetFacts {
         }
         if !self.unsupported.is_empty() {
             let more = self.unsupported.len().saturating_sub(MAX_NAMED_TASKS);
-            let mut names = self.unsupported.iter().take(MAX_NAMED_TASKS).cloned().collect::<Vec<_>>();
+            let mut names =
+                self.unsupported.iter().take(MAX_NAMED_TASKS).cloned().collect::<Vec<_>>();
             if more > 0 {
                 names.push(format!("{more} more"));
             }

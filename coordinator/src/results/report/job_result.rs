@@ -13,7 +13,8 @@ use serde::{Serialize, Serializer};
 use super::facts::DatasetFacts;
 use super::ledger::Ledger;
 use crate::results::metrics::{
-    AgentTally, AgentTotal, FailureParty, FailureCounts, KeyRewards, Rewards, Score, RunStats, Tally,
+    AgentTally, AgentTotal, FailureCounts, FailureParty, KeyRewards, Rewards, RunStats, Score,
+    Tally,
 };
 
 /// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +

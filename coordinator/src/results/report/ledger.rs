@@ -7,7 +7,7 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, REWARD_KEY, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 
-use crate::results::metrics::{AgentTotal, FailureParty, TrialScore, RunStats};
+use crate::results::metrics::{AgentTotal, FailureParty, RunStats, TrialScore};
 
 /// The settled trials of a run.
 #[derive(Debug, Default)]

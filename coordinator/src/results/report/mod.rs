@@ -7,8 +7,8 @@ mod ledger;
 pub use facts::{DatasetFacts, TaskFacts, TaskFactsIndex};
 pub(crate) use job_result::RunOverview;
 pub use job_result::{
-    AgentSummary, Headline, OrderedMap, JobResult, KeyFigures, KeyMetrics, MetricValues, ScoreFigures,
-    TrialSummary,
+    AgentSummary, Headline, JobResult, KeyFigures, KeyMetrics, MetricValues, OrderedMap,
+    ScoreFigures, TrialSummary,
 };
 pub use ledger::FailureGroup;
 pub(crate) use ledger::Ledger;

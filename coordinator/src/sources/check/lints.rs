@@ -9,7 +9,9 @@ use rollout_worker::environment::dockerfile::Dockerfile;
 
 use super::{dockerfile, scripts};
 use crate::config::ConfigWarning;
-use crate::sources::datasets::{StepParts, TASK_FILE, DatasetTask, read_instruction, trajectory_files};
+use crate::sources::datasets::{
+    DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
+};
 
 /// Largest file that is looked into.
 const FILE_BYTES: u64 = 1024 * 1024;

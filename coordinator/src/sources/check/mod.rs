@@ -18,8 +18,10 @@ use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, JobOptions, Diagnostics, read_job};
-use crate::sources::datasets::{self, FormatView, PlannedFormats, DatasetTask};
+use crate::config::{
+    ConfigError, ConfigWarning, Diagnostics, ErrorKind, Job, JobOptions, read_job,
+};
+use crate::sources::datasets::{self, DatasetTask, FormatView, PlannedFormats};
 
 /// What is looked at.
 #[derive(Debug, Clone)]

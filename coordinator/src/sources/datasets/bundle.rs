@@ -9,14 +9,14 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::store::{BlobStore, BlobContent, StoreError};
+use rollout_worker::store::{BlobContent, BlobStore, StoreError};
 use rollout_worker::supervise;
 
-use super::pack_cache::PackCache;
 use super::pack::{self, LoadedTaskFiles};
+use super::pack_cache::PackCache;
 use super::task::invalid;
 use super::{Dataset, DatasetTask, spec};
-use crate::config::{TaskMetadata, ConfigError, ConfigErrors, Job, Diagnostics};
+use crate::config::{ConfigError, ConfigErrors, Diagnostics, Job, TaskMetadata};
 
 /// Tasks packed at once: enough to keep a disk busy, few enough to leave the machine usable.
 const CONCURRENT_TASKS: usize = 8;
@@ -183,7 +183,11 @@ async fn prepare(
 }
 
 /// Reads the files of a task; parts that are known and stored are not packed.
-async fn read(task: &Arc<DatasetTask>, index: usize, sink: &BundleSink) -> Result<LoadedTaskFiles, PrepareError> {
+async fn read(
+    task: &Arc<DatasetTask>,
+    index: usize,
+    sink: &BundleSink,
+) -> Result<LoadedTaskFiles, PrepareError> {
     let scratch = sink.scratch.join(index.to_string());
     let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.known.clone());
     let work = move || pack::read(&owned, &at, known.as_deref());
@@ -236,7 +240,12 @@ async fn store(
 }
 
 /// Puts the blobs of a task's files into its document, and notes those that are new.
-fn assign_blobs(task: &DatasetTask, files: &LoadedTaskFiles, spec: &mut TaskSpec, sink: &BundleSink) {
+fn assign_blobs(
+    task: &DatasetTask,
+    files: &LoadedTaskFiles,
+    spec: &mut TaskSpec,
+    sink: &BundleSink,
+) {
     for (step, text) in spec.steps.iter_mut().zip(&files.instructions) {
         step.files.instruction = Some(BlobRef::for_bytes(text, MediaType::Text));
     }

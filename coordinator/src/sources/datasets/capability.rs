@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::descriptor::{self, ProviderDescriptor, CapabilitySupport};
+use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
 use super::{TaskParts, layout};
-use crate::config::{ConfigError, Demand, DemandKind, ErrorKind, Job, Diagnostics, SourceLocation, TaskFile};
+use crate::config::{
+    ConfigError, Demand, DemandKind, Diagnostics, ErrorKind, Job, SourceLocation, TaskFile,
+};
 
 /// A conversation to begin with, which no agent is given.
 const TRAJECTORY: &str = "trajectory.json";
@@ -156,7 +158,11 @@ fn check_services(
 }
 
 /// Why a provider does not have what is asked for.
-fn unsupported_reason(provider: ProviderKind, demand: &Demand, parts: &TaskParts) -> Option<String> {
+fn unsupported_reason(
+    provider: ProviderKind,
+    demand: &Demand,
+    parts: &TaskParts,
+) -> Option<String> {
     let capabilities = &descriptor::for_kind(provider).capabilities;
     let has_services = parts.compose.is_some();
     match &demand.kind {
@@ -220,7 +226,11 @@ fn refuse_services(
 }
 
 /// Every image that the task would have.
-fn check_images(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>, problems: &mut Diagnostics) {
+fn check_images(
+    task: &CapabilityCheck<'_>,
+    found: &mut Vec<ConfigError>,
+    problems: &mut Diagnostics,
+) {
     let main = &task.file.environment;
     let key = "environment.docker_image";
     let named = main.docker_image.is_some();
@@ -273,7 +283,12 @@ fn check_instructions(
     }
 }
 
-fn rejection(descriptor: &ProviderDescriptor, spot: &SourceLocation, file: &Path, found: &str) -> ConfigError {
+fn rejection(
+    descriptor: &ProviderDescriptor,
+    spot: &SourceLocation,
+    file: &Path,
+    found: &str,
+) -> ConfigError {
     let expected = format!("what the {} environment can honour", descriptor.name);
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";

@@ -28,7 +28,8 @@ pub(super) fn discover(path: &Path) -> io::Result<Discovery> {
         let name = name_of(real.parent());
         return Ok(Discovery { name, tasks: vec![real], skipped: Vec::new() });
     }
-    let mut found = Discovery { name: name_of(Some(&real)), tasks: Vec::new(), skipped: Vec::new() };
+    let mut found =
+        Discovery { name: name_of(Some(&real)), tasks: Vec::new(), skipped: Vec::new() };
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let dir = entry.path();

@@ -30,7 +30,11 @@ pub(super) fn compute<'a>(
     recipe: &str,
 ) -> Option<Fingerprint> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    let mut walk = FingerprintWalker { hasher: DigestHasher::default(), newest: Duration::ZERO, left: BUNDLE_ENTRIES };
+    let mut walk = FingerprintWalker {
+        hasher: DigestHasher::default(),
+        newest: Duration::ZERO,
+        left: BUNDLE_ENTRIES,
+    };
     walk.hasher.update_part(recipe.as_bytes());
     for entry in entries {
         walk.entry(&dir.join(entry), entry.as_os_str().as_bytes())?;
@@ -111,7 +115,8 @@ mod tests {
         let first = look();
         assert!(!first.settled, "it has just been written");
         assert_eq!(look().digest, first.digest);
-        let other = compute(root, [Path::new("part"), Path::new("absent")], "other").expect("readable");
+        let other =
+            compute(root, [Path::new("part"), Path::new("absent")], "other").expect("readable");
         assert_ne!(other.digest, first.digest);
         let mut seen = vec![first.digest];
         let mut change = |what: &str, act: &dyn Fn()| {

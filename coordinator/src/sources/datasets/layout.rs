@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 use rollout_worker::environment::descriptor;
 
-use super::{INSTRUCTION_FILE, TaskParts, StepParts};
+use super::{INSTRUCTION_FILE, StepParts, TaskParts};
 use crate::config::{Job, TaskFile};
 
 /// The build context of a task.
@@ -67,8 +67,9 @@ impl<'a> TaskLayout<'a> {
             let image = &verifier.docker_image;
             let named = image.is_some() && *image != self.file.environment.docker_image;
             let compose = context.as_deref().and_then(|dir| self.compose(dir));
-            let built = context.as_deref().is_some_and(|dir| self.has_file(&dir.join("Dockerfile")))
-                && (!named || self.builds(image.as_ref()) || !self.has_images());
+            let built =
+                context.as_deref().is_some_and(|dir| self.has_file(&dir.join("Dockerfile")))
+                    && (!named || self.builds(image.as_ref()) || !self.has_images());
             if built || compose.is_some() {
                 parts.verifier_context = context;
                 parts.verifier_compose = compose;

@@ -6,11 +6,12 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
 use super::git::CheckedOutCommits;
-use super::resolve::{TaskCandidate, ResolvedDataset, resolve_datasets};
+use super::resolve::{ResolvedDataset, TaskCandidate, resolve_datasets};
 use super::task::{self, TaskLoadContext};
-use super::{Dataset, PlannedFormats, DatasetTask, select};
+use super::{Dataset, DatasetTask, PlannedFormats, select};
 use crate::config::{
-    ConfigError, ConfigWarning, ErrorKind, FormatHints, Job, JobOptions, Diagnostics, SourceLocation, nearest,
+    ConfigError, ConfigWarning, Diagnostics, ErrorKind, FormatHints, Job, JobOptions,
+    SourceLocation, nearest,
 };
 
 /// Loads the datasets of a job, faults of all of them recorded. Tasks that the run has a plan for
@@ -85,7 +86,11 @@ fn warn_of_skipped(source: &ResolvedDataset, problems: &mut Diagnostics) {
 }
 
 /// The tasks of a dataset that the job selects.
-fn select_tasks(job: &Job, source: ResolvedDataset, problems: &mut Diagnostics) -> Vec<TaskCandidate> {
+fn select_tasks(
+    job: &Job,
+    source: ResolvedDataset,
+    problems: &mut Diagnostics,
+) -> Vec<TaskCandidate> {
     let ResolvedDataset { name: dataset, selection, spot, tasks, .. } = source;
     let named = tasks.into_iter().map(|task| (task_name(&task), task)).collect::<Vec<_>>();
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();

@@ -17,13 +17,13 @@ mod format_view;
 mod git;
 mod harborignore;
 mod instruction;
-mod pack_cache;
 mod layout;
 mod load;
 mod pack;
+mod pack_cache;
 mod planned_formats;
-mod select;
 mod resolve;
+mod select;
 mod spec;
 mod task;
 
@@ -37,10 +37,10 @@ use rollout_protocol::error::TrialError;
 
 use crate::config::{PlannedFormat, TaskFile};
 
-pub use bundle::{BundleError, TaskBundle, BundleSink, bundle};
+pub use bundle::{BundleError, BundleSink, TaskBundle, bundle};
 pub use format_view::{FormatView, formats};
-pub use pack_cache::PackCache;
 pub use load::load;
+pub use pack_cache::PackCache;
 pub use planned_formats::read_planned_formats;
 
 pub(crate) use capability::trajectory_files;

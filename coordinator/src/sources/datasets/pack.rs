@@ -8,7 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::dockerignore::Dockerignore;
 
 use super::harborignore::{self, Harborignore};
@@ -142,7 +142,11 @@ fn part(
 
 impl PackedPart {
     /// Packs the part, which was known but is not where it should be.
-    pub(super) fn pack(mut self, task: &DatasetTask, archive: PathBuf) -> Result<Self, Box<ConfigError>> {
+    pub(super) fn pack(
+        mut self,
+        task: &DatasetTask,
+        archive: PathBuf,
+    ) -> Result<Self, Box<ConfigError>> {
         self.blob = self.source.pack(task, &archive)?;
         self.archive = Some(archive);
         Ok(self)
@@ -204,7 +208,8 @@ impl PartSource {
         };
         for dir in &self.dirs {
             let filter = self.filter(&task.dir, dir)?;
-            let overlay = DirectoryMerge { from: &task.dir.join(dir), to: &merged, filter: &filter };
+            let overlay =
+                DirectoryMerge { from: &task.dir.join(dir), to: &merged, filter: &filter };
             overlay.directory(Path::new("")).map_err(failed(dir))?;
         }
         let packed = pack(&merged, archive, &|_, _| FilterDecision::Yes);

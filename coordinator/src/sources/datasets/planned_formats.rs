@@ -26,7 +26,9 @@ struct PlannedTaskFormat {
 /// read is found again by those who resume the run, and refused there.
 pub fn read_planned_formats(plan: &Path) -> PlannedFormats {
     let bytes = std::fs::read(plan).unwrap_or_default();
-    let Ok(plan) = serde_json::from_slice::<PlannedFormatsDocument>(&bytes) else { return PlannedFormats::new() };
+    let Ok(plan) = serde_json::from_slice::<PlannedFormatsDocument>(&bytes) else {
+        return PlannedFormats::new();
+    };
     let format = |task: PlannedTaskFormat| {
         let format = task.format.map_or(PlannedFormat::ByKeys, PlannedFormat::Recorded);
         ((task.dataset, task.name), format)

@@ -9,11 +9,12 @@ use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover;
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, JobOptions, Diagnostics,
-    RegistryRef, TaskSelection, SourceLocation, TaskRef, TaskSource, is_address, is_inside,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, Job, JobOptions,
+    RegistryRef, SourceLocation, TaskRef, TaskSelection, TaskSource, is_address, is_inside,
 };
 use crate::sources::registry::{
-    self, FetchResults, FetchedDirectory, IndexError, Origin, FetchRequest, Revision, TaskEntry, FetchTarget,
+    self, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError, Origin, Revision,
+    TaskEntry,
 };
 
 /// Name of the dataset that a job's single tasks make.
@@ -71,7 +72,11 @@ struct PendingTask {
 }
 
 /// The datasets of a job. What has to be fetched is fetched.
-pub(super) fn resolve_datasets(job: &Job, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Vec<ResolvedDataset> {
+pub(super) fn resolve_datasets(
+    job: &Job,
+    options: &JobOptions<'_>,
+    problems: &mut Diagnostics,
+) -> Vec<ResolvedDataset> {
     let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
     let mut finder = DatasetResolver { job, cache, problems };
     let mut pending: Vec<PendingDataset> =
@@ -165,7 +170,8 @@ impl DatasetResolver<'_> {
                     source.name = last.unwrap_or(origin.name()).to_owned();
                 }
                 let revision = Revision::new(revision.as_deref());
-                let request = FetchRequest { origin, revision, what: FetchTarget::Tasks(path.to_owned()) };
+                let request =
+                    FetchRequest { origin, revision, what: FetchTarget::Tasks(path.to_owned()) };
                 let (spot, format) = (reference.spot.clone(), reference.format);
                 let wanted = vec![PendingTask { name: None, request, spot, format }];
                 Some(PendingDataset { source, wanted })
@@ -174,7 +180,11 @@ impl DatasetResolver<'_> {
     }
 
     /// Looks for tasks in a local directory.
-    fn discover_tasks(&mut self, written: &Path, spot: &SourceLocation) -> Option<discover::Discovery> {
+    fn discover_tasks(
+        &mut self,
+        written: &Path,
+        spot: &SourceLocation,
+    ) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
         let shown = format!("`{}`", path.display());
         match discover::discover(&path) {
@@ -273,13 +283,17 @@ impl DatasetResolver<'_> {
             match place {
                 TaskSource::Path(path) => {
                     let Some(found) = self.discover_tasks(path, spot) else { continue };
-                    source.tasks.extend(found.tasks.into_iter().map(|dir| local_task(dir, *format)));
+                    source
+                        .tasks
+                        .extend(found.tasks.into_iter().map(|dir| local_task(dir, *format)));
                 }
                 TaskSource::Git { url, commit, path } => {
                     let request = FetchRequest {
                         origin: Origin::new(url, self.job.base_dir()),
                         revision: Revision::new(commit.as_deref()),
-                        what: FetchTarget::Directory(path.as_deref().map(normalize_path).unwrap_or_default()),
+                        what: FetchTarget::Directory(
+                            path.as_deref().map(normalize_path).unwrap_or_default(),
+                        ),
                     };
                     let spot = spot.clone();
                     wanted.push(PendingTask { name: None, request, spot, format: *format });
@@ -290,7 +304,11 @@ impl DatasetResolver<'_> {
     }
 
     /// Adds what was fetched; nothing when there are no tasks because of faults.
-    fn finish(&mut self, pending: PendingDataset, answers: &FetchResults) -> Option<ResolvedDataset> {
+    fn finish(
+        &mut self,
+        pending: PendingDataset,
+        answers: &FetchResults,
+    ) -> Option<ResolvedDataset> {
         let PendingDataset { mut source, wanted } = pending;
         let mut told = BTreeSet::new();
         for PendingTask { name, request, spot, format } in wanted {

@@ -11,10 +11,10 @@ use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
 use super::git::CheckedOutCommits;
 use super::layout::{self, TaskLayout};
-use super::{INSTRUCTION_FILE, DatasetTask, harborignore};
+use super::{DatasetTask, INSTRUCTION_FILE, harborignore};
 use crate::config::{
-    ConfigError, ErrorKind, FormatHints, Job, JobOptions, Diagnostics, SourceLocation, TaskFile, Variable,
-    read_task,
+    ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
+    Variable, read_task,
 };
 
 /// What a task is loaded for.
@@ -143,7 +143,12 @@ fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
 }
 
 /// A task file is not the job's author's: it may use only the variables that the job lists.
-fn check_variables(context: &TaskLoadContext<'_>, dir: &Path, file: &TaskFile, problems: &mut Diagnostics) {
+fn check_variables(
+    context: &TaskLoadContext<'_>,
+    dir: &Path,
+    file: &TaskFile,
+    problems: &mut Diagnostics,
+) {
     let path = dir.join(TASK_FILE);
     let solved = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let solution = file.solution_variables.iter().filter(|_| solved);

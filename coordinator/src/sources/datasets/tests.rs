@@ -11,10 +11,10 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
-use rollout_worker::testing::{StoreCall, FaultyStore};
+use rollout_worker::testing::{FaultyStore, StoreCall};
 
 use super::*;
-use crate::config::{ConfigErrors, ErrorKind, Job, JobOptions, Diagnostics, read_job};
+use crate::config::{ConfigErrors, Diagnostics, ErrorKind, Job, JobOptions, read_job};
 
 mod demands;
 
@@ -99,7 +99,8 @@ fn expected(faults: &[(&str, &str, ErrorKind)]) -> Vec<(String, String, ErrorKin
 
 #[test]
 fn a_directory_of_tasks_and_one_task_alone() {
-    let project = DatasetProject::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
+    let project =
+        DatasetProject::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
     project.task("many/b");
     project.task("many/a");
     project.task("many/.hidden");
@@ -204,7 +205,8 @@ fn what_is_needed_depends_on_the_job() {
         ("environment: {force_build: true}\n", true, false, true),
         ("environment: {type: process}\n", false, false, false),
     ] {
-        let project = DatasetProject::new(&format!("{settings}verifier: {{disable: true}}\n{rest}"));
+        let project =
+            DatasetProject::new(&format!("{settings}verifier: {{disable: true}}\n{rest}"));
         project.task("set/a");
         fs::remove_dir_all(project.path("set/a/tests")).expect("removed");
         fs::remove_dir_all(project.path("set/a/environment")).expect("removed");

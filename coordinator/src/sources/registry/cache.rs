@@ -254,7 +254,8 @@ mod tests {
     #[test]
     fn a_directory_is_found_by_itself_or_inside_another() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache =
+            RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
         let keep = |path: &str, below: &str| {
             let lock = cache.lock("c").expect("locked");
             let made = cache.staging_dir("c", &lock).expect("made").keep();
@@ -277,7 +278,8 @@ mod tests {
     #[test]
     fn pointers_are_listed_until_the_files_are_there() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache =
+            RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
         let keep = |pointers: &[&str]| {
             let lock = cache.lock("c").expect("locked");
             let workshop = cache.staging_dir("c", &lock).expect("made");

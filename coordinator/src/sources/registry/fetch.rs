@@ -81,7 +81,8 @@ pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<Str
     }
     let cache = root.to_owned();
     let done = in_parallel(groups, move |((origin, commit), requests)| {
-        let (answers, warnings) = fetch_checkout(&RepositoryCache::new(&cache, &origin), &origin, &commit, &requests);
+        let (answers, warnings) =
+            fetch_checkout(&RepositoryCache::new(&cache, &origin), &origin, &commit, &requests);
         (requests.into_iter().zip(answers).collect::<Vec<_>>(), warnings)
     });
     for (some, odd) in done {
@@ -94,7 +95,11 @@ pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<Str
 type ResolvedCommits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
 
 /// The commits of all revisions. A repository that does not answer has the heads that it had.
-fn resolve_commits(root: &Path, requests: &BTreeSet<FetchRequest>, warnings: &mut Vec<String>) -> ResolvedCommits {
+fn resolve_commits(
+    root: &Path,
+    requests: &BTreeSet<FetchRequest>,
+    warnings: &mut Vec<String>,
+) -> ResolvedCommits {
     let mut commits = ResolvedCommits::new();
     let mut moving: BTreeMap<Origin, BTreeSet<Revision>> = BTreeMap::new();
     for FetchRequest { origin, revision, .. } in requests {
@@ -138,7 +143,8 @@ fn resolve_revisions(
             (found, Vec::new())
         }
         Err(error) => {
-            let known = |revision: &&Revision| cache.cached_commit(revision).ok_or_else(|| error.clone());
+            let known =
+                |revision: &&Revision| cache.cached_commit(revision).ok_or_else(|| error.clone());
             let found: Vec<_> = wanted.iter().map(known).collect();
             let any = found.iter().any(Result::is_ok);
             let warning = any.then(|| {
@@ -195,7 +201,11 @@ fn is_incomplete(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> b
 }
 
 /// What the cache has of it, if all.
-fn find_cached(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> Option<Vec<FetchedDirectory>> {
+fn find_cached(
+    cache: &RepositoryCache,
+    commit: &str,
+    what: &FetchTarget,
+) -> Option<Vec<FetchedDirectory>> {
     let paths = match what {
         FetchTarget::Directory(path) => vec![path.clone()],
         FetchTarget::Tasks(below) => cache.task_list(commit, below)?,
@@ -244,7 +254,8 @@ fn fetch_missing(
         missing.iter().map(|path| (FetchTarget::Directory(path.clone()), clone.missing_path(path)));
     let failures = failures.collect();
     let lacks = |path: &&String| {
-        !missing.contains(path) && is_incomplete(cache, commit, &FetchTarget::Directory((*path).clone()))
+        !missing.contains(path)
+            && is_incomplete(cache, commit, &FetchTarget::Directory((*path).clone()))
     };
     let outermost = outermost(wanted.iter().filter(lacks));
     if !outermost.is_empty() {

@@ -25,8 +25,10 @@ mod version;
 
 use std::path::PathBuf;
 
-pub use fetch::{FetchResults, FetchedCheckout, FetchedDirectory, FetchRequest, FetchTarget, fetch};
-pub use index::{DatasetEntry, RegistryIndex, IndexError, TaskEntry, RegistryText, read};
+pub use fetch::{
+    FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,
+};
+pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};
 
 /// Why something could not be taken from a repository.

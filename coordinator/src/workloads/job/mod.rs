@@ -9,12 +9,12 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::TrialSelection;
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 
 use crate::engine::core::NewItem;
 use crate::engine::journal::RunLayout;
-use crate::engine::{WorkerRequirements, Planner, RunError};
-use crate::plan::{JobPlan, PlanDocument, JobPlanError, PlannedTrial};
+use crate::engine::{Planner, RunError, WorkerRequirements};
+use crate::plan::{JobPlan, JobPlanError, PlanDocument, PlannedTrial};
 
 pub use lanes::JobLanes;
 
@@ -129,7 +129,9 @@ pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, 
     let document: PlanDocument =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     JobPlan::try_from(document).map(Some).map_err(|error| match error {
-        JobPlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
+        JobPlanError::Newer { found, known } => {
+            RunError::Newer { path: path.clone(), found, known }
+        }
         error => damaged(error.to_string()),
     })
 }

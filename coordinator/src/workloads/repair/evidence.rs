@@ -13,19 +13,21 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
-use rollout_protocol::record::{ExecutionEnd, ExecutionRecord, ItemOutcome, Settlement, Timestamps};
+use rollout_protocol::record::{
+    ExecutionEnd, ExecutionRecord, ItemOutcome, Settlement, Timestamps,
+};
 use rollout_protocol::wire::marker::ResultMarker;
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use rollout_worker::spool::result_report;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use serde::Deserialize;
 
 use super::RepairError;
-use super::replay::{RecordSink, HistoryReplay};
-use crate::engine::core::{NamedItem, SessionStart, JournalRecord};
+use super::replay::{HistoryReplay, RecordSink};
+use crate::engine::core::{JournalRecord, NamedItem, SessionStart};
 use crate::engine::journal::RunLayout;
-use crate::engine::{RunManifest, RecordsFile};
+use crate::engine::{RecordsFile, RunManifest};
 use crate::results::files::layout::RESULT;
 
 /// Directories below a run directory that lead to a trial's: agent, dataset, trial.
@@ -219,7 +221,11 @@ impl RepairEvidence {
 }
 
 /// The record that leads to a sealed settlement again.
-fn record_of_settlement(run: RunId, settlement: &Settlement, replica: &HistoryReplay) -> Option<JournalRecord> {
+fn record_of_settlement(
+    run: RunId,
+    settlement: &Settlement,
+    replica: &HistoryReplay,
+) -> Option<JournalRecord> {
     let item = settlement.item;
     let spec = replica.spec(&item)?;
     let items = vec![NamedItem { item, spec }];

@@ -4,9 +4,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 
 use super::RunDirectoryContents;
-use super::possible_reopenings::PossibleReopenings;
 use super::evidence::{RepairEvidence, RestoredResult};
-use super::replay::{RecordSink, HistoryReplay};
+use super::possible_reopenings::PossibleReopenings;
+use super::replay::{HistoryReplay, RecordSink};
 use crate::engine::core::JournalRecord;
 use crate::engine::journal::JournalError;
 
@@ -38,7 +38,10 @@ pub(super) struct HistorySummary {
 
 impl RunHistory<'_> {
     /// Gives every record in order.
-    pub(super) fn write_records(&self, out: RecordSink<'_>) -> Result<HistorySummary, JournalError> {
+    pub(super) fn write_records(
+        &self,
+        out: RecordSink<'_>,
+    ) -> Result<HistorySummary, JournalError> {
         let Self { found, evidence, at, epoch } = self;
         let doubts = PossibleReopenings::read(&found.salvage, found.manifest.as_ref())?;
         let mut replica = HistoryReplay::new(doubts);

@@ -7,9 +7,9 @@
 //! may be from before a retry whose record is lost. Files that are changed are copied before, or
 //! moved, into a directory of its own.
 
-mod possible_reopenings;
 mod evidence;
 mod history;
+mod possible_reopenings;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -27,11 +27,11 @@ use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use self::evidence::RepairEvidence;
-use self::history::{RunHistory, HistorySummary};
+use self::history::{HistorySummary, RunHistory};
 use super::job::read_previous_plan;
 use crate::engine::core::SessionStart;
-use crate::engine::journal::{JournalDamage, JournalError, RunLayout, JournalSalvage};
-use crate::engine::{LockError, RunManifest, LockWaitPolicy, RunError, RunLock, host_name};
+use crate::engine::journal::{JournalDamage, JournalError, JournalSalvage, RunLayout};
+use crate::engine::{LockError, LockWaitPolicy, RunError, RunLock, RunManifest, host_name};
 use crate::plan::JobPlan;
 
 /// A run directory to repair.

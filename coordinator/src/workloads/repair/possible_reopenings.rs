@@ -28,7 +28,10 @@ pub(super) struct PossibleReopenings {
 
 impl PossibleReopenings {
     /// Reads what may be lost of a journal.
-    pub(super) fn read(salvage: &JournalSalvage, manifest: Option<&RunManifest>) -> Result<Self, JournalError> {
+    pub(super) fn read(
+        salvage: &JournalSalvage,
+        manifest: Option<&RunManifest>,
+    ) -> Result<Self, JournalError> {
         let told = manifest.and_then(|m| Some((m.epoch, m.reopened.as_ref()?)));
         let (known, reopened) = told.map_or((0, BTreeSet::new()), |(epoch, reopened)| {
             (epoch, reopened.iter().copied().collect())

@@ -9,7 +9,9 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::report::Report;
 
 use super::possible_reopenings::PossibleReopenings;
-use crate::engine::core::{RemoteTimeouts, Core, CoreEffect, OfferedTry, JournalRecord, CoreSettings, ItemSettlement};
+use crate::engine::core::{
+    Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, OfferedTry, RemoteTimeouts,
+};
 
 /// Takes the records of a history in their order.
 pub(super) type RecordSink<'a> = &'a mut dyn FnMut(Timestamp, &JournalRecord);
@@ -117,7 +119,8 @@ impl HistoryReplay {
                 let ItemSettlement { item, by, .. } = *settled;
                 let by = by.map(|by| (by.try_id.epoch, by.exec));
                 let epoch = by.map_or(self.epoch, |(epoch, _)| epoch);
-                self.settled.insert(item, EffectiveSettlement { epoch, exec: by.map(|(_, exec)| exec) });
+                self.settled
+                    .insert(item, EffectiveSettlement { epoch, exec: by.map(|(_, exec)| exec) });
             }
         }
     }
@@ -199,7 +202,9 @@ fn tries_of_record(record: &JournalRecord) -> Vec<(ItemId, TryId)> {
     match record {
         JournalRecord::Offered { tries } => tries.iter().map(|o| (o.item, o.try_id)).collect(),
         JournalRecord::Withdrawn { tries } => tries.iter().map(|w| (w.item, w.try_id)).collect(),
-        JournalRecord::Heard { executions, .. } => executions.iter().map(|h| (h.item, h.try_id)).collect(),
+        JournalRecord::Heard { executions, .. } => {
+            executions.iter().map(|h| (h.item, h.try_id)).collect()
+        }
         JournalRecord::Claimed { claim } => vec![(claim.item, claim.try_id)],
         _ => reported_try(record).map(|(item, try_id, _)| (item, try_id)).into_iter().collect(),
     }

@@ -19,8 +19,10 @@ use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
 
 use super::*;
-use crate::engine::core::{RemoteTimeouts, Core, CoreEffect, OfferedTry, JournalRecord, CoreSettings};
-use crate::engine::journal::{SegmentIndex, JournalWriter, replay};
+use crate::engine::core::{
+    Core, CoreEffect, CoreSettings, JournalRecord, OfferedTry, RemoteTimeouts,
+};
+use crate::engine::journal::{JournalWriter, SegmentIndex, replay};
 use crate::engine::{JournalExtent, RunState};
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
@@ -106,7 +108,13 @@ impl RepairFixture {
     }
 
     /// The offer and the report of a try, whose record the store has.
-    async fn records_of_try(&self, task: &str, try_id: TryId, n: u8, verdict: Verdict) -> Vec<JournalRecord> {
+    async fn records_of_try(
+        &self,
+        task: &str,
+        try_id: TryId,
+        n: u8,
+        verdict: Verdict,
+    ) -> Vec<JournalRecord> {
         let record = record(task, try_id, n, verdict);
         let bytes = Bytes::from(serde_json::to_vec(&record).expect("text keys"));
         let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
@@ -118,14 +126,17 @@ impl RepairFixture {
         let offered = OfferedTry { item, try_id, spec: report.spec };
         let position = ReportPosition::for_report(Incarnation(1), u64::from(n), &report);
         let report = Box::new(report);
-        vec![JournalRecord::Offered { tries: vec![offered] }, JournalRecord::Reported { position, report }]
+        vec![
+            JournalRecord::Offered { tries: vec![offered] },
+            JournalRecord::Reported { position, report },
+        ]
     }
 
     async fn segment(&mut self, epoch: u32, reopened: Vec<ItemId>, records: Vec<JournalRecord>) {
         let at = Timestamp::UNIX_EPOCH;
         let former = replay(&self.layout, &[], |_, _| {}).expect("whole").map(|read| read.head);
-        let mut writer =
-            JournalWriter::create(&self.layout, at, opened(epoch, former, reopened)).expect("a segment");
+        let mut writer = JournalWriter::create(&self.layout, at, opened(epoch, former, reopened))
+            .expect("a segment");
         let mut end = usize::try_from(writer.durable_prefix().bytes).expect("small");
         self.places.push((epoch, "rollout-journal 1\n".len(), end));
         for record in records {
@@ -207,10 +218,11 @@ impl RepairFixture {
             core.apply(at, record, &mut effects);
             for item in reopened {
                 *times.entry(item).or_default() += 1;
-                let former =
-                    settled.remove(&item).map(|settled: Box<crate::engine::core::ItemSettlement>| {
+                let former = settled.remove(&item).map(
+                    |settled: Box<crate::engine::core::ItemSettlement>| {
                         settled.superseded.into_iter().chain(settled.by).collect()
-                    });
+                    },
+                );
                 core.restore_executions(item, at, former.unwrap_or_default());
             }
             for effect in effects {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::Timestamp;
 
-use super::history::{RunHistory, HistorySummary};
-use super::{RunDirectoryContents, RepairError};
+use super::history::{HistorySummary, RunHistory};
+use super::{RepairError, RunDirectoryContents};
 use crate::engine::core::SessionStart;
 use crate::engine::journal::SegmentRebuilder;
-use crate::engine::{JournalExtent, RunManifest, RunError, atomic_file};
+use crate::engine::{JournalExtent, RunError, RunManifest, atomic_file};
 
 /// Puts back the bytes that changed.
 pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, RepairError> {
@@ -81,7 +81,11 @@ fn move_documents(found: &RunDirectoryContents, copies: &Path) -> Result<(), Rep
 }
 
 /// Moves every segment away that the new one replaces.
-fn move_segments(found: &RunDirectoryContents, epoch: u32, copies: &Path) -> Result<(), RepairError> {
+fn move_segments(
+    found: &RunDirectoryContents,
+    epoch: u32,
+    copies: &Path,
+) -> Result<(), RepairError> {
     let to = copies.join("journal");
     fs::create_dir_all(&to).map_err(failed("create", &to))?;
     let journal = found.layout.journal();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::digest::Digest;
 
-use super::manifest::{DuplicateIdeas, DedupeScope, IdeaFile, SearchManifest, SkippedIdea};
+use super::manifest::{DedupeScope, DuplicateIdeas, IdeaFile, SearchManifest, SkippedIdea};
 use rollout_protocol::search::NodeId;
 
 /// The idea without what makes no difference: blank lines, white space around lines, the sign of a

@@ -59,7 +59,8 @@ pub fn normalize_text(text: &str) -> String {
 /// An error as a manifest keeps it. The message of a time limit is the search's own and has the
 /// limit in it, which is the same for every run.
 pub fn normalize_error(error: SearchEvalError) -> SearchEvalError {
-    let message = if error.timed_out { error.message.clone() } else { normalize_text(&error.message) };
+    let message =
+        if error.timed_out { error.message.clone() } else { normalize_text(&error.message) };
     SearchEvalError { message, ..error }
 }
 

@@ -45,7 +45,10 @@ async fn the_reason_why_nothing_was_captured_is_known() {
         (vec![raw(name, b'5', b"")], CapturedFile::NotRegular),
         (vec![raw(name, b'6', b"")], CapturedFile::NotRegular),
         (vec![raw(name, b'0', &[b'1'; 17])], CapturedFile::TooLarge(17)),
-        (vec![RawMember { size: Some(1 << 40), ..raw(name, b'0', b"") }], CapturedFile::TooLarge(1 << 40)),
+        (
+            vec![RawMember { size: Some(1 << 40), ..raw(name, b'0', b"") }],
+            CapturedFile::TooLarge(1 << 40),
+        ),
         (
             vec![RawMember { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
             CapturedFile::Unknown,

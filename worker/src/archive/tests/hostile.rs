@@ -90,7 +90,10 @@ async fn reading_stops_at_the_limits_and_keeps_what_came_before() {
     let first = raw("a", b'0', b"first");
     let huge = RawMember { size: Some(107_374_182_400), ..raw("huge", b'0', b"") };
     let bytes = SMALL.bytes;
-    assert_eq!(cut(tar_of(&[first.clone(), huge]), SMALL).await, Some(ArchiveTruncation::Bytes(bytes)));
+    assert_eq!(
+        cut(tar_of(&[first.clone(), huge]), SMALL).await,
+        Some(ArchiveTruncation::Bytes(bytes))
+    );
 
     let pax = pax_record("size", b"99999999999");
     let mut lie = tar_of(std::slice::from_ref(&first));

@@ -110,9 +110,15 @@ fn what_cannot_be_packed_is_named() {
         }
     };
     let error = refused(&fill, ArchiveLimits { entries: 2, ..SMALL });
-    assert!(matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Entries(2), .. }), "{error}");
+    assert!(
+        matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Entries(2), .. }),
+        "{error}"
+    );
     let error = refused(&fill, ArchiveLimits { bytes: 299, ..SMALL });
-    assert!(matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Bytes(299), .. }), "{error}");
+    assert!(
+        matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Bytes(299), .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{ExecCommand, Environment, OutputSink, ContractOutput, OutputStream, ProviderUnderTest, output, run, shell};
+use super::{
+    ContractOutput, Environment, ExecCommand, OutputSink, OutputStream, ProviderUnderTest, output,
+    run, shell,
+};
 use crate::environment::FailureKind;
 
 pub(super) async fn exit_codes_are_returned(_: &ProviderUnderTest, environment: &dyn Environment) {
@@ -55,7 +58,10 @@ async fn refusal(environment: &dyn Environment, command: ExecCommand) -> Failure
     }
 }
 
-pub(super) async fn a_missing_program_is_not_started(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_missing_program_is_not_started(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     let command = ExecCommand { argv: vec!["/no/such/program".into()], ..shell("") };
     assert_eq!(refusal(environment, command).await, FailureKind::NotStarted);
     assert_eq!(output(environment, "echo usable").await, "usable\n");

@@ -5,7 +5,10 @@ use tokio::io::AsyncReadExt as _;
 
 use super::{Environment, ProviderUnderTest, Upload, file, output, read, run, upload};
 
-pub(super) async fn uploads_at_creation_are_there(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn uploads_at_creation_are_there(
+    subject: &ProviderUnderTest,
+    _: &dyn Environment,
+) {
     let tar = subject.archive(&[("solve.sh", "#!/bin/sh\necho solved\n"), ("data/x", "y")]);
     let uploads = vec![
         Upload::Dir { path: "/logs".into() },
@@ -24,14 +27,20 @@ pub(super) async fn uploads_at_creation_are_there(subject: &ProviderUnderTest, _
     assert_eq!(seen, "helloy#!/bin/sh\necho solved\n");
 }
 
-pub(super) async fn a_file_is_placed_with_its_parents(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_file_is_placed_with_its_parents(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![file("/made/by/upload/a.txt", "one")]).await;
     assert_eq!(output(environment, "cat /made/by/upload/a.txt").await, "one");
     upload(environment, vec![file("/made/by/upload/a.txt", "two")]).await;
     assert_eq!(output(environment, "cat /made/by/upload/a.txt").await, "two");
 }
 
-pub(super) async fn a_directory_keeps_its_content(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_directory_keeps_its_content(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![file("/keep/a.txt", "a")]).await;
     upload(environment, vec![Upload::Dir { path: "/keep".into() }]).await;
     assert_eq!(output(environment, "cat /keep/a.txt").await, "a");
@@ -47,7 +56,10 @@ async fn fresh(environment: &dyn Environment, path: &str) {
     assert_eq!(found, is_empty_directory);
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_tree(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_fresh_directory_replaces_a_tree(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     let content = vec![file("/fresh/a.txt", "a"), file("/fresh/.hidden/deep/b.txt", "b")];
     upload(environment, content).await;
     fresh(environment, "/fresh").await;
@@ -64,7 +76,10 @@ pub(super) async fn a_fresh_directory_replaces_a_link_and_not_its_target(
     assert_eq!(output(environment, "cat /target/precious.txt").await, "p");
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_file(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_fresh_directory_replaces_a_file(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![file("/fresh", "a file")]).await;
     fresh(environment, "/fresh").await;
 }
@@ -193,7 +208,10 @@ pub(super) async fn reading_names_entries_after_the_base_name(
     assert_eq!(found, expected);
 }
 
-pub(super) async fn reading_a_file_gives_one_entry(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn reading_a_file_gives_one_entry(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![file("/logs/verifier/reward.txt", "0.5\n")]).await;
     let found = read(environment, "/logs/verifier/reward.txt").await.expect("it exists");
     assert_eq!(found, [("reward.txt".to_owned(), EntryType::Regular, b"0.5\n".to_vec())]);
@@ -204,7 +222,10 @@ pub(super) async fn reading_nothing_is_none(_: &ProviderUnderTest, environment: 
     assert!(read(environment, "/nowhere/at/all").await.is_none());
 }
 
-pub(super) async fn reading_does_not_follow_links(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn reading_does_not_follow_links(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![file("/secret/s.txt", "s"), file("/box/a.txt", "a")]).await;
     output(environment, "ln -s /secret /box/link; ln -s ../../.. /box/up").await;
     let found = read(environment, "/box").await.expect("it exists");
@@ -214,7 +235,10 @@ pub(super) async fn reading_does_not_follow_links(_: &ProviderUnderTest, environ
     assert!(links <= 2 && !leads_through, "{found:?}");
 }
 
-pub(super) async fn a_transfer_can_be_abandoned(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_transfer_can_be_abandoned(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     output(environment, "mkdir -p /large; head -c 50000000 /dev/zero > /large/zeros").await;
     let mut stream = environment.copy_from("/large").await.expect("a stream").expect("it exists");
     let mut start = [0; 512];

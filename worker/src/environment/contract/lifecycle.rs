@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Environment, Failure, Owner, ContractOutput, EFFECT_TIMEOUT, ProviderUnderTest, Upload, eventually, file, output, read,
-    shell, upload,
+    ContractOutput, EFFECT_TIMEOUT, Environment, Failure, Owner, ProviderUnderTest, Upload,
+    eventually, file, output, read, shell, upload,
 };
 use crate::environment::{DeadOwners, FailureKind};
 
@@ -59,22 +59,29 @@ pub(super) async fn destroying_is_idempotent_and_everything_else_is_gone(
     assert_gone(environment).await;
 }
 
-pub(super) async fn destroying_ends_a_running_command(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn destroying_ends_a_running_command(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     let running = environment.exec(shell("echo x > /tmp/began; sleep 1000"), discard_output());
     let destroying = async {
         eventually(environment, "test -f /tmp/began").await;
         environment.destroy().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, destroying) })
-        .await
-        .expect("it returns soon");
+    let (ended, ()) =
+        tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, destroying) })
+            .await
+            .expect("it returns soon");
     match ended {
         Ok(exit) => assert_ne!(exit.code, 0),
         Err(failure) => assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain()),
     }
 }
 
-pub(super) async fn files_stay_readable_after_a_stop(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn files_stay_readable_after_a_stop(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     upload(environment, vec![Upload::Dir { path: "/logs".into() }]).await;
     output(environment, "echo kept > /logs/a.txt").await;
     environment.stop().await.unwrap_or_else(|f| panic!("{}", f.chain()));
@@ -82,7 +89,10 @@ pub(super) async fn files_stay_readable_after_a_stop(_: &ProviderUnderTest, envi
     assert!(found.iter().any(|(n, _, c)| n == "logs/a.txt" && c == b"kept\n"), "{found:?}");
     environment.stop().await.expect("stopping twice is fine");
     environment.kill_processes().await.expect("there is nothing to kill");
-    assert!(environment.exec(shell("exit 0"), discard_output()).await.is_err(), "nothing runs any more");
+    assert!(
+        environment.exec(shell("exit 0"), discard_output()).await.is_err(),
+        "nothing runs any more"
+    );
 }
 
 /// Says that one owner is dead.
@@ -102,7 +112,10 @@ fn dead_owner(subject: &ProviderUnderTest) -> Owner {
     Owner { boot_id: format!("contract-{}", std::process::id()), start_ticks, ..labels.owner }
 }
 
-pub(super) async fn only_dead_owners_are_reaped(subject: &ProviderUnderTest, living: &dyn Environment) {
+pub(super) async fn only_dead_owners_are_reaped(
+    subject: &ProviderUnderTest,
+    living: &dyn Environment,
+) {
     let owner = dead_owner(subject);
     let dead = subject.create_for(owner.clone(), Vec::new()).await.expect("a second environment");
     let reaped = subject.provider.reap(&DeadOwner(owner.clone())).await.expect("listed");
@@ -115,7 +128,10 @@ pub(super) async fn only_dead_owners_are_reaped(subject: &ProviderUnderTest, liv
     assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");
 }
 
-pub(super) async fn what_is_preserved_is_not_reaped(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn what_is_preserved_is_not_reaped(
+    subject: &ProviderUnderTest,
+    _: &dyn Environment,
+) {
     let owner = dead_owner(subject);
     let kept = subject.create_for(owner.clone(), Vec::new()).await.expect("a second environment");
     upload(kept.as_ref(), vec![file("/logs/a.txt", "a")]).await;

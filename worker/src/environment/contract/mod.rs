@@ -25,8 +25,8 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    ExecCommand, CreateRequest, Environment, CommandExit, Failure, ImageRequest, ImageSource, EnvironmentLabels, OutputSink,
-    Owner, Provider, EnvironmentPurpose, OutputStream, Upload,
+    CommandExit, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
+    Failure, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider, Upload,
 };
 use crate::supervise::panic_message;
 
@@ -145,7 +145,8 @@ checks! {
 /// When a check fails; the message names every failed check.
 pub async fn run_all(subject: &ProviderUnderTest) {
     let mut failed = Vec::new();
-    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == CheckRequirement::Little) {
+    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == CheckRequirement::Little)
+    {
         if let Err(reason) = run_one(subject, *check).await {
             failed.push(format!("{}: {reason}", check.name));
         }

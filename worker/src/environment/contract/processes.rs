@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Environment, ContractOutput, EFFECT_TIMEOUT, ProviderUnderTest, eventually, output, run, shell};
+use super::{
+    ContractOutput, EFFECT_TIMEOUT, Environment, ProviderUnderTest, eventually, output, run, shell,
+};
 
 /// A process that ignores TERM, in a session of its own, twice forked, that says every 50 ms in
 /// `/tmp/beats` that it lives.
@@ -17,7 +19,10 @@ async fn assert_silent(environment: &dyn Environment) {
     assert_ne!(code, 0, "something still writes");
 }
 
-pub(super) async fn a_service_survives_a_normal_end(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_service_survives_a_normal_end(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     output(environment, BEAT).await;
     eventually(environment, "test -s /tmp/beats").await;
     eventually(environment, ALIVE).await;
@@ -34,9 +39,10 @@ pub(super) async fn killing_ends_everything_a_command_started(
         eventually(environment, "test -s /tmp/beats").await;
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
-        .await
-        .expect("a killed command returns soon");
+    let (ended, ()) =
+        tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
+            .await
+            .expect("a killed command returns soon");
     assert!(ended.is_ok_and(|exit| exit.code != 0), "it did not end by itself");
     assert_silent(environment).await;
     assert_eq!(output(environment, "echo usable").await, "usable\n");
@@ -51,9 +57,10 @@ pub(super) async fn killing_ends_a_running_command_and_leaves_the_environment_us
         eventually(environment, "test -f /tmp/began").await;
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
-        .await
-        .expect("a killed command returns soon");
+    let (ended, ()) =
+        tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
+            .await
+            .expect("a killed command returns soon");
     assert!(ended.is_ok_and(|exit| exit.code > 128), "a signal ended it");
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
@@ -65,7 +72,10 @@ pub(super) async fn killing_nothing_is_fine(_: &ProviderUnderTest, environment: 
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn an_abandoned_command_can_be_killed(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn an_abandoned_command_can_be_killed(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     let endless = "while :; do echo x >> /tmp/beats; sleep 0.05; done";
     let running = environment.exec(shell(endless), discard_output());
     let abandoned = tokio::time::timeout(Duration::from_secs(1), running).await;

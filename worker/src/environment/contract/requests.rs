@@ -6,10 +6,15 @@ use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{ExecCommand, Environment, ContractOutput, OutputStream, ProviderUnderTest, output, shell};
+use super::{
+    ContractOutput, Environment, ExecCommand, OutputStream, ProviderUnderTest, output, shell,
+};
 use crate::environment::FailureKind;
 
-pub(super) async fn a_user_that_exists_runs_commands(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn a_user_that_exists_runs_commands(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     for user in ["root", "0"] {
         let command = ExecCommand { user: Some(user.to_owned()), ..shell("echo ran") };
         let printed = Arc::new(ContractOutput::default());
@@ -55,7 +60,10 @@ pub(super) async fn variables_of_the_environment_reach_every_command(
     assert_eq!(plain, "of it too|\n");
 }
 
-pub(super) async fn the_working_directory_is_made_and_used(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn the_working_directory_is_made_and_used(
+    subject: &ProviderUnderTest,
+    _: &dyn Environment,
+) {
     let path = "/made/for/work";
     let made = subject.create_changed(|request| request.workdir = Some(path.to_owned())).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
@@ -97,7 +105,10 @@ pub(super) async fn what_holds_already_can_be_asked_for(
     same.expect("it has none");
 }
 
-pub(super) async fn without_network_there_is_only_loopback(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn without_network_there_is_only_loopback(
+    subject: &ProviderUnderTest,
+    _: &dyn Environment,
+) {
     let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
     // Tunnels without an end are there in every new network of some kernels, and down.
@@ -110,15 +121,25 @@ pub(super) async fn without_network_there_is_only_loopback(subject: &ProviderUnd
     assert_eq!(lines.len(), 2, "there is a way out: {seen}");
 }
 
-pub(super) async fn what_is_no_ceiling_limits_nothing(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn what_is_no_ceiling_limits_nothing(
+    subject: &ProviderUnderTest,
+    _: &dyn Environment,
+) {
     // Far too little for anything, were it a limit.
-    let resources =
-        Resources { memory_mb: 1, storage_mb: 1, ceilings: ResourceCeilings::NONE, ..subject.resources };
+    let resources = Resources {
+        memory_mb: 1,
+        storage_mb: 1,
+        ceilings: ResourceCeilings::NONE,
+        ..subject.resources
+    };
     let made = subject.create_changed(|request| request.resources = resources).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
     let limits = environment.limits();
     let usable = output(environment.as_ref(), "echo usable").await;
     environment.destroy().await.expect("destroyed");
-    assert_eq!((limits.cpus, limits.memory, limits.storage), (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No));
+    assert_eq!(
+        (limits.cpus, limits.memory, limits.storage),
+        (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No)
+    );
     assert_eq!(usable, "usable\n");
 }

@@ -83,7 +83,11 @@ impl BaseImageResolver {
     }
 
     /// Which images the bases of a build are in a run. A Dockerfile that cannot be read has none.
-    pub(super) async fn resolve(&self, run: RunId, build: &BuildSpec) -> Result<ResolvedBases, Failure> {
+    pub(super) async fn resolve(
+        &self,
+        run: RunId,
+        build: &BuildSpec,
+    ) -> Result<ResolvedBases, Failure> {
         let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
             return Ok(Vec::new());
         };
@@ -99,7 +103,11 @@ impl BaseImageResolver {
         Ok(found)
     }
 
-    async fn resolve_image(&self, run: RunId, image: &str) -> Result<Option<ResolvedBase>, Failure> {
+    async fn resolve_image(
+        &self,
+        run: RunId,
+        image: &str,
+    ) -> Result<Option<ResolvedBase>, Failure> {
         let is_silent = {
             let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
             silent.get(image).is_some_and(|since| since.elapsed() < REGISTRY_RETRY_INTERVAL)
@@ -197,7 +205,9 @@ pub(super) fn recorded(found: &ResolvedBases) -> BTreeMap<String, String> {
 /// The bases by digest, for the Dockerfile that is sent.
 pub(super) fn by_digest(found: &ResolvedBases) -> Vec<(BaseImage, String)> {
     let digests = found.iter().filter_map(|(base, known)| match known {
-        Some(ResolvedBase::Digest(digest)) => Some((base.clone(), format!("{}@{digest}", base.image))),
+        Some(ResolvedBase::Digest(digest)) => {
+            Some((base.clone(), format!("{}@{digest}", base.image)))
+        }
         _ => None,
     });
     digests.collect()

@@ -64,7 +64,8 @@ impl DockerClient {
             .or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()))
             .unwrap_or_else(|| DEFAULT_HOST.to_owned());
         let host = if host.starts_with('/') { format!("unix://{host}") } else { host };
-        let engine = Dependency::new("the Docker engine", Box::new(EngineProbe { host: host.clone() }));
+        let engine =
+            Dependency::new("the Docker engine", Box::new(EngineProbe { host: host.clone() }));
         Self {
             host,
             docker: OnceCell::new(),

@@ -9,19 +9,21 @@ use bollard::models::{
     ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig,
 };
 use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
-use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
+use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::environment::DockerSettings;
 use rollout_protocol::spec::resources::Resources;
 
 use super::client::DockerClient;
 use super::compose::ComposeProject;
 use super::container::{self, Container, PREFIX};
-use super::failure::{has_status, says};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
+use super::failure::{has_status, says};
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use super::{labels, oom};
-use crate::environment::{CreateRequest, Failure, FailureKind, EnvironmentLabels, EnvironmentPurpose};
+use crate::environment::{
+    CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind,
+};
 
 /// When it is looked whether an entrypoint still runs, each after the one before.
 const ENTRYPOINT_CHECKS: [Duration; 3] =
@@ -78,7 +80,9 @@ pub(super) async fn create(
             Ok(StartedContainer { container, workdir, limits, storage, project: None })
         }
         Err(failure) => {
-            leftovers.remove_or_defer(DeferredRemoval::Container(container.engine_id, container.name)).await;
+            leftovers
+                .remove_or_defer(DeferredRemoval::Container(container.engine_id, container.name))
+                .await;
             Err(failure)
         }
     }
@@ -112,7 +116,9 @@ async fn make(
         };
         let body = body(settings, request, limit_storage);
         match docker.create_container(Some(options), body).await {
-            Ok(made) => return Ok((made.id, enforced_limits(&made.warnings, resources, limit_storage))),
+            Ok(made) => {
+                return Ok((made.id, enforced_limits(&made.warnings, resources, limit_storage)));
+            }
             Err(error) if limit_storage && says(&error, "storage-opt") => {
                 tracing::info!("the engine's storage driver cannot limit storage: measuring it");
                 no_storage_limits.store(true, Ordering::Relaxed);
@@ -246,10 +252,18 @@ fn gpus(count: u32) -> DeviceRequest {
 }
 
 /// Which limits hold, from what was asked for and what the engine warned about.
-pub(super) fn enforced_limits(warnings: &[String], resources: &Resources, limit_storage: bool) -> EnforcedLimits {
+pub(super) fn enforced_limits(
+    warnings: &[String],
+    resources: &Resources,
+    limit_storage: bool,
+) -> EnforcedLimits {
     let asked = |asked: bool, texts: &[&str]| {
         let warned = |text: &&str| warnings.iter().any(|warning| warning.contains(*text));
-        if !asked || texts.iter().any(warned) { LimitEnforcement::No } else { LimitEnforcement::Enforced }
+        if !asked || texts.iter().any(warned) {
+            LimitEnforcement::No
+        } else {
+            LimitEnforcement::Enforced
+        }
     };
     EnforcedLimits {
         cpus: asked(resources.cpu_ceiling().is_some(), &["CPU CFS", "support cpu"]),
@@ -312,8 +326,7 @@ pub(super) async fn check_running(
     if config.entrypoint.is_some_and(|entrypoint| !entrypoint.is_empty()) {
         stays_up(container).await?;
     }
-    if let Some(file) = state.pid.and_then(|pid| oom::oom_count_file(pid, &container.engine_id))
-    {
+    if let Some(file) = state.pid.and_then(|pid| oom::oom_count_file(pid, &container.engine_id)) {
         container.oom_count.set(file).ok();
     }
     let limiting = found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str()));

@@ -18,7 +18,9 @@ use tokio::time::{Instant, sleep};
 
 use super::container::Container;
 use super::failure::has_status;
-use crate::environment::{ExecCommand, CommandExit, Failure, FailureKind, OutputSink, OutputStream};
+use crate::environment::{
+    CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
+};
 use crate::supervise;
 
 /// Buffer for what a command prints.
@@ -54,7 +56,11 @@ impl Container {
         }
     }
 
-    async fn exec_once(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+    async fn exec_once(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
         let program = command.argv.first().cloned().unwrap_or_default();
         let what = format!("running `{program}`");
         let id = self.create_exec(command, &what).await?;

@@ -17,7 +17,10 @@ pub(super) fn call_failure(host: &str, what: &str, error: Error) -> Failure {
         }
         Error::DockerStreamError { error } => {
             let error = error.trim();
-            Failure::new(kind_for_text(error).unwrap_or(FailureKind::Service), format!("{what}: {error}"))
+            Failure::new(
+                kind_for_text(error).unwrap_or(FailureKind::Service),
+                format!("{what}: {error}"),
+            )
         }
         error => no_answer(host, what, error),
     }

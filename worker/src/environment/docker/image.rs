@@ -338,7 +338,10 @@ pub(super) async fn is_present(
 }
 
 /// What the engine knows of an image, if it has it.
-pub(super) async fn inspect(client: &DockerClient, name: &str) -> Result<Option<ImageInspect>, Failure> {
+pub(super) async fn inspect(
+    client: &DockerClient,
+    name: &str,
+) -> Result<Option<ImageInspect>, Failure> {
     match client.docker().await?.inspect_image(name).await {
         Ok(image) => Ok(Some(image)),
         Err(error) if has_status(&error, 404) => Ok(None),

@@ -24,19 +24,19 @@ mod connection;
 mod container;
 mod copy;
 mod create;
+mod deferred_removal;
 mod exec;
 mod failed_builds;
 mod failure;
-mod single_flight;
 mod image;
 mod kill;
 mod labels;
-mod deferred_removal;
-mod oom;
 mod lock;
 mod network;
+mod oom;
 mod prune;
 mod reap;
+mod single_flight;
 mod storage;
 mod upload;
 
@@ -47,21 +47,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
+use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use tokio::sync::oneshot;
 
 use self::client::DockerClient;
-use self::compose::{ComposeRunner, ComposeProject};
+use self::compose::{ComposeProject, ComposeRunner};
 use self::container::Container;
-use self::image::ImageManager;
 use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
+use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
-    BaseDigests, ByteStream, ExecCommand, CreateRequest, DeadOwners, Environment, CommandExit, Failure,
-    FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
+    BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
+    Failure, FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -112,7 +112,8 @@ impl DockerProvider {
     /// A provider; nothing is called yet.
     pub fn new(options: DockerOptions) -> Self {
         let client = Arc::new(DockerClient::new(options.host));
-        let images = Arc::new(ImageManager::new(Arc::clone(&client), options.locks, options.frontend));
+        let images =
+            Arc::new(ImageManager::new(Arc::clone(&client), options.locks, options.frontend));
         let compose = ComposeRunner::new(Arc::clone(&client), Arc::clone(&images), options.compose);
         Self {
             images,
@@ -286,9 +287,10 @@ impl DockerEnvironment {
     fn deferred_removal(&self) -> DeferredRemoval {
         match &self.project {
             Some(project) => DeferredRemoval::Project(project.name.clone()),
-            None => {
-                DeferredRemoval::Container(self.container.engine_id.clone(), self.container.name.clone())
-            }
+            None => DeferredRemoval::Container(
+                self.container.engine_id.clone(),
+                self.container.name.clone(),
+            ),
         }
     }
 
@@ -319,7 +321,11 @@ impl Environment for DockerEnvironment {
         self.container.copy_from(path).await
     }
 
-    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+    async fn exec(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
         self.container.exec(command, output).await
     }
 

@@ -33,7 +33,10 @@ pub(super) struct ContainerNetwork {
 
 impl ContainerNetwork {
     /// The network of a container that is about to be made.
-    pub(super) fn for_policy(settings: &DockerSettings, policy: &NetworkPolicy) -> Result<Self, Failure> {
+    pub(super) fn for_policy(
+        settings: &DockerSettings,
+        policy: &NetworkPolicy,
+    ) -> Result<Self, Failure> {
         let first = is_open(policy)?;
         let never = settings.network == DockerNetwork::None;
         Ok(Self { never, open: Mutex::new(Some(!never)), first, fixed: false })

@@ -93,7 +93,8 @@ async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Fai
         let built = Duration::from_secs(u64::try_from(image.created).unwrap_or_default());
         let bytes = image.size - image.shared_size.max(0);
         for reference in image.repo_tags {
-            let noted = lock::lock_path(locks, &reference).metadata().and_then(|meta| meta.modified());
+            let noted =
+                lock::lock_path(locks, &reference).metadata().and_then(|meta| meta.modified());
             images.push(TaskImage {
                 bytes: u64::try_from(bytes).unwrap_or_default(),
                 used: noted.unwrap_or(SystemTime::UNIX_EPOCH + built),

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 
 use super::client::DockerClient;
 use super::compose::project::{self, NamedLabels};
-use super::container::{self, PRESERVED_PREFIX, PREFIX};
+use super::container::{self, PREFIX, PRESERVED_PREFIX};
 use super::labels;
 use crate::environment::{DeadOwners, Failure, ReapReport};
 
@@ -17,7 +17,10 @@ use crate::environment::{DeadOwners, Failure, ReapReport};
 const AT_ONCE: usize = 4;
 
 /// Removes what dead owners have.
-pub(super) async fn reap(client: &DockerClient, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+pub(super) async fn reap(
+    client: &DockerClient,
+    dead: &dyn DeadOwners,
+) -> Result<ReapReport, Failure> {
     let filters = HashMap::from([("label".to_owned(), vec![labels::OWNER.to_owned()])]);
     let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
     let listed = client

@@ -37,7 +37,11 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         (flight.await, began)
     }
 
-    fn join_or_start<F>(&self, key: &str, work: impl FnOnce() -> F) -> (Shared<BoxFuture<'static, T>>, bool)
+    fn join_or_start<F>(
+        &self,
+        key: &str,
+        work: impl FnOnce() -> F,
+    ) -> (Shared<BoxFuture<'static, T>>, bool)
     where
         F: Future<Output = T> + Send + 'static,
     {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{InspectContainerOptions, KillContainerOptions};
-use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
+use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 
 use super::container::Container;
 use crate::environment::{Failure, FailureKind};
@@ -49,7 +49,11 @@ struct ContainerSizes {
 impl StorageLimit {
     /// What is to be measured of a container that has just come up, with those of its services.
     /// The limit is none yet.
-    pub(super) async fn for_container(main: &Container, beside: Vec<String>, limits: EnforcedLimits) -> Self {
+    pub(super) async fn for_container(
+        main: &Container,
+        beside: Vec<String>,
+        limits: EnforcedLimits,
+    ) -> Self {
         let mut storage =
             Self { limit_mb: u64::MAX, enforced: false, beside, before: BTreeMap::new() };
         if limits.storage == LimitEnforcement::No {
@@ -144,7 +148,11 @@ impl Container {
         failure
     }
 
-    async fn inspect_container(&self, id: &str, size: bool) -> Result<ContainerInspectResponse, Failure> {
+    async fn inspect_container(
+        &self,
+        id: &str,
+        size: bool,
+    ) -> Result<ContainerInspectResponse, Failure> {
         let found = self.client.docker().await?;
         let found = found.inspect_container(id, Some(InspectContainerOptions { size })).await;
         found.map_err(|error| self.failure("measuring the storage", error))

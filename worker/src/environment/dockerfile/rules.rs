@@ -33,9 +33,10 @@ pub(super) fn check(file: &mut Dockerfile) {
     let mut staged = false;
     for instruction in &file.instructions {
         staged |= instruction.name == "FROM";
-        let message =
-            find_problem(instruction).or_else(|| (!staged && instruction.name != "ARG").then(before_from));
-        problems.extend(message.map(|message| DockerfileProblem { line: instruction.line, message }));
+        let message = find_problem(instruction)
+            .or_else(|| (!staged && instruction.name != "ARG").then(before_from));
+        problems
+            .extend(message.map(|message| DockerfileProblem { line: instruction.line, message }));
     }
     file.problems.extend(problems);
     if file.instructions.is_empty() {

@@ -8,10 +8,13 @@ use async_trait::async_trait;
 use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{FakeCall, FakeProvider, LIMITS, FakeLifecycle, FakeEnvironmentState, check_network_policy, shell};
+use super::{
+    FakeCall, FakeEnvironmentState, FakeLifecycle, FakeProvider, LIMITS, check_network_policy,
+    shell,
+};
 use crate::dependency::Dependency;
 use crate::environment::{
-    ByteStream, ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink, Upload,
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
 };
 
 /// An environment in memory.
@@ -48,7 +51,10 @@ impl FakeEnvironment {
     }
 
     /// Runs `work` on the environment, which must not be gone.
-    fn with<T>(&self, work: impl FnOnce(&mut FakeEnvironmentState) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut FakeEnvironmentState) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut state = self.provider.lock();
         match state.environments.get_mut(&self.id) {
             Some(place) if place.life != FakeLifecycle::Gone => work(place),
@@ -56,7 +62,11 @@ impl FakeEnvironment {
         }
     }
 
-    async fn run(&self, command: ExecCommand, output: &dyn OutputSink) -> Result<CommandExit, Failure> {
+    async fn run(
+        &self,
+        command: ExecCommand,
+        output: &dyn OutputSink,
+    ) -> Result<CommandExit, Failure> {
         let killed = self.with(|place| {
             place.commands.push(command.clone());
             if let Some(user) = command.user.as_ref().filter(|user| user.starts_with("no-such")) {
@@ -130,7 +140,11 @@ impl Environment for FakeEnvironment {
         self.provider.call(FakeCall::CopyFrom, work).await
     }
 
-    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+    async fn exec(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
         self.provider.call(FakeCall::Exec, self.run(command, output.as_ref())).await
     }
 

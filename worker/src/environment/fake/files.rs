@@ -91,7 +91,10 @@ impl FileTree {
                 }
                 Upload::FreshDir { path } => self.fresh(path)?,
                 Upload::File { path, bytes, executable } => {
-                    self.put(path, FileNode::File { bytes: bytes.clone(), executable: *executable })?;
+                    self.put(
+                        path,
+                        FileNode::File { bytes: bytes.clone(), executable: *executable },
+                    )?;
                 }
                 Upload::Archive { path, tar } => {
                     self.fresh(path)?;

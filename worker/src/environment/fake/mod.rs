@@ -39,8 +39,10 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
-pub use self::files::{FileTree, FileNode, raw_entry, raw_entry_with_mode};
-use super::descriptor::{ProviderCapabilities, DOCKER_SETTINGS, ProviderDescriptor, HarborName, CapabilitySupport};
+pub use self::files::{FileNode, FileTree, raw_entry, raw_entry_with_mode};
+use super::descriptor::{
+    CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
+};
 use super::{
     ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     ImageSource, Owner, Provider, ReapReport,
@@ -388,7 +390,9 @@ impl Provider for FakeProvider {
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
         let mut reaped = ReapReport::default();
         let mut state = self.lock();
-        for (id, place) in state.environments.iter_mut().filter(|(_, p)| p.life != FakeLifecycle::Gone) {
+        for (id, place) in
+            state.environments.iter_mut().filter(|(_, p)| p.life != FakeLifecycle::Gone)
+        {
             if !place.preserved && dead.is_dead(&place.owner) {
                 place.end(FakeLifecycle::Gone);
                 reaped.removed.push(id.clone());
@@ -402,7 +406,11 @@ impl Provider for FakeProvider {
 }
 
 impl FakeProvider {
-    fn insert_environment(&self, id: Option<String>, request: CreateRequest) -> Result<String, Failure> {
+    fn insert_environment(
+        &self,
+        id: Option<String>,
+        request: CreateRequest,
+    ) -> Result<String, Failure> {
         check_network_policy(&request.network)?;
         let mut files = self.lock().image.clone();
         match request.workdir.as_deref() {

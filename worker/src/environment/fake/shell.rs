@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{FileTree, FakeLifecycle, FileNode, FakeEnvironmentState, WORKDIR};
-use crate::environment::{ExecCommand, CommandExit, Failure, FailureKind, OutputSink, OutputStream};
+use super::{FakeEnvironmentState, FakeLifecycle, FileNode, FileTree, WORKDIR};
+use crate::environment::{
+    CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
+};
 
 /// Gives a statement its environment for a moment.
 pub(super) type WithEnvironment<'a> =
@@ -61,7 +63,11 @@ pub(super) async fn run(
 }
 
 /// The text that a command runs.
-fn script(world: &ShellContext<'_>, command: &ExecCommand, workdir: &str) -> Result<String, Failure> {
+fn script(
+    world: &ShellContext<'_>,
+    command: &ExecCommand,
+    workdir: &str,
+) -> Result<String, Failure> {
     let not_started = |what: &str| Failure::new(FailureKind::NotStarted, format!("no {what}"));
     let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
     match argv[..] {
@@ -129,9 +135,9 @@ impl FakeShell<'_> {
             ("echo", words) => words.join(" ") + "\n",
             ("pwd", []) => format!("{}\n", self.workdir),
             ("cat", []) => String::new(),
-            ("cat", [path]) => {
-                self.with(|p| read(&p.files, &self.resolve_path(path)))?.ok_or(StatementEnd::Exit(1))?
-            }
+            ("cat", [path]) => self
+                .with(|p| read(&p.files, &self.resolve_path(path)))?
+                .ok_or(StatementEnd::Exit(1))?,
             ("flood", [bytes]) => return self.flood(number(bytes)?),
             ("exit", [code]) => return Err(StatementEnd::Exit(number(code)?)),
             ("sleep", [seconds]) => {
@@ -149,7 +155,9 @@ impl FakeShell<'_> {
     /// Statements that print nothing.
     fn effect(&self, program: &str, arguments: &[&str]) -> Result<(), StatementEnd> {
         let done = match (program, arguments) {
-            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, &self.resolve_path(path)))?,
+            ("test", [flag, path]) => {
+                self.with(|p| test(&p.files, flag, &self.resolve_path(path)))?
+            }
             ("test", [left, "=", right]) => left == right,
             ("mkdir", ["-p", path] | [path]) => {
                 self.with(|p| p.files.make_dir(&self.resolve_path(path)).is_ok())?

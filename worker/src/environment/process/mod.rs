@@ -14,18 +14,18 @@
 //! * [`dockerfile`] says what of a task's Dockerfile a sandbox can honour.
 
 pub mod dockerfile;
-#[cfg(not(target_os = "linux"))]
-mod unsupported;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-#[cfg(not(target_os = "linux"))]
-pub use unsupported::{ProcessProvider, supervisor};
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::{ProcessProvider, supervisor};
 
 /// Processes of one sandbox, threads included, unless the operator says otherwise.
 pub const DEFAULT_PIDS: u64 = 512;

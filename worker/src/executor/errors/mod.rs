@@ -35,14 +35,20 @@ const UNSUPPORTED: ErrorReason =
 const BUG: ErrorReason = (Type::InternalError, Code::BUG, INFRASTRUCTURE, Retry::Permanent);
 
 /// An error whose message shows no secrets.
-fn trial_error((kind, code, class, retry): ErrorReason, message: &str, redactor: &Redactor) -> TrialError {
+fn trial_error(
+    (kind, code, class, retry): ErrorReason,
+    message: &str,
+    redactor: &Redactor,
+) -> TrialError {
     TrialError::new(kind, code, class, retry, redactor.text(message))
 }
 
 fn placement_reason(failed: Type, kind: Kind) -> ErrorReason {
     match kind {
         Kind::Unsupported => UNSUPPORTED,
-        Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent),
+        Kind::Refused | Kind::NotPermitted => {
+            (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent)
+        }
         // What fills the environment's storage before the tests come is the agent's doing.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
         // So is a file or link of its own where files have to be placed.

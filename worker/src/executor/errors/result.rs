@@ -27,8 +27,12 @@ impl ResultError {
             Self::Missing => theirs(Type::VerifierRewardMissing, Code::REWARD_MISSING),
             Self::Invalid => theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID),
             Self::Unreadable => {
-                let reason =
-                    (Type::VerifierFailed, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Transient);
+                let reason = (
+                    Type::VerifierFailed,
+                    Code::COLLECTION_FAILED,
+                    INFRASTRUCTURE,
+                    Retry::Transient,
+                );
                 return trial_error(reason, message, redactor).in_phase(Phase::Collection);
             }
         };

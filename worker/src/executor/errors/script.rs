@@ -6,7 +6,10 @@ use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 
-use super::{BUG, INFRASTRUCTURE, ErrorReason, UNSUPPORTED, trial_error, environment_lost_reason, placement_reason};
+use super::{
+    BUG, ErrorReason, INFRASTRUCTURE, UNSUPPORTED, environment_lost_reason, placement_reason,
+    trial_error,
+};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
@@ -129,7 +132,9 @@ impl ScriptError {
             Self::Exit { code, oom_killed, .. } => {
                 (failed, exit_code_meaning(*code, *oom_killed).0, class, Retry::Permanent)
             }
-            Self::TimedOut { .. } => (stage.timed_out_type(), Code::TIMED_OUT, class, Retry::Permanent),
+            Self::TimedOut { .. } => {
+                (stage.timed_out_type(), Code::TIMED_OUT, class, Retry::Permanent)
+            }
             Self::Exec(failure) => exec_reason(stage, failure.kind),
             Self::Place { failure, .. } => placement_reason(failed, failure.kind),
             Self::Files(files) => files.as_reason(failed),
@@ -139,7 +144,9 @@ impl ScriptError {
                 // between the task and the job.
                 Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
                 Kind::Unsupported => UNSUPPORTED,
-                Kind::NotPermitted => (failed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent),
+                Kind::NotPermitted => {
+                    (failed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent)
+                }
                 kind => placement_reason(failed, kind),
             },
             Self::Lacking(IncompleteWork::TooLarge(_)) => {

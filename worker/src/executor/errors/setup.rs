@@ -7,7 +7,10 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::phase::Phase;
 
-use super::{BUG, INFRASTRUCTURE, ErrorReason, UNSUPPORTED, trial_error, panicked, placement_reason, shortage_code};
+use super::{
+    BUG, ErrorReason, INFRASTRUCTURE, UNSUPPORTED, panicked, placement_reason, shortage_code,
+    trial_error,
+};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
@@ -49,9 +52,11 @@ impl SetupError {
                 let reason = (start, Code::UNPLACEABLE, INFRASTRUCTURE, Retry::Transient);
                 trial_error(reason, &format!("this worker has no provider `{provider}`"), redactor)
             }
-            Self::Disk(source) => {
-                trial_error(disk_reason(start, &source), &format!("preparing the execution: {source}"), redactor)
-            }
+            Self::Disk(source) => trial_error(
+                disk_reason(start, &source),
+                &format!("preparing the execution: {source}"),
+                redactor,
+            ),
             Self::Files(files) => trial_error(files.as_reason(start), &files.chain(), redactor),
             Self::Image { named, limit, failure } => {
                 let (what, hint) = if named {
@@ -65,7 +70,9 @@ impl SetupError {
                 };
                 trial_error(image_reason(named, failure.kind), &message, redactor)
             }
-            Self::Create(failure) => trial_error(creation_reason(failure.kind), &failure.chain(), redactor),
+            Self::Create(failure) => {
+                trial_error(creation_reason(failure.kind), &failure.chain(), redactor)
+            }
             Self::Place(failure) => {
                 let message = format!("placing the step's files: {}", failure.chain());
                 trial_error(placement_reason(start, failure.kind), &message, redactor)
@@ -123,7 +130,9 @@ fn creation_reason(kind: Kind) -> ErrorReason {
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
         Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
         Kind::TimedOut => (failed, Code::TIMED_OUT, INFRASTRUCTURE, Retry::Transient),
-        Kind::Service | Kind::LeftBehind => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
+        Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
+        }
         Kind::Bug => BUG,
     }
 }

@@ -4,7 +4,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::*;
 use crate::environment::fake::{FakeCall, FakeProvider};
-use crate::environment::{Image, ImageSource, EnvironmentPurpose};
+use crate::environment::{EnvironmentPurpose, Image, ImageSource};
 use crate::executor::ManagedEnvironment;
 use crate::work::trial::testing::labels;
 
@@ -153,9 +153,11 @@ async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
 
 #[tokio::test]
 async fn environment_that_is_not_created_leaves_no_service() {
-    use crate::environment::fake::{FaultTrigger, FaultEffect};
+    use crate::environment::fake::{FaultEffect, FaultTrigger};
     let mut scene = SidecarFixture::new();
-    scene.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Fail(FailureKind::Service));
+    scene
+        .provider
+        .fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Fail(FailureKind::Service));
     assert!(!scene.create(None).await);
     assert_eq!(scene.recorded_calls()[2..], sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert!(scene.site.is_empty());

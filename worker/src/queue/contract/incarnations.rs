@@ -1,11 +1,11 @@
 //! Brokers that are killed, and brokers that were replaced.
 
 use bytes::Bytes;
-use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
+use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
 
 use super::{
-    Broker, FIRST, item, items, list, offer, publish, pull_all, read_reports, report, run, send_reports, take,
-    tokens, wait_until,
+    Broker, FIRST, item, items, list, offer, publish, pull_all, read_reports, report, run,
+    send_reports, take, tokens, wait_until,
 };
 use crate::queue::traits::QueueError;
 

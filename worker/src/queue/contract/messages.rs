@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
-use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat, ResourceBudget};
 
-use super::{Broker, FIRST, ANSWER_TIMEOUT, item, run, wait_until, worker};
+use super::{ANSWER_TIMEOUT, Broker, FIRST, item, run, wait_until, worker};
 use crate::queue::traits::QueueError;
 
 pub(super) fn claim(r: u8, exec: u8) -> Claim {
@@ -41,7 +41,8 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
     };
     let asked = async {
         // Nobody may listen yet.
-        wait_until("the coordinator listens", async || source.claim(claim(1, 1)).await.is_ok()).await;
+        wait_until("the coordinator listens", async || source.claim(claim(1, 1)).await.is_ok())
+            .await;
         tokio::join!(
             source.claim(claim(1, 1)),
             source.claim(claim(1, 2)),

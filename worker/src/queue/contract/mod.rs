@@ -4,11 +4,11 @@
 //! A server does much of what it is told a moment later, so what must become true is looked at
 //! again and again, and counts of deliveries are lower bounds: what nobody takes comes again.
 
-mod kv_store;
 mod incarnations;
+mod kv_store;
+mod messages;
 mod reports;
 pub mod samples;
-mod messages;
 mod work;
 
 use std::future::Future;
@@ -20,14 +20,16 @@ use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
-use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, OfferOutcome, FreeCapacity, MessageToken};
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_protocol::wire::delivery::{
+    Delivery, FreeCapacity, MessageToken, OfferOutcome, QueuedOffer,
+};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::report::{Report, ReportBody};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
-use crate::queue::traits::{KvStore, Dispatch, QueueError, WorkSource};
+use crate::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
 
 /// Size classes that a broker under test must have.
 pub const CLASSES: [SizeClass; 3] = [SizeClass(0), SizeClass(1), SizeClass::SOLO];
@@ -42,7 +44,11 @@ pub trait Broker {
     /// Its board.
     fn kv_store(&self) -> Arc<dyn KvStore>;
     /// A user's command; none where users have no way to the broker.
-    async fn command(&self, run: RunId, command: RunCommand) -> Option<Result<CommandReceipt, QueueError>>;
+    async fn command(
+        &self,
+        run: RunId,
+        command: RunCommand,
+    ) -> Option<Result<CommandReceipt, QueueError>>;
     /// Unpurged reports that a run may have; small.
     fn reports_per_run(&self) -> usize;
     /// Long enough to see that nothing comes.
@@ -183,7 +189,11 @@ async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
 
 /// Pulls what comes at once; nothing, as a rule.
 async fn pull_once(broker: &dyn Broker) -> Vec<Delivery> {
-    broker.source().pull(FreeCapacity::with_slots(10), broker.quiet_period()).await.expect("reachable")
+    broker
+        .source()
+        .pull(FreeCapacity::with_slots(10), broker.quiet_period())
+        .await
+        .expect("reachable")
 }
 
 /// Pulls one after the other until these items were delivered, each at least once.
@@ -217,7 +227,11 @@ async fn send_reports(broker: &dyn Broker, reports: Vec<Report>) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-async fn read_reports(broker: &dyn Broker, r: u8, from: Option<ReportPosition>) -> Vec<(ReportPosition, Report)> {
+async fn read_reports(
+    broker: &dyn Broker,
+    r: u8,
+    from: Option<ReportPosition>,
+) -> Vec<(ReportPosition, Report)> {
     let mut found = Vec::new();
     let mut from = from;
     loop {

@@ -4,7 +4,7 @@ use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::position::ReportPosition;
 
-use super::{Broker, ANSWER_TIMEOUT, read_reports, report, run, send_reports, wait_until};
+use super::{ANSWER_TIMEOUT, Broker, read_reports, report, run, send_reports, wait_until};
 use crate::queue::traits::QueueError;
 
 /// Whoever reads from a position sees the same as the one before.
@@ -19,8 +19,11 @@ pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Br
     for (index, (at, _)) in all.iter().enumerate() {
         assert_eq!(read_reports(broker, 1, Some(*at)).await, all[index + 1..]);
     }
-    let two =
-        broker.dispatch().reports(run(1), None, 2, broker.quiet_period()).await.expect("no position");
+    let two = broker
+        .dispatch()
+        .reports(run(1), None, 2, broker.quiet_period())
+        .await
+        .expect("no position");
     assert!((1..=2).contains(&two.reports.len()), "{two:?}");
     assert_eq!(two.read_to, two.reports.last().map(|last| last.position.cursor()));
 }
@@ -53,7 +56,8 @@ pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker)
         ReportPosition { incarnation: life, ..at },
     ];
     for position in wrong {
-        let read = broker.dispatch().reports(run(1), Some(position), 10, broker.quiet_period()).await;
+        let read =
+            broker.dispatch().reports(run(1), Some(position), 10, broker.quiet_period()).await;
         assert!(matches!(read, Err(QueueError::Position)), "{position:?}: {read:?}");
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
+use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use tokio::time::timeout;
 
 use super::{
-    Broker, FIRST, ANSWER_TIMEOUT, pull_once, item, items, list, offer, publish, pull_all, run, take,
-    tokens, wait_until,
+    ANSWER_TIMEOUT, Broker, FIRST, item, items, list, offer, publish, pull_all, pull_once, run,
+    take, tokens, wait_until,
 };
 
 /// A try is in the queue once, and again after it was acknowledged only if it is offered again.
@@ -17,7 +17,10 @@ pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let again = [offer(1, 1, FIRST), offer(2, 1, FIRST), offer(1, 1, FIRST.next(1))];
     let answers = dispatch.offer(&again).await.expect("reachable");
-    assert_eq!(answers, [Ok(OfferOutcome::Present), Ok(OfferOutcome::Published), Ok(OfferOutcome::Published)]);
+    assert_eq!(
+        answers,
+        [Ok(OfferOutcome::Present), Ok(OfferOutcome::Published), Ok(OfferOutcome::Published)]
+    );
     let deliveries = take(broker, 3).await;
     assert_eq!(deliveries.len(), 3);
     let present = dispatch.offer(&[offer(1, 1, FIRST)]).await.expect("reachable");
@@ -50,7 +53,8 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
         tokio::time::sleep(broker.quiet_period()).await;
         publish(broker, &[offer(1, 1, FIRST)]).await;
     };
-    let (pulled, ()) = tokio::join!(source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT), later);
+    let (pulled, ()) =
+        tokio::join!(source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT), later);
     assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
 }
 
@@ -151,11 +155,17 @@ pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
     let mut held = Vec::new();
     for n in 0..20 {
         let patience = Duration::from_micros(200 * n);
-        let pulled = timeout(patience, source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT)).await;
+        let pulled =
+            timeout(patience, source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT)).await;
         held.extend(pulled.map_or(Vec::new(), |pulled| pulled.expect("reachable")));
     }
     wait_until("each is delivered", async || {
-        held.extend(source.pull(FreeCapacity::with_slots(20), broker.quiet_period()).await.expect("reachable"));
+        held.extend(
+            source
+                .pull(FreeCapacity::with_slots(20), broker.quiet_period())
+                .await
+                .expect("reachable"),
+        );
         (0..20).all(|n| held.iter().any(|d| d.offer.item == item(n)))
     })
     .await;
@@ -168,7 +178,11 @@ fn sized_offer(n: u8, class: SizeClass) -> Offer {
 /// A worker asks for what fits, the biggest first.
 pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
     let (small, big) = (SizeClass(0), SizeClass(1));
-    publish(broker, &[sized_offer(1, small), sized_offer(2, big), sized_offer(3, small), sized_offer(4, big)]).await;
+    publish(
+        broker,
+        &[sized_offer(1, small), sized_offer(2, big), sized_offer(3, small), sized_offer(4, big)],
+    )
+    .await;
     let room = FreeCapacity { slots: 1, shares: Some(big.shares()), idle: false };
     let first = pull_all(broker, room, &[item(2)]).await;
     assert_eq!(items(&first), [item(2)]);
@@ -188,7 +202,11 @@ pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
     assert_eq!(none, []);
     let mut got = Vec::new();
     wait_until("both are delivered, one after the other", async || {
-        let more = broker.source().pull(FreeCapacity::with_slots(4), broker.quiet_period()).await.expect("reachable");
+        let more = broker
+            .source()
+            .pull(FreeCapacity::with_slots(4), broker.quiet_period())
+            .await
+            .expect("reachable");
         assert!(more.len() <= 1, "{more:?}");
         broker.source().ack(&tokens(&more)).await.expect("reachable");
         got.extend(items(&more));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use tokio::sync::{Notify, oneshot};
 
 use crate::queue::traits::{PendingClaim, QueueError};

@@ -32,7 +32,11 @@ pub(super) struct AwaitedReports {
 
 impl DurableAcks {
     /// What must be journalled before reports of these runs with these answers are safe.
-    pub(super) fn awaited(&self, runs: &[RunId], answers: &[Result<u64, PublishError>]) -> AwaitedReports {
+    pub(super) fn awaited(
+        &self,
+        runs: &[RunId],
+        answers: &[Result<u64, PublishError>],
+    ) -> AwaitedReports {
         let mut last: Vec<(RunId, u64)> = Vec::with_capacity(1);
         for (run, answer) in runs.iter().zip(answers) {
             let Ok(sequence) = answer else { continue };

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::queue::traits::{KvStore, KvEntry, QueueError};
+use crate::queue::traits::{KvEntry, KvStore, QueueError};
 
 /// A [`KvStore`] without a server. Its values are lost with it.
 #[derive(Debug, Default)]

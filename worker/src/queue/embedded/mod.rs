@@ -3,9 +3,9 @@
 //! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
 //! holds it: until then the worker that said it keeps what it says.
 
-mod kv_store;
 mod claims;
 mod durable_ack;
+mod kv_store;
 pub mod model;
 
 #[cfg(test)]
@@ -17,21 +17,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{
-    Delivery, PreviousPools, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken,
+    Delivery, FreeCapacity, MessageToken, OfferOutcome, PreviousPools, PublishError, QueuedOffer,
 };
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::kv_store::EmbeddedKvStore;
 use self::claims::PendingClaims;
 use self::durable_ack::DurableAcks;
+pub use self::kv_store::EmbeddedKvStore;
 use self::model::{BrokerModel, BrokerModelConfig};
 use crate::queue::traits::{
     ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError, WorkSource,
@@ -151,7 +151,10 @@ impl WorkSource for EmbeddedQueue {
         self.claims.ask(claim).await
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
+    async fn report(
+        &self,
+        reports: Vec<Report>,
+    ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let runs: Vec<RunId> = reports.iter().map(|report| report.run).collect();
         let (answers, awaited) = {
             let mut model = self.model();
@@ -198,7 +201,10 @@ impl Dispatch for EmbeddedQueue {
         self.contact.subscribe()
     }
 
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
+    async fn offer(
+        &self,
+        offers: &[Offer],
+    ) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
         let answers = self.model().offer(offers);
         self.work.notify_waiters();
         Ok(answers)

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 
 use super::*;
 use crate::queue::contract::{self, Broker};
@@ -62,8 +62,11 @@ async fn keeps_the_contract() {
 async fn a_waiting_pull_gets_what_expires_while_it_waits() {
     let broker = EmbeddedBroker::new(BrokerModelConfig::default());
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
-    let again =
-        broker.source().pull(FreeCapacity::with_slots(1), Duration::from_secs(3600)).await.expect("reachable");
+    let again = broker
+        .source()
+        .pull(FreeCapacity::with_slots(1), Duration::from_secs(3600))
+        .await
+        .expect("reachable");
     assert_eq!(again[0].delivered, 3);
 }
 

@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
 use super::error::{ApiError, NatsError};
-use super::warning_limiter::WarningLimiter;
 use super::incarnation::IncarnationTracker;
 use super::names::NamespaceNames;
 use super::options::NatsOptions;
-use super::replies::{ReplyResult, ReplyRouter, NatsRequest};
+use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
+use super::warning_limiter::WarningLimiter;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 
 /// How long an answer of the server is waited for. It answers in milliseconds, or when its disk
@@ -44,7 +44,8 @@ impl NatsClient {
     pub(super) fn new(client: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
         let names = NamespaceNames::new(&options.namespace);
         let contact = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
-        let (life, refusal, refusals) = (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
+        let (life, refusal, refusals) =
+            (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
         Self { client, options, names, replies, life, contact, refusal, refusals }
     }
 
@@ -60,14 +61,19 @@ impl NatsClient {
         } else {
             let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
             match &*refusal {
-                Some(text) if text.contains("authorization") => Err(NatsError::Denied(text.clone())),
+                Some(text) if text.contains("authorization") => {
+                    Err(NatsError::Denied(text.clone()))
+                }
                 _ => Err(NatsError::Unreachable("not connected to the server".to_owned())),
             }
         }
     }
 
     /// Asks all of it at once.
-    pub(super) async fn request_all(&self, requests: Vec<NatsRequest>) -> Result<Vec<ReplyResult>, NatsError> {
+    pub(super) async fn request_all(
+        &self,
+        requests: Vec<NatsRequest>,
+    ) -> Result<Vec<ReplyResult>, NatsError> {
         self.connection()?;
         Ok(self.replies.request_all(&self.client, requests, ANSWER_TIMEOUT).await)
     }

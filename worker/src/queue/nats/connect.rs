@@ -7,16 +7,16 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
-use super::kv_store::NatsKvStore;
-use super::dispatch::NatsDispatch;
-use super::error::{NatsError, NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT};
 use super::client::{self, NatsClient};
+use super::dispatch::NatsDispatch;
+use super::error::{NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, NatsError};
+use super::kv_store::NatsKvStore;
 use super::names::NatsName;
 use super::options::{NatsOptions, NatsOptionsError};
 use super::replies::ReplyRouter;
 use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
-use super::{incarnation, snapshot, server_info};
+use super::{incarnation, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -149,7 +149,11 @@ impl Nats {
     ///
     /// # Errors
     /// [`NatsSetupError`].
-    pub async fn prepare(&self, pool: &NatsName, classes: &[SizeClass]) -> Result<(), NatsSetupError> {
+    pub async fn prepare(
+        &self,
+        pool: &NatsName,
+        classes: &[SizeClass],
+    ) -> Result<(), NatsSetupError> {
         setup::ensure_resources(self.client(), pool, classes).await?;
         self.client().check_incarnation().await.map_err(QueueError::from)?;
         Ok(())
@@ -227,10 +231,14 @@ async fn check_jetstream(link: &NatsClient) -> Result<(), ConnectError> {
     Err(match fault {
         NatsError::Denied(_) => ConnectError::Denied { address, reason },
         NatsError::NoResponders(_) => ConnectError::NoJetStream { address, reason },
-        NatsError::Api(error) if [NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT].contains(&error.err_code) => {
+        NatsError::Api(error)
+            if [NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT].contains(&error.err_code) =>
+        {
             ConnectError::NoJetStream { address, reason }
         }
-        NatsError::Unreachable(_) | NatsError::Api(_) => ConnectError::Unreachable { address, reason },
+        NatsError::Unreachable(_) | NatsError::Api(_) => {
+            ConnectError::Unreachable { address, reason }
+        }
     })
 }
 

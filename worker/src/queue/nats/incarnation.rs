@@ -9,8 +9,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::client::{ANSWER_TIMEOUT, NatsClient, api_request, parse_api};
 use super::error::NatsError;
-use super::client::{NatsClient, ANSWER_TIMEOUT, api_request, parse_api};
 
 /// How often the streams are looked at: a stream that was made anew behind a living connection is
 /// noticed within this.
@@ -225,7 +225,8 @@ pub(super) async fn watch_incarnation(link: Arc<NatsClient>) {
     let mut contact = link.connection_status();
     let mut again = RETRY_PAUSE;
     loop {
-        let found = if link.connection().is_ok() { link.check_incarnation().await.is_ok() } else { false };
+        let found =
+            if link.connection().is_ok() { link.check_incarnation().await.is_ok() } else { false };
         let pause = if found { CHECK_INTERVAL } else { again };
         again = if found { RETRY_PAUSE } else { CHECK_INTERVAL.min(again * 2) };
         tokio::select! {
@@ -273,7 +274,11 @@ mod tests {
         let lost_work = judge(&stream_info("a", 8), &stream_info("b", 6));
         assert_ne!(lost_work, lost, "offers too");
         assert_ne!(judge(&stream_info("c", 0), &stream_info("b", 6)), lost_work, "made anew");
-        let other = IncarnationTracker::default().observed().identify(&stream_info("a", 1), &stream_info("b", 1), (0, 0));
+        let other = IncarnationTracker::default().observed().identify(
+            &stream_info("a", 1),
+            &stream_info("b", 1),
+            (0, 0),
+        );
         assert_eq!(other, first, "whoever has seen no loss agrees");
     }
 }

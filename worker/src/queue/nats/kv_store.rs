@@ -3,14 +3,14 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::client::NatsClient;
 use super::connect::Nats;
 use super::error::NatsError;
-use super::stored_message::StoredMessage;
-use super::client::NatsClient;
 use super::names;
 use super::replies::NatsRequest;
 use super::snapshot::{self, AgedMessage};
-use crate::queue::traits::{KvStore, KvEntry, QueueError};
+use super::stored_message::StoredMessage;
+use crate::queue::traits::{KvEntry, KvStore, QueueError};
 
 /// In front of keys of the bucket that bind pools: no keys of a board.
 pub(super) const POOL_KEY_PREFIX: &str = "pool.";
@@ -32,7 +32,11 @@ impl NatsKvStore {
 }
 
 /// What stands under a key of a bucket.
-pub(super) async fn read_key(link: &NatsClient, bucket: &str, key: &str) -> Result<Option<StoredMessage>, NatsError> {
+pub(super) async fn read_key(
+    link: &NatsClient,
+    bucket: &str,
+    key: &str,
+) -> Result<Option<StoredMessage>, NatsError> {
     let subject = names::key_subject(bucket, key);
     let last = link.last_message(&names::bucket_stream(bucket), &subject).await?;
     Ok(last.filter(|stored| stored.subject == subject))
@@ -93,7 +97,8 @@ impl KvStore for NatsKvStore {
 
     async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError> {
         check_key(key)?;
-        let message = NatsRequest::new(names::key_subject(&self.client().names.runs, key), Bytes::new());
+        let message =
+            NatsRequest::new(names::key_subject(&self.client().names.runs, key), Bytes::new());
         match self.client().publish_after(message, revision, true).await {
             Ok(_) => Ok(true),
             Err(NatsError::Api(error)) if error.is_conflict() => Ok(false),

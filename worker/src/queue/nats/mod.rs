@@ -14,31 +14,31 @@
 //!
 //! [`Incarnation`]: rollout_protocol::wire::position::Incarnation
 
-mod pool_binding;
-mod kv_store;
+mod client;
 mod connect;
+mod delivery_metadata;
 mod dispatch;
 mod error;
-mod warning_limiter;
-mod stored_message;
 mod incarnation;
-mod client;
-mod delivery_metadata;
+mod kv_store;
 mod names;
 mod options;
+mod pool_binding;
 mod publish;
 mod replies;
+mod server_info;
 mod setup;
 mod snapshot;
 mod source;
-mod server_info;
+mod stored_message;
+mod warning_limiter;
 
-pub use self::pool_binding::{BindError, PoolBinding};
-pub use self::kv_store::NatsKvStore;
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
 pub use self::dispatch::NatsDispatch;
+pub use self::kv_store::NatsKvStore;
 pub use self::names::{InvalidNatsName, NatsName};
 pub use self::options::{NatsCredentials, NatsOptions, NatsOptionsError, NatsSecret, TlsFiles};
+pub use self::pool_binding::{BindError, PoolBinding};
+pub use self::server_info::{AccountLimits, ConsumerStatus, NatsServerInfo, StreamStatus};
 pub use self::setup::NatsSetupError;
 pub use self::source::NatsSource;
-pub use self::server_info::{ConsumerStatus, AccountLimits, StreamStatus, NatsServerInfo};

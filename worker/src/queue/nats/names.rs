@@ -254,7 +254,10 @@ mod tests {
     #[test]
     fn a_pool_does_not_own_consumers_of_a_longer_name() {
         let pool = |name: &str| name.parse::<NatsName>().unwrap();
-        assert_eq!(class_of_consumer(&pool("a"), &consumer_name(&pool("a-c0"), SizeClass(1))), None);
+        assert_eq!(
+            class_of_consumer(&pool("a"), &consumer_name(&pool("a-c0"), SizeClass(1))),
+            None
+        );
         let own = consumer_name(&pool("a-c0"), SizeClass(1));
         assert_eq!(class_of_consumer(&pool("a-c0"), &own), Some(SizeClass(1)));
         for bad in ["a-", "a-c", "a-c01", "a-c255", "a-c+1", "a-x"] {

@@ -156,7 +156,9 @@ impl NatsOptions {
             return Ok(());
         }
         match self.servers.iter().find(|server| !is_loopback(server.host())) {
-            Some(server) => Err(NatsOptionsError::Unauthenticated { host: server.host().to_owned() }),
+            Some(server) => {
+                Err(NatsOptionsError::Unauthenticated { host: server.host().to_owned() })
+            }
             None => Ok(()),
         }
     }
@@ -212,7 +214,8 @@ fn split_credentials(part: &str) -> Result<(ServerAddr, NatsCredentials), NatsOp
     if whole.host().is_empty() {
         return Err(invalid("it names no host"));
     }
-    let decoded = |text: &str| decode_percent(text).ok_or_else(|| invalid("a bad percent sequence"));
+    let decoded =
+        |text: &str| decode_percent(text).ok_or_else(|| invalid("a bad percent sequence"));
     let credentials = match (whole.username(), whole.password()) {
         (None, _) => NatsCredentials::None,
         (Some(token), None) => NatsCredentials::Token(NatsSecret::new(decoded(token)?)),

@@ -4,10 +4,10 @@
 use rollout_protocol::limits;
 use serde::{Deserialize, Serialize};
 
-use super::kv_store::{POOL_KEY_PREFIX, read_key, write_key};
+use super::client::NatsClient;
 use super::connect::Nats;
 use super::error::NatsError;
-use super::client::NatsClient;
+use super::kv_store::{POOL_KEY_PREFIX, read_key, write_key};
 use super::names::NatsName;
 use crate::queue::traits::QueueError;
 
@@ -45,7 +45,12 @@ impl Nats {
     ///
     /// # Errors
     /// [`BindError`].
-    pub async fn bind_pool(&self, pool: &NatsName, store: &str, unused: bool) -> Result<(), BindError> {
+    pub async fn bind_pool(
+        &self,
+        pool: &NatsName,
+        store: &str,
+        unused: bool,
+    ) -> Result<(), BindError> {
         let key = format!("{POOL_KEY_PREFIX}{pool}");
         let (link, bucket) = (self.client(), &self.client().names.runs);
         let value = serde_json::to_vec(&PoolBinding { store: store.to_owned() });
@@ -81,11 +86,14 @@ impl Nats {
 }
 
 /// What a pool is bound to. A pool that nobody set up is bound to nothing.
-pub(super) async fn read_binding(link: &NatsClient, pool: &NatsName) -> Result<Option<PoolBinding>, NatsError> {
+pub(super) async fn read_binding(
+    link: &NatsClient,
+    pool: &NatsName,
+) -> Result<Option<PoolBinding>, NatsError> {
     match read_key(link, &link.names.runs, &format!("{POOL_KEY_PREFIX}{pool}")).await {
-        Ok(found) => {
-            Ok(found.filter(|stored| !stored.deletion).and_then(|stored| parse_binding(&stored.payload)))
-        }
+        Ok(found) => Ok(found
+            .filter(|stored| !stored.deletion)
+            .and_then(|stored| parse_binding(&stored.payload))),
         Err(fault) if fault.is_missing() => Ok(None),
         Err(fault) => Err(fault),
     }

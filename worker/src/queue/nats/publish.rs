@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use async_nats::HeaderMap;
 use serde::Deserialize;
 
-use super::error::{ApiError, NatsError};
 use super::client::NatsClient;
-use super::replies::{ReplyResult, NatsRequest};
+use super::error::{ApiError, NatsError};
+use super::replies::{NatsRequest, ReplyResult};
 
 /// What became of a message.
 pub(super) type PublishResult = Result<u64, NatsError>;
@@ -30,7 +30,10 @@ struct PublishAck<'a> {
 
 impl NatsClient {
     /// Appends messages; the sequence of each.
-    pub(super) async fn publish(&self, messages: Vec<NatsRequest>) -> Result<Vec<PublishResult>, NatsError> {
+    pub(super) async fn publish(
+        &self,
+        messages: Vec<NatsRequest>,
+    ) -> Result<Vec<PublishResult>, NatsError> {
         let answers = self.request_all(messages).await?;
         Ok(answers.into_iter().map(parse_ack).collect())
     }
@@ -54,8 +57,9 @@ impl NatsClient {
 
 fn parse_ack(answer: ReplyResult) -> PublishResult {
     let answer = answer?;
-    let ack: PublishAck<'_> = serde_json::from_slice(&answer.payload)
-        .map_err(|e| NatsError::Unreachable(format!("an acknowledgement is not understood: {e}")))?;
+    let ack: PublishAck<'_> = serde_json::from_slice(&answer.payload).map_err(|e| {
+        NatsError::Unreachable(format!("an acknowledgement is not understood: {e}"))
+    })?;
     match ack.error {
         Some(error) => Err(NatsError::Api(error)),
         // Somebody who subscribed to the subject could answer too.

@@ -209,7 +209,11 @@ impl ReplyRouter {
     }
 }
 
-async fn publish_request(client: &Client, request: NatsRequest, reply: String) -> Result<(), NatsError> {
+async fn publish_request(
+    client: &Client,
+    request: NatsRequest,
+    reply: String,
+) -> Result<(), NatsError> {
     let NatsRequest { subject, payload, headers } = request;
     let sent = match headers {
         None => client.publish_with_reply(subject, reply, payload).await,

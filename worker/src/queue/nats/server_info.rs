@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::client::NatsClient;
 use super::error::NatsError;
 use super::incarnation::{StreamInfo, StreamState};
-use super::client::NatsClient;
-use super::setup::{self, ResourceInfo, RequiredResource};
+use super::setup::{self, RequiredResource, ResourceInfo};
 
 /// What a server was found to be.
 #[derive(Debug, Clone)]
@@ -130,7 +130,10 @@ pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo
     })
 }
 
-async fn stream_status(link: &NatsClient, wanted: &RequiredResource) -> Result<StreamStatus, NatsError> {
+async fn stream_status(
+    link: &NatsClient,
+    wanted: &RequiredResource,
+) -> Result<StreamStatus, NatsError> {
     #[derive(Deserialize)]
     struct StreamAnswer {
         #[serde(flatten)]
@@ -145,7 +148,8 @@ async fn stream_status(link: &NatsClient, wanted: &RequiredResource) -> Result<S
         Err(fault) => return Err(fault),
         Ok(StreamAnswer { info, configured }) => {
             let differences = wanted.differences(&configured.config).into_iter();
-            let text = |d: setup::SettingDifference| format!("{}: {}, {}", d.setting, d.found, d.wanted);
+            let text =
+                |d: setup::SettingDifference| format!("{}: {}, {}", d.setting, d.found, d.wanted);
             (Some(info.created), info.state, differences.map(text).collect())
         }
     };

@@ -6,8 +6,8 @@ use rollout_protocol::wire::offer::SizeClass;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::error::{CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
 use super::client::NatsClient;
+use super::error::{CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
 use super::names::{self, NatsName};
 use super::options::NatsOptions;
 use crate::queue::traits::QueueError;
@@ -186,7 +186,11 @@ fn required_bucket(name: &str, kept_seconds: u64) -> RequiredResource {
 }
 
 /// The consumer of a class of a pool.
-pub(super) fn required_consumer(link: &NatsClient, pool: &NatsName, class: SizeClass) -> RequiredResource {
+pub(super) fn required_consumer(
+    link: &NatsClient,
+    pool: &NatsName,
+    class: SizeClass,
+) -> RequiredResource {
     let NatsOptions { lease, .. } = link.options;
     let name = names::consumer_name(pool, class);
     RequiredResource::new(
@@ -223,16 +227,17 @@ pub(super) async fn ensure_resources(
 
 async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(), NatsSetupError> {
     let name = &wanted.name;
-    let mut found = match link.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
-        Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
-            tracing::info!("making stream {name}");
-            let mut settings = wanted.settings.clone();
-            settings.insert("name".to_owned(), name.as_str().into());
-            settings.extend(wanted.defaults.clone());
-            link.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
-        }
-        found => found?,
-    };
+    let mut found =
+        match link.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
+            Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
+                tracing::info!("making stream {name}");
+                let mut settings = wanted.settings.clone();
+                settings.insert("name".to_owned(), name.as_str().into());
+                settings.extend(wanted.defaults.clone());
+                link.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
+            }
+            found => found?,
+        };
     if wanted.lacks_subjects(&found.config) {
         tracing::info!("adding subjects to stream {name}");
         for setting in ["subjects", "subject_transform"] {
@@ -240,12 +245,16 @@ async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(
                 found.config.insert(setting.to_owned(), value.clone());
             }
         }
-        found = link.api_call::<ResourceInfo>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
+        found =
+            link.api_call::<ResourceInfo>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
     }
     wanted.check(&found.config)
 }
 
-async fn ensure_consumer(link: &NatsClient, wanted: &RequiredResource) -> Result<(), NatsSetupError> {
+async fn ensure_consumer(
+    link: &NatsClient,
+    wanted: &RequiredResource,
+) -> Result<(), NatsSetupError> {
     let (stream, name) = (&link.names.work, &wanted.name);
     let info = format!("CONSUMER.INFO.{stream}.{name}");
     let found = match link.api_call::<ResourceInfo>(&info, &json!({})).await {

@@ -8,10 +8,10 @@ use async_nats::datetime::{DateTime, parse_rfc3339};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::error::NatsError;
-use super::stored_message::{StoredMessage, message_request, parse_message};
 use super::client::NatsClient;
+use super::error::NatsError;
 use super::names;
+use super::stored_message::{StoredMessage, message_request, parse_message};
 
 #[derive(Deserialize)]
 struct StreamSubjectsInfo {
@@ -60,16 +60,21 @@ pub(super) async fn matching_subjects(
 
 /// How long ago a stream was made, by the server's own clock.
 pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Duration, NatsError> {
-    let info: StreamSubjectsInfo = link.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
+    let info: StreamSubjectsInfo =
+        link.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
     let times = parse_rfc3339(&info.ts).ok().zip(parse_rfc3339(&info.created).ok());
     let age = times.and_then(|(now, created)| Duration::try_from(now - created).ok());
     Ok(age.unwrap_or_default())
 }
 
 /// The last message of each key of a bucket, deletions left out, in the order of the stream.
-pub(super) async fn read_bucket(link: &NatsClient, bucket: &str) -> Result<Vec<AgedMessage>, NatsError> {
+pub(super) async fn read_bucket(
+    link: &NatsClient,
+    bucket: &str,
+) -> Result<Vec<AgedMessage>, NatsError> {
     let stream = names::bucket_stream(bucket);
-    let (subjects, now) = matching_subjects(link, &stream, &names::key_subject(bucket, ">")).await?;
+    let (subjects, now) =
+        matching_subjects(link, &stream, &names::key_subject(bucket, ">")).await?;
     let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
     let mut found = Vec::with_capacity(subjects.len());
     for answer in link.request_all(subjects.iter().map(get).collect()).await? {

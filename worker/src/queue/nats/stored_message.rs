@@ -5,10 +5,10 @@ use data_encoding::BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::error::NatsError;
 use super::client::{NatsClient, api_request, parse_api};
+use super::error::NatsError;
 use super::publish::KV_OPERATION_HEADER;
-use super::replies::{ReplyResult, NatsRequest};
+use super::replies::{NatsRequest, ReplyResult};
 
 /// A message of a stream.
 #[derive(Debug, Clone)]
@@ -44,12 +44,15 @@ pub(super) fn message_request(stream: &str, which: &Value) -> NatsRequest {
 }
 
 /// A message with the time it was stored; none when there is none.
-pub(super) fn parse_message(answer: ReplyResult) -> Result<Option<(StoredMessage, String)>, NatsError> {
-    let EncodedMessage { subject, seq, data, hdrs, time } = match parse_api::<MessageAnswer>(&answer?.payload) {
-        Ok(MessageAnswer { message }) => message,
-        Err(fault) if fault.is_no_message() => return Ok(None),
-        Err(fault) => return Err(fault),
-    };
+pub(super) fn parse_message(
+    answer: ReplyResult,
+) -> Result<Option<(StoredMessage, String)>, NatsError> {
+    let EncodedMessage { subject, seq, data, hdrs, time } =
+        match parse_api::<MessageAnswer>(&answer?.payload) {
+            Ok(MessageAnswer { message }) => message,
+            Err(fault) if fault.is_no_message() => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
     let decode = |text: String| {
         let garbled = |_| NatsError::Unreachable("a message of the server is garbled".to_owned());
         BASE64.decode(text.as_bytes()).map_err(garbled)
@@ -62,7 +65,11 @@ pub(super) fn parse_message(answer: ReplyResult) -> Result<Option<(StoredMessage
 
 impl NatsClient {
     /// The last message of a subject.
-    pub(super) async fn last_message(&self, stream: &str, subject: &str) -> Result<Option<StoredMessage>, NatsError> {
+    pub(super) async fn last_message(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, NatsError> {
         self.request_message(stream, json!({ "last_by_subj": subject })).await
     }
 
@@ -77,11 +84,19 @@ impl NatsClient {
     }
 
     /// The message with this sequence.
-    pub(super) async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, NatsError> {
+    pub(super) async fn message_at(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> Result<Option<StoredMessage>, NatsError> {
         self.request_message(stream, json!({ "seq": sequence })).await
     }
 
-    async fn request_message(&self, stream: &str, which: Value) -> Result<Option<StoredMessage>, NatsError> {
+    async fn request_message(
+        &self,
+        stream: &str,
+        which: Value,
+    ) -> Result<Option<StoredMessage>, NatsError> {
         let answer = self.request(message_request(stream, &which)).await;
         Ok(parse_message(answer)?.map(|(stored, _)| stored))
     }

@@ -74,7 +74,9 @@ async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2));
     let waited = asked.elapsed();
-    assert!(waited >= limits::CLAIM_SLOT_TIMEOUT && waited < limits::CLAIM_SLOT_TIMEOUT + 3 * SECOND);
+    assert!(
+        waited >= limits::CLAIM_SLOT_TIMEOUT && waited < limits::CLAIM_SLOT_TIMEOUT + 3 * SECOND
+    );
     let reports = scene.reports(2).await;
     assert!(asked.elapsed() >= LEASE, "{:?}", asked.elapsed());
     assert_eq!(reports[0].body, ReportBody::Started);
@@ -101,7 +103,8 @@ async fn without_an_answer_what_has_a_record_is_not_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_connection_everything_is_suspicious_for_a_while() {
-    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
+    let scene =
+        ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     scene.offer([1]).await;
     scene.answer_claim(ClaimAnswer::Run).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);

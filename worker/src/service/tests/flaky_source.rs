@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::control::ControlMessage;
-use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use tokio::sync::broadcast;
@@ -111,7 +111,10 @@ impl WorkSource for FlakySource {
         self.queue.is_contested(claim).await
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
+    async fn report(
+        &self,
+        reports: Vec<Report>,
+    ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         self.check_connected()?;
         self.queue.report(reports).await
     }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
-use rollout_protocol::wire::heartbeat::{Heartbeat, ActiveExecution};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tempfile::TempDir;
 
 use super::super::*;
@@ -274,7 +274,8 @@ impl ServiceFixture {
 
     /// The worker's last hello.
     pub(super) async fn last_heartbeat(&self) -> Heartbeat {
-        self.until("it said hello", async || !self.queue.heartbeats().await.unwrap().is_empty()).await;
+        self.until("it said hello", async || !self.queue.heartbeats().await.unwrap().is_empty())
+            .await;
         self.queue.heartbeats().await.unwrap().remove(0).hello
     }
 

@@ -1,19 +1,19 @@
-mod flaky_source;
 mod claims;
+mod flaky_source;
 mod harness;
-mod shutdown;
 mod outages;
+mod shutdown;
 mod slot_limits;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{LostReason, ItemOutcome, TrialRecord};
+use rollout_protocol::record::{ItemOutcome, LostReason, TrialRecord};
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
 
-use self::harness::{ScriptedAct, LEASE, LONG, ServiceFixture, ServiceSetup, result};
+use self::harness::{LEASE, LONG, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
 use crate::queue::embedded::model::BrokerModel;
 use crate::queue::traits::Dispatch;
@@ -62,7 +62,11 @@ async fn what_it_leaves_is_stored_before_it_is_reported() {
     let record: TrialRecord = serde_json::from_str(&scene.store.inner().text(&record)).unwrap();
     assert_eq!(record.exec, brief.exec);
     assert_eq!(scene.store.inner().text(&record.outputs[0].blob), "a captured line");
-    assert_eq!(scene.store.inner().document_paths(), Vec::<String>::new(), "no marker for a brief one");
+    assert_eq!(
+        scene.store.inner().document_paths(),
+        Vec::<String>::new(),
+        "no marker for a brief one"
+    );
 
     let started = scene.report().await;
     assert_eq!(started.body, ReportBody::Started);
@@ -167,7 +171,8 @@ async fn documents_the_store_has_not_got_are_a_typed_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_run_keeps_its_reports_until_there_is_room() {
-    let scene = ServiceFixture::with_setup(ServiceSetup { reports_per_run: 3, ..ServiceSetup::default() });
+    let scene =
+        ServiceFixture::with_setup(ServiceSetup { reports_per_run: 3, ..ServiceSetup::default() });
     scene.offer(1..=20).await;
     tokio::time::sleep(LEASE).await;
     let reports = scene.reports(20).await;

@@ -6,7 +6,7 @@ use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::report::ReportBody;
 
 use super::flaky_source::SourceCall;
-use super::harness::{ScriptedAct, FIRST, LEASE, ServiceFixture, ServiceSetup, result};
+use super::harness::{FIRST, LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
 
 const LATER: TryId = FIRST.next(1);
@@ -36,7 +36,11 @@ async fn what_runs_outlives_an_outage_and_is_reported_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
-    let scene = ServiceFixture::with_setup(ServiceSetup { slots: 2, window: Some(LEASE), ..ServiceSetup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup {
+        slots: 2,
+        window: Some(LEASE),
+        ..ServiceSetup::default()
+    });
     scene.script(1, ScriptedAct::Sleep(9 * LEASE));
     scene.offer([1]).await;
     scene.answer_claim(ClaimAnswer::Run).await;
@@ -63,7 +67,8 @@ async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
-    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
+    let scene =
+        ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(LEASE).await;
     scene.offer([1]).await;
     result(&scene.report().await);
@@ -78,7 +83,8 @@ async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_worker_is_suspicious_of_nothing_later() {
-    let scene = ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
+    let scene =
+        ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(2 * LEASE).await;
     scene.offer([1]).await;
     result(&scene.report().await);
@@ -102,7 +108,10 @@ async fn a_claim_gets_no_less_time_because_of_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool() {
     let limit = 5 * LEASE;
-    let scene = ServiceFixture::with_setup(ServiceSetup { max_offline: Some(limit), ..ServiceSetup::default() });
+    let scene = ServiceFixture::with_setup(ServiceSetup {
+        max_offline: Some(limit),
+        ..ServiceSetup::default()
+    });
     scene.script(1, ScriptedAct::UntilStopped);
     scene.script(2, ScriptedAct::Produce(SECOND));
     scene.offer([1, 2]).await;
@@ -125,7 +134,8 @@ async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool(
 #[tokio::test(start_paused = true)]
 async fn an_outage_shorter_than_the_limit_starts_it_again() {
     let limit = Some(2 * LEASE);
-    let scene = ServiceFixture::with_setup(ServiceSetup { max_offline: limit, ..ServiceSetup::default() });
+    let scene =
+        ServiceFixture::with_setup(ServiceSetup { max_offline: limit, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Sleep(9 * LEASE));
     scene.offer([1]).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);

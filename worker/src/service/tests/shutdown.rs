@@ -6,7 +6,7 @@ use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::report::ReportBody;
 
-use super::harness::{ScriptedAct, FIRST, LEASE, ServiceFixture, ServiceSetup, result};
+use super::harness::{FIRST, LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
 use crate::queue::traits::WorkSource;
 

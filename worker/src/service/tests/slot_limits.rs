@@ -5,7 +5,7 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::flaky_source::SourceCall;
-use super::harness::{ScriptedAct, FIRST, ServiceFixture, ServiceSetup};
+use super::harness::{FIRST, ScriptedAct, ServiceFixture, ServiceSetup};
 use super::*;
 
 fn pulled_capacity(scene: &ServiceFixture) -> Vec<FreeCapacity> {
@@ -25,10 +25,17 @@ async fn pulls_ask_for_what_is_free_and_hellos_say_it() {
     }
     scene
         .until("it pulls", async || {
-            pulled_capacity(&scene).contains(&FreeCapacity { slots: 4, shares: Some(9), idle: true })
+            pulled_capacity(&scene).contains(&FreeCapacity {
+                slots: 4,
+                shares: Some(9),
+                idle: true,
+            })
         })
         .await;
-    assert_eq!((scene.last_heartbeat().await.free, scene.last_heartbeat().await.budget), (4, budget));
+    assert_eq!(
+        (scene.last_heartbeat().await.free, scene.last_heartbeat().await.budget),
+        (4, budget)
+    );
     scene.offer_with_class(SizeClass(1), &[1, 2, 3]).await;
     scene.until_running(2).await;
     let room = FreeCapacity { slots: 2, shares: Some(1), idle: false };

@@ -35,7 +35,7 @@ use tokio::io::AsyncRead;
 
 use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
-use super::{BlobStore, BlobContent, StoreError};
+use super::{BlobContent, BlobStore, StoreError};
 use crate::supervise;
 
 /// Contents of a batch stored at the same time. File systems make what is synchronised together
@@ -81,7 +81,10 @@ impl FsStore {
         &self.inner.root
     }
 
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce(&FsStoreInner) -> T + Send + 'static) -> T {
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&FsStoreInner) -> T + Send + 'static,
+    ) -> T {
         let inner = Arc::clone(&self.inner);
         supervise::blocking(move || work(&inner)).await
     }

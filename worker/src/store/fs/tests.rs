@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::super::contract::{self, StoreUnderTest};
 use super::*;
-use crate::archive::{self, ArchiveError, ArchiveTruncation, FilterDecision, ArchiveLimits};
+use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation, FilterDecision};
 
 struct FsStoreUnderTest {
     store: FsStore,
@@ -213,10 +213,12 @@ async fn archive_with_a_changed_bit_in_a_file_is_cut_when_it_is_unpacked() {
     };
     damage();
     let source = store.get(&blob.digest).await.unwrap();
-    let report = archive::extract(source, &temp.path().join("a"), ArchiveLimits::LOGS).await.unwrap();
+    let report =
+        archive::extract(source, &temp.path().join("a"), ArchiveLimits::LOGS).await.unwrap();
     assert!(matches!(report.cut, Some(ArchiveTruncation::Source(_))), "{report:?}");
     damage();
     let source = store.get(&blob.digest).await.unwrap();
-    let trusted = archive::extract_trusted(source, &temp.path().join("b"), ArchiveLimits::LOGS).await;
+    let trusted =
+        archive::extract_trusted(source, &temp.path().join("b"), ArchiveLimits::LOGS).await;
     assert!(matches!(trusted, Err(ArchiveError::Untrusted { .. })), "{trusted:?}");
 }

@@ -13,11 +13,11 @@ use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{Checkout, LIMITS};
-use super::compare::{TreeComparison, TreeDifference, TreeCompareError, ChangedTreeFile};
+use super::compare::{ChangedTreeFile, TreeCompareError, TreeComparison, TreeDifference};
 use super::{EvalFilesError, local_dir};
 use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
-use crate::git::{GitError, CommitIdentity, bundle};
+use crate::git::{CommitIdentity, GitError, bundle};
 use crate::secrets::Redactor;
 use crate::supervise;
 
@@ -78,7 +78,8 @@ impl Checkout {
             let into = into.clone();
             move || only_directory(&into)
         });
-        let dir = found.await.map_err(|source| EvalFilesError::disk_error("listing", &into, source))?;
+        let dir =
+            found.await.map_err(|source| EvalFilesError::disk_error("listing", &into, source))?;
         match dir {
             Some(dir) => Ok(ExtractedTree { dir, left_out }),
             None => {
@@ -114,7 +115,8 @@ impl Checkout {
         if self.mirror.bare().reference(&before).await?.as_ref() == Some(&tree) {
             return Ok(CandidateOutcome::NoChanges(changes));
         }
-        let identity = CommitIdentity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
+        let identity =
+            CommitIdentity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
         let message = commit_message(&redactor.text(message));
         let commit = self.mirror.bare().commit(&tree, &self.commit, &message, identity).await?;
         let (git, parent) = (self.mirror.bare().git(), self.commit.clone());
@@ -149,7 +151,9 @@ impl Checkout {
             TreeComparison { base, entries, unknown, tree, staging, redactor: &redactor }.run()
         };
         supervise::blocking(work).await.map_err(|error| match error {
-            TreeCompareError::Disk(path, source) => EvalFilesError::disk_error("comparing", &path, source),
+            TreeCompareError::Disk(path, source) => {
+                EvalFilesError::disk_error("comparing", &path, source)
+            }
             TreeCompareError::TooLarge(path) => {
                 let path = String::from_utf8_lossy(&path).into_owned();
                 let most = limits::CANDIDATE_FILE_BYTES;
@@ -219,7 +223,10 @@ impl Checkout {
         Ok(git.call(["write-tree"]).index(&index).run_line().await?)
     }
 
-    async fn store_objects(&self, written: &[ChangedTreeFile]) -> Result<Vec<String>, EvalFilesError> {
+    async fn store_objects(
+        &self,
+        written: &[ChangedTreeFile],
+    ) -> Result<Vec<String>, EvalFilesError> {
         if written.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,8 +9,8 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
 
-use super::{EvalFilesError, Mirror, CheckoutSlot};
-use crate::archive::{self, ArchivePath, FilterDecision, ArchiveLimits};
+use super::{CheckoutSlot, EvalFilesError, Mirror};
+use crate::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
 use crate::environment::Upload;
 use crate::git::{BareRepository, TreeEntry, bundle};
 use crate::supervise;
@@ -48,7 +48,11 @@ impl Checkout {
     ///
     /// # Errors
     /// [`EvalFilesError`].
-    pub async fn new(mirror: &Mirror, commit: &str, slot: &CheckoutSlot) -> Result<Self, EvalFilesError> {
+    pub async fn new(
+        mirror: &Mirror,
+        commit: &str,
+        slot: &CheckoutSlot,
+    ) -> Result<Self, EvalFilesError> {
         let (mirror, bare) = (mirror.clone(), mirror.bare());
         let entries = bare.tree(commit).await?;
         let bytes = entries.iter().filter_map(|entry| entry.size_bytes).sum::<u64>();

@@ -7,10 +7,10 @@ use rollout_protocol::limits;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
-use super::run::EvalRun;
 use super::environment::EvalEnvironmentState;
+use super::run::EvalRun;
 use super::variables::{self, LOGS};
-use crate::archive::{ArchivePath, CapturedFile, ArchiveLimits};
+use crate::archive::{ArchiveLimits, ArchivePath, CapturedFile};
 use crate::executor::errors::{self, ResultError, SetupError};
 use crate::executor::{CleanArchive, read_directory};
 use crate::secrets::Redactor;
@@ -41,8 +41,12 @@ impl EvalRun<'_> {
             return;
         }
         match self.at {
-            EvalEnvironmentState::Apart => self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await,
-            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => self.collected.logs = self.collect_logs("logs.tar").await,
+            EvalEnvironmentState::Apart => {
+                self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await
+            }
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
+                self.collected.logs = self.collect_logs("logs.tar").await
+            }
         }
         if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {
             self.collect_sweep_output(&redactor).await;
@@ -52,7 +56,15 @@ impl EvalRun<'_> {
     /// Collects `/logs` into a file of the scratch directory.
     pub(super) async fn collect_logs(&mut self, name: &str) -> Option<CleanArchive> {
         let (to, redactor) = (self.ctx.execution.scratch.join(name), &self.attempt.redactor);
-        let logs = read_directory(self.attempt.running_environment(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
+        let logs = read_directory(
+            self.attempt.running_environment(),
+            LOGS,
+            to,
+            ArchiveLimits::LOGS,
+            None,
+            redactor,
+        )
+        .await;
         self.record_loss(logs.failure, logs.shortage);
         logs.taken
     }
@@ -63,8 +75,15 @@ impl EvalRun<'_> {
             (variables::output_dir(self.ctx), self.ctx.execution.scratch.join("output.tar"));
         let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
         let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
-        let output =
-            read_directory(self.attempt.running_environment(), &path, to, ArchiveLimits::LOGS, wanted, redactor).await;
+        let output = read_directory(
+            self.attempt.running_environment(),
+            &path,
+            to,
+            ArchiveLimits::LOGS,
+            wanted,
+            redactor,
+        )
+        .await;
         self.record_loss(output.failure.clone(), output.shortage);
         self.collected.output = output.taken;
         if self.swept {
@@ -78,7 +97,12 @@ impl EvalRun<'_> {
         self.attempt.later.extend(why.map(lost));
     }
 
-    async fn collect_results(&mut self, captured: CapturedFile, why: Option<String>, redactor: &Redactor) {
+    async fn collect_results(
+        &mut self,
+        captured: CapturedFile,
+        why: Option<String>,
+        redactor: &Redactor,
+    ) {
         let file = &self.ctx.eval.results_file;
         let wrong =
             |why: &str| ResultError::Invalid.into_error(&format!("{file}: {why}"), redactor);

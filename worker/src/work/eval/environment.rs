@@ -14,9 +14,9 @@ use super::checkout::Checkout;
 use super::run::EvalRun;
 use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
-use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
+use crate::environment::{CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
-use crate::executor::{PhaseInterrupt, ManagedEnvironment, TaskPart, RequestedImage};
+use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
 use crate::secrets::Redactor;
 
 /// Largest idea.
@@ -71,7 +71,8 @@ impl<'a> EvalRun<'a> {
         let scratch = ctx.execution.create_scratch().await.map_err(SetupError::Disk);
         scratch.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let mirror = repositories.mirrors.get(&eval.repository).await;
-        let mirror = mirror.map_err(|error| failure::files_error(&error, &self.attempt.redactor))?;
+        let mirror =
+            mirror.map_err(|error| failure::files_error(&error, &self.attempt.redactor))?;
         let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
         self.create_environment(shared, provider, uploads).await?;
         self.environment.clone_from(&self.attempt.environment.record);
@@ -80,7 +81,10 @@ impl<'a> EvalRun<'a> {
 
     /// Leaves the shared environment for one of the sweep's own, if it is to have one. The files of
     /// the candidate's commit are all that it gets. Takes nothing of the eval's time.
-    pub(super) async fn enter_sweep_environment(&mut self, shared: Checkout) -> Result<(), PhaseInterrupt> {
+    pub(super) async fn enter_sweep_environment(
+        &mut self,
+        shared: Checkout,
+    ) -> Result<(), PhaseInterrupt> {
         let ctx: &'a _ = self.ctx;
         let Some(site) = EvalEnvironmentPlan::sweep(&ctx.eval) else { return Ok(()) };
         let began = Instant::now();
@@ -113,7 +117,8 @@ impl<'a> EvalRun<'a> {
             return Err(failure::leftover_environment(&failure, &self.attempt.redactor));
         }
         self.spent += self.environment_cost();
-        (self.attempt.environment, self.at) = (ManagedEnvironment::default(), EvalEnvironmentState::Apart);
+        (self.attempt.environment, self.at) =
+            (ManagedEnvironment::default(), EvalEnvironmentState::Apart);
         Ok(())
     }
 
@@ -121,8 +126,12 @@ impl<'a> EvalRun<'a> {
     pub(super) fn environment_cost(&self) -> f64 {
         let eval = &self.ctx.eval;
         let site = match self.at {
-            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => EvalEnvironmentPlan::shared(eval),
-            EvalEnvironmentState::Apart => EvalEnvironmentPlan::sweep(eval).expect("only such evals come here"),
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
+                EvalEnvironmentPlan::shared(eval)
+            }
+            EvalEnvironmentState::Apart => {
+                EvalEnvironmentPlan::sweep(eval).expect("only such evals come here")
+            }
         };
         self.attempt.environment.cost(&site.settings.rates)
     }
@@ -175,7 +184,9 @@ impl<'a> EvalRun<'a> {
         let path = variables::IDEA.to_owned();
         uploads.push(Upload::File { path, bytes, executable: false });
         let env = match self.at {
-            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => &self.variables.environment,
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
+                &self.variables.environment
+            }
             EvalEnvironmentState::Apart => &self.variables.sweep_environment,
         };
         let request = CreateRequest {

@@ -69,7 +69,9 @@ impl Mirrors {
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let (name, path) = (entry.file_name(), entry.path());
-            let Some(name) = name.to_str().filter(|name| *name != local_dir::LOCK_FILE) else { continue };
+            let Some(name) = name.to_str().filter(|name| *name != local_dir::LOCK_FILE) else {
+                continue;
+            };
             match format!("sha256:{name}").parse::<Digest>() {
                 Ok(root) => found.push((entry.metadata()?.modified()?, root, path)),
                 Err(_) => crate::fs_remove::remove_blocking(&path)?,
@@ -149,7 +151,11 @@ impl Mirrors {
         Ok(bare)
     }
 
-    async fn check_root(&self, bare: &BareRepository, root: &CommitBundle) -> Result<(), EvalFilesError> {
+    async fn check_root(
+        &self,
+        bare: &BareRepository,
+        root: &CommitBundle,
+    ) -> Result<(), EvalFilesError> {
         match bare.reference(&commit_ref(root)).await? {
             Some(found) if found == root.commit => Ok(()),
             found => {
@@ -160,7 +166,11 @@ impl Mirrors {
     }
 
     /// Makes the repository elsewhere and moves it to its place.
-    async fn create_mirror(&self, entry: &MirrorEntry, root: &CommitBundle) -> Result<(), EvalFilesError> {
+    async fn create_mirror(
+        &self,
+        entry: &MirrorEntry,
+        root: &CommitBundle,
+    ) -> Result<(), EvalFilesError> {
         let file = self.fetch(root, limits::ROOT_BUNDLE_BYTES).await?;
         let new = self.unfinished_path();
         let made = BareRepository::create(&new, root, &file, &commit_ref(root)).await;
@@ -173,7 +183,11 @@ impl Mirrors {
         moved.map_err(|source| EvalFilesError::disk_error("renaming", &new, source))
     }
 
-    async fn fetch(&self, bundle: &CommitBundle, max_bytes: u64) -> Result<PathBuf, EvalFilesError> {
+    async fn fetch(
+        &self,
+        bundle: &CommitBundle,
+        max_bytes: u64,
+    ) -> Result<PathBuf, EvalFilesError> {
         let (commit, size_bytes) = (bundle.commit.clone(), bundle.blob.size_bytes);
         if size_bytes > max_bytes {
             return Err(EvalFilesError::TooLarge { commit, size_bytes, max_bytes });

@@ -25,16 +25,16 @@
 
 mod candidate;
 mod checkout;
+mod checkout_slots;
 mod collect;
 mod compare;
-mod phases;
-mod local_dir;
+mod environment;
 pub(in crate::work) mod failure;
+mod local_dir;
 mod mirror;
+mod phases;
 mod record;
 mod run;
-mod environment;
-mod checkout_slots;
 pub mod variables;
 
 #[cfg(test)]
@@ -55,9 +55,9 @@ use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
 pub use self::checkout::Checkout;
+pub use self::checkout_slots::{CheckoutSlot, CheckoutSlots};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;
-pub use self::checkout_slots::{CheckoutSlot, CheckoutSlots};
 
 /// Repositories of a worker.
 #[derive(Debug)]

@@ -20,7 +20,8 @@ use crate::dependency::Dependency;
 use crate::environment::{ExecCommand, Upload};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
-    self, COPY_LIMIT, Capture, ScriptEnd, PhaseInterrupt, NormalExit, ScriptLimit, cost, wait_for_stop, with_timeout,
+    self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,
+    wait_for_stop, with_timeout,
 };
 
 /// How long a command may run.
@@ -90,7 +91,11 @@ impl EvalRun<'_> {
 
     /// Runs a command from the checkout. Its script is placed just before it, so that no command
     /// before it can have changed it; so is the sweep's empty output directory.
-    async fn run_command(&mut self, stage: EvalStage, command: &EvalCommand) -> Result<(), PhaseInterrupt> {
+    async fn run_command(
+        &mut self,
+        stage: EvalStage,
+        command: &EvalCommand,
+    ) -> Result<(), PhaseInterrupt> {
         let script = variables::script_path(stage);
         let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
         let mut uploads = vec![commands, cost::fresh_directory()];
@@ -113,9 +118,14 @@ impl EvalRun<'_> {
         let (env, user) = (self.variables.for_stage(stage), self.ctx.eval.user.clone());
         let command = ExecCommand { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
         let (started_at, down_before) = (Timestamp::now(), self.downtime());
-        let ran =
-            executor::run_command(self.attempt.running_environment(), command, limit.left, capture.clone(), NormalExit::Zero)
-                .await;
+        let ran = executor::run_command(
+            self.attempt.running_environment(),
+            command,
+            limit.left,
+            capture.clone(),
+            NormalExit::Zero,
+        )
+        .await;
         // The clock of the whole eval stands still with that of its command.
         let away = self.downtime().saturating_sub(down_before);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
@@ -129,7 +139,10 @@ impl EvalRun<'_> {
             ));
         }
         self.record_cost(stage, &ran.end).await;
-        let ended = ran.end.into_result(self.attempt.running_environment(), &capture, limit.told, NormalExit::Zero).await;
+        let ended = ran
+            .end
+            .into_result(self.attempt.running_environment(), &capture, limit.told, NormalExit::Zero)
+            .await;
         ended.map(drop).map_err(|error| failure::command_error(error, stage, &redactor).into())
     }
 

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
+use rollout_protocol::record::{
+    CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord,
+};
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
-use super::collect::EvalOutputs;
-use super::record;
-use super::environment::EvalEnvironmentState;
 use super::checkout_slots::CheckoutSlot;
+use super::collect::EvalOutputs;
+use super::environment::EvalEnvironmentState;
+use super::record;
 use super::variables::EvalVariables;
 use super::{EvalContext, Repositories};
-use crate::executor::{self, AttemptState, BuildLog, Capture, Finished, PhaseInterrupt, WorkRecipe, ExecutionServices};
+use crate::executor::{
+    self, AttemptState, BuildLog, Capture, ExecutionServices, Finished, PhaseInterrupt, WorkRecipe,
+};
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.

@@ -13,13 +13,14 @@ use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reas
 use super::failure;
 use super::run::IdeasRun;
 use super::variables::{IDEAS, LOGS};
-use crate::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
+use crate::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use crate::backoff::error_chain;
 use crate::executor::{self, CleanArchive, errors, read_directory};
 use crate::supervise;
 
 /// Bounds of the directory of ideas. Beyond them its content is unknown.
-const IDEAS_LIMITS: ArchiveLimits = ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
+const IDEAS_LIMITS: ArchiveLimits =
+    ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
 
 /// Ideas on this host's disk.
 struct SortedIdeas {
@@ -48,7 +49,15 @@ impl IdeasRun<'_> {
         }
         let to = self.ctx.execution.scratch.join("logs.tar");
         let redactor = &self.attempt.redactor;
-        let read = read_directory(self.attempt.running_environment(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
+        let read = read_directory(
+            self.attempt.running_environment(),
+            LOGS,
+            to,
+            ArchiveLimits::LOGS,
+            None,
+            redactor,
+        )
+        .await;
         let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
         self.attempt.later.extend(read.failure.map(lost));
         self.logs = read.taken.filter(|taken| taken.entries > 0);
@@ -58,7 +67,15 @@ impl IdeasRun<'_> {
     pub(super) async fn collect_ideas(&mut self) -> Result<(), TrialError> {
         let raw = self.ctx.execution.scratch.join("everything.tar");
         let redactor = self.attempt.redactor.clone();
-        let read = read_directory(self.attempt.running_environment(), IDEAS, raw, IDEAS_LIMITS, None, &redactor).await;
+        let read = read_directory(
+            self.attempt.running_environment(),
+            IDEAS,
+            raw,
+            IDEAS_LIMITS,
+            None,
+            &redactor,
+        )
+        .await;
         if let Some(why) = read.failure {
             return Err(failure::unreadable(&why, read.taken.is_some(), &redactor));
         }
@@ -67,7 +84,10 @@ impl IdeasRun<'_> {
             Some(taken) => {
                 skipped = taken.skipped;
                 let sorted = self.sort_ideas(&taken.file).await;
-                Some(sorted.map_err(|error| failure::sort_failed(&error_chain(&error), &redactor))?)
+                Some(
+                    sorted
+                        .map_err(|error| failure::sort_failed(&error_chain(&error), &redactor))?,
+                )
             }
             None => None,
         };
@@ -83,7 +103,8 @@ impl IdeasRun<'_> {
             self.ideas = (count > 0).then_some(ideas);
         }
         if count == 0 {
-            let last_words = self.capture.as_deref().map(executor::stderr_summary).unwrap_or_default();
+            let last_words =
+                self.capture.as_deref().map(executor::stderr_summary).unwrap_or_default();
             return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor));
         }
         self.end = IdeasEnd::Written;

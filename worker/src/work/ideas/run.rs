@@ -11,14 +11,14 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::IdeasContext;
 use super::record;
-use super::variables::{REPOSITORY, SCRIPT, IdeasVariables};
+use super::variables::{IdeasVariables, REPOSITORY, SCRIPT};
 use crate::environment::ExecCommand;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
-    self, AttemptState, BuildLog, Capture, CleanArchive, ScriptEnd, Finished, PhaseInterrupt, NormalExit, ScriptRun, WorkRecipe,
-    ScriptLimit, ExecutionServices, cost, wait_for_stop,
+    self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,
+    PhaseInterrupt, ScriptEnd, ScriptLimit, ScriptRun, WorkRecipe, cost, wait_for_stop,
 };
-use crate::work::eval::{Repositories, CheckoutSlot, failure};
+use crate::work::eval::{CheckoutSlot, Repositories, failure};
 
 /// The stage of the command, for tickets and errors.
 const STAGE: EvalStage = EvalStage::Ideas;
@@ -96,15 +96,26 @@ impl<'a> IdeasRun<'a> {
             user: None,
         };
         let started_at = Timestamp::now();
-        let ran =
-            executor::run_command(self.attempt.running_environment(), command, limit, capture.clone(), NormalExit::Zero).await;
+        let ran = executor::run_command(
+            self.attempt.running_environment(),
+            command,
+            limit,
+            capture.clone(),
+            NormalExit::Zero,
+        )
+        .await;
         self.command = Some(ran.end.command_record(STAGE, started_at));
         self.record_cost(&ran).await;
         let ScriptRun { end, left } = ran;
         let limit = ScriptLimit { limit, whose: Some("its") };
-        let Err(error) = end.into_result(self.attempt.running_environment(), &capture, limit, NormalExit::Zero).await else {
+        let Err(error) = end
+            .into_result(self.attempt.running_environment(), &capture, limit, NormalExit::Zero)
+            .await
+        else {
             // A process in the background could still change the ideas.
-            let Some(left) = executor::kill_processes(self.attempt.running_environment()).await.or(left) else {
+            let Some(left) =
+                executor::kill_processes(self.attempt.running_environment()).await.or(left)
+            else {
                 return Ok(());
             };
             self.attempt.environment.tainted = true;

@@ -6,9 +6,9 @@ use rollout_protocol::name;
 use super::failure;
 use super::run::IdeasRun;
 use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
-use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
+use crate::environment::{CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
-use crate::executor::{FilesError, TaskPart, RequestedImage, cost};
+use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
 use crate::work::eval;
 
 impl IdeasRun<'_> {
@@ -36,10 +36,12 @@ impl IdeasRun<'_> {
     /// Everything that is in the environment before the command begins.
     async fn uploads(&mut self, parts: &mut Vec<TaskPart>) -> Result<Vec<Upload>, TrialError> {
         let (ideas, files) = (&self.ctx.ideas, &self.services.files);
-        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout_upload().await?];
+        let mut uploads =
+            vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout_upload().await?];
         for earlier in &ideas.earlier {
             // The coordinator names the directories; nothing is placed outside theirs.
-            name::check_component(&earlier.name).map_err(|why| failure::invalid_directory_name(&why))?;
+            name::check_component(&earlier.name)
+                .map_err(|why| failure::invalid_directory_name(&why))?;
             let part = files.archive("earlier ideas", &earlier.archive).await;
             let part = part.map_err(|error| self.files_error(error))?;
             let path = variables::earlier_ideas_dir(&earlier.name);

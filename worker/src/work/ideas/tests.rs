@@ -13,8 +13,10 @@ use rollout_protocol::wire::control::StopLevel;
 use tar::EntryType;
 
 use super::*;
-use crate::archive::{self, FilterDecision, ArchiveLimits};
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect, raw_entry, raw_entry_with_mode};
+use crate::archive::{self, ArchiveLimits, FilterDecision};
+use crate::environment::fake::{
+    FakeCall, FaultEffect, FaultTrigger, raw_entry, raw_entry_with_mode,
+};
 use crate::environment::{ByteStream, FailureKind};
 use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;

@@ -64,7 +64,8 @@ pub(super) fn expand(
     let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
     known.add(&ideas.environment.env, &mut environment)?;
     known.add(&ideas.command.env, &mut command)?;
-    let directories: Vec<String> = ideas.earlier.iter().map(|dir| earlier_ideas_dir(&dir.name)).collect();
+    let directories: Vec<String> =
+        ideas.earlier.iter().map(|dir| earlier_ideas_dir(&dir.name)).collect();
     let own = [
         ("ROLLOUT_TREE", ideas.name.tree.clone()),
         ("ROLLOUT_NODE_ID", ideas.name.node.clone()),

@@ -7,7 +7,10 @@ use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
-use crate::archive::{self, ArchiveTruncation, ExcludePatterns, MemberKind, ArchiveLimits, ArchiveReport, RootHandling, SanitizeOptions};
+use crate::archive::{
+    self, ArchiveLimits, ArchiveReport, ArchiveTruncation, ExcludePatterns, MemberKind,
+    RootHandling, SanitizeOptions,
+};
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
@@ -71,7 +74,8 @@ impl Artifacts {
         for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
             let file = scratch.join(format!("artifacts/{}.tar", self.begun));
             self.begun += 1;
-            let (record, lack) = self.collect_one(environment, artifact, prefix, &file, redactor).await;
+            let (record, lack) =
+                self.collect_one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
             // Nobody asked for it: without content it is none.
             if !(implicit && nothing) {
@@ -122,7 +126,9 @@ impl Artifacts {
         };
         let lack = match open_artifact(environment, artifact).await {
             Ok(None) => None,
-            Ok(Some(stream)) => self.read_artifact(stream, artifact, file, &mut record, redactor).await,
+            Ok(Some(stream)) => {
+                self.read_artifact(stream, artifact, file, &mut record, redactor).await
+            }
             Err(why) => Some(IncompleteWork::Unread(why)),
         };
         if let Some(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) = &lack {
@@ -180,7 +186,11 @@ impl Artifacts {
         if let Some(cut) = clean.report.cut {
             let why = format!("it is not whole: {cut}");
             let large = matches!(cut, ArchiveTruncation::Bytes(_) | ArchiveTruncation::Entries(_));
-            return Some(if large { IncompleteWork::TooLarge(why) } else { IncompleteWork::Unread(why) });
+            return Some(if large {
+                IncompleteWork::TooLarge(why)
+            } else {
+                IncompleteWork::Unread(why)
+            });
         }
         if record.kind.is_none() {
             record.error = Some("it is neither a file nor a directory".to_owned());

@@ -8,7 +8,10 @@ use rollout_protocol::limits;
 use super::failure::RewardError;
 use super::rewards::{RewardFiles, score_from_files};
 use super::score::VerifierScore;
-use crate::archive::{self, ArchivePath, CapturedFile, ArchiveTruncation, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
+use crate::archive::{
+    self, ArchiveLimits, ArchivePath, ArchiveTruncation, CapturedFile, ExcludePatterns,
+    RootHandling, SanitizeOptions,
+};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::secrets::Redactor;
@@ -86,7 +89,11 @@ async fn collect_once(
     collected
 }
 
-fn sanitize_options(what: LogScope, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> SanitizeOptions {
+fn sanitize_options(
+    what: LogScope,
+    captures: Vec<(ArchivePath, u64)>,
+    redactor: &Redactor,
+) -> SanitizeOptions {
     let (root, exclude) = match what {
         LogScope::All => (RootHandling::Dropped, ExcludePatterns::default()),
         LogScope::WithoutVerifier => (RootHandling::Dropped, ExcludePatterns::new(["/verifier"])),
@@ -98,7 +105,8 @@ fn sanitize_options(what: LogScope, captures: Vec<(ArchivePath, u64)>, redactor:
 
 /// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
 async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path) -> CapturedFile {
-    let stream = match executor::open_stream(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
+    let stream = match executor::open_stream(environment, &format!("{VERIFIER_LOGS}/{name}")).await
+    {
         Ok(Some(stream)) => stream,
         Ok(None) => return CapturedFile::Missing,
         Err(_) => return CapturedFile::Unknown,
@@ -121,7 +129,9 @@ async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path
     let captured = match tokio::time::timeout(COPY_LIMIT, sanitizing).await {
         // Nothing else is in this archive that could be too large.
         Ok(mut clean) => match (clean.captured.pop(), clean.report.cut) {
-            (Some(CapturedFile::Unknown), Some(ArchiveTruncation::Bytes(bytes))) => CapturedFile::TooLarge(bytes),
+            (Some(CapturedFile::Unknown), Some(ArchiveTruncation::Bytes(bytes))) => {
+                CapturedFile::TooLarge(bytes)
+            }
             (captured, _) => captured.unwrap_or(CapturedFile::Unknown),
         },
         Err(_) => CapturedFile::Unknown,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::variables::ScriptEnv;
-use crate::environment::{ExecCommand, Environment, CommandExit, Failure};
+use crate::environment::{CommandExit, Environment, ExecCommand, Failure};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptLimit};
 

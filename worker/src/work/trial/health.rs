@@ -9,9 +9,9 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use crate::agents::shell;
-use crate::environment::{ExecCommand, Environment, FailureKind};
+use crate::environment::{Environment, ExecCommand, FailureKind};
 use crate::executor::errors::SetupError;
-use crate::executor::{self, Capture, ScriptEnd, NormalExit, stderr_summary};
+use crate::executor::{self, Capture, NormalExit, ScriptEnd, stderr_summary};
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over; so
 /// many in a row mean that the environment never becomes ready.
@@ -48,7 +48,9 @@ async fn check_once(
     let argv = shell(check.command.clone());
     let command = ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None };
     let limit = seconds(check.timeout_sec);
-    let ran = executor::run_command(environment, command, limit, capture.clone(), NormalExit::AnyCode).await;
+    let ran =
+        executor::run_command(environment, command, limit, capture.clone(), NormalExit::AnyCode)
+            .await;
     if let Some(left) = ran.left {
         return Err(SetupError::Create(left));
     }
@@ -60,7 +62,9 @@ async fn check_once(
             Err(format!("it ended with code {}{said}{words}", exit.code))
         }
         ScriptEnd::TimedOut => Err(format!("it was ended after {limit:?}")),
-        ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => Err(failure.chain()),
+        ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => {
+            Err(failure.chain())
+        }
         ScriptEnd::Failed(failure) => return Err(SetupError::Create(failure)),
     })
 }

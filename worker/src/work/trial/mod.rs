@@ -5,23 +5,23 @@
 //! gives its outcome or its own kind of error, which the table of the executor turns into errors of
 //! the record.
 
-mod separate_verifier;
 mod artifacts;
-mod full_disk;
 mod collect;
-mod phases;
 mod execute;
 mod failure;
+mod full_disk;
 mod health;
-mod step_files;
 mod outputs;
+mod phases;
 mod preserve;
 mod record;
 mod rewards;
 mod run;
 mod score;
+mod separate_verifier;
 mod setup;
 mod step;
+mod step_files;
 mod variables;
 mod verify;
 

@@ -88,8 +88,10 @@ impl TrialOutputs {
         }
         for (stage, directory, [stdout, stderr]) in &self.finished {
             if *stage == ScriptStage::Verify {
-                kept.verifier_stdout = executor::read_tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
-                kept.verifier_stderr = executor::read_tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
+                kept.verifier_stdout =
+                    executor::read_tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
+                kept.verifier_stderr =
+                    executor::read_tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
             }
             let streams = [stdout.clone(), stderr.clone()];
             kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));

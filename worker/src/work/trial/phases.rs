@@ -7,19 +7,22 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
 use rollout_protocol::spec::timeout::seconds;
 
-use super::execute::{self, TrialScript, ScriptFailure};
+use super::execute::{self, ScriptFailure, TrialScript};
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::variables::ScriptEnv;
 use super::{health, setup, variables};
 use crate::agents::{self, AgentPlan};
-use crate::environment::{CommandExit, Image, ImageSource, Provider, EnvironmentPurpose};
-use crate::executor::errors::{self, ScriptError, SetupError, ScriptStage};
-use crate::executor::{Capture, PhaseInterrupt, ManagedEnvironment, NormalExit, RequestedImage};
+use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
+use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
+use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
-    pub(super) async fn run_task_phases(&mut self, mut plan: AgentPlan) -> Result<(), PhaseInterrupt> {
+    pub(super) async fn run_task_phases(
+        &mut self,
+        mut plan: AgentPlan,
+    ) -> Result<(), PhaseInterrupt> {
         self.attempt.end_phase()?;
         self.attempt.enter(Phase::EnvironmentSetup);
         self.set_up_environment(&plan).await?;
@@ -63,15 +66,22 @@ impl TrialRun<'_> {
         self.ctx.execution.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready =
-                Box::pin(health::wait_until_healthy(self.attempt.environment.expect_running(), check, capture)).await;
+            let ready = Box::pin(health::wait_until_healthy(
+                self.attempt.environment.expect_running(),
+                check,
+                capture,
+            ))
+            .await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
     }
 
     /// Prepares everything that the agent's environment is created from.
-    async fn prepare_environment(&mut self, plan: &AgentPlan) -> Result<PreparedEnvironment, SetupError> {
+    async fn prepare_environment(
+        &mut self,
+        plan: &AgentPlan,
+    ) -> Result<PreparedEnvironment, SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
         if !provider.is_in_memory() {
@@ -104,7 +114,9 @@ impl TrialRun<'_> {
     /// What is wrong with them for good is found when they are needed.
     async fn fetch_tests(&mut self) -> Result<(), SetupError> {
         for step in &self.ctx.task.steps {
-            let Some(tests) = step.files.tests.as_ref().filter(|_| !setup::has_tests_in_image(step)) else {
+            let Some(tests) =
+                step.files.tests.as_ref().filter(|_| !setup::has_tests_in_image(step))
+            else {
                 continue;
             };
             match self.services.files.archive("the tests", tests).await {
@@ -147,11 +159,16 @@ impl TrialRun<'_> {
     }
 
     /// Runs the agent's install script.
-    async fn run_agent_script(&mut self, stage: ScriptStage, script: Option<TrialScript>) -> Result<(), PhaseInterrupt> {
+    async fn run_agent_script(
+        &mut self,
+        stage: ScriptStage,
+        script: Option<TrialScript>,
+    ) -> Result<(), PhaseInterrupt> {
         let Some(script) = script else { return Ok(()) };
         let capture = self.outputs.start_capture(stage, None, &self.attempt.redactor);
         let ended =
-            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture).await;
+            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture)
+                .await;
         self.script_result(stage, ended)?;
         Ok(())
     }

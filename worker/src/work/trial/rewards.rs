@@ -55,8 +55,12 @@ pub(super) fn score_from_files(
         let too_large = || invalid(format!("it has more than {} bytes", max_reward_bytes(file)));
         return match captured {
             CapturedFile::Missing => continue,
-            CapturedFile::Found(bytes) if bytes.len() as u64 > max_reward_bytes(file) => too_large(),
-            CapturedFile::Found(bytes) => parse_score(wanted, file, &bytes, redactor).or_else(invalid),
+            CapturedFile::Found(bytes) if bytes.len() as u64 > max_reward_bytes(file) => {
+                too_large()
+            }
+            CapturedFile::Found(bytes) => {
+                parse_score(wanted, file, &bytes, redactor).or_else(invalid)
+            }
             CapturedFile::NotRegular | CapturedFile::HardLink => {
                 invalid("it is not a regular file".to_owned())
             }
@@ -74,7 +78,8 @@ fn parse_score(
     redactor: &Redactor,
 ) -> Result<VerifierScore, String> {
     if file == KEYED_FILE {
-        keyed_reward::parse(bytes, redactor).map(|numbers| VerifierScore::keyed(numbers, wanted.key))
+        keyed_reward::parse(bytes, redactor)
+            .map(|numbers| VerifierScore::keyed(numbers, wanted.key))
     } else {
         reward::parse(bytes, redactor).map(VerifierScore::plain).map_err(|error| error.to_string())
     }

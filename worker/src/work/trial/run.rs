@@ -15,8 +15,8 @@ use super::{TrialContext, preserve, setup};
 use crate::agents::AgentPlan;
 use crate::environment::Failure;
 use crate::executor::{
-    self, AttemptState, CleanArchive, Finished, PhaseInterrupt, ManagedEnvironment, WorkRecipe, RecordFile, TaskPart,
-    ExecutionServices, errors, wait_for_stop,
+    self, AttemptState, CleanArchive, ExecutionServices, Finished, ManagedEnvironment,
+    PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,
 };
 use crate::verifier::LOGS;
 
@@ -107,7 +107,10 @@ impl<'a> TrialRun<'a> {
     }
 
     /// Waits until one more agent may execute, if there is anything to execute.
-    pub(super) async fn acquire_agent(&self, executes: bool) -> Result<Option<SemaphorePermit<'a>>, PhaseInterrupt> {
+    pub(super) async fn acquire_agent(
+        &self,
+        executes: bool,
+    ) -> Result<Option<SemaphorePermit<'a>>, PhaseInterrupt> {
         let Some(pacing) = self.ctx.pacing.as_deref().filter(|_| executes) else { return Ok(None) };
         tokio::select! {
             biased;

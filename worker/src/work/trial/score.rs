@@ -78,7 +78,10 @@ mod tests {
     use super::*;
 
     fn score(pairs: &[(&str, f64)]) -> VerifierScore {
-        VerifierScore::keyed(pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(), None)
+        VerifierScore::keyed(
+            pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(),
+            None,
+        )
     }
 
     fn score_of(scores: &[Option<VerifierScore>], strategy: StepStrategy) -> Option<VerifierScore> {

@@ -12,7 +12,7 @@ use super::setup::PreparedEnvironment;
 use super::{health, setup, variables, verify};
 use crate::environment::EnvironmentPurpose;
 use crate::executor::PhaseInterrupt;
-use crate::executor::errors::{self, ScriptError, SetupError, ScriptStage};
+use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 
 impl TrialRun<'_> {
     /// Verifies a step in an environment that is made for it.
@@ -40,7 +40,11 @@ impl TrialRun<'_> {
     }
 
     /// Creates the verifier's environment and waits until it is ready.
-    async fn create_verifier_environment(&mut self, own: &TaskEnvironment, step: &StepSpec) -> Result<(), PhaseInterrupt> {
+    async fn create_verifier_environment(
+        &mut self,
+        own: &TaskEnvironment,
+        step: &StepSpec,
+    ) -> Result<(), PhaseInterrupt> {
         let ready = self.prepare_verifier_environment(own, step).await;
         let PreparedEnvironment { provider, request, services } =
             ready.map_err(|error| self.verifier_setup_error(error))?;
@@ -74,7 +78,11 @@ impl TrialRun<'_> {
     }
 
     /// Brings the artifacts to where they were, then the tests, and runs them.
-    async fn run_separate_tests(&mut self, step: &StepSpec, taken: CollectedArtifacts) -> Result<(), TrialError> {
+    async fn run_separate_tests(
+        &mut self,
+        step: &StepSpec,
+        taken: CollectedArtifacts,
+    ) -> Result<(), TrialError> {
         if let Some(policy) = &step.verifier.network {
             let reached = self.script_environment().set_network(policy).await;
             reached.map_err(|failure| self.verifier_error(ScriptError::Network(failure)))?;

@@ -11,12 +11,12 @@ use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
-use crate::agents::{self, MCP_FILE, AgentPlan};
+use crate::agents::{self, AgentPlan, MCP_FILE};
 use crate::environment::{
-    ComposeFile, CreateRequest, Failure, Image, ImageSource, Provider, EnvironmentPurpose, Upload,
+    ComposeFile, CreateRequest, EnvironmentPurpose, Failure, Image, ImageSource, Provider, Upload,
 };
 use crate::executor::errors::SetupError;
-use crate::executor::{Sidecar, TaskFiles, TaskPart, ExecutionServices};
+use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 
 /// What an agent does with the first step; or why the trial is settled without any environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {

@@ -120,7 +120,8 @@ impl TrialRun<'_> {
         self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
         let ended =
-            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture).await;
+            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture)
+                .await;
         drop(turn);
         self.attempt.timing.leave();
         match self.script_result(ScriptStage::Execute, ended) {
@@ -151,7 +152,8 @@ impl TrialRun<'_> {
     /// Runs the tests in the agent's environment.
     async fn run_tests(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         if self.ctx.settings.verifier.kill_agent_processes
-            && let Some(failure) = executor::kill_processes(self.attempt.environment.expect_running()).await
+            && let Some(failure) =
+                executor::kill_processes(self.attempt.environment.expect_running()).await
         {
             let left = ScriptFailure::from(ScriptError::Left(failure));
             return self.script_result(ScriptStage::Verify, Err(left)).map(drop);
@@ -187,7 +189,8 @@ impl TrialRun<'_> {
             // Whoever is left could still write: the logs are not worth a risk.
             return verified.map(|()| VerifierScore::default());
         }
-        let collected = collect::collect(environment, LogScope::Verifier, file, redactor, wanted).await;
+        let collected =
+            collect::collect(environment, LogScope::Verifier, file, redactor, wanted).await;
         if let Some((why, shortage)) = collected.failure {
             self.attempt.later.push(errors::output_lost(&why, shortage, redactor));
         }

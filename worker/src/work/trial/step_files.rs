@@ -16,8 +16,10 @@ use super::{health, setup};
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, ArchiveLimits};
 use crate::environment::{ExecCommand, Upload};
-use crate::executor::errors::{ScriptError, SetupError, ScriptStage};
-use crate::executor::{self, COPY_LIMIT, ScriptEnd, FilesError, PhaseInterrupt, NormalExit, TaskPart, with_timeout};
+use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
+use crate::executor::{
+    self, COPY_LIMIT, FilesError, NormalExit, PhaseInterrupt, ScriptEnd, TaskPart, with_timeout,
+};
 use crate::verifier::{TESTS_DIR, fresh_logs};
 
 /// A script among the files for the working directory that makes the step ready and goes.
@@ -25,7 +27,11 @@ const SETUP_SCRIPT: &str = "setup.sh";
 
 impl TrialRun<'_> {
     /// Makes the environment ready for a step with a name.
-    pub(super) async fn prepare_step(&mut self, index: usize, step: &StepSpec) -> Result<(), PhaseInterrupt> {
+    pub(super) async fn prepare_step(
+        &mut self,
+        index: usize,
+        step: &StepSpec,
+    ) -> Result<(), PhaseInterrupt> {
         if index > 0 {
             self.attempt.end_phase()?;
             self.set_network(None, ScriptStage::Prepare).await?;
@@ -36,7 +42,12 @@ impl TrialRun<'_> {
         }
         if let Some(check) = &step.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(self.attempt.environment.expect_running(), check, capture).await;
+            let ready = health::wait_until_healthy(
+                self.attempt.environment.expect_running(),
+                check,
+                capture,
+            )
+            .await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
@@ -44,7 +55,11 @@ impl TrialRun<'_> {
 
     /// Places a step's files; those of the first were there when the environment was created,
     /// except those in the working directory. Whether there is a setup script among them.
-    async fn place_step_files(&mut self, index: usize, step: &StepSpec) -> Result<bool, SetupError> {
+    async fn place_step_files(
+        &mut self,
+        index: usize,
+        step: &StepSpec,
+    ) -> Result<bool, SetupError> {
         let (ctx, files) = (self.ctx, &self.services.files);
         let (mut uploads, mut parts, mut has_setup) = (Vec::new(), Vec::new(), false);
         if index > 0 {
@@ -88,24 +103,31 @@ impl TrialRun<'_> {
         );
         let capture = self.start_capture(ScriptStage::Prepare, step);
         let running = script(bash(path), NormalExit::Zero);
-        let ended = execute::run_script(self.attempt.environment.expect_running(), running, capture).await;
+        let ended =
+            execute::run_script(self.attempt.environment.expect_running(), running, capture).await;
         self.script_result(ScriptStage::Prepare, ended)?;
         let capture = self.outputs.unrecorded_capture(&self.attempt.redactor);
         let removing = script(shell(format!("rm -f {SETUP_SCRIPT}")), NormalExit::Zero);
-        let ended = execute::run_script(self.attempt.environment.expect_running(), removing, capture).await;
+        let ended =
+            execute::run_script(self.attempt.environment.expect_running(), removing, capture).await;
         self.script_result(ScriptStage::Prepare, ended).map(drop)
     }
 
     /// Takes what a step leaves, after its hooks. When it is verified elsewhere, nothing lives on
     /// that could change it meanwhile, unless the agent goes on in further steps.
-    pub(super) async fn collect_artifacts(&mut self, step: &StepSpec, last: bool) -> Result<CollectedArtifacts, TrialError> {
+    pub(super) async fn collect_artifacts(
+        &mut self,
+        step: &StepSpec,
+        last: bool,
+    ) -> Result<CollectedArtifacts, TrialError> {
         self.set_network(None, ScriptStage::Verify).await?;
         for hook in &step.verifier.collect {
             self.run_hook(hook).await?;
         }
         if last
             && step.verifier.environment.is_some()
-            && let Some(left) = executor::kill_processes(self.attempt.environment.expect_running()).await
+            && let Some(left) =
+                executor::kill_processes(self.attempt.environment.expect_running()).await
         {
             return Err(self.processes_left(left));
         }
@@ -142,7 +164,8 @@ impl TrialRun<'_> {
             None => "there is no such service in this environment".to_owned(),
             Some(place) => {
                 let normal = NormalExit::AnyCode;
-                let ran = executor::run_command(place, command, limit, capture.clone(), normal).await;
+                let ran =
+                    executor::run_command(place, command, limit, capture.clone(), normal).await;
                 if let Some(left) = ran.left {
                     return Err(self.processes_left(left));
                 }

@@ -13,7 +13,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, EnvironmentRates};
+use rollout_protocol::spec::environment::{EnvironmentRates, EnvironmentSpec, PreservePolicy};
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskFormat, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
@@ -21,10 +21,12 @@ use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
 use super::TrialContext;
-use crate::archive::{FilterDecision, ArchiveLimits, pack};
+use crate::archive::{ArchiveLimits, FilterDecision, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
-use crate::executor::{ExecutionContext, Finished, DedicatedSlot, PhaseSink, TaskFiles, ExecutionServices};
+use crate::executor::{
+    DedicatedSlot, ExecutionContext, ExecutionServices, Finished, PhaseSink, TaskFiles,
+};
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
@@ -194,7 +196,8 @@ impl TrialFixture {
             std::fs::write(from.path().join(name), content).expect("written");
         }
         let tar = self.dir.path().join("packed.tar");
-        pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Yes).expect("packed");
+        pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Yes)
+            .expect("packed");
         let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         // The store may have taken the file away.
         let _removed = std::fs::remove_file(&tar);

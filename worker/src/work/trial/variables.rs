@@ -15,19 +15,29 @@ pub(super) type ScriptEnv = BTreeMap<String, String>;
 
 /// Removes what must not be seen of the values of any phase. When it is there, no template that a
 /// trial needs lacks a value.
-pub(super) fn redactor(ctx: &TrialContext, variables: &TrialVariables) -> Result<Redactor, UnsetVariable> {
+pub(super) fn redactor(
+    ctx: &TrialContext,
+    variables: &TrialVariables,
+) -> Result<Redactor, UnsetVariable> {
     let (task, verifier) = (&ctx.task, &ctx.settings.verifier);
     let solutions = task.steps.iter().filter(|_| ctx.agent.kind == AgentKind::Oracle);
     let templates = task.templates().chain(ctx.agent.env.values()).chain(verifier.env.values());
     variables.redactor(templates.chain(solutions.flat_map(|step| step.solution_env.values())))
 }
 
-fn add_expanded(variables: &TrialVariables, templates: &BTreeMap<String, Template>, env: &mut ScriptEnv) {
+fn add_expanded(
+    variables: &TrialVariables,
+    templates: &BTreeMap<String, Template>,
+    env: &mut ScriptEnv,
+) {
     variables.add(templates, env).expect("every template was expanded before");
 }
 
 /// Those of everything that runs in an environment.
-pub(super) fn environment_env(variables: &TrialVariables, environment: &TaskEnvironment) -> ScriptEnv {
+pub(super) fn environment_env(
+    variables: &TrialVariables,
+    environment: &TaskEnvironment,
+) -> ScriptEnv {
     let mut env = ScriptEnv::new();
     add_expanded(variables, &environment.env, &mut env);
     env
@@ -35,7 +45,11 @@ pub(super) fn environment_env(variables: &TrialVariables, environment: &TaskEnvi
 
 /// Those of the agent's scripts: the environment's, the solution's for whoever runs it, and the
 /// agent's own, which win.
-pub(super) fn agent_env(ctx: &TrialContext, variables: &TrialVariables, step: &StepSpec) -> ScriptEnv {
+pub(super) fn agent_env(
+    ctx: &TrialContext,
+    variables: &TrialVariables,
+    step: &StepSpec,
+) -> ScriptEnv {
     let task = &ctx.task;
     let mut env = environment_env(variables, &task.environment);
     if ctx.agent.kind == AgentKind::Oracle {

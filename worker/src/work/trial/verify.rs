@@ -6,11 +6,11 @@ use rollout_protocol::spec::task::{StepSpec, TestExit};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
-use super::execute::{TrialScript, ScriptFailure, run_script};
+use super::execute::{ScriptFailure, TrialScript, run_script};
 use super::setup;
 use super::variables::ScriptEnv;
 use crate::agents::bash;
-use crate::environment::{Environment, CommandExit, Upload};
+use crate::environment::{CommandExit, Environment, Upload};
 use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, TaskFiles, with_timeout};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};

@@ -33,13 +33,23 @@ pub(in crate::bench::queue) async fn run(
     directory: &Path,
     meter: &CpuMeter,
 ) -> Result<QueueMeasurement, QueueBenchError> {
-    let client = async_nats::connect(&floor.url).await.map_err(QueueBenchError::from_display("connect"))?;
+    let client =
+        async_nats::connect(&floor.url).await.map_err(QueueBenchError::from_display("connect"))?;
     floor.prepare(&client).await?;
     let helper = HelperProcess::start(&HelperRole::Floor(floor.clone())).await?;
     let offers = FloorPublisher::new(&client).await?;
-    let reports = FloorPuller::new(&client, &floor.reports(), READER, MAX_REPORTS_PER_REQUEST).await?;
+    let reports =
+        FloorPuller::new(&client, &floor.reports(), READER, MAX_REPORTS_PER_REQUEST).await?;
     let file = Arc::new(File::create(directory.join("floor.log"))?);
-    let work = FloorCoordinator { floor: floor.clone(), items, journal_bytes, client, offers, reports, file };
+    let work = FloorCoordinator {
+        floor: floor.clone(),
+        items,
+        journal_bytes,
+        client,
+        offers,
+        reports,
+        file,
+    };
     let (before, start) = (meter.read(), Instant::now());
     // A task of its own, as the engine of a run is.
     let working = supervise::spawn("floor", work.run());
@@ -114,7 +124,11 @@ async fn write(file: Arc<File>, items: u64, bytes: usize) -> std::io::Result<u64
 }
 
 /// Removes what was read, as runs do. The answer tells nothing new.
-async fn purge(client: &async_nats::Client, floor: &FloorConfig, below: u64) -> Result<(), QueueBenchError> {
+async fn purge(
+    client: &async_nats::Client,
+    floor: &FloorConfig,
+    below: u64,
+) -> Result<(), QueueBenchError> {
     let subject = format!("$JS.API.STREAM.PURGE.{}", floor.reports());
     let body = json!({ "filter": floor.report_subject(), "seq": below }).to_string();
     let sent = client.publish_with_reply(subject, client.new_inbox(), body.into()).await;

@@ -36,7 +36,9 @@ impl FloorPublisher {
     pub(super) async fn new(client: &Client) -> Result<Self, QueueBenchError> {
         let inbox = client.new_inbox();
         let subscriber = client.subscribe(format!("{inbox}.*")).await;
-        let answers = subscriber.map_err(QueueBenchError::from_display("subscribe"))?.ready_chunks(MAX_MESSAGES_PER_BATCH);
+        let answers = subscriber
+            .map_err(QueueBenchError::from_display("subscribe"))?
+            .ready_chunks(MAX_MESSAGES_PER_BATCH);
         Ok(Self { client: client.clone(), inbox, answers })
     }
 
@@ -59,7 +61,8 @@ impl FloorPublisher {
     }
 
     fn number(&self, answer: &Message) -> Result<u64, QueueBenchError> {
-        let parsed = serde_json::from_slice(&answer.payload).map_err(QueueBenchError::from_display("publish"))?;
+        let parsed = serde_json::from_slice(&answer.payload)
+            .map_err(QueueBenchError::from_display("publish"))?;
         if let Acknowledgement { error: Some(error) } = parsed {
             return Err(QueueBenchError::Refused(error.to_string()));
         }
@@ -90,7 +93,9 @@ impl FloorPuller {
     ) -> Result<Self, QueueBenchError> {
         let inbox = client.new_inbox();
         let subscriber = client.subscribe(inbox.clone()).await;
-        let arriving = subscriber.map_err(QueueBenchError::from_display("subscribe"))?.ready_chunks(MAX_MESSAGES_PER_BATCH);
+        let arriving = subscriber
+            .map_err(QueueBenchError::from_display("subscribe"))?
+            .ready_chunks(MAX_MESSAGES_PER_BATCH);
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
         Ok(Self { client: client.clone(), next, inbox, arriving, window, open: 0 })
     }
@@ -112,7 +117,9 @@ impl FloorPuller {
     pub(super) async fn next_messages(&mut self) -> Result<Vec<Message>, QueueBenchError> {
         let messages = self.arriving.next().await.ok_or(QueueBenchError::Closed)?;
         if let Some(status) = messages.iter().find_map(|message| message.status) {
-            return Err(QueueBenchError::Refused(format!("a request for messages ended with {status}")));
+            return Err(QueueBenchError::Refused(format!(
+                "a request for messages ended with {status}"
+            )));
         }
         self.open -= messages.len();
         Ok(messages)

@@ -77,7 +77,10 @@ impl FloorConfig {
             ..pull::Config::default()
         };
         let stream = create_stream(&context, work).await?;
-        stream.create_consumer(offers).await.map_err(QueueBenchError::from_display("make a consumer"))?;
+        stream
+            .create_consumer(offers)
+            .await
+            .map_err(QueueBenchError::from_display("make a consumer"))?;
         let reports = Config {
             name: self.reports(),
             subjects: vec![format!("{}.v1.report.*", self.namespace)],
@@ -97,7 +100,10 @@ impl FloorConfig {
             ..pull::Config::default()
         };
         let stream = create_stream(&context, reports).await?;
-        stream.create_consumer(reader).await.map_err(QueueBenchError::from_display("make a consumer"))?;
+        stream
+            .create_consumer(reader)
+            .await
+            .map_err(QueueBenchError::from_display("make a consumer"))?;
         Ok(())
     }
 }

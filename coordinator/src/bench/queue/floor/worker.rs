@@ -20,8 +20,12 @@ pub(in crate::bench::queue) struct FloorWorker {
 }
 
 impl FloorWorker {
-    pub(in crate::bench::queue) async fn connect(floor: FloorConfig) -> Result<Self, QueueBenchError> {
-        let client = async_nats::connect(&floor.url).await.map_err(QueueBenchError::from_display("connect"))?;
+    pub(in crate::bench::queue) async fn connect(
+        floor: FloorConfig,
+    ) -> Result<Self, QueueBenchError> {
+        let client = async_nats::connect(&floor.url)
+            .await
+            .map_err(QueueBenchError::from_display("connect"))?;
         let mut offers = FloorPuller::new(&client, &floor.work(), CONSUMER, floor.window).await?;
         offers.request().await?;
         let reports = FloorPublisher::new(&client).await?;

@@ -263,7 +263,9 @@ impl LimiterSimulation {
                 self.read_heartbeats();
                 self.try_open();
             }
-            22..=23 if self.standing[n] == HolderStatus::Unknown => self.standing[n] = HolderStatus::Open,
+            22..=23 if self.standing[n] == HolderStatus::Unknown => {
+                self.standing[n] = HolderStatus::Open
+            }
             22..=27 => self.grant(),
             28 if which == 0 => self.kill(0),
             28..=29 => {
@@ -307,7 +309,10 @@ impl LimiterSimulation {
             (0..EXECUTIONS).for_each(|n| self.read_answer(n));
             self.now += SECOND;
         }
-        assert!(self.executions.iter().all(|one| matches!(one.does, SimulatedStatus::Gone)), "not all ended");
+        assert!(
+            self.executions.iter().all(|one| matches!(one.does, SimulatedStatus::Gone)),
+            "not all ended"
+        );
         assert!(self.waiting_ideas.is_empty(), "commands for ideas wait");
     }
 }
@@ -343,7 +348,10 @@ fn ask(table: &mut PermitTable<()>, n: usize, stage: EvalStage) -> oneshot::Rece
 
 #[test]
 fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
+        sweeps: Some(1),
+        ..ConcurrencyLimits::default()
+    });
     let now = Instant::now();
     table.open(now, true);
     let mut first = ask(&mut table, 0, EvalStage::Sweep);
@@ -368,7 +376,10 @@ fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
 
 #[test]
 fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
+        sweeps: Some(1),
+        ..ConcurrencyLimits::default()
+    });
     let now = Instant::now();
     let mut asks = ask(&mut table, 0, EvalStage::Sweep);
     let running = StageProgress { stage: EvalStage::Sweep, step: StageStep::Running };
@@ -387,7 +398,10 @@ fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
 
 #[test]
 fn starts_are_spread_over_the_minute_also_after_a_restart() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits { interval: Some(SECOND), ..ConcurrencyLimits::default() });
+    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
+        interval: Some(SECOND),
+        ..ConcurrencyLimits::default()
+    });
     let now = Instant::now();
     table.open(now, false);
     assert_eq!(table.next_due(now), None, "nobody waits");

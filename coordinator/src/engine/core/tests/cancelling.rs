@@ -3,7 +3,7 @@
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::fleet::{running_execution, planned};
+use super::fleet::{planned, running_execution};
 use super::*;
 
 fn cancel(world: &mut CoreFixture, items: &[u8]) -> CommandReceipt {
@@ -53,7 +53,10 @@ fn items_that_nobody_asked_for_yet_are_never_offered() {
 #[test]
 fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
     let mut world = CoreFixture::remote(2, 2);
-    world.show(&[("a", &[running_execution(0, FIRST, 1, false), running_execution(1, FIRST, 2, false)])]);
+    world.show(&[(
+        "a",
+        &[running_execution(0, FIRST, 1, false), running_execution(1, FIRST, 2, false)],
+    )]);
     world.report(0, FIRST, 9, 1, ok(0.5));
     assert!(world.settled().is_empty(), "withheld: execution 1 is newer");
     cancel(&mut world, &[0, 1]);
@@ -62,7 +65,10 @@ fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
     let settled = world.settled();
     assert_eq!(settled[0].by.as_ref().map(|by| by.exec), Some(exec(9)));
     assert_eq!(settled[0].verdict.reward, Some(0.5));
-    assert_eq!((settled[1].verdict.outcome, settled[1].verdict.reward), (ItemOutcome::Cancelled, None));
+    assert_eq!(
+        (settled[1].verdict.outcome, settled[1].verdict.reward),
+        (ItemOutcome::Cancelled, None)
+    );
     assert_eq!(settled[1].by.as_ref().map(|by| by.exec), Some(exec(2)), "its record is attached");
     assert_eq!(cancel(&mut world, &[0]).settled, 1);
 }

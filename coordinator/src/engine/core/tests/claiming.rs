@@ -96,7 +96,11 @@ fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
     assert_eq!(world.ask(3, 0, FIRST, 2), None);
     world.watch(10, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     let both = (world.answer(1), world.answer(3));
-    assert_eq!(both, (Some(ClaimAnswer::Hold), Some(ClaimAnswer::Hold)), "under every name it was asked");
+    assert_eq!(
+        both,
+        (Some(ClaimAnswer::Hold), Some(ClaimAnswer::Hold)),
+        "under every name it was asked"
+    );
     assert_eq!(world.answer(2), None);
     world.watch(25, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.answer(2), Some(ClaimAnswer::Run));
@@ -131,7 +135,8 @@ fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_
         let hello = fleet::heartbeat("b", Vec::new());
         ReceivedHeartbeat { hello: Heartbeat { gone, ..hello }, age: Duration::from_secs(age) }
     };
-    let live = || ReceivedHeartbeat { hello: fleet::heartbeat("a", Vec::new()), age: Duration::ZERO };
+    let live =
+        || ReceivedHeartbeat { hello: fleet::heartbeat("a", Vec::new()), age: Duration::ZERO };
     world.handle(CoreInput::Hellos(vec![silent(5, false)]));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     for second in 0..10 {
@@ -198,7 +203,11 @@ fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
 #[test]
 fn hellos_are_journalled_once() {
     let mut world = CoreFixture::remote(1, 1);
-    let running = [running_execution(0, FIRST, 1, false), running_execution(9, FIRST, 2, false), running_execution(0, FIRST, 3, true)];
+    let running = [
+        running_execution(0, FIRST, 1, false),
+        running_execution(9, FIRST, 2, false),
+        running_execution(0, FIRST, 3, true),
+    ];
     world.watch(1, &[("a", &running)]);
     let records = world.journal.len();
     world.watch(10, &[("a", &running)]);
@@ -225,6 +234,7 @@ fn an_old_hello_shows_nothing() {
     let mut world = CoreFixture::remote(1, 1);
     world.now_ms = 100_000;
     let hello = fleet::heartbeat("a", vec![running_execution(0, FIRST, 1, false)]);
-    world.handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
+    world
+        .handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Run));
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::delivery::QueuedOffer;
-use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution, ReceivedHeartbeat};
+use rollout_protocol::wire::heartbeat::{
+    ActiveExecution, Heartbeat, ReceivedHeartbeat, ResourceBudget,
+};
 
 use super::*;
 
@@ -346,7 +348,8 @@ impl Fleet {
 
     /// An answer that did not arrive is asked for again.
     fn ask_again(&mut self, w: usize) {
-        let waits = |e: &FleetExecution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
+        let waits =
+            |e: &FleetExecution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
         let executions = self.workers[w].executions.iter();
         let unanswered: Vec<_> = executions.filter(|e| e.claiming && !waits(e)).copied().collect();
         for execution in unanswered {

@@ -97,7 +97,10 @@ fn the_last_infrastructure_failure_settles_without_a_reward() {
     }
     let settled = world.settled();
     assert_eq!(settled.len(), 1);
-    assert_eq!((settled[0].verdict.outcome, settled[0].verdict.reward), (ItemOutcome::Failed, None));
+    assert_eq!(
+        (settled[0].verdict.outcome, settled[0].verdict.reward),
+        (ItemOutcome::Failed, None)
+    );
     assert_eq!(settled[0].superseded.len(), 2);
 }
 
@@ -199,7 +202,8 @@ fn a_stop_withdraws_and_offers_nothing_more_and_only_gets_harder() {
     world.handle(CoreInput::Stop(StopLevel::Drain));
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.offered().len(), 2);
-    let withdrawn = world.effects.iter().filter(|e| matches!(e, CoreEffect::Withdraw { .. })).count();
+    let withdrawn =
+        world.effects.iter().filter(|e| matches!(e, CoreEffect::Withdraw { .. })).count();
     assert_eq!(withdrawn, 2);
     world.handle(CoreInput::Stop(StopLevel::Kill));
     world.handle(CoreInput::Stop(StopLevel::Drain));

@@ -63,7 +63,8 @@ fn items_without_room_do_not_keep_others_from_being_looked_for() {
 
 #[test]
 fn an_idle_offer_makes_way_for_another_class_after_one_lease() {
-    let mut world = world_with_items(&[(LARGE, 0), (LARGE, 0), (SMALL, 0), (SMALL, 0), (SMALL, 0)], 2);
+    let mut world =
+        world_with_items(&[(LARGE, 0), (LARGE, 0), (SMALL, 0), (SMALL, 0), (SMALL, 0)], 2);
     set_capacity(&mut world, 16, 16);
     assert_eq!(offered(&world), [0, 1]);
     world.watch(59, &[("a", &[running_execution(0, FIRST, 1, true)])]);

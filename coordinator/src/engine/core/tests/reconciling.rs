@@ -49,7 +49,9 @@ fn a_marker_of_a_known_result_says_nothing_new() {
     world.observe(&[]);
     let records = world.journal.len();
     world.handle(CoreInput::Found { item: item(0), reports: vec![found(1, outage())] });
-    let recovered = |(_, record): &&(Timestamp, JournalRecord)| matches!(record, JournalRecord::Recovered { .. });
+    let recovered = |(_, record): &&(Timestamp, JournalRecord)| {
+        matches!(record, JournalRecord::Recovered { .. })
+    };
     assert!(!world.journal[records..].iter().any(|record| recovered(&record)));
     assert_eq!(world.offered().last(), Some(&(item(0), TryId { epoch: 1, n: 3 })));
 }

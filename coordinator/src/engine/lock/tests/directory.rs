@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::event::TakeoverReason;
 
-use super::super::directory::{LockAttempt, Contender, DirectoryLock};
+use super::super::directory::{Contender, DirectoryLock, LockAttempt};
 use super::super::lock_file::LockFile;
 use super::super::{LockError, LockOwner, LockWaitPolicy};
 use super::{dead_owner, remote_owner};
@@ -111,14 +111,20 @@ fn a_process_that_hangs_is_taken_over_and_finds_out() {
     assert_eq!(takeover, Some(TakeoverReason::Silent));
     assert_eq!(heir.ownership().owner().file, None, "the other one still has it");
     // It wakes up, and wrote a moment before it looked.
-    let old = LockFile { owner: hung.ownership().owner(), ..read_lock_file(&layout).expect("the heir's") };
+    let old = LockFile {
+        owner: hung.ownership().owner(),
+        ..read_lock_file(&layout).expect("the heir's")
+    };
     LockFile { epoch: 1, ..old }.write(&layout.lock_info()).expect("writable");
     heir.ownership().check().expect("an older note is no successor");
     heir.ownership().refresh();
     let lost = hung.ownership().check().expect_err("it has a successor");
     assert!(lost.to_string().contains(&std::process::id().to_string()), "{lost}");
     drop(hung);
-    assert_eq!(read_lock_file(&layout).expect("not the one to remove it").owner, heir.ownership().owner());
+    assert_eq!(
+        read_lock_file(&layout).expect("not the one to remove it").owner,
+        heir.ownership().owner()
+    );
     heir.ownership().refresh();
     assert!(heir.ownership().owner().file.is_some(), "the lock of the file is free");
     assert_eq!(read_lock_file(&layout).expect("it beats").owner, heir.ownership().owner());
@@ -134,7 +140,8 @@ fn force_takes_a_run_from_the_living() {
     assert!(first.ownership().check().is_err() && second.ownership().check().is_ok());
     drop(first);
     // The one who has it now does not have the file locked yet, and is alive.
-    let refused = acquire_when_decided(contender(&layout, true), LockWaitPolicy { wait: false, ..WAIT });
+    let refused =
+        acquire_when_decided(contender(&layout, true), LockWaitPolicy { wait: false, ..WAIT });
     assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
 }
 

@@ -16,11 +16,13 @@ use rollout_protocol::wire::report::ReportKind;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::{LockError, LockWaitPolicy, RunEntryInfo, RunLock, KvLockOptions, LockGrant, LockOptions};
+use super::super::{
+    KvLockOptions, LockError, LockGrant, LockOptions, LockWaitPolicy, RunEntryInfo, RunLock,
+};
 use super::kv_lock::MemoryKvStore;
 use crate::engine::DurableState;
-use crate::engine::core::{SessionStart, JournalRecord};
-use crate::engine::journal::{self, RunLayout, JournalWriter};
+use crate::engine::core::{JournalRecord, SessionStart};
+use crate::engine::journal::{self, JournalWriter, RunLayout};
 use crate::engine::manifest::RunState;
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -80,14 +82,25 @@ async fn begin(root: &Path, taking: &LockOptions) -> Result<LockedSession, LockE
 impl LockedSession {
     /// Journals something, and waits until the board confirms it.
     async fn append_confirmed(&mut self, sequence: u64) {
-        self.writer.record(Timestamp::UNIX_EPOCH, &JournalRecord::Stopping { level: StopLevel::Drain });
+        self.writer
+            .record(Timestamp::UNIX_EPOCH, &JournalRecord::Stopping { level: StopLevel::Drain });
         self.writer.submit();
         self.writer.durable().await.expect("written");
         let anchor = ExecId::from_bytes([0; 16]);
-        let position =
-            Some(ReportPosition { incarnation: Incarnation(1), sequence, anchor, said: ReportKind::Result });
+        let position = Some(ReportPosition {
+            incarnation: Incarnation(1),
+            sequence,
+            anchor,
+            said: ReportKind::Result,
+        });
         let head = self.writer.durable_prefix();
-        self.lock.publish_durable_state(DurableState { head, position, total: 9, settled: 1, closed: false });
+        self.lock.publish_durable_state(DurableState {
+            head,
+            position,
+            total: 9,
+            settled: 1,
+            closed: false,
+        });
         let mut confirmed = self.lock.confirmed();
         let there = confirmed.wait_for(|confirmed| *confirmed == position);
         timeout(DEADLINE, there).await.expect("confirmed").expect("it is kept");
@@ -120,10 +133,12 @@ async fn a_copy_that_lacks_something_cannot_win_whatever_is_asked_for() {
     let key = first.taken.run.expect("it has an id").to_string();
     assert_eq!(board.entry(&key).expect("on the board").head, Some(first.writer.durable_prefix()));
 
-    let held = begin(&whole, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
+    let held =
+        begin(&whole, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
     assert!(matches!(held, LockError::Elsewhere { .. }), "{held}");
     for patience in [no_wait(), force()] {
-        let copied = begin(&stale, &lock_options(&board, patience)).await.err().expect("it is stale");
+        let copied =
+            begin(&stale, &lock_options(&board, patience)).await.err().expect("it is stale");
         let text = copied.to_string();
         assert!(matches!(copied, LockError::Copy { .. }), "{text}");
         assert!(text.contains("the last 1 are missing"), "{text}");
@@ -146,7 +161,8 @@ async fn a_run_that_was_taken_by_force_is_lost_and_its_late_records_do_not_count
     let board = Arc::new(MemoryKvStore::default());
     let mut first = begin(root, &lock_options(&board, no_wait())).await.expect("new");
     first.append_confirmed(1).await;
-    let refused = begin(root, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
+    let refused =
+        begin(root, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
     assert!(matches!(refused, LockError::Held { .. }), "{refused}");
 
     let second = begin(root, &lock_options(&board, force())).await.expect("by force");

@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
-use rollout_worker::queue::traits::{KvStore, KvEntry, QueueError};
+use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
 
 use super::super::LockWaitPolicy;
-use super::super::kv_lock::{KvLockDecision, RunDirectoryState, decide_kv_lock};
 use super::super::kv_entry::RunEntry;
-use super::super::takeover_policy::WatchObservation;
+use super::super::kv_lock::{KvLockDecision, RunDirectoryState, decide_kv_lock};
 use super::super::owner::LockOwner;
+use super::super::takeover_policy::WatchObservation;
 use super::{dead_owner, remote_owner};
 use crate::engine::journal::{JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
@@ -169,8 +169,10 @@ fn every_case_of_an_entry_has_one_answer() {
     use TakeoverReason::{Dead, Forced, Silent};
     let me = LockOwner::current(&crate::engine::journal::RunLayout::new("/nowhere"));
     let (alive, gone) = (remote_owner(1), dead_owner());
-    let seconds =
-        |unchanged, changed| WatchObservation { unchanged: Duration::from_secs(unchanged), changed };
+    let seconds = |unchanged, changed| WatchObservation {
+        unchanged: Duration::from_secs(unchanged),
+        changed,
+    };
     let (fresh, beating, silent) = (seconds(0, false), seconds(0, true), seconds(30, false));
     let whole = RunDirectoryState { shared: true, ..RunDirectoryState::default() };
     let lack = MissingRecords { wanted: prefix(), found: None };

@@ -1,9 +1,9 @@
 //! Two owners of one run.
 
-mod kv_lock;
 mod directory;
-mod races;
 mod end_to_end;
+mod kv_lock;
+mod races;
 
 use std::path::Path;
 

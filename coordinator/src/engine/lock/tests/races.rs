@@ -12,13 +12,15 @@ use rollout_protocol::id::{ExecId, OwnerId, RunId};
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::ReportKind;
 
-use super::super::kv_lock::{KvLock, RunDirectoryReader, RunDirectoryCache, KvLockTarget, RenewError, RunDirectoryState};
+use super::super::kv_lock::{
+    KvLock, KvLockTarget, RenewError, RunDirectoryCache, RunDirectoryReader, RunDirectoryState,
+};
 use super::super::takeover_policy::ChangeWatch;
 use super::super::{LockError, LockWaitPolicy, RunEntryInfo};
 use super::kv_lock::{KvStoreFault, MemoryKvStore, yield_once};
 use super::remote_owner;
 use crate::engine::DurableState;
-use crate::engine::journal::{RecordChain, JournalPrefix, MissingRecords};
+use crate::engine::journal::{JournalPrefix, MissingRecords, RecordChain};
 use crate::engine::manifest::RunState;
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
@@ -51,7 +53,12 @@ impl RaceSegment {
         let fold = |chain: u64, record: &u64| (chain ^ record).wrapping_mul(0x0100_0000_01b3);
         let chain = self.records[..records].iter().fold(0xcbf2_9ce4_8422_2325, fold);
         let chain: RecordChain = format!("{chain:016x}").parse().expect("hexadecimal");
-        JournalPrefix { epoch: self.epoch, records: records as u64, bytes: 10 * records as u64, chain }
+        JournalPrefix {
+            epoch: self.epoch,
+            records: records as u64,
+            bytes: 10 * records as u64,
+            chain,
+        }
     }
 }
 
@@ -122,7 +129,11 @@ enum RaceSessionEnd {
     Late,
 }
 
-fn lock_target(shared: &SharedRaceState, board: &Arc<MemoryKvStore>, directory: usize) -> KvLockTarget {
+fn lock_target(
+    shared: &SharedRaceState,
+    board: &Arc<MemoryKvStore>,
+    directory: usize,
+) -> KvLockTarget {
     let of = Arc::clone(shared);
     let look: RunDirectoryReader = Arc::new(move |head| {
         let view = lock_state(&of).directories[directory].view(head);
@@ -132,7 +143,13 @@ fn lock_target(shared: &SharedRaceState, board: &Arc<MemoryKvStore>, directory: 
 }
 
 /// One sitting of a coordinator in a directory that every other one can write, too.
-async fn run_session(shared: SharedRaceState, board: Arc<MemoryKvStore>, directory: usize, n: u8, hasty: bool) -> RaceSessionEnd {
+async fn run_session(
+    shared: SharedRaceState,
+    board: Arc<MemoryKvStore>,
+    directory: usize,
+    n: u8,
+    hasty: bool,
+) -> RaceSessionEnd {
     let me = remote_owner(n);
     let patience = LockWaitPolicy { stale: STALE, force: hasty, wait: true, hung: true };
     let place = lock_target(&shared, &board, directory);
@@ -178,9 +195,14 @@ fn open_segment(shared: &SharedRaceState, directory: usize, lock: &KvLock, me: O
         return false;
     }
     if let Some(head) = lock.durable_prefix() {
-        assert_eq!(directory.find_missing_records(head), None, "what is built on holds what was durable");
+        assert_eq!(
+            directory.find_missing_records(head),
+            None,
+            "what is built on holds what was durable"
+        );
     }
-    let former = directory.active_segments().first().map(|(segment, counts)| (segment.epoch, *counts));
+    let former =
+        directory.active_segments().first().map(|(segment, counts)| (segment.epoch, *counts));
     let opened = RaceSegment { epoch, holder: me, former, records: vec![record], durable: 1 };
     directory.segments.push(opened);
     assert!(!world.opened.contains(&epoch), "tries are numbered by epoch");
@@ -228,8 +250,12 @@ fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableStat
     segment.durable = segment.records.len();
     let head = segment.prefix(segment.durable);
     let anchor = ExecId::from_bytes([0; 16]);
-    let position =
-        ReportPosition { incarnation: Incarnation(1), sequence: record, anchor, said: ReportKind::Result };
+    let position = ReportPosition {
+        incarnation: Incarnation(1),
+        sequence: record,
+        anchor,
+        said: ReportKind::Result,
+    };
     DurableState { head, position: Some(position), total: 10, settled: 1, closed: false }
 }
 
@@ -437,7 +463,10 @@ fn a_board_that_forgets_costs_a_living_owner_nothing() {
         }
         assert_eq!(race.board.entry(&RUN.to_string()).expect("written").owner.id, owner);
         let refused = (0..20).find_map(|_| race.step(1));
-        assert!(matches!(refused, Some(RaceSessionEnd::Held | RaceSessionEnd::Copy)), "{refused:?}");
+        assert!(
+            matches!(refused, Some(RaceSessionEnd::Held | RaceSessionEnd::Copy)),
+            "{refused:?}"
+        );
         assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
     });
 }
@@ -491,7 +520,8 @@ fn a_former_owner_that_wakes_after_the_board_forgot_everything_drives_nobody_out
         let copied = lock_state(&race.shared).directories[0].clone();
         lock_state(&race.shared).directories.push(copied);
         race.start(1, true);
-        let owner_of = |race: &LockRace| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
+        let owner_of =
+            |race: &LockRace| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
         let first = owner_of(&race);
         let confirmed = lock_state(&race.shared).confirmed.len();
         while lock_state(&race.shared).confirmed.len() < confirmed + 3 {

@@ -11,14 +11,15 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{EvalEnd, EvalRecord, TrialRecord};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
+    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
 };
 use rollout_protocol::spec::eval::{
-    CommitBundle, CommandKind, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, EvalStage, RepositorySpec,
+    CommandKind, CommitBundle, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, EvalStage,
+    RepositorySpec,
 };
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::command::TrialSelection;
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use rollout_worker::executor::Finished;
 use rollout_worker::store::put_json;
 use rollout_worker::work::eval::EvalContext;
@@ -26,7 +27,7 @@ use rollout_worker::work::trial::TrialContext;
 
 use super::*;
 use crate::engine::WorkerRequirements;
-use crate::engine::concurrency::{ConcurrencyLimits, ConcurrencyLimiter};
+use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use crate::engine::core::NewItem;
 
 const STAGES: [EvalStage; 4] =
@@ -56,7 +57,8 @@ impl Planner for EvalsPlanner {
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
         let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
-        let pacing = RunRateLimits { tickets: tickets.unwrap_or_default(), ..RunRateLimits::default() };
+        let pacing =
+            RunRateLimits { tickets: tickets.unwrap_or_default(), ..RunRateLimits::default() };
         let offer = self.job.offer(run, item, try_id, ordinal);
         Offer { spec: self.spec, work: OfferedWork::Eval, pacing, ..offer }
     }
@@ -138,7 +140,8 @@ impl Runner for ConcurrencyProbe {
 async fn spec(store: &FsStore) -> Digest {
     let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
     let size_bytes = 0;
-    let blob = BlobRef { digest: Digest::sha256(b""), size_bytes, media_type: Some(MediaType::Text) };
+    let blob =
+        BlobRef { digest: Digest::sha256(b""), size_bytes, media_type: Some(MediaType::Text) };
     let name = EvalOrigin { tree: "t".into(), node: "0000".into(), eval: "0001".into() };
     let root = CommitBundle { commit: "00".into(), parent: None, blob: blob.clone() };
     let spec = EvalSpec {
@@ -189,7 +192,13 @@ impl LimiterFixture {
 
     async fn start_session(&self) -> RunningSession {
         let (spec, caps) = (self.spec, self.caps);
-        self.world.start_session_with(|job| EvalsPlanner { job, spec, tickets: ConcurrencyLimiter::new(caps) }).await
+        self.world
+            .start_session_with(|job| EvalsPlanner {
+                job,
+                spec,
+                tickets: ConcurrencyLimiter::new(caps),
+            })
+            .await
     }
 }
 

@@ -83,7 +83,10 @@ async fn running_executions_are_ended_by_events_after_kills_and_takeovers() {
     let (sitting, mut seen) = world.start_session().await;
     let mut shown = ShownExecutions::default();
     shown.watch(&mut seen, usize::MAX).await;
-    assert_eq!(timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"), COMPLETED);
+    assert_eq!(
+        timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"),
+        COMPLETED
+    );
     assert_eq!((shown.ended, shown.settled.len()), (true, 150));
     assert!(shown.phases > 0, "hellos showed executions");
 }

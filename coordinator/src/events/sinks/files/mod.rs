@@ -12,9 +12,9 @@ use rollout_worker::supervise::{self, TaskPanic};
 
 use self::trials::TrialFiles;
 pub use self::trials::UnwrittenTrials;
-use crate::events::sink_warnings::SinkWarnings;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
-use crate::events::{MaterializeMode, ReportError, JobFacts};
+use crate::events::sink_warnings::SinkWarnings;
+use crate::events::{JobFacts, MaterializeMode, ReportError};
 use crate::results::files::{self, FileError, layout};
 
 /// Writes the files. It holds the run back when it cannot follow.
@@ -65,7 +65,8 @@ impl RunFiles {
         });
         let mut written = written.await;
         if let (Some(blobs), Some(run), Ok(())) = (&self.facts.blobs, self.run, &written) {
-            written = files::store::write_reference(&self.facts.run_dir, run, &*self.store, blobs).await;
+            written =
+                files::store::write_reference(&self.facts.run_dir, run, &*self.store, blobs).await;
         }
         self.config = Some(written);
     }

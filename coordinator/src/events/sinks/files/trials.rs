@@ -11,11 +11,11 @@ use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
 use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, TaskPanic, Task};
+use rollout_worker::supervise::{self, Task, TaskPanic};
 use tokio::sync::mpsc;
 
 use crate::events::sink_warnings::SinkWarnings;
-use crate::results::files::{FileError, TrialFilesError, TrialDirWriter};
+use crate::results::files::{FileError, TrialDirWriter, TrialFilesError};
 use crate::results::report::TaskFactsIndex;
 
 /// Trial directories made at once: enough for their syncs to overlap, few enough that reading
@@ -57,9 +57,10 @@ impl TrialFiles {
         let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
         let run_dir = run_dir.to_owned();
         let task = supervise::spawn("trial files", async move {
-            let trees =
-                supervise::blocking(move || TrialDirWriter::open(run, &run_dir, store, tasks).map(Arc::new))
-                    .await?;
+            let trees = supervise::blocking(move || {
+                TrialDirWriter::open(run, &run_dir, store, tasks).map(Arc::new)
+            })
+            .await?;
             let unwritten = write_all(&trees, receiver, &problems).await;
             supervise::blocking(move || trees.close()).await?;
             Ok(unwritten)
@@ -146,7 +147,10 @@ async fn write_trial(
 
 /// The settlements of a batch whose files are to be written: all new ones, and those of former
 /// sittings whose result file is missing or damaged.
-async fn unwritten_settlements(trees: Arc<TrialDirWriter>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settlement>> {
+async fn unwritten_settlements(
+    trees: Arc<TrialDirWriter>,
+    batch: Arc<Vec<RunEvent>>,
+) -> Vec<Arc<Settlement>> {
     let mut settled: Vec<(bool, Arc<Settlement>)> = (batch.iter())
         .filter_map(|event| match &event.kind {
             EventKind::TrialSettled { replayed, settlement, .. } => {

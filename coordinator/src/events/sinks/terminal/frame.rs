@@ -6,9 +6,9 @@ use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::format::{bar, duration, fit, number, plural, rate};
-use super::run_view::{RunView, ExecutionView};
-use super::score;
 use super::job_view::JobView;
+use super::run_view::{ExecutionView, RunView};
+use super::score;
 use crate::results::escape;
 
 /// Running trials shown at most.

@@ -5,6 +5,7 @@
 
 mod format;
 mod frame;
+mod job_view;
 mod run_view;
 mod score;
 mod screen;
@@ -14,7 +15,6 @@ pub mod summary;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod job_view;
 
 use std::fmt;
 use std::io;
@@ -27,13 +27,13 @@ use async_trait::async_trait;
 use rollout_protocol::event::RunEvent;
 use rollout_worker::supervise;
 
+use job_view::JobView;
 pub use screen::Screen;
 use search_view::SearchView;
 pub use style::Style;
-use job_view::JobView;
 
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
-use crate::events::{ReportError, JobFacts};
+use crate::events::{JobFacts, ReportError};
 
 /// Time between two looks at the state.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
@@ -107,7 +107,10 @@ impl EventSink for TerminalSink {
     }
 
     /// Shows what is left to show and clears the live region.
-    async fn finish(self: Box<Self>, _result: Option<RunResult>) -> Result<SinkReport, ReportError> {
+    async fn finish(
+        self: Box<Self>,
+        _result: Option<RunResult>,
+    ) -> Result<SinkReport, ReportError> {
         let Self { ended, thread, .. } = *self;
         drop(ended);
         let joined = supervise::blocking(move || thread.join()).await;

@@ -227,12 +227,20 @@ mod tests {
                 "  nothing better than the root yet · 0.0s"
             ]
         );
-        apply_search_event(&mut view, SearchEvent::DepthPlanned { depth: 0, evals: 4, nodes: 1 }, now);
+        apply_search_event(
+            &mut view,
+            SearchEvent::DepthPlanned { depth: 0, evals: 4, nodes: 1 },
+            now,
+        );
         let (eval, node) = (EvalId(0), NodeId(0));
         let ended = SearchEvent::EvalEnded { eval, node, status: EvalStatus::Failed, error: None };
         apply_search_event(&mut view, ended, now);
         let promoted = vec![PromotedEval { node: NodeId(1), eval: EvalId(1), score: Some(0.25) }];
-        apply_search_event(&mut view, SearchEvent::DepthDecided { depth: 0, promoted, stop: None }, now);
+        apply_search_event(
+            &mut view,
+            SearchEvent::DepthDecided { depth: 0, promoted, stop: None },
+            now,
+        );
         assert_eq!(
             view.take_lines(),
             [

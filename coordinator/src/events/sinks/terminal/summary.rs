@@ -10,7 +10,7 @@ use super::table;
 use crate::events::RunReport;
 use crate::results::escape;
 use crate::results::files::layout;
-use crate::results::report::{AgentSummary, OrderedMap, JobResult, KeyFigures};
+use crate::results::report::{AgentSummary, JobResult, KeyFigures, OrderedMap};
 
 /// Renders the result. `run_dir` is where its files are.
 pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Style) -> String {

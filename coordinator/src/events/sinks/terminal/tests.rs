@@ -12,7 +12,7 @@ use super::job_view::JobView;
 use super::{ProgressView as _, Style, frame, summary};
 use crate::events::{RunReport, UnwrittenTrials};
 use crate::results::metrics::{AgentTotal, Tally};
-use crate::results::report::{RunOverview, JobResult, Ledger};
+use crate::results::report::{JobResult, Ledger, RunOverview};
 use crate::results::testing::{
     at, ended, error, event, failed, passed, phase, run, settled, settlement, started, trial,
 };
@@ -178,8 +178,13 @@ fn summary_of(verdicts: Vec<Verdict>) -> String {
         let name = trial("cpe", "t", ordinal as u32 + 1);
         ledger.add(ordinal as u64, &settlement(name, 1, verdict));
     }
-    let frame =
-        RunOverview { run: run(), job: "j".into(), started_at: at(0), ended_at: at(3), cancelled: false };
+    let frame = RunOverview {
+        run: run(),
+        job: "j".into(),
+        started_at: at(0),
+        ended_at: at(3),
+        cancelled: false,
+    };
     let result = JobResult::new(frame, &agents(total), &[], &ledger);
     let report = RunReport {
         result: None,

@@ -128,7 +128,12 @@ impl HarborJob {
     }
 
     /// `result.json` of a trial; `details` is what went wrong, for people.
-    pub(super) fn trial_result(&self, trial: &SettledTrial, name: &str, details: Option<&str>) -> Value {
+    pub(super) fn trial_result(
+        &self,
+        trial: &SettledTrial,
+        name: &str,
+        details: Option<&str>,
+    ) -> Value {
         let (settlement, record) = (&trial.settlement, trial.record.as_ref());
         let (of, verdict) = (&trial.name, &settlement.verdict);
         let by = settlement.by.as_ref();

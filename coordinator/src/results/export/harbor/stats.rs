@@ -90,7 +90,9 @@ impl HarborEval {
         let verdict = &settlement.verdict;
         let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
         let passed = match (verdict.outcome, &numbers[..]) {
-            (ItemOutcome::Completed, [number]) if *number == 0.0 || *number == 1.0 => *number == 1.0,
+            (ItemOutcome::Completed, [number]) if *number == 0.0 || *number == 1.0 => {
+                *number == 1.0
+            }
             (ItemOutcome::Completed, _) => {
                 self.graded = true;
                 return;

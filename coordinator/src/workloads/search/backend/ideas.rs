@@ -15,15 +15,17 @@ use rollout_protocol::record::{IdeasRecord, ItemOutcome};
 use rollout_protocol::spec::ideas::{
     EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason,
 };
-use rollout_worker::archive::{self, ArchiveError, ArchivePath, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
-use super::requests::{RunNotification, WorkRequest, WorkKind};
-use super::results::{self, ResultsError};
 use super::live::{LiveBackend, backend_error, with_retry};
+use super::requests::{RunNotification, WorkKind, WorkRequest};
+use super::results::{self, ResultsError};
 use crate::engine::core::ItemSettlement;
-use crate::workloads::search::driver::{COST_FILE, IdeasOrder, SearchError, BackendError, read_user_ideas};
+use crate::workloads::search::driver::{
+    BackendError, COST_FILE, IdeasOrder, SearchError, read_user_ideas,
+};
 use rollout_protocol::search::NodeId;
 
 /// Bounds of a directory of earlier ideas, and of the ideas of a node.
@@ -31,7 +33,8 @@ const NODE_IDEAS_LIMITS: ArchiveLimits =
     ArchiveLimits { entries: MAX_IDEAS as u64, bytes: MAX_IDEAS as u64 * MAX_IDEA_BYTES };
 
 /// Bounds of the files that describe a node: a few files of bounded size.
-const CONTEXT_PACK_LIMITS: ArchiveLimits = ArchiveLimits { entries: 100, bytes: limits::RESULTS_BYTES };
+const CONTEXT_PACK_LIMITS: ArchiveLimits =
+    ArchiveLimits { entries: 100, bytes: limits::RESULTS_BYTES };
 
 /// Why inputs of a command are not stored, or its ideas are not taken.
 #[derive(Debug, thiserror::Error)]
@@ -156,13 +159,19 @@ impl LiveBackend {
         taken.map_err(backend_error("cannot take ideas"))
     }
 
-    fn read_ideas_record(&self, settled: &ItemSettlement) -> Result<Option<IdeasRecord>, BackendError> {
+    fn read_ideas_record(
+        &self,
+        settled: &ItemSettlement,
+    ) -> Result<Option<IdeasRecord>, BackendError> {
         let Some(blob) = settled.by.as_ref().and_then(|by| by.record.as_ref()) else {
             return Ok(None);
         };
         let store = &*self.store;
         let reading = with_retry(async || get_json::<IdeasRecord>(store, &blob.digest).await);
-        let record = self.handle.block_on(reading).map_err(backend_error("cannot read a record of ideas"))?;
+        let record = self
+            .handle
+            .block_on(reading)
+            .map_err(backend_error("cannot read a record of ideas"))?;
         Ok((record.item == settled.item).then_some(record))
     }
 }
@@ -183,7 +192,10 @@ async fn store_inputs(
         earlier.push(EarlierIdeas { name: format!("{at:02}-{}", safe_name(dir)), archive });
     }
     let at = order.pack.clone();
-    let pack = store_directory(store, &order.pack, CONTEXT_PACK_LIMITS, move |path| is_visible_file(&at, path)).await?;
+    let pack = store_directory(store, &order.pack, CONTEXT_PACK_LIMITS, move |path| {
+        is_visible_file(&at, path)
+    })
+    .await?;
     Ok((earlier, pack))
 }
 

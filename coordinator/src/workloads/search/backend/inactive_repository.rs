@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use tokio::runtime::Handle;
 
 use super::live::backend_error;
-use crate::workloads::search::driver::{RepositoryMaintenance, FailedRemoval, DesiredRepositoryState, BackendError};
+use crate::workloads::search::driver::{
+    BackendError, DesiredRepositoryState, FailedRemoval, RepositoryMaintenance,
+};
 use crate::workloads::search::manifest::DeferredCleanup;
 use crate::workloads::search::repository::SearchRepository;
 
@@ -38,7 +40,9 @@ pub(super) fn reconcile_repository(
     wanted: &DesiredRepositoryState,
     deferred: &BTreeSet<String>,
 ) -> Result<Vec<FailedRemoval>, BackendError> {
-    handle.block_on(repository.reconcile(wanted, deferred)).map_err(backend_error("cannot keep the repository"))
+    handle
+        .block_on(repository.reconcile(wanted, deferred))
+        .map_err(backend_error("cannot keep the repository"))
 }
 
 pub(super) fn remove_from_repository(

@@ -15,17 +15,18 @@ use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::requests::{WorkRequests, RunNotification, WorkRequest, WorkKind};
 use super::inactive_repository::{reconcile_repository, remove_from_repository};
 use super::outcome::AttemptTotals;
+use super::requests::{RunNotification, WorkKind, WorkRequest, WorkRequests};
 use super::{SearchPlan, events, outcome, results};
 use crate::config::TreeFile;
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
-    EvalOrder, EvalResult, IdeasOrder, RepositoryMaintenance, FailedRemoval, SearchError, DesiredRepositoryState, BackendError, SearchBackend,
+    BackendError, DesiredRepositoryState, EvalOrder, EvalResult, FailedRemoval, IdeasOrder,
+    RepositoryMaintenance, SearchBackend, SearchError,
 };
 use crate::workloads::search::manifest::{DeferredCleanup, SearchManifest};
-use crate::workloads::search::repository::{SearchRepository, RepositoryError, SourceRepository};
+use crate::workloads::search::repository::{RepositoryError, SearchRepository, SourceRepository};
 use rollout_protocol::search::{NodeId, SearchEvent};
 
 /// A workshop whose evals are run by workers.
@@ -63,16 +64,25 @@ impl LiveBackend {
         if self.repository.is_none() {
             let (run, store) = (self.tree.run_dir(), Arc::clone(&self.store));
             let opening = SearchRepository::open(&run, &self.tree.name, store);
-            let opened = self.handle.block_on(opening).map_err(backend_error("cannot open the repository"))?;
+            let opened = self
+                .handle
+                .block_on(opening)
+                .map_err(backend_error("cannot open the repository"))?;
             self.repository = Some(opened);
         }
         Ok(self.repository.as_ref().expect("it was just opened"))
     }
 
     /// Asks for a try of an eval.
-    fn request_eval(&mut self, order: EvalOrder, attempt: u32, before: AttemptTotals) -> Result<(), BackendError> {
+    fn request_eval(
+        &mut self,
+        order: EvalOrder,
+        attempt: u32,
+        before: AttemptTotals,
+    ) -> Result<(), BackendError> {
         let failed = "cannot prepare an eval";
-        let repository = self.repository()?.spec(&order.parent_commit).map_err(backend_error(failed))?;
+        let repository =
+            self.repository()?.spec(&order.parent_commit).map_err(backend_error(failed))?;
         let (store, idea) = (Arc::clone(&self.store), order.idea.clone());
         let spec = self.handle.block_on(async {
             let idea = with_retry(async || store.put_file(&idea, MediaType::Text).await).await?;
@@ -159,7 +169,8 @@ impl LiveBackend {
         };
         let store = &*self.store;
         let reading = with_retry(async || get_json::<EvalRecord>(store, &blob.digest).await);
-        let record = self.handle.block_on(reading).map_err(backend_error("cannot read an eval's record"))?;
+        let record =
+            self.handle.block_on(reading).map_err(backend_error("cannot read an eval's record"))?;
         Ok((record.item == settled.item).then_some(record))
     }
 

@@ -14,22 +14,22 @@
 //! between any two steps: a search that is opened again asks for the same tries by the same names,
 //! and hears at once of those that were settled before.
 
-mod requests;
 mod events;
-mod past_requests;
 mod ideas;
 mod inactive_repository;
-mod outcome;
-mod planner;
-mod results;
-mod task;
 mod live;
+mod outcome;
+mod past_requests;
+mod planner;
+mod requests;
+mod results;
 mod spec;
 mod stops;
+mod task;
 
-pub(crate) use requests::WorkRequests;
 pub use inactive_repository::InactiveRepository;
 pub use planner::EvalPlanner;
-pub(crate) use task::{OwnedRun, SearchTask, run_open_options, combine_outcomes};
+pub(crate) use requests::WorkRequests;
 pub use spec::{SearchPlan, SearchPlanError};
 pub(crate) use stops::SearchStops;
+pub(crate) use task::{OwnedRun, SearchTask, combine_outcomes, run_open_options};

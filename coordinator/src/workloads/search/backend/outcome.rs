@@ -6,7 +6,7 @@ use rollout_protocol::record::{EvalEnd, EvalRecord, ItemOutcome};
 
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
-use crate::workloads::search::manifest::{SearchEvalError, EvalStatus};
+use crate::workloads::search::manifest::{EvalStatus, SearchEvalError};
 
 /// Whether a try says nothing about its idea: the infrastructure failed, however often it was tried,
 /// or no command was run at all. An idea that kills worker after worker is to blame itself.

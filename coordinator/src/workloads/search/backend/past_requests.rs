@@ -57,7 +57,9 @@ impl PastRequests {
     fn ideas(&self, item: &ItemId, spec: &Digest) -> Option<IdeasName> {
         let attempts = self.nodes.iter().flat_map(|(node, rounds)| {
             let rounds = 0..=*rounds;
-            rounds.flat_map(move |n| (1..=MAX_UNABLE_SESSIONS).map(move |attempt| (*node, n, attempt)))
+            rounds.flat_map(move |n| {
+                (1..=MAX_UNABLE_SESSIONS).map(move |attempt| (*node, n, attempt))
+            })
         });
         let is_it = |(node, round, attempt): &(NodeId, u32, u32)| {
             ItemId::for_ideas(&self.tree, node.0, *round, *attempt, spec) == *item
@@ -84,7 +86,8 @@ impl PastRequests {
     }
 
     fn attempt(&self, eval: EvalId, item: &ItemId, spec: &Digest) -> Option<u32> {
-        let rounds = (0..=self.rounds).flat_map(|n| (0..=MAX_UNABLE_SESSIONS).map(move |unable| (n, unable)));
+        let rounds = (0..=self.rounds)
+            .flat_map(|n| (0..=MAX_UNABLE_SESSIONS).map(move |unable| (n, unable)));
         let attempts =
             rounds.flat_map(|rounds| (1..=self.attempts).map(move |attempt| (rounds, attempt)));
         let is_it = |(rounds, attempt): &((u32, u32), u32)| {

@@ -7,14 +7,14 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::command::TrialSelection;
-use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass};
 use tokio::sync::Notify;
 
-use super::requests::{WorkRequests, WorkRequest, WorkKind};
 use super::past_requests::PastRequests;
+use super::requests::{WorkKind, WorkRequest, WorkRequests};
 use crate::engine::concurrency::ConcurrencyLimiter;
-use crate::engine::core::{NewItem, ItemSettlement};
-use crate::engine::{WorkerRequirements, Planner};
+use crate::engine::core::{ItemSettlement, NewItem};
+use crate::engine::{Planner, WorkerRequirements};
 use crate::workloads::search::driver::SearchDirectory;
 
 /// Hands out tries of evals and commands for ideas as the search asks for them. All work of one kind
@@ -33,7 +33,11 @@ pub struct EvalPlanner {
 
 impl EvalPlanner {
     /// Hands out the work that is asked for there. `needs` are the demands of evals and of ideas.
-    pub(crate) fn new(asked: Arc<WorkRequests>, needs: [WorkerRequirements; 2], directory: SearchDirectory) -> Self {
+    pub(crate) fn new(
+        asked: Arc<WorkRequests>,
+        needs: [WorkerRequirements; 2],
+        directory: SearchDirectory,
+    ) -> Self {
         let (former, tickets) = (OnceLock::new(), None);
         Self { asked, needs, directory, former, tickets, max_park_sec: None }
     }
@@ -96,7 +100,8 @@ impl Planner for EvalPlanner {
         let WorkRequest { kind, spec, .. } = self.at(ordinal);
         let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
         let tickets = tickets.unwrap_or_default();
-        let pacing = RunRateLimits { tickets, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
+        let pacing =
+            RunRateLimits { tickets, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
         let class = self.class(kind);
         let work = match kind {
             WorkKind::Eval => OfferedWork::Eval,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::archive::{self, ArchiveError, ArchivePath, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath};
 use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, EnvironmentRates};
+use rollout_protocol::spec::environment::{EnvironmentRates, EnvironmentSpec, PreservePolicy};
 use rollout_protocol::spec::eval::{
     EvalCommand, EvalCommands, EvalOrigin, EvalSpec, RepositorySpec, SweepEnvironment,
 };
@@ -13,11 +13,11 @@ use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
-use crate::config::{SearchCommand as TreeCommand, CommandEnvironment as TreePlace, TreeFile};
+use crate::config::{CommandEnvironment as TreePlace, SearchCommand as TreeCommand, TreeFile};
 use crate::engine::WorkerRequirements;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
@@ -80,7 +80,10 @@ impl SearchPlan {
             true => None,
             false => {
                 let environment = environment(tree, own, Arc::clone(&store)).await?;
-                Some(Box::new(SweepEnvironment { environment, settings: environment_settings(own) }))
+                Some(Box::new(SweepEnvironment {
+                    environment,
+                    settings: environment_settings(own),
+                }))
             }
         };
         let place_of_ideas = &commands.ideas.place;

@@ -12,15 +12,17 @@ use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::requests::{WorkRequests, RunNotification};
 use super::live::LiveBackend;
+use super::requests::{RunNotification, WorkRequests};
 use super::stops::SearchStops;
 use super::{SearchPlan, events};
 use crate::config::{TreeFile, tree_document};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{self, OpenRun, RunError, LockOptions};
-use crate::workloads::search::driver::{SearchDirectory, SearchOpenOptions, SearchOwnership, SearchError, BackendError, open};
+use crate::engine::{self, LockOptions, OpenRun, RunError};
+use crate::workloads::search::driver::{
+    BackendError, SearchDirectory, SearchError, SearchOpenOptions, SearchOwnership, open,
+};
 use crate::workloads::search::manifest::SearchManifest;
 
 /// A search that is about to begin.
@@ -49,7 +51,11 @@ impl OwnedRun {
 }
 
 /// How the run of a search is opened.
-pub(crate) fn run_open_options(tree: &TreeFile, taking: LockOptions, bounds: RemoteTimeouts) -> engine::RunOpenOptions {
+pub(crate) fn run_open_options(
+    tree: &TreeFile,
+    taking: LockOptions,
+    bounds: RemoteTimeouts,
+) -> engine::RunOpenOptions {
     let settings = tree_document(tree).to_string();
     engine::RunOpenOptions {
         layout: SearchDirectory::new(tree.run_dir()).layout().clone(),
@@ -68,7 +74,10 @@ impl SearchTask {
     ///
     /// # Errors
     /// [`SearchError`]; what is written down stays.
-    pub(crate) async fn run(self, ours: oneshot::Receiver<OwnedRun>) -> Result<SearchManifest, SearchError> {
+    pub(crate) async fn run(
+        self,
+        ours: oneshot::Receiver<OwnedRun>,
+    ) -> Result<SearchManifest, SearchError> {
         let asked = Arc::clone(&self.asked);
         let searched = match ours.await {
             Ok(ours) => self.drive(ours).await,

@@ -6,9 +6,13 @@ use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
 
 use super::directory::remove_all;
-use super::{SearchDirectory, RepositoryMaintenance, FailedRemoval, SearchError, DesiredRepositoryState};
+use super::{
+    DesiredRepositoryState, FailedRemoval, RepositoryMaintenance, SearchDirectory, SearchError,
+};
 use crate::engine::Fence;
-use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind, ManifestEvent, ManifestEventKind, SearchManifest};
+use crate::workloads::search::manifest::{
+    CleanupKind, DeferredCleanup, ManifestEvent, ManifestEventKind, SearchManifest,
+};
 
 /// Wait before the second try, seconds; each further wait is twice as long.
 const FIRST_RETRY_SECONDS: i64 = 5;
@@ -39,7 +43,8 @@ pub(super) fn retry(
         };
         match removed {
             Ok(()) => {
-                let kind = ManifestEventKind::CleanedUp { path: item.path, attempts: item.attempts };
+                let kind =
+                    ManifestEventKind::CleanedUp { path: item.path, attempts: item.attempts };
                 manifest.events.push(ManifestEvent { at: now, kind });
             }
             Err(reason) => {

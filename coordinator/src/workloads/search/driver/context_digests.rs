@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use serde_json::{Map, Value};
 
 use super::SearchError;
@@ -17,7 +17,10 @@ const KEY: &str = "context_digests";
 ///
 /// # Errors
 /// [`SearchPlanError`], if one cannot be packed.
-pub(super) fn add_context_digests(tree: &TreeFile, settings: &mut Value) -> Result<(), SearchError> {
+pub(super) fn add_context_digests(
+    tree: &TreeFile,
+    settings: &mut Value,
+) -> Result<(), SearchError> {
     let named = tree.commands.named().filter_map(|(_, command)| command.place.context.as_ref());
     let mut digests = Map::new();
     for path in named {
@@ -36,7 +39,8 @@ fn digest(dir: &Path) -> Result<String, SearchPlanError> {
     let scratch = tempfile::tempdir()?;
     let to = scratch.path().join("context.tar");
     let packed = archive::pack(dir, &to, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes);
-    let packed = packed.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
+    let packed =
+        packed.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
     Ok(packed.digest.hex())
 }
 

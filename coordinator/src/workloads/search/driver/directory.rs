@@ -9,7 +9,7 @@ use rollout_protocol::digest::DigestHasher;
 use super::SearchError;
 use crate::engine::journal::RunLayout;
 use crate::engine::{Fence, atomic_file};
-use crate::workloads::search::manifest::{SearchManifest, CopiedFile, MANIFEST_VERSION};
+use crate::workloads::search::manifest::{CopiedFile, MANIFEST_VERSION, SearchManifest};
 use crate::workloads::search::policy::decide::ArtifactLookup;
 use crate::workloads::search::report::REPORTS;
 use rollout_protocol::search::{EvalId, NodeId};
@@ -108,14 +108,18 @@ impl SearchDirectory {
             Err(error) => return Err(SearchError::io("open", &path)(error)),
         };
         let mut bytes = Vec::new();
-        file.take(MAX_MANIFEST_BYTES).read_to_end(&mut bytes).map_err(SearchError::io("read", &path))?;
+        file.take(MAX_MANIFEST_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(SearchError::io("read", &path))?;
         let damaged = |reason| SearchError::Damaged { path: path.clone(), reason };
         let value: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         let version = value.get("manifest_version").and_then(serde_json::Value::as_u64);
         if version != Some(u64::from(MANIFEST_VERSION)) {
             let found = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
-            return Err(damaged(format!("its version is {found}, this rollout reads {MANIFEST_VERSION}")));
+            return Err(damaged(format!(
+                "its version is {found}, this rollout reads {MANIFEST_VERSION}"
+            )));
         }
         serde_json::from_value(value).map(Some).map_err(|error| damaged(error.to_string()))
     }
@@ -130,7 +134,11 @@ impl SearchDirectory {
 
     /// Replaces the manifest, unless the search is somebody else's by now: a reader sees the old or
     /// the new one.
-    pub(super) fn write(&self, manifest: &SearchManifest, fence: &Fence) -> Result<(), SearchError> {
+    pub(super) fn write(
+        &self,
+        manifest: &SearchManifest,
+        fence: &Fence,
+    ) -> Result<(), SearchError> {
         fence.check()?;
         Ok(atomic_file::write_json(&self.manifest_file(), manifest)?)
     }

@@ -2,7 +2,7 @@
 
 use rollout_protocol::Timestamp;
 
-use super::{SearchDirectory, RepositoryMaintenance, SearchError, DesiredRepositoryState, cleanup};
+use super::{DesiredRepositoryState, RepositoryMaintenance, SearchDirectory, SearchError, cleanup};
 use crate::engine::Fence;
 
 /// What was removed, and what is still there.

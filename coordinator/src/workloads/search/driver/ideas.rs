@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
 
 use super::directory::{remove_all, sync};
-use super::{SearchDirectory, IdeasOrder, SearchError};
+use super::{IdeasOrder, SearchDirectory, SearchError};
 use crate::workloads::search::idea;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest};
 use rollout_protocol::search::NodeId;

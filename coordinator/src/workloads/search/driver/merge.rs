@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use rollout_worker::backoff::error_chain;
 
-use super::{SearchDirectory, EvalResult, SweepFiles, SearchError, SearchBackend, scoring};
+use super::{EvalResult, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring};
 use crate::engine::atomic_file;
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, SearchEval, SearchEvalError, EvalStatus, SearchManifest, CopiedFile,
+    ArtifactPolicy, CopiedFile, EvalStatus, SearchEval, SearchEvalError, SearchManifest,
 };
-use crate::workloads::search::{policy, normalize};
+use crate::workloads::search::{normalize, policy};
 use rollout_protocol::search::EvalId;
 
 /// Takes in the result of an eval. Whatever is wrong with its results is said by the eval.
@@ -40,7 +40,9 @@ pub(super) fn merge(
         let written = result.results_csv.as_deref();
         match written.and_then(|path| source(directory, id, path)) {
             Some(from) => results(directory, manifest, workshop, &mut eval, &from)?,
-            None => eval.error = Some(results_error("results_missing", "the sweep left no results")),
+            None => {
+                eval.error = Some(results_error("results_missing", "the sweep left no results"))
+            }
         }
     }
     policy::add_result(manifest, eval);

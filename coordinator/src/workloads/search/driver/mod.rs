@@ -10,35 +10,38 @@
 //! that plays them.
 
 mod baseline;
-mod opening;
 mod cleanup;
 mod clock;
 mod context_digests;
+mod context_pack;
 mod directory;
 mod error;
+mod garbage;
 mod ideas;
 mod merge;
-mod context_pack;
+mod opening;
 mod result;
 mod resume;
 mod rewind;
 mod scoring;
-pub mod simulated;
 mod session;
+pub mod simulated;
 #[cfg(test)]
 mod tests;
-mod garbage;
 mod traits;
 
 pub use baseline::check_baseline;
-pub use opening::{SearchOpenOptions, SearchOwnership, lock_and_open, open};
 pub use clock::ManifestClock;
 pub use directory::SearchDirectory;
-pub use error::{SearchError, BackendError};
+pub use error::{BackendError, SearchError};
+pub use garbage::{GarbageReport, collect_garbage};
 pub use ideas::{COST_FILE, read_user_ideas};
+pub use opening::{SearchOpenOptions, SearchOwnership, lock_and_open, open};
 pub use result::EvalResult;
 pub(super) use scoring::FILE as SCORES_FILE;
 pub use scoring::{Scores, score};
 pub use session::SearchSession;
-pub use garbage::{GarbageReport, collect_garbage};
-pub use traits::{EvalOrder, IdeasOrder, RepositoryMaintenance, FailedRemoval, SweepFiles, DesiredRepositoryState, SearchBackend};
+pub use traits::{
+    DesiredRepositoryState, EvalOrder, FailedRemoval, IdeasOrder, RepositoryMaintenance,
+    SearchBackend, SweepFiles,
+};

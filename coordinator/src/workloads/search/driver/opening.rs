@@ -12,12 +12,14 @@ use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use super::{
-    ManifestClock, SearchDirectory, EvalResult, SearchSession, SearchError, SearchBackend, baseline, context_digests, resume,
+    EvalResult, ManifestClock, SearchBackend, SearchDirectory, SearchError, SearchSession,
+    baseline, context_digests, resume,
 };
 use crate::config::{TreeFile, tree_document};
-use crate::engine::{Fence, LockLostError, RunLock, LockOptions};
+use crate::engine::{Fence, LockLostError, LockOptions, RunLock};
 use crate::workloads::search::manifest::{
-    DuplicateIdeas, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode, NodeStatus, SearchRoot, SearchRunConfig, SearchState, MANIFEST_VERSION,
+    DuplicateIdeas, MANIFEST_VERSION, ManifestEvent, ManifestEventKind, NodeStatus, SearchManifest,
+    SearchNode, SearchRoot, SearchRunConfig, SearchState,
 };
 use crate::workloads::search::policy;
 use rollout_protocol::search::NodeId;
@@ -137,7 +139,8 @@ fn write_epoch_mark(directory: &SearchDirectory, epoch: u32) -> Result<(), Searc
     match OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Err(LockLostError { by: format!("another process, which began sitting {epoch}") }.into())
+            Err(LockLostError { by: format!("another process, which began sitting {epoch}") }
+                .into())
         }
         Err(error) => Err(SearchError::io("create", &path)(error)),
     }
@@ -191,7 +194,11 @@ fn new_manifest(
             root_baseline_csv_path: BASELINE.to_owned(),
             root_baseline_provenance: kept,
         },
-        state: SearchState { frontier_node_ids: vec![NodeId(0)], next_node_id: 1, ..SearchState::default() },
+        state: SearchState {
+            frontier_node_ids: vec![NodeId(0)],
+            next_node_id: 1,
+            ..SearchState::default()
+        },
         events: Vec::new(),
         nodes: [(NodeId(0), root)].into(),
         evaluations: std::collections::BTreeMap::new(),

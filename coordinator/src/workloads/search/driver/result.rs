@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use crate::engine::atomic_file;
-use crate::workloads::search::manifest::{SearchEvalError, EvalStatus, SearchManifest};
+use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, SearchManifest};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Name of the file.
@@ -76,7 +76,9 @@ impl EvalResult {
             Err(error) => return Err(SearchError::io("open", &path)(error)),
         };
         let mut bytes = Vec::new();
-        file.take(MAX_RESULT_BYTES).read_to_end(&mut bytes).map_err(SearchError::io("read", &path))?;
+        file.take(MAX_RESULT_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(SearchError::io("read", &path))?;
         let found: Result<Self, _> = serde_json::from_slice(&bytes);
         let found = match found {
             Ok(found) => found,

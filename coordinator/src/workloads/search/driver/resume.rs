@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::opening::{SearchOpenOptions, run_config};
 use super::directory::{DISCARDED_PREFIX, remove_all, sync};
-use super::{SearchDirectory, EvalResult, SearchError, ideas as written, rewind};
+use super::opening::{SearchOpenOptions, run_config};
+use super::{EvalResult, SearchDirectory, SearchError, ideas as written, rewind};
 use crate::config::differences;
 use crate::engine::Fence;
-use crate::workloads::search::manifest::{SearchEval, EvalStatus, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode};
+use crate::workloads::search::manifest::{
+    EvalStatus, ManifestEvent, ManifestEventKind, SearchEval, SearchManifest, SearchNode,
+};
 use crate::workloads::search::policy;
 use rollout_protocol::search::{EvalId, NodeId};
 
@@ -37,9 +39,13 @@ pub(super) fn check_config(
 
 /// Finishes what a killed owner was about to throw away. Ideas that the manifest still names come
 /// back: it did not get as far as to say that they are gone.
-pub(super) fn finish_interrupted_discard(directory: &SearchDirectory, manifest: &SearchManifest) -> Result<(), SearchError> {
+pub(super) fn finish_interrupted_discard(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+) -> Result<(), SearchError> {
     for name in names(&directory.root().join("node_ideas"))? {
-        let Some(id) = name.strip_prefix(DISCARDED_PREFIX).and_then(|id| id.parse::<NodeId>().ok()) else {
+        let Some(id) = name.strip_prefix(DISCARDED_PREFIX).and_then(|id| id.parse::<NodeId>().ok())
+        else {
             continue;
         };
         let (old, ideas) = (directory.discarded_ideas(id), directory.ideas(id));

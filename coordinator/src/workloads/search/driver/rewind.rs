@@ -1,6 +1,6 @@
 //! The last depth of a search that has ended, taken back: its evals are to be run again.
 
-use crate::workloads::search::manifest::{SearchManifest, NodeStatus};
+use crate::workloads::search::manifest::{NodeStatus, SearchManifest};
 use rollout_protocol::search::NodeId;
 
 /// Makes the last depth of an ended search the one under way again, with nothing decided about its

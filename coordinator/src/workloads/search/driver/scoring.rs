@@ -78,7 +78,10 @@ pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
 
 /// The fault of results that have no metric of the profile, or not the primary one. Where no row
 /// succeeded, that is the fault, and the gate says so.
-fn metrics_fault(results: &SweepSummary, profile: &ScoringProfile) -> Option<(&'static str, String)> {
+fn metrics_fault(
+    results: &SweepSummary,
+    profile: &ScoringProfile,
+) -> Option<(&'static str, String)> {
     if results.completeness.is_some_and(|rows| rows.ok_count == 0) {
         return None;
     }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rollout_protocol::Timestamp;
 
 use super::{
-    ManifestClock, SearchDirectory, EvalOrder, EvalResult, SearchError, DesiredRepositoryState, BackendError, SearchBackend, cleanup,
-    ideas, merge, context_pack,
+    BackendError, DesiredRepositoryState, EvalOrder, EvalResult, ManifestClock, SearchBackend,
+    SearchDirectory, SearchError, cleanup, context_pack, ideas, merge,
 };
 use crate::engine::Fence;
 use crate::workloads::search::manifest::{EvalStatus, SearchManifest, StopReason};
@@ -119,8 +119,14 @@ impl<W: SearchBackend> SearchSession<W> {
         self.fence.check()?;
         let (mut orders, mut contexts) = (Vec::new(), Vec::new());
         for node in nodes {
-            let context = ideas::idea_context(&self.directory, &self.manifest, *node, &self.context)?;
-            let told = context_pack::ensure_context_pack(&self.directory, &self.manifest, *node, &mut self.workshop)?;
+            let context =
+                ideas::idea_context(&self.directory, &self.manifest, *node, &self.context)?;
+            let told = context_pack::ensure_context_pack(
+                &self.directory,
+                &self.manifest,
+                *node,
+                &mut self.workshop,
+            )?;
             if !self.directory.ideas(*node).exists() {
                 let shown = context.paths.clone();
                 orders.push(ideas::ideas_order(&self.directory, &self.manifest, *node, shown)?);

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::scoring::{Scores, score};
-use super::{SearchDirectory, EvalResult, SearchError, BackendError};
-use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind, SearchEval, EvalStatus, SearchManifest, SearchNode};
+use super::{BackendError, EvalResult, SearchDirectory, SearchError};
+use crate::workloads::search::manifest::{
+    CleanupKind, DeferredCleanup, EvalStatus, SearchEval, SearchManifest, SearchNode,
+};
 use crate::workloads::search::policy;
 use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};

@@ -5,7 +5,7 @@ use std::fmt;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::super::score::{SweepCompleteness, Recommendation};
+use super::super::score::{Recommendation, SweepCompleteness};
 use super::CopiedFile;
 use rollout_protocol::search::{EvalId, EvalStatus, NodeId};
 

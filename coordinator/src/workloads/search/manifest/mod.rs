@@ -16,9 +16,13 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
 pub use rollout_protocol::search::{EvalStatus, StopReason};
 
-pub use eval::{ComparisonBasis, EvalDecision, SearchEval, SearchEvalError, Reason, ComparisonSummary};
-pub use node::{DuplicateIdeas, IdeaFile, SearchNode, NodeStatus, SkippedIdea};
-pub use state::{DeferredCleanup, CleanupKind, ManifestEvent, ManifestEventKind, SearchSpending, SearchState};
+pub use eval::{
+    ComparisonBasis, ComparisonSummary, EvalDecision, Reason, SearchEval, SearchEvalError,
+};
+pub use node::{DuplicateIdeas, IdeaFile, NodeStatus, SearchNode, SkippedIdea};
+pub use state::{
+    CleanupKind, DeferredCleanup, ManifestEvent, ManifestEventKind, SearchSpending, SearchState,
+};
 
 /// The version that is written.
 pub const MANIFEST_VERSION: u32 = 3;

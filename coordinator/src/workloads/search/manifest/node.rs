@@ -3,7 +3,7 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{GeneratedFile, CopiedFile};
+use super::{CopiedFile, GeneratedFile};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// A commit that ideas are tried on.

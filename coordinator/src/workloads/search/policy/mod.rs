@@ -21,7 +21,7 @@ mod tests;
 use rollout_protocol::Timestamp;
 
 use self::decide::ArtifactLookup;
-use super::manifest::{SearchEval, IdeaFile, SearchManifest, NodeStatus, StopReason};
+use super::manifest::{IdeaFile, NodeStatus, SearchEval, SearchManifest, StopReason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 pub(super) use plan::experiment_dir;
@@ -48,7 +48,11 @@ pub enum PolicyStep {
 }
 
 /// Applies the next block, if the manifest allows one.
-pub fn step(manifest: &mut SearchManifest, now: Timestamp, artifacts: &dyn ArtifactLookup) -> PolicyStep {
+pub fn step(
+    manifest: &mut SearchManifest,
+    now: Timestamp,
+    artifacts: &dyn ArtifactLookup,
+) -> PolicyStep {
     if manifest.state.stopped {
         let reason = manifest.state.stop_reason.unwrap_or(StopReason::EmptyFrontier);
         return PolicyStep::Needs(PolicyNeeds::Ended(reason));
@@ -56,8 +60,11 @@ pub fn step(manifest: &mut SearchManifest, now: Timestamp, artifacts: &dyn Artif
     let depth = manifest.state.current_depth;
     if manifest.state.planned_depth != Some(depth) {
         // What is never tried is not asked for.
-        let without =
-            if plan::is_idea_budget_spent(manifest) { Vec::new() } else { plan::nodes_without_ideas(manifest) };
+        let without = if plan::is_idea_budget_spent(manifest) {
+            Vec::new()
+        } else {
+            plan::nodes_without_ideas(manifest)
+        };
         if !without.is_empty() {
             return PolicyStep::Needs(PolicyNeeds::Ideas(without));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::manifest::{SearchEval, EvalStatus, IdeaFile, SearchManifest, StopReason};
+use super::super::manifest::{EvalStatus, IdeaFile, SearchEval, SearchManifest, StopReason};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// The nodes of the frontier that have no ideas yet.

@@ -3,24 +3,31 @@
 use rollout_protocol::Timestamp;
 
 use super::super::manifest::{
-    DuplicateIdeas, ManifestEvent, ManifestEventKind, SearchManifest, SearchNode, NodeStatus, SearchSpending, StopReason,
+    DuplicateIdeas, ManifestEvent, ManifestEventKind, NodeStatus, SearchManifest, SearchNode,
+    SearchSpending, StopReason,
 };
 use super::decide::{self, ArtifactLookup};
 use super::plan;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Decides about the depth whose evals are all settled, and begins the next.
-pub(super) fn promote(manifest: &mut SearchManifest, now: Timestamp, artifacts: &dyn ArtifactLookup) {
+pub(super) fn promote(
+    manifest: &mut SearchManifest,
+    now: Timestamp,
+    artifacts: &dyn ArtifactLookup,
+) {
     let depth = manifest.state.current_depth;
     let best = decide::decide(manifest, depth, artifacts);
-    let frontier: Vec<NodeId> = best.into_iter().map(|eval| add_node(manifest, eval, now)).collect();
+    let frontier: Vec<NodeId> =
+        best.into_iter().map(|eval| add_node(manifest, eval, now)).collect();
     let expanded = std::mem::replace(&mut manifest.state.frontier_node_ids, frontier);
     for id in &expanded {
         if let Some(node) = manifest.nodes.get_mut(id) {
             node.status = NodeStatus::Expanded;
         }
     }
-    let (no_more_evals, is_spent) = (plan::is_idea_budget_spent(manifest), is_eval_budget_spent(manifest));
+    let (no_more_evals, is_spent) =
+        (plan::is_idea_budget_spent(manifest), is_eval_budget_spent(manifest));
     let state = &mut manifest.state;
     state.expanded_node_ids_by_depth.insert(depth, expanded);
     state.completed_depths.push(depth);

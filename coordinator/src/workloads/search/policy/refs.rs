@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::manifest::{EvalStatus, SearchManifest, SearchNode, NodeStatus};
+use super::super::manifest::{EvalStatus, NodeStatus, SearchManifest, SearchNode};
 use rollout_protocol::search::EvalId;
 
 /// The reference that keeps what an eval came to.

@@ -4,10 +4,11 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 
 use super::super::manifest::{
-    ArtifactPolicy, ContextStrategy, DuplicateIdeas, DedupeScope, SearchEval, EvalStatus, SearchManifest, SearchNode,
-    NodeStatus, CopiedFile, SearchRoot, SearchRunConfig, SearchState, MANIFEST_VERSION, ComparisonSummary,
+    ArtifactPolicy, ComparisonSummary, ContextStrategy, CopiedFile, DedupeScope, DuplicateIdeas,
+    EvalStatus, MANIFEST_VERSION, NodeStatus, SearchEval, SearchManifest, SearchNode, SearchRoot,
+    SearchRunConfig, SearchState,
 };
-use super::super::score::{SweepCompleteness, Grade, Recommendation};
+use super::super::score::{Grade, Recommendation, SweepCompleteness};
 use crate::config::ScoringProfile;
 use rollout_protocol::search::{EvalId, NodeId};
 
@@ -65,7 +66,11 @@ pub(crate) fn new_search(change: impl FnOnce(&mut SearchRunConfig)) -> SearchMan
             root_baseline_provenance: provenance(&baseline),
             root_baseline_csv_path: baseline,
         },
-        state: SearchState { frontier_node_ids: vec![NodeId(0)], next_node_id: 1, ..SearchState::default() },
+        state: SearchState {
+            frontier_node_ids: vec![NodeId(0)],
+            next_node_id: 1,
+            ..SearchState::default()
+        },
         events: Vec::new(),
         nodes: [(NodeId(0), root)].into(),
         evaluations: std::collections::BTreeMap::new(),

@@ -73,7 +73,8 @@ fn run(
                     assert!(add_result(&mut manifest, result.clone()));
                     assert!(!add_result(&mut manifest, result), "once");
                     let text = serde_json::to_string(&manifest).expect("plain");
-                    let read: SearchManifest = serde_json::from_str(&text).expect("what was written");
+                    let read: SearchManifest =
+                        serde_json::from_str(&text).expect("what was written");
                     assert_eq!(read, manifest);
                 }
             }

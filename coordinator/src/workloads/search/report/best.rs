@@ -9,7 +9,10 @@ pub(super) fn promoted_from(manifest: &SearchManifest, node: NodeId) -> Option<&
 }
 
 /// A node's score against the root, and its primary metric's difference.
-pub(super) fn root_comparison(manifest: &SearchManifest, node: NodeId) -> Option<(f64, Option<f64>)> {
+pub(super) fn root_comparison(
+    manifest: &SearchManifest,
+    node: NodeId,
+) -> Option<(f64, Option<f64>)> {
     let eval = promoted_from(manifest, node)?;
     let score = eval.decision.as_ref()?.rank_score?;
     Some((score, eval.root_relative.as_ref().and_then(|view| view.primary_delta)))

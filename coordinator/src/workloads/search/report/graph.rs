@@ -16,8 +16,8 @@ pub fn graph(manifest: &SearchManifest) -> String {
     let best: BTreeSet<_> = best_path(manifest).into_iter().collect();
     for (id, node) in &manifest.nodes {
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
-        let score =
-            root_comparison(manifest, *id).map(|(score, _)| format!("<br/>root {}", number(Some(score))));
+        let score = root_comparison(manifest, *id)
+            .map(|(score, _)| format!("<br/>root {}", number(Some(score))));
         let score = score.unwrap_or_default();
         let _infallible = writeln!(text, "  n{id}[\"{id} {}{score}\"]", label(idea));
         if let Some(parent) = node.parent_node_id {

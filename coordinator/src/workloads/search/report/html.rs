@@ -8,7 +8,7 @@ use super::outcome::outcome;
 use super::overview::OutcomeCounts;
 use super::relative::{RelativeResults, signed};
 use super::svg::{escaped, svg};
-use super::{idea_name, legend, number, decision_reason, serialized_name};
+use super::{decision_reason, idea_name, legend, number, serialized_name};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
@@ -112,7 +112,8 @@ fn evals(manifest: &SearchManifest, page: &mut String) {
 
 fn row(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
-    let (root, parent) = (RelativeResults::to_root(manifest, eval), RelativeResults::to_parent(manifest, eval));
+    let (root, parent) =
+        (RelativeResults::to_root(manifest, eval), RelativeResults::to_parent(manifest, eval));
     let mut row = format!(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>",
         eval.eval_id,
@@ -132,7 +133,8 @@ fn row(manifest: &SearchManifest, eval: &SearchEval) -> String {
     row.push_str(&of(&root));
     row.push_str(&code(Some(&parent.baseline_csv_path)));
     row.push_str(&of(&parent));
-    let why = decision_reason(manifest, eval).map(|why| format!("<div class=\"why\">{}</div>", escaped(&why)));
+    let why = decision_reason(manifest, eval)
+        .map(|why| format!("<div class=\"why\">{}</div>", escaped(&why)));
     let outcome = escaped(&outcome(eval));
     let _infallible = write!(row, "<td>{outcome}{}</td>", why.unwrap_or_default());
     let commit = eval.candidate_commit.as_deref().map(|commit| commit.get(..12).unwrap_or(commit));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use rollout_protocol::limits::shorten;
 
-use super::super::manifest::{SearchEval, SearchManifest, Reason};
+use super::super::manifest::{Reason, SearchEval, SearchManifest};
 use super::relative::signed;
 
 /// Bytes of a reason.

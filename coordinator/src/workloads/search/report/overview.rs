@@ -4,11 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::manifest::{ContextStrategy, SearchEval, SearchEvalError, EvalStatus, SearchManifest, StopReason};
+use super::super::manifest::{
+    ContextStrategy, EvalStatus, SearchEval, SearchEvalError, SearchManifest, StopReason,
+};
 use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
 use super::relative::RelativeResults;
-use super::{idea_name, decision_reason};
+use super::{decision_reason, idea_name};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// A search in brief.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::manifest::{SearchEval, SearchManifest, ComparisonSummary};
+use super::super::manifest::{ComparisonSummary, SearchEval, SearchManifest};
 use super::super::score::Grade;
 use super::number;
 

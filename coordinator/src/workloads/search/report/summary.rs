@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::{SearchEval, EvalStatus, SearchManifest};
+use super::super::manifest::{EvalStatus, SearchEval, SearchManifest};
 use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
 use super::overview::OutcomeCounts;
 use super::relative::{RelativeResults, signed};
-use super::{idea_name, legend, number, decision_reason, serialized_name};
+use super::{decision_reason, idea_name, legend, number, serialized_name};
 use crate::results::escape;
 
 /// The summary as Markdown.
@@ -49,7 +49,10 @@ fn config(manifest: &SearchManifest, text: &mut String) {
         format!("most cost: {}", bound(config.budget_cost)),
         format!("further tries of failed evals: {}", config.eval_retries),
         format!("ideas may not repeat others of: {}", cell(&serialized_name(config.dedupe_scope))),
-        format!("ideas that a generator is shown: {}", serialized_name(config.ideas_context_strategy)),
+        format!(
+            "ideas that a generator is shown: {}",
+            serialized_name(config.ideas_context_strategy)
+        ),
         format!("a sweep is complete with: {rows}"),
         format!(
             "profile: {}, primary metric {}",
@@ -58,7 +61,11 @@ fn config(manifest: &SearchManifest, text: &mut String) {
         ),
         format!("root: `{}`", cell(&manifest.root.root_commit)),
         format!("baseline of the root: {}", path(&manifest.root.root_baseline_csv_path)),
-        format!("evals: {}; nodes: {}", OutcomeCounts::from_manifest(manifest), manifest.nodes.len()),
+        format!(
+            "evals: {}; nodes: {}",
+            OutcomeCounts::from_manifest(manifest),
+            manifest.nodes.len()
+        ),
         format!("ended: {ended}"),
     ];
     for line in lines {
@@ -166,7 +173,8 @@ fn rows(eval: &SearchEval) -> String {
 /// Why the evals of a depth were decided about as they were.
 fn reasons(manifest: &SearchManifest, depth: u32, text: &mut String) {
     let evals = manifest.evals_at(depth);
-    let known: Vec<_> = evals.filter_map(|(_, e)| Some((e, decision_reason(manifest, e)?))).collect();
+    let known: Vec<_> =
+        evals.filter_map(|(_, e)| Some((e, decision_reason(manifest, e)?))).collect();
     if !known.is_empty() {
         text.push_str("\nReasons:\n\n");
     }

@@ -8,7 +8,7 @@ use super::super::manifest::{SearchEval, SearchManifest};
 use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
 use super::relative::{RelativeResults, signed};
-use super::{idea_name, number, decision_reason};
+use super::{decision_reason, idea_name, number};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Distance between neighbours at the bottom of the tree.
@@ -61,7 +61,8 @@ pub(super) fn svg(manifest: &SearchManifest) -> String {
             "<text class=\"depth\" x=\"6\" y=\"{y:.1}\">depth {depth}</text>"
         );
     }
-    let width = 2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * NODE_SPACING).max(240.0);
+    let width =
+        2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * NODE_SPACING).max(240.0);
     let height = 2.0f64.mul_add(MARGIN, f64::from(drawing.depth) * DEPTH_SPACING);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \

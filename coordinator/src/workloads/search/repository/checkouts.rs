@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use super::{FailedRemoval, SearchRepository, RepositoryError, cleanup};
+use super::{FailedRemoval, RepositoryError, SearchRepository, cleanup};
 use crate::workloads::search::driver::DesiredRepositoryState;
 use crate::workloads::search::manifest::CleanupKind;
 
@@ -37,7 +37,8 @@ impl SearchRepository {
             let found = known.get(path).and_then(|known| known.commit.as_ref());
             found == Some(commit) && self.run.join(path).join(".git").is_file()
         };
-        let there: BTreeSet<String> = known.keys().cloned().chain(self.found_checkouts()?).collect();
+        let there: BTreeSet<String> =
+            known.keys().cloned().chain(self.found_checkouts()?).collect();
         let stays = |path: &String| {
             wanted.contains_key(path) || candidates.contains(path) || deferred.contains(path)
         };
@@ -96,7 +97,8 @@ impl SearchRepository {
             let home = Path::new(home.trim_end()).parent();
             let path = home.and_then(|home| home.strip_prefix(&self.run).ok()?.to_str());
             let head = std::fs::read_to_string(admin.join("HEAD")).unwrap_or_default();
-            let commit = Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE_MARK).exists());
+            let commit =
+                Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE_MARK).exists());
             match path.filter(|path| check_path(path).is_ok()) {
                 Some(path) => {
                     known.insert(path.to_owned(), KnownCheckout { admin, commit });

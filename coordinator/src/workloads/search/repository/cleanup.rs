@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rollout_worker::{fs_remove, supervise};
 
-use super::{SearchRepository, RepositoryError};
-use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind};
+use super::{RepositoryError, SearchRepository};
+use crate::workloads::search::manifest::{CleanupKind, DeferredCleanup};
 
 impl SearchRepository {
     /// Tries again to remove something that [`SearchRepository::keep`] could not; it may be gone already.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollout_worker::git::{GitError, is_commit};
 
-use super::{SearchRepository, RepositoryError};
+use super::{RepositoryError, SearchRepository};
 
 /// Bytes of a patch: far above what anybody reads.
 const MAX_PATCH_BYTES: u64 = 512 * 1024;

@@ -7,7 +7,7 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::{GitError, TreeEntry, bundle, names};
 
-use super::{SearchRepository, RepositoryError, cleanup};
+use super::{RepositoryError, SearchRepository, cleanup};
 
 /// Mode of another repository's commit.
 const SUBMODULE_MODE: u32 = 0o160_000;
@@ -22,7 +22,11 @@ impl SearchRepository {
     /// # Errors
     /// [`RepositoryError::Refused`] when it is not what a candidate has to be. Anything else says
     /// nothing about the candidate, and may pass when [`RepositoryError::is_transient`] says so.
-    pub async fn import(&self, parent: &str, candidate: &CommitBundle) -> Result<(), RepositoryError> {
+    pub async fn import(
+        &self,
+        parent: &str,
+        candidate: &CommitBundle,
+    ) -> Result<(), RepositoryError> {
         let refused =
             |reason: String| RepositoryError::Refused { commit: candidate.commit.clone(), reason };
         if candidate.parent.as_deref() != Some(parent) {
@@ -39,7 +43,8 @@ impl SearchRepository {
             }
             fetched => fetched?,
         }
-        let parents = self.bare.parents(&candidate.commit).await.map_err(|e| self.git_failure(e))?;
+        let parents =
+            self.bare.parents(&candidate.commit).await.map_err(|e| self.git_failure(e))?;
         if parents != [parent] {
             return Err(refused(format!("its parents are {parents:?}")));
         }
@@ -52,7 +57,11 @@ impl SearchRepository {
     }
 
     /// What is wrong with the tree of a candidate.
-    async fn find_tree_fault(&self, parent: &str, commit: &str) -> Result<Option<String>, RepositoryError> {
+    async fn find_tree_fault(
+        &self,
+        parent: &str,
+        commit: &str,
+    ) -> Result<Option<String>, RepositoryError> {
         let before = self.bare.tree(parent).await.map_err(|error| self.git_failure(error))?;
         let after = self.bare.tree(commit).await.map_err(|error| self.git_failure(error))?;
         let known: BTreeSet<(u32, &str, &[u8])> = before.iter().map(key).collect();
@@ -68,7 +77,11 @@ impl SearchRepository {
     }
 
     /// Gets the objects of a commit, whose parent's are there.
-    pub(super) async fn fetch(&self, link: &CommitBundle, max_bytes: u64) -> Result<(), RepositoryError> {
+    pub(super) async fn fetch(
+        &self,
+        link: &CommitBundle,
+        max_bytes: u64,
+    ) -> Result<(), RepositoryError> {
         let size_bytes = link.blob.size_bytes;
         if size_bytes > max_bytes {
             let reason = format!("it has {size_bytes} bytes, at most {max_bytes} are accepted");

@@ -29,9 +29,9 @@ mod cleanup;
 mod diff;
 mod import;
 mod inspect;
-mod subdirectory;
 mod references;
 mod source_repo;
+mod subdirectory;
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,7 @@ use rollout_worker::git::{self, BareRepository, GitError};
 use rollout_worker::store::{BlobStore, StoreError};
 
 use self::bundles::BundleIndex;
-use super::driver::{FailedRemoval, DesiredRepositoryState};
+use super::driver::{DesiredRepositoryState, FailedRemoval};
 
 pub use self::inspect::RepositoryInspector;
 pub use self::source_repo::SourceRepository;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_worker::git::{GitError, is_commit};
 
-use super::{FailedRemoval, SearchRepository, RepositoryError};
+use super::{FailedRemoval, RepositoryError, SearchRepository};
 use crate::workloads::search::manifest::CleanupKind;
 
 impl SearchRepository {
@@ -29,7 +29,8 @@ impl SearchRepository {
     /// The references of the search that there are.
     pub(super) async fn references(&self) -> Result<BTreeMap<String, String>, RepositoryError> {
         let format = "--format=%(objectname) %(refname)";
-        let listed = self.bare.git().call(["for-each-ref", format, &self.namespace()]).run_line().await;
+        let listed =
+            self.bare.git().call(["for-each-ref", format, &self.namespace()]).run_line().await;
         let listed = listed.map_err(|error| self.git_failure(error))?;
         let pairs = listed.lines().filter_map(|line| line.split_once(' '));
         Ok(pairs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
@@ -69,7 +70,9 @@ impl SearchRepository {
             Err(GitError::Failed { .. }) => {}
             Err(error) => return Err(self.git_failure(error)),
         }
-        self.update_references(&made.collect::<String>()).await.map_err(|error| self.git_failure(error))?;
+        self.update_references(&made.collect::<String>())
+            .await
+            .map_err(|error| self.git_failure(error))?;
         let mut left = Vec::new();
         for name in surplus {
             if let Err(error) = self.remove_reference(name).await {

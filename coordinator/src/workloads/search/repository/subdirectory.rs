@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_worker::git::{Git, GitError, CommitIdentity};
+use rollout_worker::git::{CommitIdentity, Git, GitError};
 
 use super::RepositoryError;
 use super::source_repo::git_error;
@@ -39,7 +39,8 @@ impl Subdirectory {
         }
         let args = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
         let theirs = PathBuf::from(git.call(args).run_line().await.map_err(asked)?);
-        let objects = create_object_directory(&theirs).map_err(|e| RepositoryError::io("preparing", dir, e))?;
+        let objects = create_object_directory(&theirs)
+            .map_err(|e| RepositoryError::io("preparing", dir, e))?;
         let git = git.clone().with_objects(objects.path());
         Ok(Some(Self { git, prefix, _objects: Arc::new(objects) }))
     }

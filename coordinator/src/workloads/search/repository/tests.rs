@@ -4,11 +4,11 @@ use std::time::Duration;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::testing::UserRepository as Users;
-use rollout_worker::git::{Git, CommitIdentity, bundle};
+use rollout_worker::git::{CommitIdentity, Git, bundle};
 use rollout_worker::store::MemoryStore;
 
 use super::*;
-use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind};
+use crate::workloads::search::manifest::{CleanupKind, DeferredCleanup};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,8 @@ impl RepositoryFixture {
         let git = self.repository.bare.git();
         let base = git.call(["ls-tree", "-z", parent]).run().await.expect("listed");
         let list = [base, tree(&made).into_bytes()].concat();
-        let tree = git.call(["mktree", "-z", "--missing"]).input(list).run_line().await.expect("made");
+        let tree =
+            git.call(["mktree", "-z", "--missing"]).input(list).run_line().await.expect("made");
         let bare = &self.repository.bare;
         let commit = bare.commit(&tree, parent, "x", CommitIdentity { seconds: 1 }).await;
         self.bundle(&commit.expect("a commit"), Some(parent)).await
@@ -70,7 +71,11 @@ impl RepositoryFixture {
             let pairs = pairs.iter().map(|(name, commit)| ((*name).into(), (*commit).into()));
             pairs.collect::<BTreeMap<String, String>>()
         };
-        DesiredRepositoryState { refs: map(refs), worktrees: map(worktrees), ..DesiredRepositoryState::default() }
+        DesiredRepositoryState {
+            refs: map(refs),
+            worktrees: map(worktrees),
+            ..DesiredRepositoryState::default()
+        }
     }
 
     async fn reconcile(&self, wanted: &DesiredRepositoryState) -> Vec<FailedRemoval> {
@@ -298,7 +303,8 @@ async fn references_and_checkouts_become_what_they_have_to_be_however_often() {
     let store = world.store.clone();
     let again = SearchRepository::open(world.run.path(), "run", store).await.expect("opened");
     let last = world.wanted(&[("tree/run/n0002", b)], &[("wt/0000", a), ("wt/0001", b)]);
-    let kept = DesiredRepositoryState { candidates: ["cand/0000".to_owned()].into(), ..last.clone() };
+    let kept =
+        DesiredRepositoryState { candidates: ["cand/0000".to_owned()].into(), ..last.clone() };
     again.reconcile(&kept, &BTreeSet::new()).await.expect("kept");
     assert!(world.run.path().join("cand/0000").exists(), "a candidate may stay");
     assert_eq!(again.reconcile(&last, &BTreeSet::new()).await.expect("again"), []);

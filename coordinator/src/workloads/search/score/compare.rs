@@ -88,7 +88,11 @@ pub struct ColumnDelta {
 }
 
 /// Compares two sweeps.
-pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &ScoringProfile) -> SweepComparison {
+pub fn compare(
+    baseline: &SweepSummary,
+    candidate: &SweepSummary,
+    profile: &ScoringProfile,
+) -> SweepComparison {
     let shared = baseline.means.iter().filter_map(|(name, &baseline_mean)| {
         let candidate_mean = *candidate.means.get(name)?;
         let delta = candidate_mean - baseline_mean;
@@ -103,7 +107,8 @@ pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Scor
         // Nothing to compare it with.
         MetricDrop::FromNothing => false,
     };
-    let too_far = |risk: &&GuardedMetric| matches!(falls(risk), MetricDrop::By(by) if by > risk.max_rel_drop);
+    let too_far =
+        |risk: &&GuardedMetric| matches!(falls(risk), MetricDrop::By(by) if by > risk.max_rel_drop);
     let risks: Vec<_> =
         profile.risk.iter().filter(too_far).map(|risk| risk.column.as_str()).collect();
     let explore = &profile.explore;
@@ -170,7 +175,11 @@ enum MetricDrop {
     FromNothing,
 }
 
-fn metric_drop(columns: &BTreeMap<String, ColumnDelta>, guarded: &GuardedMetric, eps: f64) -> MetricDrop {
+fn metric_drop(
+    columns: &BTreeMap<String, ColumnDelta>,
+    guarded: &GuardedMetric,
+    eps: f64,
+) -> MetricDrop {
     let Some(delta) = columns.get(&guarded.column) else { return MetricDrop::None };
     let improvement = guarded.direction.improvement(delta.baseline_mean, delta.candidate_mean);
     let base = delta.baseline_mean.abs();

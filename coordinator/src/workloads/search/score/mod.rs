@@ -11,6 +11,6 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{SweepComparison, ColumnDelta, Grade, Recommendation, compare};
-pub use completeness::{SweepCompleteness, ConfigGaps};
+pub use compare::{ColumnDelta, Grade, Recommendation, SweepComparison, compare};
+pub use completeness::{ConfigGaps, SweepCompleteness};
 pub use summary::{SweepError, SweepSummary, summarize};

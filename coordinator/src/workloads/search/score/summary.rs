@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
-use super::completeness::{SweepCompleteness, RowCounter, ConfigGaps};
+use super::completeness::{ConfigGaps, RowCounter, SweepCompleteness};
 use crate::config::ScoringProfile;
 
 /// Columns of a sweep: far above any, so that a file of one endless line is an error.

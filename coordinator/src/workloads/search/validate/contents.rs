@@ -14,7 +14,9 @@ use super::ValidationFaultKind::{ChangedFile, MissingFile, UnreadableFile};
 use super::files::FileChecker;
 use crate::workloads::search::driver::EvalResult;
 use crate::workloads::search::idea;
-use crate::workloads::search::manifest::{SearchEval, EvalStatus, SearchManifest, ComparisonSummary};
+use crate::workloads::search::manifest::{
+    ComparisonSummary, EvalStatus, SearchEval, SearchManifest,
+};
 
 /// Names of a comparison's numbers: in a file of its own, and in the manifest.
 const NUMBERS: [(&str, &str); 4] = [
@@ -110,7 +112,13 @@ impl FileChecker<'_> {
     }
 
     /// The records of all tries, and what they name: outputs by their digests.
-    fn check_experiment(&mut self, subject: &str, manifest: &SearchManifest, eval: &SearchEval, experiment: &str) {
+    fn check_experiment(
+        &mut self,
+        subject: &str,
+        manifest: &SearchManifest,
+        eval: &SearchEval,
+        experiment: &str,
+    ) {
         for attempt in 1..=eval.attempt {
             let tried = format!("{experiment}/attempt-{attempt}");
             let path = format!("{tried}/record.json");

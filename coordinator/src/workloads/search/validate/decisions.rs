@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::ValidationFaultKind::Decision;
 use super::ValidationFindings;
 use crate::workloads::search::driver::SearchDirectory;
-use crate::workloads::search::manifest::{SearchManifest, Reason};
+use crate::workloads::search::manifest::{Reason, SearchManifest};
 use crate::workloads::search::policy::decide::{ArtifactLookup, decide};
 use rollout_protocol::search::EvalId;
 
@@ -21,7 +21,11 @@ impl ArtifactLookup for RecordedArtifacts<'_> {
     }
 }
 
-pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
+pub(super) fn check(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    findings: &mut ValidationFindings,
+) {
     let artifacts = RecordedArtifacts { directory, gone: recorded_missing_files(manifest) };
     let mut again = manifest.clone();
     for depth in manifest.state.completed_depths.iter().copied() {

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::DigestHasher;
 
-use super::ValidationFaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
+use super::ValidationFaultKind::{
+    BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile,
+};
 use super::ValidationFindings;
-use crate::workloads::search::driver::{SearchDirectory, DesiredRepositoryState};
+use crate::workloads::search::driver::{DesiredRepositoryState, SearchDirectory};
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, SearchEval, EvalStatus, SearchManifest, SearchNode, CopiedFile,
+    ArtifactPolicy, CopiedFile, EvalStatus, SearchEval, SearchManifest, SearchNode,
 };
 use crate::workloads::search::policy::decide::ARTIFACTS_PREFIX;
 
@@ -22,11 +24,20 @@ pub(super) struct FileChecker<'a> {
     known: BTreeMap<PathBuf, String>,
 }
 
-pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
+pub(super) fn check(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    findings: &mut ValidationFindings,
+) {
     let mut files = FileChecker { directory, findings, known: BTreeMap::new() };
     let copied = manifest.run_config.artifact_policy == ArtifactPolicy::CopyToRunRoot;
     let root = &manifest.root;
-    files.check_artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied);
+    files.check_artifact(
+        "root",
+        &root.root_baseline_csv_path,
+        &root.root_baseline_provenance,
+        copied,
+    );
     for node in manifest.nodes.values() {
         files.check_node(node, copied, &manifest.run_config.node_ideas_root_dir);
     }

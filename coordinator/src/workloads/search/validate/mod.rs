@@ -116,8 +116,17 @@ struct ValidationFindings {
 }
 
 impl ValidationFindings {
-    fn add(&mut self, kind: ValidationFaultKind, subject: impl Into<String>, message: impl Into<String>) {
-        self.faults.push(ValidationFault { kind, subject: subject.into(), message: message.into() });
+    fn add(
+        &mut self,
+        kind: ValidationFaultKind,
+        subject: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.faults.push(ValidationFault {
+            kind,
+            subject: subject.into(),
+            message: message.into(),
+        });
     }
 }
 
@@ -129,7 +138,11 @@ impl Validation {
 }
 
 /// Checks a search. A file that cannot be read is a fault like others.
-pub fn check(directory: &SearchDirectory, manifest: &SearchManifest, repository: CommitSource<'_>) -> Validation {
+pub fn check(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    repository: CommitSource<'_>,
+) -> Validation {
     let mut findings = ValidationFindings { checked: CheckedCounts::default(), faults: Vec::new() };
     findings.checked.nodes = manifest.nodes.len();
     findings.checked.evals = manifest.evaluations.len();
@@ -148,7 +161,11 @@ pub fn check(directory: &SearchDirectory, manifest: &SearchManifest, repository:
 }
 
 /// Nodes, and candidates whose references are kept.
-fn commits(manifest: &SearchManifest, repository: CommitSource<'_>, findings: &mut ValidationFindings) {
+fn commits(
+    manifest: &SearchManifest,
+    repository: CommitSource<'_>,
+    findings: &mut ValidationFindings,
+) {
     let CommitSource::Known(commits) = repository else { return };
     let candidates = policy::refs(manifest, manifest.run_config.keep_rejected_worktrees);
     let nodes = manifest.nodes.iter();

@@ -38,7 +38,10 @@ impl Validation {
             text.push_str("| kind | of | fault |\n| --- | --- | --- |\n");
             for fault in &self.faults {
                 let (subject, message) = (cell(&fault.subject), cell(&fault.message));
-                text.push_str(&format!("| {} | {subject} | {message} |\n", self.fault_kind_name(fault.kind)));
+                text.push_str(&format!(
+                    "| {} | {subject} | {message} |\n",
+                    self.fault_kind_name(fault.kind)
+                ));
             }
         }
         text.push_str("\n## Checked\n\n");

@@ -7,21 +7,29 @@ use serde_json::Value;
 
 use super::ValidationFaultKind::Score;
 use super::ValidationFindings;
-use crate::workloads::search::driver::{SearchDirectory, SCORES_FILE, Scores, SweepFiles, score};
-use crate::workloads::search::manifest::{SearchEval, EvalStatus, SearchManifest, ComparisonSummary};
+use crate::workloads::search::driver::{SCORES_FILE, Scores, SearchDirectory, SweepFiles, score};
+use crate::workloads::search::manifest::{
+    ComparisonSummary, EvalStatus, SearchEval, SearchManifest,
+};
 
 /// How far numbers may be apart that are the same, relative to those above 1.
 const RELATIVE_TOLERANCE: f64 = 1e-12;
 
 /// Scores every eval that has results anew. Files that are missing or lead elsewhere are faults of
 /// their own.
-pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, findings: &mut ValidationFindings) {
+pub(super) fn check(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    findings: &mut ValidationFindings,
+) {
     if manifest.run_config.dry_run {
         return;
     }
     let mut scored = 0;
     for (id, eval) in &manifest.evaluations {
-        let Some([candidate, parent, root]) = sweep_files(directory, manifest, eval) else { continue };
+        let Some([candidate, parent, root]) = sweep_files(directory, manifest, eval) else {
+            continue;
+        };
         let (candidate, parent, root) = (&candidate, &parent, &root);
         let sweep = SweepFiles { manifest, eval: *id, directory, candidate, parent, root };
         scored += 1;
@@ -46,7 +54,11 @@ pub(super) fn check(directory: &SearchDirectory, manifest: &SearchManifest, find
 }
 
 /// The results of an eval, of its parent and of the root.
-fn sweep_files(directory: &SearchDirectory, manifest: &SearchManifest, eval: &SearchEval) -> Option<[PathBuf; 3]> {
+fn sweep_files(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    eval: &SearchEval,
+) -> Option<[PathBuf; 3]> {
     let candidate = eval.candidate_results_csv_path.as_ref();
     let candidate = candidate.filter(|_| eval.status == EvalStatus::Completed)?;
     let parent = &manifest.nodes.get(&eval.parent_node_id)?.baseline_results_csv_path;
@@ -84,7 +96,9 @@ fn is_same(recorded: Option<&ComparisonSummary>, computed: Option<&ComparisonSum
         let summary = view.recommendation_summary.as_ref();
         summary.map(|summary| (summary.should_explore, summary.grade, summary.reasons.clone()))
     };
-    let number = |view: &ComparisonSummary| view.recommendation_summary.as_ref().map(|summary| summary.score);
+    let number = |view: &ComparisonSummary| {
+        view.recommendation_summary.as_ref().map(|summary| summary.score)
+    };
     let rows = |view: &ComparisonSummary| (view.baseline_rows_used, view.candidate_rows_used);
     words(one) == words(other)
         && rows(one) == rows(other)

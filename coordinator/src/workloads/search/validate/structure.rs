@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ValidationFaultKind::{Frontier, Structure};
 use super::ValidationFindings;
-use crate::workloads::search::manifest::{SearchManifest, SearchNode, NodeStatus};
+use crate::workloads::search::manifest::{NodeStatus, SearchManifest, SearchNode};
 use rollout_protocol::search::NodeId;
 
 pub(super) fn check(manifest: &SearchManifest, findings: &mut ValidationFindings) {

@@ -34,7 +34,10 @@ impl FinishedSearch {
         validation.faults.into_iter().map(|fault| (fault.kind, fault.subject)).collect()
     }
 
-    fn changed(&self, change: impl FnOnce(&mut SearchManifest)) -> Vec<(ValidationFaultKind, String)> {
+    fn changed(
+        &self,
+        change: impl FnOnce(&mut SearchManifest),
+    ) -> Vec<(ValidationFaultKind, String)> {
         self.with(change, CommitSource::Unknown)
     }
 
@@ -43,11 +46,17 @@ impl FinishedSearch {
     }
 }
 
-fn node(manifest: &mut SearchManifest, id: u32) -> &mut crate::workloads::search::manifest::SearchNode {
+fn node(
+    manifest: &mut SearchManifest,
+    id: u32,
+) -> &mut crate::workloads::search::manifest::SearchNode {
     manifest.nodes.get_mut(&NodeId(id)).expect("there")
 }
 
-fn eval(manifest: &mut SearchManifest, id: u32) -> &mut crate::workloads::search::manifest::SearchEval {
+fn eval(
+    manifest: &mut SearchManifest,
+    id: u32,
+) -> &mut crate::workloads::search::manifest::SearchEval {
     manifest.evaluations.get_mut(&EvalId(id)).expect("there")
 }
 
@@ -73,7 +82,8 @@ fn a_changed_byte_of_an_artifact_is_found() {
     let mut bytes = std::fs::read(&path).expect("there");
     bytes[3] ^= 1;
     std::fs::write(&path, bytes).expect("written");
-    let both = ["eval 0000", "node 0001"].map(|of| (ValidationFaultKind::ChangedFile, of.to_owned()));
+    let both =
+        ["eval 0000", "node 0001"].map(|of| (ValidationFaultKind::ChangedFile, of.to_owned()));
     assert_eq!(search.found(), both);
 }
 
@@ -84,8 +94,8 @@ fn a_missing_artifact_is_found() {
     remove("artifacts/candidate_eval_0003.csv");
     remove("eval/0002/score.json");
     remove("context/0001/siblings.md");
-    let both =
-        ["eval 0002", "eval 0003", "node 0001"].map(|of| (ValidationFaultKind::MissingFile, of.to_owned()));
+    let both = ["eval 0002", "eval 0003", "node 0001"]
+        .map(|of| (ValidationFaultKind::MissingFile, of.to_owned()));
     assert_eq!(search.found(), both);
 }
 
@@ -102,7 +112,10 @@ impl CommitLookup for CommitsWithout {
 fn an_unreachable_commit_of_a_node_is_found() {
     let search = FinishedSearch::new();
     let lacks = |name| search.with(|_| {}, CommitSource::Known(&CommitsWithout(name)));
-    assert_eq!(lacks("tree/run/n0002"), [(ValidationFaultKind::UnreachableCommit, "node 0002".to_owned())]);
+    assert_eq!(
+        lacks("tree/run/n0002"),
+        [(ValidationFaultKind::UnreachableCommit, "node 0002".to_owned())]
+    );
     assert_eq!(lacks("another"), []);
 }
 
@@ -117,12 +130,18 @@ fn a_baseline_outside_of_the_artifacts_is_found() {
         root.baseline_provenance.copied_to_path = "b.csv".to_owned();
     });
     // What was decided with it does not follow any more, either.
-    assert!(found.contains(&(ValidationFaultKind::OutsideArtifacts, "node 0000".to_owned())), "{found:?}");
+    assert!(
+        found.contains(&(ValidationFaultKind::OutsideArtifacts, "node 0000".to_owned())),
+        "{found:?}"
+    );
     for path in ["/etc/passwd", "../secret", "artifacts/../../x"] {
         let found = search.changed(|manifest| {
             node(manifest, 0).baseline_results_csv_path = path.to_owned();
         });
-        assert!(found.contains(&(ValidationFaultKind::BadPath, "node 0000".to_owned())), "{path} {found:?}");
+        assert!(
+            found.contains(&(ValidationFaultKind::BadPath, "node 0000".to_owned())),
+            "{path} {found:?}"
+        );
     }
 }
 
@@ -232,7 +251,9 @@ fn scores_that_the_results_do_not_say_are_found() {
         change(&mut manifest);
         let found = check(&search.directory, &manifest, CommitSource::Unknown);
         assert!(found.checked.scores.is_some_and(|scores| scores > 0));
-        let of = |fault: &ValidationFault| fault.kind == ValidationFaultKind::Score && fault.subject == "eval 0000";
+        let of = |fault: &ValidationFault| {
+            fault.kind == ValidationFaultKind::Score && fault.subject == "eval 0000"
+        };
         found.faults.iter().filter(|fault| of(fault)).count()
     };
     assert_eq!(wrong(|_| {}), 0);
@@ -270,7 +291,10 @@ fn a_missing_checkout_is_found() {
                 eval.experiment_dir = None;
             }
         });
-        found.into_iter().filter(|(kind, _)| *kind == ValidationFaultKind::MissingFile).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .filter(|(kind, _)| *kind == ValidationFaultKind::MissingFile)
+            .collect::<Vec<_>>()
     };
     let before = found();
     let is_missing = |of: &str| before.contains(&(ValidationFaultKind::MissingFile, of.to_owned()));

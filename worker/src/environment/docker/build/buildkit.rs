@@ -15,7 +15,10 @@ use super::filesync::{SessionDir, SessionFiles};
 use super::log::ImageBuildLog;
 use super::progress::BuildSteps;
 use super::session::{self, BuildSession};
-use super::{BUILDKIT, BuildSpec, BuildFailure, FrontendSelector, OpenedSession, context, frontend, failure_kind};
+use super::{
+    BUILDKIT, BuildFailure, BuildSpec, FrontendSelector, OpenedSession, context, failure_kind,
+    frontend,
+};
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};

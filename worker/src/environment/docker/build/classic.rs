@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt as _};
 
 use super::context::pack_with;
 use super::log::ImageBuildLog;
-use super::{BuildSpec, CLASSIC, BuildFailure, failure_kind};
+use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::upload;
 use crate::environment::{Failure, FailureKind};
@@ -64,7 +64,12 @@ async fn follow(
     Ok(built)
 }
 
-fn failed(client: &DockerClient, what: &str, error: bollard::errors::Error, log: &ImageBuildLog) -> Failure {
+fn failed(
+    client: &DockerClient,
+    what: &str,
+    error: bollard::errors::Error,
+    log: &ImageBuildLog,
+) -> Failure {
     let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
     let mut failure = client.failure(what, error);
     if of_builder {

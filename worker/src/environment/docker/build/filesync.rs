@@ -130,7 +130,8 @@ pub(super) async fn send_dir(
             match wish {
                 FileRequest::File(id) => dir.send_file(id, stream).await?,
                 FileRequest::End => {
-                    return send_packet(stream, SyncPacket { kind: FIN, ..SyncPacket::default() }).await;
+                    return send_packet(stream, SyncPacket { kind: FIN, ..SyncPacket::default() })
+                        .await;
                 }
             }
         }

@@ -143,7 +143,9 @@ pub(super) async fn run(
     let what = build.title();
     let path = build.context.join(&build.dockerfile);
     let text = match std::fs::read(&path) {
-        Ok(bytes) => with_images(&String::from_utf8_lossy(&bytes), &base_images::by_digest(&build.bases)),
+        Ok(bytes) => {
+            with_images(&String::from_utf8_lossy(&bytes), &base_images::by_digest(&build.bases))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("{what}: the build context has no {}", build.dockerfile);
             return Err(Failure::new(FailureKind::Refused, message).into());

@@ -53,7 +53,11 @@ pub(super) enum OpenedSession {
 
 /// Opens a session in which `files` can be read. BuildKit keeps what it was sent under `key`, and does
 /// not ask again for a file of the same size and time: other files need another key.
-pub(super) async fn open(client: &DockerClient, files: SessionFiles, key: &str) -> Result<OpenedSession, Failure> {
+pub(super) async fn open(
+    client: &DockerClient,
+    files: SessionFiles,
+    key: &str,
+) -> Result<OpenedSession, Failure> {
     let what = "opening a session for a build";
     let id = format!("{:032x}", rand::random::<u128>());
     let mut connection = EngineConnection::open(client).await?;

@@ -34,8 +34,10 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     if root.join(".env").symlink_metadata().is_ok() {
         inside(&root, &root, ".env").map_err(|what| refuse(what.into()))?;
     }
-    let name =
-        compose.file.to_str().ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
+    let name = compose
+        .file
+        .to_str()
+        .ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
     let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
     check_file(&root, &file, 0).map_err(refuse)
 }
@@ -92,10 +94,13 @@ fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileE
         .map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
     if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
         let most = limits::CONFIG_FILE_BYTES;
-        return Err(ComposeFileError::broken(format!("`{shown}` is no file of at most {most} bytes")));
+        return Err(ComposeFileError::broken(format!(
+            "`{shown}` is no file of at most {most} bytes"
+        )));
     }
     let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
+    let text = text
+        .map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
     let value: Value = serde_saphyr::from_str(&text)
         .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
     // The task's own file is read as if it stood at the top.

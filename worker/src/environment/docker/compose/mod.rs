@@ -39,16 +39,18 @@ pub use self::files::check;
 use self::host_paths::HostPath;
 use self::program::ComposeProgram;
 use self::project::ProjectContainer;
-use self::render::{PlacedContent, RenderContext, ServiceImage, MAIN, ServiceRequirements, PlacedFile};
+use self::render::{
+    MAIN, PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements,
+};
 pub(super) use self::service::ComposeService;
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
 use super::container::Container;
 use super::create::{self, KEEP_ALIVE, StartedContainer};
+use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure;
 use super::image::{self, ImageManager};
 use super::labels;
-use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
 use crate::environment::dockerignore::Dockerignore;
@@ -121,7 +123,11 @@ fn no_scratch(error: io::Error) -> Failure {
 }
 
 impl ComposeRunner {
-    pub(super) fn new(client: Arc<DockerClient>, images: Arc<ImageManager>, named: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        client: Arc<DockerClient>,
+        images: Arc<ImageManager>,
+        named: Option<PathBuf>,
+    ) -> Self {
         let named = named.or_else(|| std::env::var_os(program::VARIABLE).map(PathBuf::from));
         Self { client, images, named, program: OnceCell::new() }
     }
@@ -137,7 +143,8 @@ impl ComposeRunner {
         let open = network::is_open(&request.network)?;
         let checked = file.clone();
         supervise::blocking(move || check(&checked)).await?;
-        let program = self.program.get_or_try_init(|| ComposeProgram::find(self.named.as_deref())).await?;
+        let program =
+            self.program.get_or_try_init(|| ComposeProgram::find(self.named.as_deref())).await?;
         let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
         let creation = ComposeCreation {
             compose: self,
@@ -446,7 +453,10 @@ impl ComposeCreation<'_> {
     }
 
     /// The environment and its services, which are up.
-    async fn collect_containers(&self, members: Vec<ProjectContainer>) -> Result<StartedContainer, Failure> {
+    async fn collect_containers(
+        &self,
+        members: Vec<ProjectContainer>,
+    ) -> Result<StartedContainer, Failure> {
         let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
         for member in members {

@@ -34,7 +34,11 @@ pub(super) struct ProjectContainer {
 }
 
 impl ProjectContainer {
-    pub(super) fn container(&self, client: &Arc<DockerClient>, network: ContainerNetwork) -> Container {
+    pub(super) fn container(
+        &self,
+        client: &Arc<DockerClient>,
+        network: ContainerNetwork,
+    ) -> Container {
         Container::new(Arc::clone(client), self.id.clone(), self.name.clone(), network)
     }
 }
@@ -44,7 +48,10 @@ fn filters(project: &str) -> HashMap<String, Vec<String>> {
 }
 
 /// The containers of a project, in order of their names.
-pub(super) async fn members(client: &DockerClient, project: &str) -> Result<Vec<ProjectContainer>, Failure> {
+pub(super) async fn members(
+    client: &DockerClient,
+    project: &str,
+) -> Result<Vec<ProjectContainer>, Failure> {
     let options =
         ListContainersOptions { all: true, filters: Some(filters(project)), ..Default::default() };
     let listed = client.docker().await?.list_containers(Some(options)).await;
@@ -66,7 +73,10 @@ fn member(summary: ContainerSummary) -> ProjectContainer {
 }
 
 /// Ends all processes of a project.
-pub(in super::super) async fn stop(client: &Arc<DockerClient>, project: &str) -> Result<(), Failure> {
+pub(in super::super) async fn stop(
+    client: &Arc<DockerClient>,
+    project: &str,
+) -> Result<(), Failure> {
     let members = members(client, project).await?;
     let stops = members.into_iter().map(|member| {
         let container = member.container(client, ContainerNetwork::unmanaged());
@@ -164,7 +174,10 @@ pub(in super::super) async fn volumes(
     Ok(listed.volumes.unwrap_or_default().into_iter().map(|v| (v.name, v.labels)).collect())
 }
 
-pub(in super::super) async fn remove_network(client: &DockerClient, name: &str) -> Result<(), Failure> {
+pub(in super::super) async fn remove_network(
+    client: &DockerClient,
+    name: &str,
+) -> Result<(), Failure> {
     match client.docker().await?.remove_network(name).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),
@@ -172,7 +185,10 @@ pub(in super::super) async fn remove_network(client: &DockerClient, name: &str) 
     }
 }
 
-pub(in super::super) async fn remove_volume(client: &DockerClient, name: &str) -> Result<(), Failure> {
+pub(in super::super) async fn remove_volume(
+    client: &DockerClient,
+    name: &str,
+) -> Result<(), Failure> {
     match client.docker().await?.remove_volume(name, None::<RemoveVolumeOptions>).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),

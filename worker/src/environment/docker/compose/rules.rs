@@ -73,7 +73,8 @@ const SERVICE_KEYS: [&str; 58] = [
 const BUILD_KEYS: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "tags", "target"];
 
 /// Keys of the whole file.
-const TOP_LEVEL_KEYS: [&str; 7] = ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
+const TOP_LEVEL_KEYS: [&str; 7] =
+    ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
 
 /// The engine's weight of a container that says nothing of it.
 const CPU_SHARES: f64 = 1024.0;
@@ -185,7 +186,8 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
 
 fn build(value: &Value, root: &Path) -> Result<(), String> {
     let keys = value.as_object().ok_or("is no map")?;
-    if let Some((key, _)) = keys.iter().find(|(key, value)| !known(&BUILD_KEYS, key) && !is_empty(value))
+    if let Some((key, _)) =
+        keys.iter().find(|(key, value)| !known(&BUILD_KEYS, key) && !is_empty(value))
     {
         return Err(format!("`{key}` is not supported"));
     }

@@ -8,7 +8,9 @@ use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::super::container::Container;
-use crate::environment::{ByteStream, ExecCommand, Environment, CommandExit, Failure, OutputSink, Upload};
+use crate::environment::{
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, OutputSink, Upload,
+};
 
 /// One container of a service. Its life is that of the environment.
 #[derive(Debug)]
@@ -39,7 +41,11 @@ impl Environment for ComposeService {
         self.container.copy_from(path).await
     }
 
-    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+    async fn exec(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
         self.container.exec(command, output).await
     }
 

@@ -247,7 +247,13 @@ impl RecipeReader {
             }
         }
         let line = instruction.line;
-        self.recipe.steps.push(RecipeStep::Copy(CopyInstruction { line, add, sources: words, target, mode }));
+        self.recipe.steps.push(RecipeStep::Copy(CopyInstruction {
+            line,
+            add,
+            sources: words,
+            target,
+            mode,
+        }));
         Ok(())
     }
 

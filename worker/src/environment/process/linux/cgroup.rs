@@ -92,7 +92,12 @@ impl CgroupParents {
     ///
     /// # Errors
     /// A shortage of this host: the limit would hold a moment later.
-    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> io::Result<CgroupSet> {
+    pub(super) fn make(
+        &self,
+        name: &str,
+        resources: &Resources,
+        pids: u64,
+    ) -> io::Result<CgroupSet> {
         let mut groups = CgroupSet::default();
         for (controller, parent) in &self.split {
             let dir = parent.join(name);
@@ -215,7 +220,11 @@ impl CgroupSet {
 
     /// Whether the kernel holds a limit.
     pub(super) fn enforcement(&self, controller: &str) -> LimitEnforcement {
-        if self.held.get(controller).copied().unwrap_or(false) { LimitEnforcement::Enforced } else { LimitEnforcement::No }
+        if self.held.get(controller).copied().unwrap_or(false) {
+            LimitEnforcement::Enforced
+        } else {
+            LimitEnforcement::No
+        }
     }
 
     /// The directories.

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
-use super::message::{self, SupervisorEvent, PACKET_BYTES, SupervisorRequest, SetupStepError};
+use super::message::{self, PACKET_BYTES, SetupStepError, SupervisorEvent, SupervisorRequest};
 use crate::supervise::{self, Task};
 
 /// What became of a command.
@@ -70,7 +70,8 @@ impl SupervisorConnection {
             waiting: Mutex::new(waiting),
             next: AtomicU64::new(0),
         });
-        let reader = supervise::spawn("sandbox-control", ConnectionState::read(Arc::clone(&shared)));
+        let reader =
+            supervise::spawn("sandbox-control", ConnectionState::read(Arc::clone(&shared)));
         Ok((Self { shared, _reader: reader }, ready))
     }
 
@@ -201,7 +202,8 @@ impl ConnectionState {
             SupervisorEvent::NotStarted { id, reason, errno } => {
                 let sender = waiting.exits.remove(&id);
                 let errno = Some(errno).filter(|errno| *errno != 0);
-                let _told = sender.map(|sender| sender.send(SpawnOutcome::NotStarted(reason, errno)));
+                let _told =
+                    sender.map(|sender| sender.send(SpawnOutcome::NotStarted(reason, errno)));
             }
             SupervisorEvent::Killed { id, gone } => {
                 let _told = waiting.kills.remove(&id).map(|sender| sender.send(gone));

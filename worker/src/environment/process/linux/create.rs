@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 
-use super::cgroup::{self, CgroupSet, CgroupParents};
-use super::owner_file::{self, OwnerFile, SandboxHold, ProcessIdentity};
+use super::cgroup::{self, CgroupParents, CgroupSet};
 use super::control::{self, SupervisorConnection};
-use super::launcher::Launcher;
 use super::host_view::{HOSTNAME, HostView};
+use super::launcher::Launcher;
 use super::message::SandboxSetup;
-use super::tree_writer::SandboxTreeWriter;
-use super::sandbox::{SandboxParts, Sandbox};
+use super::owner_file::{self, OwnerFile, ProcessIdentity, SandboxHold};
+use super::sandbox::{Sandbox, SandboxParts};
 use super::tree::{self, SandboxTree};
+use super::tree_writer::SandboxTreeWriter;
 use super::{failure, not_made, provider, remove};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::SandboxRecipe;
@@ -38,7 +38,10 @@ pub(super) struct SandboxContext {
 }
 
 /// Makes and starts a sandbox.
-pub(super) async fn create(parts: SandboxContext, request: CreateRequest) -> Result<Sandbox, Failure> {
+pub(super) async fn create(
+    parts: SandboxContext,
+    request: CreateRequest,
+) -> Result<Sandbox, Failure> {
     let random: u32 = rand::random();
     let id = format!("sandbox-{}-{random:08x}", request.labels.exec.short());
     let directory = parts.config.base.join(&id);
@@ -136,13 +139,17 @@ fn prepare(
     Ok(SandboxFiles { tree, groups, recipe, claim, workdir })
 }
 
-async fn start(parts: &SandboxContext, directory: &Path) -> Result<(Launcher, SupervisorConnection), Failure> {
+async fn start(
+    parts: &SandboxContext,
+    directory: &Path,
+) -> Result<(Launcher, SupervisorConnection), Failure> {
     let network = parts.network;
     let (ours, theirs) = control::sockets().map_err(|e| failure("open a socket", e))?;
     let helper = &parts.config.helper;
     let guardian = Launcher::start(helper, directory, network, theirs)
         .map_err(|e| failure("start the supervisor of a sandbox", e))?;
-    let (control, ready) = SupervisorConnection::new(ours).map_err(|e| failure("open a socket", e))?;
+    let (control, ready) =
+        SupervisorConnection::new(ours).map_err(|e| failure("open a socket", e))?;
     let setup = SandboxSetup {
         root: root(directory),
         binds: parts.host.binds.clone(),

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::control::{SupervisorConnection, SpawnOutcome};
+use super::control::{SpawnOutcome, SupervisorConnection};
 use super::message::{self, CommandRequest, PACKET_BYTES};
 use crate::environment::{Failure, FailureKind, OutputSink, OutputStream};
 use crate::shortage::Shortage;
@@ -53,7 +53,8 @@ pub(super) async fn run(
     output: &dyn OutputSink,
 ) -> Result<FinishedCommand, Failure> {
     let program = request.argv.first().map_or("", String::as_str);
-    let (mut streams, writers) = CommandStreams::new().map_err(|e| super::failure("open pipes", e))?;
+    let (mut streams, writers) =
+        CommandStreams::new().map_err(|e| super::failure("open pipes", e))?;
     let (ours, theirs) = StdStream::pair().map_err(|e| super::failure("open a socket", e))?;
     let gone = |_| Failure::new(FailureKind::Gone, "the sandbox has ended");
     let mut outcome = control.spawn(theirs.as_fd()).await.map_err(gone)?;

@@ -1,16 +1,15 @@
 //! Sandboxes on Linux.
 
 mod cgroup;
-mod owner_file;
 mod control;
 mod create;
 mod exec;
-mod launcher;
 mod host_view;
+mod launcher;
 mod message;
 mod network;
+mod owner_file;
 mod pack;
-mod tree_writer;
 mod provider;
 mod reap;
 mod remove;
@@ -18,6 +17,7 @@ mod sandbox;
 mod storage;
 pub mod supervisor;
 mod tree;
+mod tree_writer;
 mod usage;
 
 use std::io;

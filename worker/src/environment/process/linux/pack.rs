@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::tree::{SandboxTreeEntry, handle_at, read_names, open_handle};
+use super::tree::{SandboxTreeEntry, handle_at, open_handle, read_names};
 use crate::supervise::{self, Task};
 
 /// Names of a directory that are sorted at a time: memory stays bounded in a directory of millions.
@@ -33,7 +33,10 @@ const BATCH: usize = 16 * 1024;
 ///
 /// # Errors
 /// When the system has no pipe left.
-pub(super) fn stream(found: SandboxTreeEntry, walk: OwnedSemaphorePermit) -> io::Result<SandboxTarStream> {
+pub(super) fn stream(
+    found: SandboxTreeEntry,
+    walk: OwnedSemaphorePermit,
+) -> io::Result<SandboxTarStream> {
     let (reader, writer) = io::pipe()?;
     let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let failed = Arc::new(Mutex::new(None));
@@ -124,7 +127,11 @@ impl PackLevel {
 type TarBuilder<'a> = Builder<io::BufWriter<&'a PipeWriter>>;
 
 /// Adds one thing; a directory is returned to be entered.
-fn add(archive: &mut TarBuilder<'_>, path: &Path, handle: &OwnedFd) -> io::Result<Option<PackLevel>> {
+fn add(
+    archive: &mut TarBuilder<'_>,
+    path: &Path,
+    handle: &OwnedFd,
+) -> io::Result<Option<PackLevel>> {
     let stat = rustix::fs::fstat(handle)?;
     let mut header = Header::new_gnu();
     header.set_mode(stat.st_mode & 0o7777);

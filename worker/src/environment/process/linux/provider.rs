@@ -9,7 +9,7 @@ use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, Provide
 
 use super::cgroup::CgroupParents;
 use super::host_view::HostView;
-use super::{owner_file, create, failure, network, reap};
+use super::{create, failure, network, owner_file, reap};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::{self, SandboxRecipe};
 use crate::environment::{
@@ -110,7 +110,10 @@ fn check_request(request: &CreateRequest) -> Result<(), Failure> {
 }
 
 /// What of a source can be honoured. What cannot is refused, unless the job says otherwise.
-pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result<SandboxRecipe, Failure> {
+pub(super) fn recipe(
+    source: &ImageSource,
+    settings: &ProcessSettings,
+) -> Result<SandboxRecipe, Failure> {
     let recipe = match source {
         ImageSource::Named(_) if settings.ignore_dockerfile => SandboxRecipe::empty(),
         ImageSource::Named(name) => {
@@ -126,7 +129,8 @@ pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result
     if recipe.unsupported.is_empty() || settings.ignore_dockerfile {
         return Ok(recipe);
     }
-    let mut text: Vec<_> = recipe.unsupported.iter().take(MAX_LISTED_INSTRUCTIONS).map(ToString::to_string).collect();
+    let mut text: Vec<_> =
+        recipe.unsupported.iter().take(MAX_LISTED_INSTRUCTIONS).map(ToString::to_string).collect();
     if recipe.unsupported.len() > MAX_LISTED_INSTRUCTIONS {
         text.push(format!("and {} more", recipe.unsupported.len() - MAX_LISTED_INSTRUCTIONS));
     }
@@ -138,7 +142,9 @@ fn read(context: &Path) -> Result<SandboxRecipe, Failure> {
     let path = context.join(dockerfile::DOCKERFILE_NAME);
     let cannot = |error| failure(&format!("read {}", path.display()), error);
     let meta = match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SandboxRecipe::empty()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(SandboxRecipe::empty());
+        }
         other => other.map_err(cannot)?,
     };
     if meta.len() > limits::CONFIG_FILE_BYTES {

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::owner_file::{OwnerFile, SandboxHold, ProcessIdentity};
+use super::owner_file::{OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
 
@@ -44,7 +44,8 @@ fn is_abandoned(base: &Path, id: &str, claim: &OwnerFile, dead: &dyn DeadOwners)
     if claim.preserved || owner.uid != rustix::process::geteuid().as_raw() {
         return false;
     }
-    let abandoned = claim.writer == ProcessIdentity::current() && !SandboxHold::exists(&base.join(id));
+    let abandoned =
+        claim.writer == ProcessIdentity::current() && !SandboxHold::exists(&base.join(id));
     abandoned || dead.is_dead(owner)
 }
 

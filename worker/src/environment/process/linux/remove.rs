@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::tree::{allow_owner, handle_at, read_names, open_handle, unlink};
+use super::tree::{allow_owner, handle_at, open_handle, read_names, unlink};
 
 /// Names read at a time.
 const BATCH: usize = 1024;

@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
+use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::cgroup::CgroupSet;
-use super::owner_file::{OwnerFile, SandboxHold};
 use super::control::SupervisorConnection;
 use super::create::{self, SandboxContext};
 use super::launcher::Launcher;
 use super::message::CommandRequest;
 use super::network;
-use super::tree_writer::SandboxTreeWriter;
+use super::owner_file::{OwnerFile, SandboxHold};
 use super::storage::{self, ExceededLimit};
 use super::tree::{self, SandboxTree, relative};
+use super::tree_writer::SandboxTreeWriter;
 use super::{exec, failure, pack};
-use crate::open_files;
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{
-    ByteStream, ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink, Upload,
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
 };
+use crate::open_files;
 use crate::supervise::{self, Task};
 
 /// Home of the only user.
@@ -70,7 +70,12 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    pub(super) fn new(id: String, hold: Arc<SandboxHold>, parts: SandboxContext, made: SandboxParts) -> Self {
+    pub(super) fn new(
+        id: String,
+        hold: Arc<SandboxHold>,
+        parts: SandboxContext,
+        made: SandboxParts,
+    ) -> Self {
         let mut env = made.recipe.env;
         env.extend(made.env);
         env.entry("HOME".to_owned()).or_insert_with(|| HOME.to_owned());
@@ -119,7 +124,11 @@ impl Sandbox {
     }
 
     fn exists(&self) -> Result<(), Failure> {
-        if self.directory.exists() { Ok(()) } else { Err(self.gone_failure("the sandbox was removed")) }
+        if self.directory.exists() {
+            Ok(())
+        } else {
+            Err(self.gone_failure("the sandbox was removed"))
+        }
     }
 
     /// What becomes of a command's failure when the sandbox ended meanwhile.
@@ -211,7 +220,10 @@ impl Environment for Sandbox {
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
         self.usable()?;
         let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.parts.host));
-        supervise::blocking(move || SandboxTreeWriter { tree: &tree, host: &host }.apply_uploads(uploads)).await
+        supervise::blocking(move || {
+            SandboxTreeWriter { tree: &tree, host: &host }.apply_uploads(uploads)
+        })
+        .await
     }
 
     async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
@@ -228,7 +240,11 @@ impl Environment for Sandbox {
         Ok(Some(Box::new(stream)))
     }
 
-    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+    async fn exec(
+        &self,
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
         self.usable()?;
         only_root(command.user.as_deref())?;
         let doors = self.groups.join_files().map_err(|e| failure("open the control groups", e))?;

@@ -78,7 +78,10 @@ impl SandboxTree {
     pub(super) fn fresh_dir(&self, path: &Path) -> io::Result<()> {
         let (name, staged) = self.stage();
         rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?;
-        std::fs::set_permissions(staged, std::os::unix::fs::PermissionsExt::from_mode(WORLD_WRITABLE_MODE))?;
+        std::fs::set_permissions(
+            staged,
+            std::os::unix::fs::PermissionsExt::from_mode(WORLD_WRITABLE_MODE),
+        )?;
         self.put(&name, path)
     }
 
@@ -159,7 +162,10 @@ impl SandboxTree {
     ) -> io::Result<()> {
         let (name, staged) = self.stage();
         rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
-        std::fs::set_permissions(&staged, std::os::unix::fs::PermissionsExt::from_mode(DIRECTORY_MODE))?;
+        std::fs::set_permissions(
+            &staged,
+            std::os::unix::fs::PermissionsExt::from_mode(DIRECTORY_MODE),
+        )?;
         fill(&staged)?;
         self.put(&name, path)
     }

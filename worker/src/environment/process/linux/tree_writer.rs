@@ -10,7 +10,9 @@ use super::tree::{SandboxTree, relative};
 use crate::archive::{self, ArchiveError};
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::Dockerignore;
-use crate::environment::process::dockerfile::{CopyInstruction, SandboxRecipe, RecipeStep, matching};
+use crate::environment::process::dockerfile::{
+    CopyInstruction, RecipeStep, SandboxRecipe, matching,
+};
 use crate::environment::{Failure, FailureKind, Upload};
 
 /// Longest beginning of a file that tells an archive.
@@ -39,7 +41,9 @@ impl SandboxTreeWriter<'_> {
                 Upload::File { path, bytes, executable } => {
                     let to = self.resolve_target(&path)?;
                     let mode = if executable { 0o755 } else { 0o644 };
-                    self.tree.file(&to, &mut &bytes[..], mode).map_err(|e| write_failure(&path, e))?;
+                    self.tree
+                        .file(&to, &mut &bytes[..], mode)
+                        .map_err(|e| write_failure(&path, e))?;
                 }
                 Upload::Archive { path, tar } => {
                     let to = self.resolve_target(&path)?;
@@ -71,7 +75,12 @@ impl SandboxTreeWriter<'_> {
                     if entries.is_none() {
                         entries = Some(list(context)?);
                     }
-                    self.apply_copy(copy, entries.as_deref().unwrap_or_default(), context, lenient)?;
+                    self.apply_copy(
+                        copy,
+                        entries.as_deref().unwrap_or_default(),
+                        context,
+                        lenient,
+                    )?;
                 }
             }
         }
@@ -122,7 +131,8 @@ impl SandboxTreeWriter<'_> {
                     return Err(refuse("is an archive, which ADD would extract; use COPY"));
                 }
                 let to = if below.is_empty() { target.clone() } else { target.join(&below) };
-                self.copy_entry(entry, &from, &to, copy.mode).map_err(|e| write_failure(&copy.target, e))?;
+                self.copy_entry(entry, &from, &to, copy.mode)
+                    .map_err(|e| write_failure(&copy.target, e))?;
             }
         }
         Ok(())
@@ -161,7 +171,8 @@ impl SandboxTreeWriter<'_> {
             }
             Ok(())
         };
-        let staged = self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| write_failure(path, e))?;
+        let staged =
+            self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| write_failure(path, e))?;
         let entries = below(&staged).map_err(|e| write_failure(path, e));
         let placed = entries.and_then(|entries| put(&staged, entries));
         // Only empty directories are left of it.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::tree::{handle_at, read_names, open_handle};
+use super::tree::{handle_at, open_handle, read_names};
 
 /// Names read at a time.
 const BATCH: usize = 1024;

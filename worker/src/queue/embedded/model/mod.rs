@@ -20,9 +20,11 @@ use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::limits;
-use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::delivery::{
+    Delivery, FreeCapacity, MessageToken, OfferOutcome, PublishError, QueuedOffer,
+};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, PositionedReport};
+use rollout_protocol::wire::position::{Incarnation, PositionedReport, ReportPosition};
 use rollout_protocol::wire::report::Report;
 
 use crate::queue::traits::QueueError;
@@ -215,6 +217,9 @@ impl BrokerModel {
 }
 
 /// The sequences of tokens of this incarnation. Those of another name messages that are gone.
-fn current_sequences(incarnation: Incarnation, tokens: &[MessageToken]) -> impl Iterator<Item = u64> {
+fn current_sequences(
+    incarnation: Incarnation,
+    tokens: &[MessageToken],
+) -> impl Iterator<Item = u64> {
     tokens.iter().filter(move |t| t.incarnation == incarnation).map(|token| token.sequence)
 }

@@ -8,7 +8,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::id::ExecId;
 use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::offer::{OfferedWork, RunRateLimits, SizeClass};
 use rollout_protocol::wire::report::{ReportBody, ResultBody};
 
 use self::oracle::{ModelCall, WorkOracle, any_call};
@@ -20,7 +20,8 @@ const ACKS: usize = 4;
 const INCARNATION: Incarnation = Incarnation(1);
 
 fn model() -> BrokerModel {
-    let config = BrokerModelConfig { lease: LEASE, reports_per_run: REPORTS, remembered_acks: ACKS };
+    let config =
+        BrokerModelConfig { lease: LEASE, reports_per_run: REPORTS, remembered_acks: ACKS };
     BrokerModel::new(INCARNATION, config)
 }
 
@@ -247,7 +248,9 @@ fn only_a_report_with_unbounded_texts_is_too_large() {
         with("x".repeat(longest + 1)),
     ]);
     assert_eq!(answers[..2], [Ok(1), Ok(2)]);
-    let refused =
-        PublishError::TooLarge { size_bytes: limits::REPORT_BYTES + 1, max_bytes: limits::REPORT_BYTES };
+    let refused = PublishError::TooLarge {
+        size_bytes: limits::REPORT_BYTES + 1,
+        max_bytes: limits::REPORT_BYTES,
+    };
     assert_eq!(answers[2], Err(refused));
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::delivery::{QueuedOffer, OfferOutcome};
+use rollout_protocol::wire::delivery::{OfferOutcome, QueuedOffer};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 
 /// What may be in the stream only once.
@@ -131,7 +131,8 @@ impl WorkStream {
     }
 
     pub(super) fn nak(&mut self, sequence: u64) {
-        if let Some(WorkMessage { state: WorkMessageState::InFlight { until }, .. }) = self.messages.get(&sequence)
+        if let Some(WorkMessage { state: WorkMessageState::InFlight { until }, .. }) =
+            self.messages.get(&sequence)
         {
             self.leases.remove(&(*until, sequence));
             self.deliver_again(sequence);
@@ -159,8 +160,11 @@ impl WorkStream {
             .filter(|(_, message)| message.offer.run == run)
             .map(|(sequence, message)| {
                 let WorkMessage { offer, delivered, .. } = message;
-                let listed =
-                    QueuedOffer { item: offer.item, try_id: offer.try_id, delivered: *delivered > 0 };
+                let listed = QueuedOffer {
+                    item: offer.item,
+                    try_id: offer.try_id,
+                    delivered: *delivered > 0,
+                };
                 (*sequence, listed)
             })
             .collect();
@@ -201,7 +205,10 @@ impl WorkStream {
     fn insert_new(&mut self, sequence: u64, offer: Offer) {
         let turn = DeliveryOrder::New(sequence);
         self.ready.entry(offer.class).or_default().insert(turn, sequence);
-        self.messages.insert(sequence, WorkMessage { offer, delivered: 0, state: WorkMessageState::Ready(turn) });
+        self.messages.insert(
+            sequence,
+            WorkMessage { offer, delivered: 0, state: WorkMessageState::Ready(turn) },
+        );
     }
 
     /// Makes a message ready that has no lease any more.

@@ -9,9 +9,9 @@ use futures_util::StreamExt as _;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 
+use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::warning_limiter::WarningLimiter;
-use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::{names, snapshot};
 use crate::supervise::{self, Task};
 
@@ -113,7 +113,11 @@ async fn read_bucket(link: &NatsClient, known: &KnownHeartbeats) -> Result<(), N
     Ok(())
 }
 
-async fn follow_heartbeats(link: Arc<NatsClient>, known: Arc<KnownHeartbeats>, mut subscriber: Subscriber) {
+async fn follow_heartbeats(
+    link: Arc<NatsClient>,
+    known: Arc<KnownHeartbeats>,
+    mut subscriber: Subscriber,
+) {
     let mut contact = link.connection_status();
     let mut read = true;
     loop {

@@ -13,8 +13,8 @@ use rollout_protocol::wire::delivery::QueuedOffer;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::queue::nats::error::NatsError;
 use crate::queue::nats::client::{NatsClient, api_request, parse_api};
+use crate::queue::nats::error::NatsError;
 use crate::queue::nats::names;
 use crate::queue::nats::replies::NatsRequest;
 use crate::queue::nats::snapshot;
@@ -30,7 +30,10 @@ struct ConsumerSequences {
 }
 
 /// Every offer of the run, in every pool.
-pub(super) async fn list_offers(link: &NatsClient, run: RunId) -> Result<Vec<QueuedOffer>, NatsError> {
+pub(super) async fn list_offers(
+    link: &NatsClient,
+    run: RunId,
+) -> Result<Vec<QueuedOffer>, NatsError> {
     let filter = link.names.run_offers(run);
     let (subjects, _) = snapshot::matching_subjects(link, &link.names.work, &filter).await?;
     let offers: Vec<_> = subjects.iter().filter_map(|s| link.names.parse_offer(s)).collect();
@@ -74,7 +77,8 @@ async fn message_sequences(link: &NatsClient, subjects: &[String]) -> Result<Vec
     let mut sequences = Vec::with_capacity(subjects.len());
     for answer in link.request_all(subjects.iter().map(get).collect()).await? {
         let answer = answer?;
-        let header = answer.headers.as_ref().and_then(|headers| headers.get(names::SEQUENCE_HEADER));
+        let header =
+            answer.headers.as_ref().and_then(|headers| headers.get(names::SEQUENCE_HEADER));
         sequences.push(header.and_then(|text| text.as_str().parse().ok()).unwrap_or(u64::MAX));
     }
     Ok(sequences)

@@ -1,14 +1,14 @@
 //! The coordinator's side.
 
-mod requests;
+mod ensure_streams;
 mod heartbeats;
 mod list;
 mod offers;
 mod old_reports;
 mod pools;
-mod ensure_streams;
 mod purge;
 mod reports;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::ControlMessage;
-use rollout_protocol::wire::delivery::{PreviousPools, QueuedOffer, OfferOutcome, PublishError};
+use rollout_protocol::wire::delivery::{OfferOutcome, PreviousPools, PublishError, QueuedOffer};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::requests::IncomingRequests;
+use self::ensure_streams::StreamMaintainer;
 use self::heartbeats::HeartbeatWatch;
 use self::pools::ExpectedPools;
-use self::ensure_streams::StreamMaintainer;
 use self::purge::ReportPurger;
 use self::reports::NatsReportReaders;
-use super::connect::Nats;
+use self::requests::IncomingRequests;
 use super::client::NatsClient;
+use super::connect::Nats;
 use super::names::NatsName;
 use super::setup::NatsSetupError;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
@@ -102,7 +102,10 @@ impl Dispatch for NatsDispatch {
         self.client().connection_status()
     }
 
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
+    async fn offer(
+        &self,
+        offers: &[Offer],
+    ) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
         let mut answers = offers::publish_offers(self.client(), &self.pool, offers).await?;
         let missing: Vec<usize> = (0..offers.len())
             .filter(|i| matches!(&answers[*i], Err(fault) if fault.is_missing()))
@@ -164,7 +167,8 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError> {
-        let (stream, subject) = (&self.client().names.reports, self.client().names.run_reports(run));
+        let (stream, subject) =
+            (&self.client().names.reports, self.client().names.run_reports(run));
         let last = repairing!(self, self.client().last_message(stream, &subject))?;
         Ok(last.map_or(0, |stored| stored.sequence))
     }

@@ -5,8 +5,8 @@ use rollout_protocol::wire::delivery::{OfferOutcome, PublishError};
 use rollout_protocol::wire::offer::Offer;
 use serde_json::{Value, json};
 
-use crate::queue::nats::error::{NatsError, NO_MESSAGE};
 use crate::queue::nats::client::{NatsClient, api_request, parse_api};
+use crate::queue::nats::error::{NO_MESSAGE, NatsError};
 use crate::queue::nats::names::{NatsName, OfferSubject};
 use crate::queue::nats::publish::PublishResult;
 use crate::queue::nats::replies::NatsRequest;
@@ -32,7 +32,9 @@ pub(super) async fn publish_offers(
 }
 
 /// What an answer of the stream means for an offer.
-pub(super) fn offer_outcome(published: PublishResult) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
+pub(super) fn offer_outcome(
+    published: PublishResult,
+) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
     match published {
         Ok(_) => Ok(Ok(OfferOutcome::Published)),
         Err(NatsError::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::Present)),

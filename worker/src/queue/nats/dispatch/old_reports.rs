@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::queue::nats::error::NatsError;
 use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::error::NatsError;
 use crate::queue::nats::replies::NatsRequest;
 
 /// Stores them again, by the subjects that runs are read from now, and removes them. Ended in
@@ -13,7 +13,9 @@ pub(super) async fn move_old_reports(link: &NatsClient) -> Result<(), NatsError>
     let mut next = 1;
     while let Some(stored) = link.next_message(stream, &old, next).await? {
         next = stored.sequence + 1;
-        for published in link.publish(vec![NatsRequest::new(stored.subject, stored.payload)]).await? {
+        for published in
+            link.publish(vec![NatsRequest::new(stored.subject, stored.payload)]).await?
+        {
             published?;
         }
     }

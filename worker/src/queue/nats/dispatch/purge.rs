@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::reports::position_exists;
-use crate::queue::nats::error::NatsError;
 use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::error::NatsError;
 use crate::supervise::{self, Task};
 
 /// Time between two rounds of purges.

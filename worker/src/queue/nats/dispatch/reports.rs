@@ -13,16 +13,18 @@ use async_nats::{Message, StatusCode, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportCursor, ReportBatch, PositionedReport};
+use rollout_protocol::wire::position::{
+    Incarnation, PositionedReport, ReportBatch, ReportCursor, ReportPosition,
+};
 use rollout_protocol::wire::report::Report;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::pools::{ExpectedPools, ExpectedRunPools};
-use crate::queue::nats::error::NatsError;
-use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::delivery_metadata::DeliveryMetadata;
+use crate::queue::nats::error::NatsError;
+use crate::queue::nats::warning_limiter::WarningLimiter;
 
 /// Reports asked for at once.
 const FETCH_BATCH: usize = 2048;
@@ -122,7 +124,9 @@ pub(super) async fn position_exists(
     if from.incarnation != life {
         return Ok(false);
     }
-    let Some(stored) = link.message_at(&link.names.reports, from.sequence).await? else { return Ok(false) };
+    let Some(stored) = link.message_at(&link.names.reports, from.sequence).await? else {
+        return Ok(false);
+    };
     let report = serde_json::from_slice::<Report>(&stored.payload);
     let of_run = link.names.parse_report(&stored.subject, run).is_some();
     Ok(of_run && report.is_ok_and(|r| from.matches(&r)))
@@ -265,7 +269,9 @@ impl NatsReportReader {
                 self.open = None;
             }
         }
-        let Some(meta) = message.reply.as_deref().and_then(DeliveryMetadata::parse) else { return Ok(()) };
+        let Some(meta) = message.reply.as_deref().and_then(DeliveryMetadata::parse) else {
+            return Ok(());
+        };
         link.life.observe_report(meta.sequence);
         self.arrived = Some(meta.sequence);
         match self.parse_report(link, message) {

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
 use super::pools::ExpectedPools;
-use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
@@ -65,7 +65,8 @@ impl IncomingRequests {
         let names = &self.link.names;
         let is_of_pool = |subject: &str, claim: &Claim| {
             let pool = names.parse_claim(subject, run);
-            let counts = pool.is_some_and(|pool| self.pools.for_run(run).accepts(pool, claim.try_id));
+            let counts =
+                pool.is_some_and(|pool| self.pools.for_run(run).accepts(pool, claim.try_id));
             if !counts && let Some(more) = self.strange.record() {
                 tracing::warn!(
                     "a claim came by `{subject}`, whose pool its try was not offered to: it is left \

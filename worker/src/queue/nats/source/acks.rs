@@ -61,7 +61,8 @@ struct DeliveryAckState {
 
 impl Default for DeliveryAcks {
     fn default() -> Self {
-        let (ways, done) = (LruCache::new(MAX_KNOWN_DELIVERIES), LruCache::new(MAX_KNOWN_DELIVERIES));
+        let (ways, done) =
+            (LruCache::new(MAX_KNOWN_DELIVERIES), LruCache::new(MAX_KNOWN_DELIVERIES));
         Self(Mutex::new(DeliveryAckState { life: None, ways, done, unsaid: BTreeMap::new() }))
     }
 }

@@ -1,10 +1,10 @@
 //! A worker's side.
 
 mod acks;
-mod pull_buffer;
-mod pool_classes;
-mod slot_division;
 mod peer_heartbeats;
+mod pool_classes;
+mod pull_buffer;
+mod slot_division;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
-use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::control::ControlMessage;
-use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use serde::Serialize;
@@ -25,13 +25,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-use self::acks::{DeliveryAcks, AckKind};
-use self::pull_buffer::PullBuffer;
-use self::pool_classes::PoolClasses;
+use self::acks::{AckKind, DeliveryAcks};
 use self::peer_heartbeats::PeerHeartbeats;
+use self::pool_classes::PoolClasses;
+use self::pull_buffer::PullBuffer;
+use super::client::NatsClient;
 use super::connect::Nats;
 use super::error::NatsError;
-use super::client::NatsClient;
 use super::names::NatsName;
 use super::replies::NatsRequest;
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
@@ -129,7 +129,9 @@ impl WorkSource for NatsSource {
     async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
-            let Some(life) = self.current_incarnation(deadline).await? else { return Ok(Vec::new()) };
+            let Some(life) = self.current_incarnation(deadline).await? else {
+                return Ok(Vec::new());
+            };
             self.acks.enter_incarnation(life);
             self.classes.refresh_if_due(self.client(), &self.arrivals).await?;
             self.classes.check_binding()?;
@@ -174,7 +176,10 @@ impl WorkSource for NatsSource {
         Ok(self.others.is_contested(self.client(), claim).await?)
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
+    async fn report(
+        &self,
+        reports: Vec<Report>,
+    ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let mut answers = Vec::with_capacity(reports.len());
         let mut messages = Vec::with_capacity(reports.len());
         for report in &reports {
@@ -194,7 +199,9 @@ impl WorkSource for NatsSource {
         for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
             match published.next() {
                 Some(Ok(sequence)) => self.client().life.observe_report(sequence),
-                Some(Err(NatsError::Api(error))) if error.is_full() => *answer = Err(PublishError::Full),
+                Some(Err(NatsError::Api(error))) if error.is_full() => {
+                    *answer = Err(PublishError::Full)
+                }
                 Some(Err(fault)) => return Err(fault.into()),
                 None => unreachable!("every message has an answer"),
             }
@@ -226,7 +233,11 @@ impl Nats {
     /// # Errors
     /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
     /// command may have been carried out then.
-    pub async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
+    pub async fn command(
+        &self,
+        run: RunId,
+        command: RunCommand,
+    ) -> Result<CommandReceipt, QueueError> {
         request_coordinator(self.client(), self.client().names.command(run), run, &command).await
     }
 }

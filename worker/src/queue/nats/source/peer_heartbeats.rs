@@ -10,8 +10,8 @@ use rollout_protocol::wire::heartbeat::Heartbeat;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::queue::nats::error::NatsError;
 use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::error::NatsError;
 use crate::queue::nats::snapshot;
 
 /// Claims that are asked within so much time share one look.
@@ -24,7 +24,11 @@ pub(super) struct PeerHeartbeats {
 
 impl PeerHeartbeats {
     /// Whether a live worker contests the claim.
-    pub(super) async fn is_contested(&self, link: &NatsClient, claim: &Claim) -> Result<bool, NatsError> {
+    pub(super) async fn is_contested(
+        &self,
+        link: &NatsClient,
+        claim: &Claim,
+    ) -> Result<bool, NatsError> {
         let mut live = self.live.lock().await;
         let known = live.take().filter(|(at, _)| at.elapsed() < CACHE_LIFETIME);
         let (at, hellos) = match known {

@@ -10,10 +10,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::pull_buffer::PullBuffer;
-use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
-use crate::queue::nats::error::NatsError;
 use crate::queue::nats::client::NatsClient;
+use crate::queue::nats::error::NatsError;
 use crate::queue::nats::names::{self, NatsName};
+use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
 use crate::queue::traits::QueueError;
 
 /// Time between two looks.
@@ -73,8 +73,13 @@ impl PoolClasses {
         self.refresh(link, arrivals).await
     }
 
-    pub(super) async fn refresh(&self, link: &NatsClient, arrivals: &PullBuffer) -> Result<(), QueueError> {
-        let (bound, classes) = tokio::join!(read_binding(link, &self.pool), list_classes(link, &self.pool));
+    pub(super) async fn refresh(
+        &self,
+        link: &NatsClient,
+        arrivals: &PullBuffer,
+    ) -> Result<(), QueueError> {
+        let (bound, classes) =
+            tokio::join!(read_binding(link, &self.pool), list_classes(link, &self.pool));
         let elsewhere = bound?.filter(|bound| bound.store != self.store);
         let classes = classes?;
         let pause = if classes.is_empty() { EMPTY_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
@@ -102,7 +107,10 @@ impl PoolClasses {
 }
 
 /// The classes of a pool with the offers that wait in each. A pool that nobody set up has none.
-async fn list_classes(link: &NatsClient, pool: &NatsName) -> Result<Vec<(SizeClass, u64)>, NatsError> {
+async fn list_classes(
+    link: &NatsClient,
+    pool: &NatsName,
+) -> Result<Vec<(SizeClass, u64)>, NatsError> {
     let verb = format!("CONSUMER.LIST.{}", link.names.work);
     let (mut classes, mut seen) = (Vec::new(), 0);
     loop {

@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use super::acks::{DeliveryAcks, AckKind};
-use super::slot_division::{self, PullRequest, ClassDemand};
-use crate::queue::nats::error::NatsError;
+use super::acks::{AckKind, DeliveryAcks};
+use super::slot_division::{self, ClassDemand, PullRequest};
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::delivery_metadata::DeliveryMetadata;
+use crate::queue::nats::error::NatsError;
 use crate::queue::nats::names::{self, NatsName};
 use crate::queue::nats::setup::MAX_OFFER_BYTES;
 
@@ -109,7 +109,12 @@ impl PullBuffer {
     }
 
     /// Takes what fits, and opens requests for the rest of the room.
-    pub(super) fn next_step(&self, life: Incarnation, connection: u64, room: FreeCapacity) -> PullStep {
+    pub(super) fn next_step(
+        &self,
+        life: Incarnation,
+        connection: u64,
+        room: FreeCapacity,
+    ) -> PullStep {
         let mut state = self.state();
         state.enter_connection(life, connection);
         let now = Instant::now();
@@ -125,7 +130,11 @@ impl PullBuffer {
         PullStep { deliveries, asks, look_again }
     }
 
-    pub(super) async fn send_request(&self, link: &NatsClient, (id, ask): (u64, PullRequest)) -> Result<(), NatsError> {
+    pub(super) async fn send_request(
+        &self,
+        link: &NatsClient,
+        (id, ask): (u64, PullRequest),
+    ) -> Result<(), NatsError> {
         let stream = &link.names.work;
         let consumer = names::consumer_name(&self.pool, ask.class);
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
@@ -175,7 +184,8 @@ impl PullBuffer {
         let Some(class) = names::class_of_consumer(&self.pool, meta.consumer) else { return };
         let DeliveryMetadata { delivered, sequence, pending, .. } = meta;
         // Under suspicion it is claimed before it runs.
-        let delivered = if link.life.may_be_redelivered(sequence) { delivered.max(2) } else { delivered };
+        let delivered =
+            if link.life.may_be_redelivered(sequence) { delivered.max(2) } else { delivered };
         link.life.observe_offer(sequence);
         let mut state = self.state();
         if let Some(class) = state.classes.iter_mut().find(|known| known.class == class) {
@@ -217,7 +227,8 @@ impl PullBuffer {
         let Some(incarnation) = state.life else { return Vec::new() };
         let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < STALE_AFTER);
         let count = fresh.unwrap_or(state.arrived.len());
-        let token = |arrived: ArrivedOffer| MessageToken { incarnation, sequence: arrived.sequence };
+        let token =
+            |arrived: ArrivedOffer| MessageToken { incarnation, sequence: arrived.sequence };
         state.arrived.drain(..count).map(token).collect()
     }
 
@@ -243,7 +254,11 @@ impl PullBufferState {
     }
 
     /// Takes what fits, the biggest first, in the order of arrival; the room that is left.
-    fn take_fitting(&mut self, incarnation: Incarnation, mut room: FreeCapacity) -> (Vec<Delivery>, FreeCapacity) {
+    fn take_fitting(
+        &mut self,
+        incarnation: Incarnation,
+        mut room: FreeCapacity,
+    ) -> (Vec<Delivery>, FreeCapacity) {
         let mut deliveries = Vec::new();
         let classes: Vec<SizeClass> = self.classes.iter().map(|class| class.class).collect();
         for class in classes {
@@ -276,7 +291,8 @@ impl PullBufferState {
             self.last_request += 1;
             numbered.push((self.last_request, ask));
             if let Some(class) = self.classes.iter_mut().find(|known| known.class == ask.class) {
-                let open = OpenRequest { count: ask.count, until: now + ask.expires + REQUEST_GRACE };
+                let open =
+                    OpenRequest { count: ask.count, until: now + ask.expires + REQUEST_GRACE };
                 class.requests.insert(self.last_request, open);
                 class.open += ask.count;
             }

@@ -32,7 +32,11 @@ pub(super) struct PullRequest {
 
 /// What to ask for with this room. `classes` are sorted, the biggest first; `turn` counts on while
 /// classes take turns.
-pub(super) fn divide_slots(room: FreeCapacity, classes: &[ClassDemand], turn: &mut usize) -> Vec<PullRequest> {
+pub(super) fn divide_slots(
+    room: FreeCapacity,
+    classes: &[ClassDemand],
+    turn: &mut usize,
+) -> Vec<PullRequest> {
     let open: usize = classes.iter().map(|class| class.open).sum();
     let mut left = classes.iter().fold(room, |left, class| left.without(class.class, class.open));
     // Small top-ups would make a request of each slot that becomes free.
@@ -66,7 +70,12 @@ pub(super) fn divide_slots(room: FreeCapacity, classes: &[ClassDemand], turn: &m
 }
 
 /// Spreads what no known work needs evenly, so that any class's next offer is noticed.
-fn spread_evenly(mut left: FreeCapacity, classes: &[&ClassDemand], counts: &mut [usize], turn: &mut usize) {
+fn spread_evenly(
+    mut left: FreeCapacity,
+    classes: &[&ClassDemand],
+    counts: &mut [usize],
+    turn: &mut usize,
+) {
     let total = classes.len();
     if left.slots > 0 && left.slots < total {
         *turn = turn.wrapping_add(1);
@@ -88,7 +97,11 @@ mod tests {
         ClassDemand { class: SizeClass(class), waiting, open }
     }
 
-    fn request_counts(room: FreeCapacity, classes: &[ClassDemand], turn: &mut usize) -> Vec<(u8, usize)> {
+    fn request_counts(
+        room: FreeCapacity,
+        classes: &[ClassDemand],
+        turn: &mut usize,
+    ) -> Vec<(u8, usize)> {
         let asks = divide_slots(room, classes, turn);
         let slots: usize = asks.iter().map(|ask| ask.count).sum();
         let open: usize = classes.iter().map(|class| class.open).sum();
@@ -99,10 +112,19 @@ mod tests {
     #[test]
     fn known_work_comes_first_and_the_biggest_that_fits() {
         let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(8) };
-        assert_eq!(request_counts(busy, &[class_demand(1, 3, 0), class_demand(0, 90, 0)], &mut 0), [(1, 3), (0, 5)]);
+        assert_eq!(
+            request_counts(busy, &[class_demand(1, 3, 0), class_demand(0, 90, 0)], &mut 0),
+            [(1, 3), (0, 5)]
+        );
         let tight = FreeCapacity { shares: Some(9), ..busy };
-        assert_eq!(request_counts(tight, &[class_demand(1, 3, 0), class_demand(0, 90, 0)], &mut 0), [(1, 2), (0, 1)]);
-        assert_eq!(request_counts(busy, &[class_demand(1, 0, 0), class_demand(0, 0, 0)], &mut 0), [(1, 4), (0, 4)]);
+        assert_eq!(
+            request_counts(tight, &[class_demand(1, 3, 0), class_demand(0, 90, 0)], &mut 0),
+            [(1, 2), (0, 1)]
+        );
+        assert_eq!(
+            request_counts(busy, &[class_demand(1, 0, 0), class_demand(0, 0, 0)], &mut 0),
+            [(1, 4), (0, 4)]
+        );
         assert_eq!(request_counts(busy, &[class_demand(0, 0, 0)], &mut 0), [(0, 8)]);
     }
 
@@ -130,12 +152,27 @@ mod tests {
     #[test]
     fn solo_is_asked_for_alone_and_when_idle() {
         let solo = SizeClass::SOLO.0;
-        let classes =
-            |waiting, solo_open, open| [class_demand(solo, waiting, solo_open), class_demand(0, 9, open)];
-        assert_eq!(request_counts(FreeCapacity::with_slots(4), &classes(1, 0, 0), &mut 0), [(solo, 1)]);
-        assert_eq!(request_counts(FreeCapacity::with_slots(4), &classes(1, 0, 1), &mut 0), [], "others are on their way");
-        assert_eq!(request_counts(FreeCapacity::with_slots(4), &classes(1, 1, 0), &mut 0), [], "it is on its way");
-        assert_eq!(request_counts(FreeCapacity::with_slots(4), &classes(0, 0, 0), &mut 0), [(0, 4)]);
+        let classes = |waiting, solo_open, open| {
+            [class_demand(solo, waiting, solo_open), class_demand(0, 9, open)]
+        };
+        assert_eq!(
+            request_counts(FreeCapacity::with_slots(4), &classes(1, 0, 0), &mut 0),
+            [(solo, 1)]
+        );
+        assert_eq!(
+            request_counts(FreeCapacity::with_slots(4), &classes(1, 0, 1), &mut 0),
+            [],
+            "others are on their way"
+        );
+        assert_eq!(
+            request_counts(FreeCapacity::with_slots(4), &classes(1, 1, 0), &mut 0),
+            [],
+            "it is on its way"
+        );
+        assert_eq!(
+            request_counts(FreeCapacity::with_slots(4), &classes(0, 0, 0), &mut 0),
+            [(0, 4)]
+        );
         let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };
         assert_eq!(request_counts(busy, &classes(1, 0, 0), &mut 0), [(0, 4)]);
     }

@@ -41,7 +41,8 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
     let (root, tree) = repository_with_all_kinds(&world).await;
     let none = world.commit(&root, tree, "x").await.expect("compared");
     assert_eq!(none, CandidateOutcome::NoChanges(CheckoutChanges::default()));
-    let ignored = unchanged_tree().file("a.log", "x").file("build/out", "x").file(".git/config", "x");
+    let ignored =
+        unchanged_tree().file("a.log", "x").file("build/out", "x").file(".git/config", "x");
     let none = world.commit(&root, ignored, "x").await.expect("compared");
     let changes = CheckoutChanges { ignored: 2, refused: 1, ..CheckoutChanges::default() };
     assert_eq!(none, CandidateOutcome::NoChanges(changes));
@@ -202,7 +203,8 @@ async fn a_huge_file_is_refused_without_being_written() {
     header.set_size(1 << 42);
     header.set_mode(0o644);
     header.set_cksum();
-    let tree = TreeArchive([unchanged_tree().0, header.as_bytes().to_vec(), vec![0; 4096]].concat());
+    let tree =
+        TreeArchive([unchanged_tree().0, header.as_bytes().to_vec(), vec![0; 4096]].concat());
     let refused = world.commit(&root, tree, "x").await;
     assert!(matches!(refused, Err(EvalFilesError::NotCommittable { .. })), "{refused:?}");
 }
@@ -212,7 +214,9 @@ async fn secrets_do_not_get_into_commits() {
     let world = MirrorFixture::new();
     let (mut root, _) = repository_with_all_kinds(&world).await;
     let (checkout, _slot) = world.checkout(&root).await;
-    let tree = unchanged_tree().file("src/main.py", "key = 'hunter2-hunter2'\n").file("hunter2-hunter2", "x");
+    let tree = unchanged_tree()
+        .file("src/main.py", "key = 'hunter2-hunter2'\n")
+        .file("hunter2-hunter2", "x");
     let taken = checkout.extract(Box::new(Cursor::new(tree.finish()))).await.expect("taken");
     let redactor = Redactor::new([("KEY", "hunter2-hunter2")]);
     let to = world.dir.path().join("bundle");

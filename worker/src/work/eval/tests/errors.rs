@@ -6,7 +6,7 @@ use rollout_protocol::record::EvalEnd;
 
 use super::runs::{EvalFixture, command};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 /// An eval whose image is built from an empty build context.
 async fn built_image_fixture() -> EvalFixture {
@@ -29,7 +29,8 @@ async fn image_errors_are_those_of_trials() {
         (false, FailureKind::TimedOut, EnvironmentBuildTimeout, ErrorCode::TIMED_OUT),
         (false, FailureKind::NotStarted, build, ErrorCode::PROVIDER_ERROR),
     ] {
-        let mut eval = if is_named { EvalFixture::new().await } else { built_image_fixture().await };
+        let mut eval =
+            if is_named { EvalFixture::new().await } else { built_image_fixture().await };
         eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(kind));
         let record = eval.run().await;
         let error = record.error.expect("an error");

@@ -1,9 +1,9 @@
-mod sweep_environment;
+mod bundle_sizes;
 mod commits;
 mod errors;
 mod mirrors;
 mod runs;
-mod bundle_sizes;
+mod sweep_environment;
 
 use std::io::Cursor;
 use std::path::Path;

@@ -14,7 +14,7 @@ use rollout_protocol::wire::control::StopLevel;
 use super::*;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::secrets::TrialVariables;
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
 
@@ -128,8 +128,9 @@ async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
     let left = walk(&slots);
     assert!(left.iter().any(|path| path.ends_with("slot-0/work/base/value")), "{left:?}");
     let added = |path: &Path| {
-        path.components()
-            .any(|part| super::super::checkout_slots::ADDED_NAMES.iter().any(|added| part.as_os_str() == *added))
+        path.components().any(|part| {
+            super::super::checkout_slots::ADDED_NAMES.iter().any(|added| part.as_os_str() == *added)
+        })
     };
     assert!(!left.iter().any(|path| added(path) || path.ends_with("dirty")), "{left:?}");
     assert!(!left.iter().any(|path| path.to_string_lossy().contains("slot-1")), "{left:?}");
@@ -255,7 +256,13 @@ async fn secrets_are_in_nothing_that_is_kept() {
 #[tokio::test]
 async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
     for is_apart in [false, true] {
-        let eval = async || if is_apart { super::sweep_environment::sweep_environment_fixture().await } else { EvalFixture::new().await };
+        let eval = async || {
+            if is_apart {
+                super::sweep_environment::sweep_environment_fixture().await
+            } else {
+                EvalFixture::new().await
+            }
+        };
         let calls = {
             let mut eval = eval().await;
             eval.run().await;
@@ -394,7 +401,10 @@ async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_r
 async fn eval_without_an_answer_waits_and_begins_anew() {
     let mut eval = EvalFixture::new().await;
     eval.rig.max_park = Duration::from_secs(900);
-    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Unreachable));
+    eval.rig.provider.fault(
+        FaultTrigger::Nth(FakeCall::Prepare, 0),
+        FaultEffect::Fail(FailureKind::Unreachable),
+    );
     let record = eval.run().await;
     assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
     let registry = rollout_protocol::dependency::Dependency::ImageRegistry;

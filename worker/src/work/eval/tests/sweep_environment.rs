@@ -12,8 +12,8 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{EvalFixture, command, failed};
 use super::*;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
-use crate::environment::{FailureKind, EnvironmentPurpose};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::environment::{EnvironmentPurpose, FailureKind};
 
 /// An eval whose sweep has an environment of its own, and whose other commands leave more than what
 /// is committed.
@@ -122,7 +122,9 @@ async fn a_sweep_apart_is_not_set_up_for_nothing() {
 #[tokio::test]
 async fn no_second_environment_is_made_beside_one_that_cannot_be_removed() {
     let mut eval = sweep_environment_fixture().await;
-    eval.rig.provider.fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Refused));
+    eval.rig
+        .provider
+        .fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Refused));
     let record = eval.run().await;
     assert_eq!(failed(&record).0, ErrorType::EnvironmentTeardownFailed);
     let error = record.error.as_ref().expect("an error");

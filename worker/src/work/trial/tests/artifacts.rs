@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::{Artifact, CollectHook};
 use super::super::testing::TrialFixture;
 use super::{archive, run, secondary_codes};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
 use crate::secrets::TrialVariables;
 
@@ -88,7 +88,9 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
 #[tokio::test]
 async fn without_artifacts_nothing_is_asked_for() {
     let rig = TrialFixture::new().await;
-    let reads = |rig: &TrialFixture| rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count();
+    let reads = |rig: &TrialFixture| {
+        rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count()
+    };
     assert!(run(&rig).await.record.artifacts.is_empty());
     assert_eq!(reads(&rig), 1);
     let mut rig = TrialFixture::new().await;
@@ -161,7 +163,8 @@ async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
     let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
     rig.set_scripts(None, Some("echo x > /app/x; echo y > /app/y"));
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyFrom, 0), FaultEffect::Fail(FailureKind::Service));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::CopyFrom, 0), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
     let statuses = finished.record.artifacts.iter().map(|record| record.status);

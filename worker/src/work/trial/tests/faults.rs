@@ -8,9 +8,9 @@ use rollout_protocol::record::{ItemOutcome, TrialRecord};
 
 use super::super::TrialContext;
 use super::super::testing::TrialFixture;
-use super::{error_summary, error, logs, run, secondary_codes, verdict};
+use super::{error, error_summary, logs, run, secondary_codes, verdict};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
 
 const KINDS: [FailureKind; 15] = [
@@ -82,7 +82,9 @@ fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished
 #[tokio::test(start_paused = true)]
 async fn every_call_fails_in_turn() {
     for at in 0..CALLS.len() {
-        for effect in KINDS.map(FaultEffect::Fail).into_iter().chain([FaultEffect::Panic, FaultEffect::Hang]) {
+        for effect in
+            KINDS.map(FaultEffect::Fail).into_iter().chain([FaultEffect::Panic, FaultEffect::Hang])
+        {
             let rig = rig().await;
             rig.provider.fault(FaultTrigger::Any(at), effect);
             let finished = verdict(rig.run().await);
@@ -223,7 +225,10 @@ async fn failures_have_their_types() {
 #[tokio::test(start_paused = true)]
 async fn a_build_has_its_own_types() {
     for (effect, expected) in [
-        (FaultEffect::Fail(FailureKind::Refused), "environment_build_failed refused task permanent"),
+        (
+            FaultEffect::Fail(FailureKind::Refused),
+            "environment_build_failed refused task permanent",
+        ),
         (
             FaultEffect::Fail(FailureKind::TimedOut),
             "environment_build_timeout timed_out infrastructure transient",
@@ -240,7 +245,8 @@ async fn a_build_has_its_own_types() {
 #[tokio::test(start_paused = true)]
 async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Every(FakeCall::CopyFrom), FaultEffect::Fail(FailureKind::Service));
+    rig.provider
+        .fault(FaultTrigger::Every(FakeCall::CopyFrom), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     let expected = "verifier_failed collection_failed infrastructure transient";
     assert_eq!(error_summary(error(&finished)), expected);
@@ -276,7 +282,8 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
         rig.settings.environment.preserve_env =
             rollout_protocol::spec::environment::PreservePolicy::Always;
         rig.set_scripts(None, Some("background immortal; exit 1"));
-        rig.provider.fault(FaultTrigger::Every(FakeCall::Kill), FaultEffect::Fail(FailureKind::LeftBehind));
+        rig.provider
+            .fault(FaultTrigger::Every(FakeCall::Kill), FaultEffect::Fail(FailureKind::LeftBehind));
         if !stoppable {
             rig.provider.fault(FaultTrigger::Every(FakeCall::Stop), FaultEffect::Hang);
         }
@@ -314,7 +321,8 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
         let calls = rig.provider.calls();
         let place = |wanted| calls.iter().position(|call| *call == wanted);
         assert!(
-            place(FakeCall::Stop).is_some_and(|stop| place(FakeCall::CopyFrom) > Some(stop)) == stoppable,
+            place(FakeCall::Stop).is_some_and(|stop| place(FakeCall::CopyFrom) > Some(stop))
+                == stoppable,
             "{calls:?}"
         );
     }
@@ -350,7 +358,10 @@ async fn a_store_that_fails_is_our_failure() {
     );
     rig.task.steps[0].files.tests = Some(never.clone());
     let finished = run(&rig).await;
-    assert_eq!(error_summary(error(&finished)), "verifier_failed store_failed infrastructure permanent");
+    assert_eq!(
+        error_summary(error(&finished)),
+        "verifier_failed store_failed infrastructure permanent"
+    );
     rig.task.steps[0].files.instruction = Some(never);
     let finished = run(&rig).await;
     let expected = "environment_start_failed store_failed infrastructure permanent";

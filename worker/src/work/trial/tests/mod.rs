@@ -1,6 +1,5 @@
 //! Trials over the scripted provider.
 
-mod separate_verifier;
 mod artifacts;
 mod faults;
 mod hostile;
@@ -9,6 +8,7 @@ mod paths;
 mod phases;
 mod rewards;
 mod rules;
+mod separate_verifier;
 mod steps;
 mod stops;
 

@@ -15,7 +15,7 @@ use super::super::testing::TrialFixture;
 use super::{is_bare, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 
@@ -67,7 +67,10 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
     let mut rig = rig().await;
     let (_engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
-        rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, nth), FaultEffect::Fail(FailureKind::Unreachable));
+        rig.provider.fault(
+            FaultTrigger::Nth(FakeCall::Create, nth),
+            FaultEffect::Fail(FailureKind::Unreachable),
+        );
     }
     let finished = verdict(rig.run().await);
     assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
@@ -78,7 +81,8 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
 #[tokio::test(start_paused = true)]
 async fn pull_that_is_refused_fails_at_once() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Refused));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Refused));
     let began = Instant::now();
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
@@ -90,7 +94,8 @@ async fn pull_that_is_refused_fails_at_once() {
 #[tokio::test(start_paused = true)]
 async fn silence_beyond_max_park_fails_with_type_of_phase() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
+    rig.provider
+        .fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
     let began = Instant::now();
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
@@ -104,7 +109,8 @@ async fn silence_beyond_max_park_fails_with_type_of_phase() {
 async fn agent_that_died_with_engine_runs_again() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 1), FaultEffect::Fail(FailureKind::Unreachable));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::Exec, 1), FaultEffect::Fail(FailureKind::Unreachable));
     engine.away.store(true, Ordering::Relaxed);
     let back = async {
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -138,7 +144,10 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
-        rig.provider.fault(FaultTrigger::Nth(FakeCall::Destroy, nth), FaultEffect::Fail(FailureKind::Unreachable));
+        rig.provider.fault(
+            FaultTrigger::Nth(FakeCall::Destroy, nth),
+            FaultEffect::Fail(FailureKind::Unreachable),
+        );
     }
     let outage = async {
         while count(&rig, FakeCall::Destroy) == 0 {
@@ -163,7 +172,8 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn parked_execution_heeds_a_stop() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
+    rig.provider
+        .fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
     let stop = async {
         tokio::time::sleep(Duration::from_secs(30)).await;
         rig.stop.send_replace(Some(StopLevel::Drain));

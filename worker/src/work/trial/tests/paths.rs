@@ -6,12 +6,16 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates};
+use rollout_protocol::spec::environment::{
+    EnvironmentRates, PreservePolicy, ProcessSettings, ProviderSpec,
+};
 use rollout_protocol::template::Template;
 
 use super::super::testing::TrialFixture;
-use super::{error_summary, error, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict};
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use super::{
+    error, error_summary, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict,
+};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::RequestedImage;
 use crate::secrets::TrialVariables;
@@ -37,7 +41,10 @@ async fn a_good_trial_is_a_short_list_of_calls() {
     ];
     assert_eq!(rig.provider.calls(), calls);
     let record = &finished.record;
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(0.5)));
+    assert_eq!(
+        (record.verdict.outcome, record.verdict.reward),
+        (ItemOutcome::Completed, Some(0.5))
+    );
     assert_eq!((&record.verdict.error, &record.secondary_errors), (&None, &Vec::new()));
     assert_eq!(output(&finished, "setup/stdout.txt"), "/app\ndo it");
     assert_eq!(output(&finished, "command/stderr.txt"), "oops\n");
@@ -100,14 +107,20 @@ async fn tests_are_not_there_before_verification() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(None, Some("test -e /tests; echo seen"));
     let finished = run(&rig).await;
-    assert_eq!(error_summary(error(&finished)), "agent_execution_failed non_zero_exit agent permanent");
+    assert_eq!(
+        error_summary(error(&finished)),
+        "agent_execution_failed non_zero_exit agent permanent"
+    );
     assert!(!rig.provider.calls().contains(&FakeCall::CopyTo));
 }
 
 #[tokio::test]
 async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
     let mut rig = TrialFixture::new().await;
-    rig.set_scripts(None, Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"));
+    rig.set_scripts(
+        None,
+        Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"),
+    );
     rig.set_tests("echo nothing").await;
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::VerifierRewardMissing);
@@ -265,7 +278,8 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
         rig.task.environment.docker_image = Some("image".to_owned());
         rig.settings.environment.provider = ProviderSpec::Process(ProcessSettings::default());
         if dockerfile {
-            rig.task.environment.context = Some(rig.store_archive("Dockerfile", "FROM scratch").await);
+            rig.task.environment.context =
+                Some(rig.store_archive("Dockerfile", "FROM scratch").await);
         }
         let services = rig.services();
         let settings = &rig.settings.environment;
@@ -319,14 +333,17 @@ async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
 async fn cost_counts_the_life_of_the_environment_on_every_path() {
     for script in ["sleep 36", "sleep 36; exit 1"] {
         let mut rig = TrialFixture::new().await;
-        rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+        rig.settings.environment.rates =
+            EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
         rig.set_scripts(None, Some(script));
         let cost = run(&rig).await.record.verdict.cost;
         assert!((1.5..1.51).contains(&cost), "{script}: {cost}");
     }
     let mut rig = TrialFixture::new().await;
-    rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, 0), FaultEffect::Fail(FailureKind::Refused));
+    rig.settings.environment.rates =
+        EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::Create, 0), FaultEffect::Fail(FailureKind::Refused));
     assert!(run(&rig).await.record.verdict.cost.abs() < 1e-9);
 }
 
@@ -357,7 +374,8 @@ async fn environments_are_kept_by_policy() {
 async fn what_cannot_be_kept_is_removed() {
     let mut rig = TrialFixture::new().await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
-    rig.provider.fault(FaultTrigger::Every(FakeCall::Preserve), FaultEffect::Fail(FailureKind::Service));
+    rig.provider
+        .fault(FaultTrigger::Every(FakeCall::Preserve), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.outcome, ItemOutcome::Completed);
     assert_eq!(error(&finished).kind, ErrorType::EnvironmentTeardownFailed);
@@ -372,7 +390,8 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
     ] {
         let mut rig = TrialFixture::new().await;
         rig.set_scripts(None, Some(script));
-        rig.provider.fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Service));
+        rig.provider
+            .fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Service));
         let finished = verdict(rig.run().await);
         assert_eq!(error(&finished).kind, first);
         let verdict = &finished.record.verdict;

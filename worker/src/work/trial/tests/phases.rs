@@ -12,9 +12,9 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 
 use super::super::testing::TrialFixture;
-use super::{error_summary, error, output, run};
+use super::{error, error_summary, output, run};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
@@ -143,7 +143,10 @@ async fn an_environment_is_used_when_it_is_healthy() {
         let check = Healthcheck { start_period_sec: period, ..check(command) };
         rig.task.environment.healthcheck = Some(check);
         let finished = run(&rig).await;
-        assert_eq!(error_summary(error(&finished)), "environment_start_failed unhealthy task permanent");
+        assert_eq!(
+            error_summary(error(&finished)),
+            "environment_start_failed unhealthy task permanent"
+        );
         let message = &error(&finished).message;
         assert!(message.contains("healthcheck failed 3 times"), "{message}");
         assert_eq!(message.ends_with("code 7: no"), command.contains("no"), "{message}");
@@ -206,7 +209,8 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
             let mut rig = TrialFixture::new().await;
             rig.use_harbor_format();
             rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
-            rig.provider.fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), FaultEffect::Fail(kind));
+            rig.provider
+                .fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
             assert_eq!(error_summary(error(&finished)), format!("{expected} {reason}"));
             assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);

@@ -3,7 +3,7 @@
 use rollout_protocol::record::ItemOutcome;
 
 use super::super::testing::TrialFixture;
-use super::{error_summary, error, run};
+use super::{error, error_summary, run};
 
 #[tokio::test]
 async fn rewards_and_their_errors() {
@@ -33,7 +33,10 @@ async fn rewards_and_their_errors() {
         let verdict = &finished.record.verdict;
         match expected {
             Ok(reward) => {
-                assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(reward)));
+                assert_eq!(
+                    (verdict.outcome, verdict.reward),
+                    (ItemOutcome::Completed, Some(reward))
+                );
             }
             Err(reason) => {
                 assert_eq!(error_summary(error(&finished)), reason, "{script:.80}");

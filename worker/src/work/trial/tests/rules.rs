@@ -5,9 +5,9 @@ use rollout_protocol::record::{ItemOutcome, Rewards, Verdict};
 use rollout_protocol::spec::task::{AfterAgentError, TestExit};
 
 use super::super::testing::TrialFixture;
-use super::{error_summary, error, outputs, run, secondary_codes};
+use super::{error, error_summary, outputs, run, secondary_codes};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 fn rewards(pairs: &[(&str, f64)]) -> Rewards {
     pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect()
@@ -194,9 +194,13 @@ async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
     assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
     assert_eq!(secondary_codes(&finished.record), ["reward_missing"]);
 
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Unreachable));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Unreachable));
     let finished = run(&rig).await;
-    assert_eq!(error_summary(error(&finished)), "verifier_failed unreachable infrastructure transient");
+    assert_eq!(
+        error_summary(error(&finished)),
+        "verifier_failed unreachable infrastructure transient"
+    );
     assert_eq!(secondary_codes(&finished.record), ["non_zero_exit"]);
     assert!(error(&finished).is_retryable());
 }

@@ -3,16 +3,16 @@
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
-use rollout_protocol::spec::environment::{PreservePolicy, EnvironmentRates};
+use rollout_protocol::spec::environment::{EnvironmentRates, PreservePolicy};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::TrialFixture;
 use super::artifacts::artifact;
-use super::{error_summary, error, log_names, logs, output, run, verdict};
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
-use crate::environment::{FailureKind, EnvironmentPurpose, Upload};
+use super::{error, error_summary, log_names, logs, output, run, verdict};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::environment::{EnvironmentPurpose, FailureKind, Upload};
 
 const ANSWER: &str =
     "cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt; echo t > /logs/verifier/t";
@@ -52,7 +52,10 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
     rig.set_tests(&format!("test -e /logs/artifacts/x; echo $OWN $AGENTS\n{ANSWER}")).await;
     let finished = run(&rig).await;
     let record = &finished.record;
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(1.0)));
+    assert_eq!(
+        (record.verdict.outcome, record.verdict.reward),
+        (ItemOutcome::Completed, Some(1.0))
+    );
     assert_eq!(output(&finished, "logs/verifier/stdout.txt"), "1 \n42\n");
     assert!(record.verifier_stdout.is_some());
     let images = [&record.environment, &record.verifier_environment];
@@ -64,8 +67,10 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
     assert_eq!(content("verifier/reward.txt"), Some(&b"1\n"[..]), "not the agent's");
     let purposes: Vec<_> =
         rig.provider.requests().into_iter().map(|(r, _)| (r.purpose, r.network)).collect();
-    let once =
-        [(EnvironmentPurpose::Agent, NetworkPolicy::Public), (EnvironmentPurpose::Verifier, NetworkPolicy::NoNetwork)];
+    let once = [
+        (EnvironmentPurpose::Agent, NetworkPolicy::Public),
+        (EnvironmentPurpose::Verifier, NetworkPolicy::NoNetwork),
+    ];
     assert_eq!(purposes, [&once[..], &once[..]].concat());
 }
 
@@ -114,7 +119,8 @@ async fn tests_in_the_image_are_not_placed_again() {
 
 #[tokio::test(start_paused = true)]
 async fn both_environments_go_whatever_fails() {
-    let kinds = [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic, FaultEffect::Hang];
+    let kinds =
+        [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic, FaultEffect::Hang];
     let calls = {
         let rig = rig().await;
         run(&rig).await;
@@ -162,7 +168,8 @@ async fn a_kill_during_verification_removes_both() {
 #[tokio::test(start_paused = true)]
 async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
     let mut rig = rig().await;
-    rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+    rig.settings.environment.rates =
+        EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
     rig.set_scripts(None, Some("echo 42 > /app/answer.txt; sleep 36"));
     rig.set_tests(&format!("sleep 18\n{ANSWER}")).await;
     let cost = run(&rig).await.record.verdict.cost;
@@ -172,7 +179,8 @@ async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
 #[tokio::test]
 async fn what_is_not_whole_is_not_judged() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyFrom, 1), FaultEffect::Fail(FailureKind::Service));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::CopyFrom, 1), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert_eq!(
         error_summary(error(&finished)),
@@ -193,7 +201,8 @@ async fn rig_without_answer() -> TrialFixture {
 #[tokio::test]
 async fn a_verifiers_environment_that_does_not_come_is_an_error_of_verification() {
     let rig = rig().await;
-    rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, 1), FaultEffect::Fail(FailureKind::Refused));
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::Create, 1), FaultEffect::Fail(FailureKind::Refused));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::EnvironmentStartFailed);
     assert_eq!(error(&finished).phase, Phase::Verification);

@@ -9,9 +9,9 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::TrialFixture;
 use super::artifacts::{artifact, kept};
-use super::{archive, error_summary, error, log_names, output, outputs, run};
+use super::{archive, error, error_summary, log_names, output, outputs, run};
 use crate::environment::FailureKind;
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
 
 fn reward(number: f64) -> String {
@@ -48,7 +48,10 @@ async fn steps_follow_each_other_in_one_environment() {
     let finished = run(&rig).await;
     let record = &finished.record;
     // The tests of the second step fail at what the first left, and its agent at its tests.
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(0.5)));
+    assert_eq!(
+        (record.verdict.outcome, record.verdict.reward),
+        (ItemOutcome::Completed, Some(0.5))
+    );
     let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(error_summary)).collect();
     let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
     assert_eq!(kinds, [None, Some(failed)]);
@@ -112,9 +115,11 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
         let mut rig = rig(&[1.0, 1.0, 1.0]).await;
         rig.task.rules.after_agent_error = rule;
         if fault == "tests" {
-            rig.task.steps[1].files.tests = Some(rig.store_archive("test.sh", "echo nothing").await);
+            rig.task.steps[1].files.tests =
+                Some(rig.store_archive("test.sh", "echo nothing").await);
         } else {
-            rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 3), FaultEffect::Fail(FailureKind::Gone));
+            rig.provider
+                .fault(FaultTrigger::Nth(FakeCall::Exec, 3), FaultEffect::Fail(FailureKind::Gone));
         }
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
@@ -133,8 +138,11 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
 async fn a_step_has_files_in_the_working_directory_and_a_setup() {
     let mut rig = TrialFixture::new().await;
     let solution = "test -e setup.sh";
-    rig.set_steps(&[("one", "cat data.txt; cat made.txt", &reward(1.0)), ("two", solution, "echo")])
-        .await;
+    rig.set_steps(&[
+        ("one", "cat data.txt; cat made.txt", &reward(1.0)),
+        ("two", solution, "echo"),
+    ])
+    .await;
     let files = [("setup.sh", "echo m > made.txt; echo setting up"), ("data.txt", "d\n")];
     rig.task.steps[0].files.workdir = Some(rig.store_archive_of(&files).await);
     rig.task.environment.workdir = Some("/srv".into());
@@ -156,7 +164,10 @@ async fn a_step_has_files_in_the_working_directory_and_a_setup() {
     let broken = [("setup.sh", "exit 9")];
     rig.task.steps[0].files.workdir = Some(rig.store_archive_of(&broken).await);
     let finished = run(&rig).await;
-    assert_eq!(error_summary(error(&finished)), "environment_start_failed non_zero_exit task permanent");
+    assert_eq!(
+        error_summary(error(&finished)),
+        "environment_start_failed non_zero_exit task permanent"
+    );
     assert!(error(&finished).message.contains("setup script ended with code 9"));
 }
 

@@ -8,7 +8,7 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::TrialFixture;
 use super::{error, is_bare, logs, outputs, run};
-use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
 
 const PHASES: [Phase; 4] =

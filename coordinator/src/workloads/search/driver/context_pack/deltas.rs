@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::config::{MetricDirection, ScoringProfile};
-use crate::workloads::search::score::{SweepComparison, ColumnDelta};
+use crate::workloads::search::score::{ColumnDelta, SweepComparison};
 
 /// Metrics of one kind.
 const MAX_METRICS: usize = 10;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use rollout_protocol::limits::shorten;
 
 use super::super::SearchDirectory;
-use crate::workloads::search::manifest::{SearchEval, SearchManifest, ComparisonSummary};
+use crate::workloads::search::manifest::{ComparisonSummary, SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
 
 /// Longest title of an idea.
@@ -25,7 +25,11 @@ const MAX_SIBLINGS: usize = 200;
 
 /// The ideas that led to a node, from the root on. When there is too much of them, the oldest are
 /// left out.
-pub(super) fn history(directory: &SearchDirectory, manifest: &SearchManifest, node: NodeId) -> String {
+pub(super) fn history(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    node: NodeId,
+) -> String {
     let (mut parts, mut bytes, mut left_out) = (Vec::new(), 0, 0);
     let path = manifest.path_to(node);
     for id in path.iter().rev() {
@@ -68,7 +72,11 @@ fn step(directory: &SearchDirectory, node: NodeId, eval: &SearchEval) -> String 
 }
 
 /// The ideas that were tried on the parent of a node and not promoted.
-pub(super) fn siblings(directory: &SearchDirectory, manifest: &SearchManifest, node: NodeId) -> String {
+pub(super) fn siblings(
+    directory: &SearchDirectory,
+    manifest: &SearchManifest,
+    node: NodeId,
+) -> String {
     let mut text = format!("# Ideas beside node {node} that were not promoted\n\n");
     let parent = manifest.node(node).parent_node_id;
     let evals = manifest.evaluations.values();
@@ -80,7 +88,8 @@ pub(super) fn siblings(directory: &SearchDirectory, manifest: &SearchManifest, n
     let rejected: Vec<_> = rejected.collect();
     for (eval, reason) in rejected.iter().take(MAX_SIBLINGS) {
         let title = title(&idea(directory, eval));
-        write!(text, "- {} (eval {}): {}", title, eval.eval_id, reason.as_str()).expect(STRING_WRITE);
+        write!(text, "- {} (eval {}): {}", title, eval.eval_id, reason.as_str())
+            .expect(STRING_WRITE);
         if let Some(error) = &eval.error {
             let message = shorten(plain(&error.message), MAX_ERROR_BYTES);
             write!(text, ": {}: {message}", error.error_type).expect(STRING_WRITE);
@@ -126,7 +135,8 @@ fn rounded(number: f64) -> f64 {
 /// The text of an idea, as far as it is told.
 fn idea(directory: &SearchDirectory, eval: &SearchEval) -> String {
     let path = directory.resolve_below(&eval.idea_path);
-    let content = path.and_then(|path| super::read_bounded(&path).ok().flatten()).unwrap_or_default();
+    let content =
+        path.and_then(|path| super::read_bounded(&path).ok().flatten()).unwrap_or_default();
     shorten(String::from_utf8_lossy(&content).into_owned(), MAX_IDEA_BYTES)
 }
 

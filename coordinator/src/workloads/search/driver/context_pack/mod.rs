@@ -23,8 +23,8 @@ use rollout_protocol::digest::Digest;
 use serde_json::json;
 
 use super::directory::{remove_all, sync};
-use super::{SearchDirectory, SearchError, SearchBackend};
-use crate::workloads::search::manifest::{SearchEval, GeneratedFile, SearchManifest};
+use super::{SearchBackend, SearchDirectory, SearchError};
+use crate::workloads::search::manifest::{GeneratedFile, SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
 
 /// Bytes of one file when it is read again: far above what is ever written.
@@ -116,7 +116,10 @@ fn read(path: &Path, name: &str) -> Result<Vec<GeneratedFile>, SearchError> {
         let Some(file) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let content = read_bounded(&path).map_err(SearchError::io("read", &path))?;
         let Some(content) = content else { continue };
-        found.push(GeneratedFile { path: format!("{name}/{file}"), sha256: Digest::sha256(&content).hex() });
+        found.push(GeneratedFile {
+            path: format!("{name}/{file}"),
+            sha256: Digest::sha256(&content).hex(),
+        });
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)

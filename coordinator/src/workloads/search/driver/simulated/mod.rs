@@ -14,10 +14,12 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 use self::scenario::{SimulatedOutcome, simulated_outcome};
 use super::directory::remove_all;
 use super::{
-    EvalOrder, EvalResult, IdeasOrder, RepositoryMaintenance, FailedRemoval, Scores, SweepFiles, SearchError, DesiredRepositoryState, BackendError,
-    SearchBackend,
+    BackendError, DesiredRepositoryState, EvalOrder, EvalResult, FailedRemoval, IdeasOrder,
+    RepositoryMaintenance, Scores, SearchBackend, SearchError, SweepFiles,
 };
-use crate::workloads::search::manifest::{DeferredCleanup, CleanupKind, SearchEvalError, EvalStatus, SearchRunConfig};
+use crate::workloads::search::manifest::{
+    CleanupKind, DeferredCleanup, EvalStatus, SearchEvalError, SearchRunConfig,
+};
 use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
@@ -170,7 +172,8 @@ impl RepositoryMaintenance for SimulatedBackend {
                 if stays {
                     continue;
                 }
-                if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % UNREMOVABLE_EVERY == 2) {
+                if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % UNREMOVABLE_EVERY == 2)
+                {
                     let reason = "played: a file in it is in use".to_owned();
                     left.push(FailedRemoval { path, kind: CleanupKind::Worktree, reason });
                 } else if let Err(error) = remove_all(&self.root.join(&path)) {
@@ -238,7 +241,8 @@ impl SearchBackend for SimulatedBackend {
             })?;
             results.insert(*id, left);
         }
-        let first = self.running.keys().min_by_key(|id| Digest::sha256(&id.0.to_be_bytes())).copied();
+        let first =
+            self.running.keys().min_by_key(|id| Digest::sha256(&id.0.to_be_bytes())).copied();
         let none = || BackendError::Failed {
             what: "cannot wait for an eval".to_owned(),
             reason: "none was begun".to_owned(),

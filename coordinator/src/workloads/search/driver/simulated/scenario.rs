@@ -16,7 +16,7 @@
 
 use super::super::Scores;
 use crate::workloads::search::manifest::ComparisonSummary;
-use crate::workloads::search::score::{SweepCompleteness, Grade, Recommendation};
+use crate::workloads::search::score::{Grade, Recommendation, SweepCompleteness};
 use rollout_protocol::search::EvalId;
 
 /// What comes of an eval.

@@ -45,7 +45,10 @@ impl RepositoryMaintenance for CountingBackend {
         self.player.reconcile(wanted, deferred)
     }
 
-    fn remove(&mut self, item: &crate::workloads::search::manifest::DeferredCleanup) -> Result<(), String> {
+    fn remove(
+        &mut self,
+        item: &crate::workloads::search::manifest::DeferredCleanup,
+    ) -> Result<(), String> {
         self.player.remove(item)
     }
 }
@@ -116,7 +119,10 @@ async fn a_search_has_one_owner_and_a_takeover_is_told() {
     second.run().expect("to its end");
     let kinds = &second.manifest().events;
     let told = |event: &crate::workloads::search::manifest::ManifestEvent| {
-        matches!(event.kind, crate::workloads::search::manifest::ManifestEventKind::LockTakeover { .. })
+        matches!(
+            event.kind,
+            crate::workloads::search::manifest::ManifestEventKind::LockTakeover { .. }
+        )
     };
     assert_eq!(kinds.iter().filter(|event| told(event)).count(), 1);
     // The first one wakes up after its successor has ended and gone: it writes nothing more.
@@ -131,7 +137,8 @@ async fn a_search_has_one_owner_and_a_takeover_is_told() {
     let lost = collect_garbage(&directory, &mut player, &first.fence);
     assert!(matches!(lost, Err(SearchError::Lost(_))), "{lost:?}");
     // Also what is written before the first turn, and what is removed on request.
-    let opening = SearchOpenOptions { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
+    let opening =
+        SearchOpenOptions { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
     let mut manifest = directory.manifest().expect("there");
     let refused = directory.write(&manifest, &first.fence);
     assert!(matches!(refused, Err(SearchError::Lost(_))), "{refused:?}");

@@ -1,8 +1,8 @@
 //! Whole searches with played commands, in real directories.
 
+mod context_packs;
 mod crashes;
 mod defects;
-mod context_packs;
 mod requests;
 mod scores;
 mod user_ideas;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::simulated::SimulatedBackend;
 use super::*;
 use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
-use crate::engine::{LockWaitPolicy, RunLock, LockOptions};
+use crate::engine::{LockOptions, LockWaitPolicy, RunLock};
 use crate::workloads::search::manifest::{SearchManifest, StopReason};
 use crate::workloads::search::report::REPORTS;
 
@@ -105,7 +105,8 @@ impl SearchFixture {
         let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
         let patience = LockWaitPolicy { wait: false, force, ..LockWaitPolicy::default() };
         let taking = LockOptions { patience, shared: None };
-        lock_and_open(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
+        lock_and_open(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops)
+            .await
     }
 
     /// Runs the search to its end, in one sitting.

@@ -19,9 +19,11 @@ async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
     lab.more = "limits: {llm_max_inflight: 3}";
     assert!(lab.run_session(u32::MAX).await);
     lab.more = "";
-    let refused = lab.open(SearchOpenOptions { resume: false, ..lab.opening() }, lab.backend()).await.err();
+    let refused =
+        lab.open(SearchOpenOptions { resume: false, ..lab.opening() }, lab.backend()).await.err();
     assert!(matches!(refused, Some(SearchError::Exists { .. })), "{refused:?}");
-    let real = lab.open(SearchOpenOptions { dry_run: false, ..lab.opening() }, lab.backend()).await.err();
+    let real =
+        lab.open(SearchOpenOptions { dry_run: false, ..lab.opening() }, lab.backend()).await.err();
     assert!(matches!(real, Some(SearchError::Changed { .. })), "{real:?}");
 }
 
@@ -194,7 +196,8 @@ async fn what_was_thrown_away_was_spent_all_the_same() {
     assert!(!lab.run_session(2).await);
     let mut manifest = SearchDirectory::new(lab.root()).manifest().expect("there");
     manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(7.0);
-    crate::engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest).expect("written");
+    crate::engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest)
+        .expect("written");
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
     let (sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     assert_eq!(sitting.manifest().state.thrown_away.cost, 7.0);

@@ -17,7 +17,10 @@ impl RepositoryMaintenance for ScoringBackend {
         unreachable!("nothing is kept")
     }
 
-    fn remove(&mut self, _: &crate::workloads::search::manifest::DeferredCleanup) -> Result<(), String> {
+    fn remove(
+        &mut self,
+        _: &crate::workloads::search::manifest::DeferredCleanup,
+    ) -> Result<(), String> {
         unreachable!("nothing is removed")
     }
 }
@@ -49,7 +52,10 @@ impl SearchBackend for ScoringBackend {
 }
 
 /// What comes of results under a configuration: why they are not promoted, and what their eval says.
-fn score_results(results: &str, change: impl FnOnce(&mut SearchRunConfig)) -> (Option<Reason>, Option<String>) {
+fn score_results(
+    results: &str,
+    change: impl FnOnce(&mut SearchRunConfig),
+) -> (Option<Reason>, Option<String>) {
     let place = tempfile::tempdir().expect("a directory");
     let directory = SearchDirectory::new(place.path().join("run"));
     directory.create().expect("made");

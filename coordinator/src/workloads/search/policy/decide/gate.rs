@@ -1,7 +1,7 @@
 //! The gate: whether a candidate may be promoted, by its comparison with its parent.
 
 use crate::workloads::search::manifest::{
-    ArtifactPolicy, SearchEval, EvalStatus, SearchManifest, Reason, SearchRunConfig,
+    ArtifactPolicy, EvalStatus, Reason, SearchEval, SearchManifest, SearchRunConfig,
 };
 use crate::workloads::search::score::Grade;
 
@@ -15,7 +15,11 @@ pub trait ArtifactLookup {
 }
 
 /// Why an eval may not be promoted: the first reason that holds; nothing when it may.
-pub fn gate_failure(manifest: &SearchManifest, eval: &SearchEval, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
+pub fn gate_failure(
+    manifest: &SearchManifest,
+    eval: &SearchEval,
+    artifacts: &dyn ArtifactLookup,
+) -> Option<Reason> {
     let config = &manifest.run_config;
     let baseline = &manifest.node(eval.parent_node_id).baseline_results_csv_path;
     outcome(eval)
@@ -33,7 +37,11 @@ fn outcome(eval: &SearchEval) -> Option<Reason> {
     }
 }
 
-fn results(config: &SearchRunConfig, eval: &SearchEval, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
+fn results(
+    config: &SearchRunConfig,
+    eval: &SearchEval,
+    artifacts: &dyn ArtifactLookup,
+) -> Option<Reason> {
     if eval.candidate_commit.is_none() {
         return Some(Reason::MissingCommit);
     }
@@ -47,7 +55,11 @@ fn results(config: &SearchRunConfig, eval: &SearchEval, artifacts: &dyn Artifact
     (!is_kept(config, path)).then_some(Reason::ResultsElsewhere)
 }
 
-fn parent(config: &SearchRunConfig, baseline: &str, artifacts: &dyn ArtifactLookup) -> Option<Reason> {
+fn parent(
+    config: &SearchRunConfig,
+    baseline: &str,
+    artifacts: &dyn ArtifactLookup,
+) -> Option<Reason> {
     if baseline.is_empty() {
         return Some(Reason::MissingBaseline);
     }

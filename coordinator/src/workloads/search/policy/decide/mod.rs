@@ -11,7 +11,7 @@ mod tests;
 
 use rollout_protocol::Timestamp;
 
-use crate::workloads::search::manifest::{ComparisonBasis, EvalDecision, SearchManifest, Reason};
+use crate::workloads::search::manifest::{ComparisonBasis, EvalDecision, Reason, SearchManifest};
 use rollout_protocol::search::EvalId;
 
 pub(in crate::workloads::search) use gate::ARTIFACTS_PREFIX;
@@ -19,7 +19,11 @@ pub use gate::{ArtifactLookup, gate_failure};
 pub use rank::{CandidateRank, rank_score};
 
 /// Decides about every eval of a depth, and gives those to promote, best first.
-pub fn decide(manifest: &mut SearchManifest, depth: u32, artifacts: &dyn ArtifactLookup) -> Vec<EvalId> {
+pub fn decide(
+    manifest: &mut SearchManifest,
+    depth: u32,
+    artifacts: &dyn ArtifactLookup,
+) -> Vec<EvalId> {
     let mut ranked = Vec::new();
     let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     let mut decisions = Vec::with_capacity(evals.len());
@@ -62,7 +66,11 @@ pub fn decide(manifest: &mut SearchManifest, depth: u32, artifacts: &dyn Artifac
 }
 
 /// Notes that an eval became a node.
-pub fn record_promotion(decision: &mut EvalDecision, node: rollout_protocol::search::NodeId, at: Timestamp) {
+pub fn record_promotion(
+    decision: &mut EvalDecision,
+    node: rollout_protocol::search::NodeId,
+    at: Timestamp,
+) {
     decision.promoted_to_node_id = Some(node);
     decision.promoted_at = Some(at);
 }

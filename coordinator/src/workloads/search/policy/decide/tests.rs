@@ -1,6 +1,6 @@
 use super::super::testing::{new_search, promotable_eval};
 use super::*;
-use crate::workloads::search::manifest::{SearchEval, EvalStatus};
+use crate::workloads::search::manifest::{EvalStatus, SearchEval};
 use rollout_protocol::search::NodeId;
 
 struct ArtifactsExcept(&'static str);

@@ -21,7 +21,7 @@ use rustix::process::WaitOptions;
 
 use super::{StepResultExt as _, capabilities, network, root};
 use crate::environment::process::linux::message::{
-    self, SupervisorEvent, PACKET_BYTES, SupervisorRequest, SandboxSetup, SetupStepError,
+    self, PACKET_BYTES, SandboxSetup, SetupStepError, SupervisorEvent, SupervisorRequest,
 };
 
 /// How long a sweep goes on before it is reported as failed. Killed processes that do not go are
@@ -51,7 +51,8 @@ pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     };
     prepare(&setup)?;
     rustix::stdio::dup2_stdin(null.as_fd()).step("leave standard input")?;
-    let mut init = InitProcess { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
+    let mut init =
+        InitProcess { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
     init.send_event(&SupervisorEvent::Ready);
     init.serve()?;
     Ok(ExitCode::SUCCESS)
@@ -144,7 +145,11 @@ impl InitProcess<'_> {
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
-                self.send_event(&SupervisorEvent::NotStarted { id, reason: error.to_string(), errno });
+                self.send_event(&SupervisorEvent::NotStarted {
+                    id,
+                    reason: error.to_string(),
+                    errno,
+                });
             }
         }
     }

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use super::message::{self, SupervisorEvent, SetupStepError};
+use super::message::{self, SetupStepError, SupervisorEvent};
 
 /// Exit code of a role that could not do its work; the reason went over the control socket.
 const FAILED_EXIT_CODE: u8 = 125;

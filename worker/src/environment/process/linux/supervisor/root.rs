@@ -79,7 +79,10 @@ fn remount_read_only(root: &Path) -> io::Result<()> {
         if !point.starts_with(root) {
             continue;
         }
-        let mut flags = locked_mount_flags(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
+        let mut flags = locked_mount_flags(&options)
+            | MountFlags::NOSUID
+            | MountFlags::NODEV
+            | MountFlags::BIND;
         if point != root && point != root.join(OWN_USR) && point != root.join(ETC) {
             flags |= MountFlags::RDONLY;
         }

@@ -138,7 +138,9 @@ impl WorkOracle {
             ModelCall::Progress(sequence) => {
                 self.expire();
                 let until = self.now + LEASE;
-                if let Some(OracleOffer { place: OracleOfferState::InFlight(at), .. }) = self.find(sequence) {
+                if let Some(OracleOffer { place: OracleOfferState::InFlight(at), .. }) =
+                    self.find(sequence)
+                {
                     *at = until;
                 }
             }
@@ -150,7 +152,9 @@ impl WorkOracle {
                 }
             }
             ModelCall::Nak(sequence) => {
-                if let Some(OracleOffer { place: OracleOfferState::InFlight(_), .. }) = self.find(sequence) {
+                if let Some(OracleOffer { place: OracleOfferState::InFlight(_), .. }) =
+                    self.find(sequence)
+                {
                     self.redeliver(sequence);
                 }
             }
