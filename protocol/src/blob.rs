@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_and_refuses_a_uri_that_names_something_else() {
+    fn blob_ref_with_mismatched_uri_is_refused() {
         let blob = BlobRef::for_bytes(b"hello", MediaType::Text);
         let text = serde_json::to_string(&blob).expect("serializable");
         assert_eq!(serde_json::from_str::<BlobRef>(&text).expect("valid"), blob);

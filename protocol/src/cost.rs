@@ -18,7 +18,7 @@ pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
 #[cfg(test)]
 mod tests {
     #[test]
-    fn cost_outside_its_range_counts_as_nothing() {
+    fn cost_out_of_range_is_read_as_zero() {
         let read = |text: &str| super::read(&mut serde_json::Deserializer::from_str(text));
         for (text, cost) in [("1.25", 1.25), ("0", 0.0), ("-1188", 0.0), ("1e300", 0.0)] {
             assert_eq!(read(text).ok(), Some(cost), "{text}");

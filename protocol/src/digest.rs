@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_vector_and_strict_parsing() {
+    fn digest_text_malformed_is_refused() {
         let empty = Digest::sha256(b"");
         let text = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(empty.to_string(), text);

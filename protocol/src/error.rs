@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_types_is_the_formats() {
+    fn error_type_serialized_equals_as_str() {
         assert_eq!(ErrorType::ALL.len(), 17);
         for kind in ErrorType::ALL {
             let text = serde_json::to_string(kind).expect("serializable");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_transient_infrastructure_failures_are_retried() {
+    fn error_retryable_only_if_transient_infrastructure() {
         let error = TrialError::transient(
             ErrorType::EnvironmentStartFailed,
             ErrorCode::UNREACHABLE,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_tasks_are_faults_of_tasks_and_not_retried() {
+    fn error_for_unsupported_task_is_not_retryable() {
         let error = TrialError::unsupported("no graphics processors");
         assert!(error.is_unsupported() && !error.is_retryable());
         let found = (error.kind, error.class, error.code.as_str());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_codes_are_read() {
+    fn error_code_unknown_is_accepted() {
         let code: ErrorCode = serde_json::from_str("\"from_the_future\"").expect("open list");
         assert_eq!(code.as_str(), "from_the_future");
     }

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trial_keys_do_not_run_into_each_other() {
+    fn trial_id_of_shifted_name_boundary_differs() {
         let a = ItemId::for_trial("ab", "c", "t", 1);
         let b = ItemId::for_trial("a", "bc", "t", 1);
         assert_ne!(a, b);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_of_an_eval_have_keys_of_their_own() {
+    fn eval_id_differs_for_every_key_part() {
         let spec = Digest::sha256(b"spec");
         let of = |eval, rounds, attempt, spec: &Digest| {
             ItemId::for_eval("search", eval, rounds, attempt, spec)
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_round_trip_and_are_strict() {
+    fn id_text_malformed_is_refused() {
         let run: RunId = "00112233445566778899aabbccddeeff".parse().expect("valid");
         assert_eq!(run.to_string(), "00112233445566778899aabbccddeeff");
         assert_eq!(run.short(), "00112233");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_order_by_epoch_then_number() {
+    fn try_id_order_is_epoch_then_number() {
         let first = TryId::first(1);
         assert!(first < first.next(1));
         assert!(first.next(1) < first.next(1).next(2));

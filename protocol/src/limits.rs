@@ -175,7 +175,7 @@ mod tests {
     use super::shorten;
 
     #[test]
-    fn shortening_respects_characters() {
+    fn shorten_at_limit_keeps_utf8_characters_whole() {
         assert_eq!(shorten("abc".into(), 3), "abc");
         let cut = shorten("äöü".repeat(10), 11);
         assert!(cut.len() <= 11 && cut.ends_with('…'), "{cut}");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn name_with_forbidden_part_is_refused() {
         for good in ["a", "Claude Code", "gpt-5.1", "日本", &"x".repeat(100)] {
             assert_eq!(check(good), Ok(()), "{good}");
         }

@@ -58,7 +58,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_upper_bound_grows_to_the_cap() {
+    fn retry_delay_doubles_up_to_max_delay() {
         let policy = RetryPolicy { max_attempts: 9, ..RetryPolicy::default() };
         let bounds: Vec<u128> =
             (1..9).map(|n| policy.delay(n, 1.0).expect("within policy").as_millis()).collect();
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn one_attempt_means_no_retry() {
+    fn retry_with_max_attempts_one_is_never_due() {
         let policy = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
         assert_eq!(policy.delay(1, 0.0), None);
     }
 
     proptest! {
         #[test]
-        fn never_beyond_the_cap(n in 1u32..1000, r in 0.0f64..1.0, m in 1.0f64..10.0) {
+        fn retry_delay_stays_within_max(n in 1u32..1000, r in 0.0f64..1.0, m in 1.0f64..10.0) {
             let policy = RetryPolicy { max_attempts: u32::MAX, multiplier: m, ..RetryPolicy::default() };
             let delay = policy.delay(n, r).expect("unlimited");
             prop_assert!(delay <= Duration::from_millis(policy.max_delay_ms));

@@ -188,14 +188,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_four_digits_in_documents() {
+    fn eval_id_serialized_has_four_digits() {
         let id = EvalId(7);
         assert_eq!(serde_json::to_string(&id).expect("json"), "\"0007\"");
         assert_eq!(serde_json::from_str::<EvalId>("\"0007\"").expect("an id"), id);
     }
 
     #[test]
-    fn word_of_a_status_is_that_of_documents() {
+    fn eval_status_as_str_matches_serialized_form() {
         use EvalStatus::{Completed, Failed, NoChanges, Queued, Running};
         for status in [Queued, Running, Completed, NoChanges, Failed] {
             let written = serde_json::to_value(status).expect("json");

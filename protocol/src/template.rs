@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn expansion() {
+    fn template_with_variables_expands_values_and_defaults() {
         for (text, expected) in [
             ("plain", "plain"),
             ("${KEY}", "secret"),
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn syntax_errors_are_found() {
+    fn template_with_syntax_error_is_refused() {
         for bad in ["${", "x ${KEY", "${1A}", "${}", "${A B}"] {
             assert!(Template::new(bad).check().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn a_default_cannot_refer_to_a_variable() {
+    fn template_default_with_nested_variable_is_refused() {
         let nested = Err(InvalidTemplate::Nested { name: "A".to_owned() });
         for bad in ["${A:-${B}}", "${A:-x${B:-y}}", "${A:-${}"] {
             assert_eq!(Template::new(bad).check(), nested, "{bad}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed() {
+    fn template_variables_lists_names_and_defaults() {
         let names = Template::new("${A}-${B:-x}-$$-${A}").variables();
         assert_eq!(names, [("A".to_owned(), false), ("B".to_owned(), true)].into());
     }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_of_repeated_causes_says_each_once() {
+    fn error_chain_with_repeated_causes_prints_each_once() {
         let error = chained_error(&[
             "client error (Connect)",
             "client error (Connect)",

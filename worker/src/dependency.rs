@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clock_of_hanging_service_stands_still() {
+    async fn timeout_during_service_outage_is_paused() {
         let (switch, dependency) = switched_dependency();
         let work = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn limit_without_outage_holds() {
+    async fn timeout_without_outage_expires() {
         let (_, dependency) = switched_dependency();
         let began = Instant::now();
         let limited = dependency.within(Duration::from_secs(60), std::future::pending::<()>());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn limit_within_unnoticed_outage_is_not_reached() {
+    async fn timeout_during_undetected_outage_does_not_expire() {
         let (switch, dependency) = switched_dependency();
         let work = async {
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn checks_at_once_ask_once() {
+    async fn dependency_checks_concurrent_probe_once() {
         let (switch, dependency) = switched_dependency();
         switch.down.store(true, Ordering::Relaxed);
         let answers = tokio::join!(dependency.check(), dependency.check(), dependency.check());

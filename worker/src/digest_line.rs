@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_with_any_changed_byte_is_refused_or_no_text_of_its_kind() {
+    fn digest_line_with_changed_byte_is_refused() {
         let text = br#"{"some":"JSON"}"#.to_vec();
         let file = append(text.clone());
         assert_eq!(check(&file), Ok(text.as_slice()));

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn files_links_directories_and_what_is_not_there_are_removed() {
+    async fn fs_remove_of_any_kind_or_missing_path_succeeds() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("kept/below")).expect("made");

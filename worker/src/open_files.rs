@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_executions_fit_below_a_low_limit_and_never_none() {
+    fn fd_limit_low_reduces_executions_to_at_least_one() {
         assert_eq!(fitting_executions(100, 20_000, 20), 100);
         assert!((1..100).contains(&fitting_executions(100, 1024, 20)));
         assert!((2..20).contains(&fitting_executions(100, 256, 20)));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn executions_and_walks_together_stay_below_the_limit() {
+    fn fd_use_of_executions_and_walks_stays_below_limit() {
         for limit in [256, 1024, 4096, 65_536] {
             let executions = u64::from(fitting_executions(u32::MAX, limit, 20));
             let used = 20 + RESERVED + max_walks(limit) * PER_WALK + executions * PER_EXECUTION;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn starts_are_spread_over_the_minute() {
+    async fn rate_limit_spreads_starts_over_minute() {
         let slow = run_rate_limiter(Some(12), None);
         assert_eq!(start_times(&slow, 4).await, [0.0, 5.0, 10.0, 15.0]);
         assert!(!slow.is_idle(Instant::now()));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_agents_execute_at_once() {
+    async fn rate_limit_bounds_concurrent_agents() {
         let pacing = run_rate_limiter(None, Some(2));
         let (one, two) = (pacing.acquire_agent().await, pacing.acquire_agent().await);
         assert!(one.is_some() && two.is_some());

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn system_error_tells_its_shortage_through_any_wrapping() {
+    fn shortage_of_wrapped_errno_is_found() {
         for (errno, expected) in [
             (Errno::NOSPC, Some(Shortage::Disk)),
             (Errno::DQUOT, Some(Shortage::Disk)),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_programs_tell_a_shortage_in_any_case() {
+    fn shortage_in_program_output_is_found() {
         assert_eq!(Shortage::from_text("mkdir: No space left on device"), Some(Shortage::Disk));
         assert_eq!(
             Shortage::from_text("fork/exec x: cannot allocate memory"),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_trial_is_settled_and_measured() {
+    async fn dispatch_bench_settles_and_measures_every_trial() {
         for materialize in [MaterializeMode::None, MaterializeMode::Full] {
             let measured = run(materialize).await;
             assert!(measured.items_per_second > 0.0 && measured.floor_per_second > 0.0);

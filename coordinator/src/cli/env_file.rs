@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_read_with_and_without_quotes() {
+    fn env_file_values_are_read_with_and_without_quotes() {
         let text = "# a comment\n\nA=1\nexport B = two words # not this\nC='a # b'\n\
                     D=\"x\\\"y\\nz\" # nor this\nE=\nF=a#b\n";
         let expected = [
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_is_no_variable_is_named() {
+    fn env_file_malformed_line_is_reported_by_number() {
         for bad in ["A", "1A=x", "A='x", "A=\"x", "A='x' y", "A B=x"] {
             assert_eq!(parse(&format!("OK=1\n{bad}\n")), Err(2), "{bad}");
         }

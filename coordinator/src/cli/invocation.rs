@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn invocation_keeps_no_values_of_secrets() {
+    fn invocation_with_secret_options_omits_them() {
         let all = "job.yaml --agent-env KEY=secret --nats nats://h:1 --ve=A=b -n 4";
         let (kept, left_out) = without_secrets(words(all));
         assert_eq!(kept, words("job.yaml --nats nats://h:1 -n 4"));

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_in_memory_is_refused_for_commands() {
+    fn store_url_memory_is_refused_by_commands() {
         let error = format!("{:?}", parse("memory:").expect_err("refused"));
         assert!(error.contains("`memory:`") && error.contains("give a directory"), "{error}");
         assert!(parse_optional(Some("memory:")).is_err());

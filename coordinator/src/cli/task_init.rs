@@ -153,7 +153,7 @@ mod tests {
     use crate::sources::check::{CheckRequest, check};
 
     #[test]
-    fn new_tasks_pass_the_check_in_every_environment() {
+    fn task_init_template_passes_check_for_every_provider() {
         let dir = tempfile::tempdir().expect("a directory");
         for (format, expected) in
             [(InitFormat::Rollout, TaskFormat::Rollout), (InitFormat::Harbor, TaskFormat::Harbor)]

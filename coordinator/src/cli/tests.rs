@@ -19,12 +19,12 @@ fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
 }
 
 #[test]
-fn the_command_line_is_consistent() {
+fn cli_definition_passes_clap_debug_assert() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn a_job_file_alone_means_run() {
+fn job_file_without_subcommand_means_run() {
     for words in [
         &["rollout", "job.yaml"][..],
         &["rollout", "run", "job.yaml"],
@@ -42,7 +42,7 @@ fn a_job_file_alone_means_run() {
 }
 
 #[test]
-fn keys_of_the_job_are_options() {
+fn run_options_set_keys_of_job_config() {
     let words = "rollout run -p dir -a oracle -k 2 -n 8 -e docker -t a* -t b -x c -l 10 \
                  --set verifier.disable=true --ae KEY=secret --artifact /out -o runs --job-name j";
     let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
@@ -80,7 +80,7 @@ fn keys_of_the_job_are_options() {
 }
 
 #[test]
-fn options_of_harbor_are_keys_of_the_job() {
+fn harbor_options_set_keys_of_job_config() {
     let words = ["rollout", "run", "-p", "d", "-a", "oracle", "--debug", "-y"];
     let more = ["-r", "4", "--no-delete", "--ak", "description=every agent", "--env-file", "f"];
     let run = parse(&[&words[..], &more[..]].concat()).expect("valid");
@@ -99,7 +99,7 @@ fn options_of_harbor_are_keys_of_the_job() {
 }
 
 #[test]
-fn options_are_checked() {
+fn option_with_invalid_value_is_refused_with_exit_code_2() {
     let run = parse(&["rollout", "job.yaml", "--fail-under", "0.5", "--materialize", "none"]);
     assert_eq!(run.expect("valid").fail_under, Some(0.5));
     for bad in [
@@ -116,7 +116,7 @@ fn options_are_checked() {
 }
 
 #[test]
-fn codes_of_runs() {
+fn exit_code_of_run_follows_tally_and_fail_under() {
     let tally = |trials: &[(f64, Option<FailureParty>)]| {
         let mut tally = Tally::default();
         for (reward, failure) in trials {
@@ -159,7 +159,7 @@ fn codes_of_runs() {
 }
 
 #[test]
-fn errors_are_rendered_with_details_and_hints_and_escaped() {
+fn cli_error_is_rendered_escaped_with_details_and_hints() {
     let error = CliError {
         code: ExitCode::Config,
         message: "2 faults".into(),
@@ -176,14 +176,14 @@ fn errors_are_rendered_with_details_and_hints_and_escaped() {
 }
 
 #[test]
-fn causes_are_told_once_each() {
+fn cli_error_message_contains_each_cause_once() {
     let error = CliError::failure("cannot start", &std::io::Error::other("no thread left"));
     assert_eq!(error.message, "cannot start: no thread left");
 }
 
 #[cfg(feature = "docker")]
 #[test]
-fn gc_needs_something_to_remove_and_limits_for_images() {
+fn gc_without_target_or_with_wrong_limits_is_refused() {
     let gc = |words: &str| {
         let words = ["rollout", "gc"].into_iter().chain(words.split_whitespace());
         Cli::try_parse_from(words).map(|cli| match cli.command {

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duration_is_read_with_units_and_bounds() {
+    fn duration_with_invalid_unit_or_out_of_bounds_is_refused() {
         for (text, seconds) in [("0", 0.0), ("1.5", 1.5), ("10m", 600.0), ("1h 30m", 5400.0)] {
             assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
         }
@@ -57,7 +57,7 @@ mod tests {
 
     #[cfg(feature = "docker")]
     #[test]
-    fn age_and_size_are_read_with_units() {
+    fn age_and_size_with_unit_are_parsed() {
         assert_eq!(age("2d"), Ok(Duration::from_secs(2 * 24 * 3600)));
         assert_eq!(age("90s"), Ok(Duration::from_secs(90)));
         assert!(age("d").is_err() && age("-1d").is_err());

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_slots_have_bounds() {
+    fn memory_and_slots_out_of_bounds_are_refused() {
         assert_eq!(memory("8g"), Ok(8192));
         assert!(memory("1g").is_err() && memory("x").is_err());
         assert_eq!(slots("auto"), Ok(SlotCount::Auto));

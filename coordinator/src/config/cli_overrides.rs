@@ -437,7 +437,7 @@ tasks: [{path: f}]
     }
 
     #[test]
-    fn a_job_without_a_file() {
+    fn job_without_file_is_built_from_options() {
         let settings = vec![
             CliSetting::dataset("-p d", CliDataset::Path("d".to_owned())),
             CliSetting::agent("-a oracle", "oracle"),
@@ -461,7 +461,7 @@ tasks: [{path: f}]
     }
 
     #[test]
-    fn options_go_over_the_file_and_lists_are_reached_by_index() {
+    fn cli_override_replaces_file_value_also_by_list_index() {
         let settings = vec![
             CliSetting::yaml("--set agents[0].env.B", "agents[0].env.B", "y"),
             CliSetting::yaml("--set agents.1.description", "agents.1.description", "d"),
@@ -487,7 +487,7 @@ tasks: [{path: f}]
     }
 
     #[test]
-    fn agents_and_datasets_of_the_command_line_take_the_place_of_the_files() {
+    fn cli_agents_and_datasets_replace_those_of_file() {
         let registered = CliDataset::Registered {
             registry: "https://host/r.json".to_owned(),
             name: "n".to_owned(),
@@ -513,7 +513,7 @@ tasks: [{path: f}]
     }
 
     #[test]
-    fn faults_name_the_option() {
+    fn cli_override_error_names_its_option() {
         let (_, faults) = read(
             Some(FILE),
             vec![

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_warnings_are_told_once() {
+    fn warning_repeated_in_many_files_is_printed_once() {
         let lines = ConfigWarning::grouped(&[
             warning("a/task.toml", "deprecated"),
             warning("b/task.toml", "deprecated"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_word() {
+    fn misspelled_key_suggests_nearest_known_key() {
         let known = ["n_attempts", "n_concurrent_trials", "jobs_dir", "preserve_env"];
         assert_eq!(nearest("n_atempts", known), Some("n_attempts"));
         assert_eq!(nearest("N_Attempts", known), Some("n_attempts"));

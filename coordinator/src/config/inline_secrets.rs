@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_the_command_line_is_in_no_document() {
+    fn secret_from_command_line_is_absent_from_document() {
         let settings = vec![
             CliSetting::each_agent("--agent-env API_KEY", "API_KEY", "hid$$den"),
             CliSetting::each_agent("--agent-env MODEL", "MODEL", "large"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_one_value() {
+    fn secret_with_two_values_is_refused() {
         let settings = vec![
             CliSetting::each_agent("--agent-env TOKEN", "TOKEN", "one"),
             CliSetting::text("--verifier-env TOKEN", "verifier.env.TOKEN", "another"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_secrets_are_known() {
+    fn secret_variable_is_recognized_by_name() {
         for name in ["OPENAI_API_KEY", "token", "HF_TOKEN", "DB_PASSWORD", "AWS_ACCESS_KEY_ID"] {
             assert!(is_secret(name), "{name}");
         }

@@ -47,7 +47,7 @@ fn assert_faults(found: &[(String, ErrorKind)], expected: &[(&str, ErrorKind)]) 
 }
 
 #[test]
-fn every_fault_of_single_values() {
+fn job_file_scalar_errors_are_all_reported() {
     use ErrorKind::{BadValue, MissingKey, UnknownKey, WrongType};
     assert_faults(
         &job_faults("bad_scalars.yaml"),
@@ -73,7 +73,7 @@ fn every_fault_of_single_values() {
 }
 
 #[test]
-fn every_fault_of_agents() {
+fn job_file_agent_errors_are_all_reported() {
     use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey};
     assert_faults(
         &job_faults("bad_agents.json"),
@@ -94,7 +94,7 @@ fn every_fault_of_agents() {
 }
 
 #[test]
-fn every_fault_of_the_environment() {
+fn job_file_environment_errors_are_all_reported() {
     use ErrorKind::{BadValue, Conflict, DuplicateKey, UnknownKey, WrongType};
     assert_faults(
         &job_faults("bad_environment.yaml"),
@@ -117,7 +117,7 @@ fn every_fault_of_the_environment() {
 }
 
 #[test]
-fn every_fault_of_task_files() {
+fn task_file_errors_are_all_reported() {
     use ErrorKind::{BadValue, Syntax, WrongType};
     assert_faults(
         &task_faults("bad_values.toml"),
@@ -157,7 +157,7 @@ fn every_fault_of_task_files() {
 }
 
 #[test]
-fn messages_name_file_line_key_found_expected_and_hint() {
+fn config_error_message_names_file_line_key_and_hint() {
     let file = fixture("bad_agents.json");
     let mut problems = Diagnostics::default();
     read_job(&file, &options(), &mut problems);
@@ -168,7 +168,7 @@ fn messages_name_file_line_key_found_expected_and_hint() {
 }
 
 #[test]
-fn a_full_job_file() {
+fn job_file_with_all_keys_is_parsed() {
     let mut problems = Diagnostics::default();
     let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
     let (job, warnings) = problems.finish(job).expect("no faults");
@@ -192,7 +192,7 @@ fn a_full_job_file() {
 }
 
 #[test]
-fn the_document_reads_back_as_the_same_job() {
+fn job_document_reads_back_as_same_job() {
     let mut problems = Diagnostics::default();
     let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
     let document = job_document(&job);
@@ -214,7 +214,7 @@ fn the_document_reads_back_as_the_same_job() {
 }
 
 #[test]
-fn a_minimal_job_has_documented_defaults() {
+fn job_file_with_required_keys_only_uses_defaults() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("job.yaml");
     std::fs::write(&file, "agents: [{name: nop}]\ndatasets: [{path: x}]\n").expect("written");
@@ -230,7 +230,7 @@ fn a_minimal_job_has_documented_defaults() {
 }
 
 #[test]
-fn a_full_task_file() {
+fn task_file_with_all_keys_is_parsed() {
     let mut problems = Diagnostics::default();
     let task =
         read_task(&fixture("full.toml"), FormatHints::default(), &mut problems).expect("a task");
@@ -248,7 +248,7 @@ fn a_full_task_file() {
 }
 
 #[test]
-fn files_that_cannot_be_read() {
+fn config_file_missing_malformed_or_too_large_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |name: &str, bytes: &[u8]| {
         let file = dir.path().join(name);
@@ -274,7 +274,7 @@ fn files_that_cannot_be_read() {
 }
 
 #[test]
-fn aliases_cannot_fill_the_memory() {
+fn yaml_alias_expansion_too_large_is_refused() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for n in 1..12 {
         let items = vec![format!("*a{}", n - 1); 9].join(", ");
@@ -287,7 +287,7 @@ fn aliases_cannot_fill_the_memory() {
 }
 
 #[test]
-fn json_escapes_are_read() {
+fn json_string_with_escapes_is_decoded() {
     let (root, _) = yaml::parse("{\"a\": \"\\ud83d\\ude00 \\/ \\u00e4\"}").expect("valid JSON");
     let value::ConfigValue::Mapping(entries) = root.value else { panic!("a mapping") };
     assert_eq!(entries[0].node.value, value::ConfigValue::String("😀 / ä".to_owned()));
@@ -295,13 +295,13 @@ fn json_escapes_are_read() {
 
 proptest! {
     #[test]
-    fn no_text_panics(text in "[\\PC\n\t]{0,200}") {
+    fn config_parse_of_arbitrary_text_never_panics(text in "[\\PC\n\t]{0,200}") {
         drop(yaml::parse(&text));
         drop(task::toml::parse(&text));
     }
 
     #[test]
-    fn no_structure_panics(
+    fn config_read_of_arbitrary_value_never_panics(
         key in prop::sample::select(vec![
             "name", "agents", "datasets", "environment", "retry", "verifier", "metrics",
             "n_attempts", "instruction_path", "task_env", "log_level",

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_is_read_by_the_core_schema() {
+    fn yaml_plain_scalar_is_typed_by_core_schema() {
         let kind = |text: &str| match parse_plain(text) {
             ConfigValue::Null => "null".to_owned(),
             ConfigValue::Bool { value, .. } => format!("bool {value}"),

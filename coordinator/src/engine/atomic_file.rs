@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_unfinished_is_swept() {
+    fn sweep_removes_only_unfinished_temp_files() {
         let temp = tempfile::tempdir().expect("a directory");
         let path = temp.path().join("manifest.json");
         replace(&path, b"{}").expect("written");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_declared_has_no_limit() {
+    fn worker_capacity_not_declared_is_unlimited() {
         assert_eq!(needs(64, 1 << 20).check_fit(&worker(None, None)), Ok(()));
         let engine = needs(64, 1024).check_fit(&worker(Some(2), None));
         assert_eq!(engine, Err(UnfitReason::Cpus { needed: 64, has: 2 }));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_worker_gives_the_reason() {
+    fn unplaceable_reason_comes_from_closest_worker() {
         let workers = [worker(Some(2), None), worker(Some(8), None)];
         let reason = needs(64, 1024).unplaceable(workers.iter()).expect("too large");
         assert_eq!(reason, UnfitReason::Cpus { needed: 64, has: 8 });

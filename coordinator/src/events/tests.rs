@@ -113,7 +113,7 @@ fn batches(order: [usize; 4]) -> Vec<Vec<RunEvent>> {
 }
 
 #[tokio::test]
-async fn a_run_is_told_to_files_and_lines() {
+async fn run_events_are_written_to_files_and_json_lines() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = SharedOutput::default();
     let report = run_reporter(dir.path(), MaterializeMode::Full, &out, batches([3, 1, 2, 0])).await;
@@ -185,7 +185,7 @@ async fn a_run_is_told_to_files_and_lines() {
 }
 
 #[tokio::test]
-async fn the_result_does_not_depend_on_the_order_of_arrival() {
+async fn result_file_does_not_depend_on_settlement_order() {
     let mut results = Vec::new();
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let dir = tempfile::tempdir().expect("a directory");
@@ -236,7 +236,7 @@ async fn replayed_trials_are_written_only_if_missing_or_damaged() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_written_cost_no_result() {
+async fn trial_with_missing_record_keeps_result_and_warns() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = SharedOutput::default();
     let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
@@ -253,7 +253,7 @@ async fn files_that_cannot_be_written_cost_no_result() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
+async fn result_files_of_run_without_start_or_end_are_not_written() {
     let dir = tempfile::tempdir().expect("a directory");
     let report = run_reporter(dir.path(), MaterializeMode::Full, &SharedOutput::default(), vec![])
         .await
@@ -268,7 +268,7 @@ async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
 }
 
 #[tokio::test]
-async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
+async fn resume_of_complete_run_writes_same_result() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut results = Vec::new();
     for (replayed, end) in [(false, 60), (true, 900)] {
@@ -289,7 +289,7 @@ async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_does_not_stop_a_run() {
+async fn json_output_closed_by_reader_does_not_stop_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = SharedOutput { broken: true, ..SharedOutput::default() };
     run_reporter(dir.path(), MaterializeMode::None, &out, batches([0, 1, 2, 3]))
@@ -299,7 +299,7 @@ async fn a_reader_that_goes_away_does_not_stop_a_run() {
 }
 
 #[tokio::test]
-async fn several_numbers_are_followed_key_by_key() {
+async fn metrics_of_several_rewards_are_kept_per_key() {
     let dir = tempfile::tempdir().expect("a directory");
     let several = |reward: Option<f64>, numbers: &[(&str, f64)]| {
         let rewards = numbers.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect();
@@ -386,7 +386,7 @@ impl EventSink for RecordingSink {
 }
 
 #[tokio::test]
-async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
+async fn sinks_receive_batches_warnings_and_result_in_order() {
     let dir = tempfile::tempdir().expect("a directory");
     let store: Arc<dyn BlobStore> =
         Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));

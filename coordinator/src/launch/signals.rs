@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_stand_in_the_mask_of_the_process() {
+    fn signal_ignored_by_process_is_read_from_proc_status() {
         let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
         assert_eq!(ignores(status, SignalKind::hangup()), Some(true));
         assert_eq!(ignores(status, SignalKind::terminate()), Some(false));

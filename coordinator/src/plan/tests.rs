@@ -70,7 +70,7 @@ fn document_of(plan: &JobPlan) -> PlanDocument {
 
 proptest! {
     #[test]
-    fn ordinals_items_and_orders(agents in 1usize..4, a in 0usize..4, b in 0usize..4, n in 1u32..4) {
+    fn plan_ordinals_and_items_are_unique_and_ordered_by_task(agents in 1usize..4, a in 0usize..4, b in 0usize..4, n in 1u32..4) {
         let plan = plan(agents, a, b, n);
         let mut expected = Vec::new();
         for agent in plan.agents() {
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn documents_give_the_plan_back(agents in 1usize..4, a in 0usize..4, n in 1u32..4) {
+    fn plan_document_reads_back_as_same_plan(agents in 1usize..4, a in 0usize..4, n in 1u32..4) {
         let plan = plan(agents, a, 1, n);
         let again = JobPlan::try_from(document_of(&plan)).expect("valid");
         prop_assert_eq!(again.digest(), plan.digest());
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn names_that_the_plan_does_not_have() {
+fn plan_ordinal_of_unknown_trial_is_none() {
     let plan = plan(1, 1, 0, 2);
     let name = |agent: &str, task: &str, attempt| TrialName {
         agent: agent.to_owned(),
@@ -135,7 +135,7 @@ fn names_that_the_plan_does_not_have() {
 }
 
 #[test]
-fn the_digest_depends_on_content_and_not_on_order() {
+fn plan_digest_depends_on_content_not_order() {
     let agents = || vec![agent("x"), agent("y")];
     let tasks = || vec![task("d", "1", "p"), task("d", "2", "q")];
     let new = |agents, tasks, n| JobPlan::new(settings(), agents, tasks, n).expect("a plan");
@@ -152,7 +152,7 @@ fn the_digest_depends_on_content_and_not_on_order() {
 }
 
 #[test]
-fn duplicates_and_too_many_trials_are_no_plan() {
+fn plan_with_duplicates_or_too_many_trials_is_refused() {
     let twice = vec![task("d", "1", "p"), task("d", "1", "q")];
     let error = JobPlan::new(settings(), vec![agent("x")], twice, 1).expect_err("a duplicate");
     assert_eq!(error, JobPlanError::Duplicate { what: "the task `d/1`".to_owned() });
@@ -164,7 +164,7 @@ fn duplicates_and_too_many_trials_are_no_plan() {
 }
 
 #[test]
-fn damaged_and_newer_documents_are_refused() {
+fn plan_document_damaged_or_newer_is_refused() {
     let plan = plan(1, 2, 0, 1);
     let mut damaged = document_of(&plan);
     damaged.tasks[0].files = Digest::sha256(b"other");
@@ -180,7 +180,7 @@ fn damaged_and_newer_documents_are_refused() {
 }
 
 #[test]
-fn more_work_is_compatible_and_changed_specs_are_named() {
+fn plan_diff_accepts_more_work_and_names_changed_specs() {
     let before = plan(1, 2, 0, 1);
     let more = plan(2, 3, 1, 3);
     let change = compare(&before, &more);
@@ -229,7 +229,7 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
 }
 
 #[test]
-fn a_commit_elsewhere_changes_nothing() {
+fn plan_diff_of_commit_only_change_is_empty() {
     let before = plan(1, 2, 0, 1);
     let mut tasks = before.tasks().to_vec();
     tasks[0].spec = Digest::sha256(b"the same with another commit");
@@ -270,7 +270,7 @@ fn prepared(dir: &std::path::Path) -> PreparedJob {
 }
 
 #[tokio::test]
-async fn a_plan_is_built_with_its_documents_and_shown() {
+async fn plan_build_stores_documents_and_dry_run_shows_them() {
     use rollout_worker::store::{StoreUrl, open};
 
     let dir = project();
@@ -315,7 +315,7 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
 }
 
 #[tokio::test]
-async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
+async fn job_with_too_many_trials_is_config_error() {
     let dir = project();
     let PreparedJob { mut job, datasets, .. } = prepared(dir.path());
     job.n_attempts = 5_000_000;

@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn escapes_what_moves_the_cursor_or_hides() {
+    fn control_and_bidi_characters_are_escaped() {
         assert_eq!(line("plain ✓ 日本"), "plain ✓ 日本");
         assert_eq!(line("a\x1b[2Jb\r\n\tc\u{9b}d\x7f"), "a\\x1b[2Jb\\r\\n\\tc\\x9bd\\x7f");
         assert_eq!(line("x\u{202e}y"), "x\\u{202e}y");
@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_harmful_is_left(text in any::<String>()) {
+        fn escaped_line_of_any_text_has_no_harmful_character(text in any::<String>()) {
             prop_assert!(!line(&text).chars().any(harmful));
         }
     }

@@ -151,7 +151,7 @@ mod tests {
     use crate::spec::resources::Resources;
 
     #[test]
-    fn cost_is_start_plus_time_times_size() {
+    fn environment_cost_is_start_plus_hourly_rates() {
         let rates = EnvironmentRates { cpu_hour: 0.4, gib_hour: 0.1, start: 0.01 };
         let resources = Resources { cpus: 2, memory_mb: 4096, ..Resources::default() };
         let cost = rates.cost(&resources, 1800.0);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ideas_are_short_texts_in_visible_files() {
+    fn idea_file_with_bad_name_or_content_is_refused() {
         assert_eq!(invalid_idea_reason("a.md", "- Schneller \u{1f680}\n".as_bytes()), None);
         for (name, content, why) in [
             (".hidden", &b"- x"[..], "its name"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_is_not_text_is_told_with_its_place() {
+    fn idea_content_not_text_is_refused_with_byte_offset() {
         for (content, at) in [
             (&b"\xff\xfeidea"[..], "byte 0 is not UTF-8"),
             (b"idea \xc3", "byte 5 is not UTF-8"),

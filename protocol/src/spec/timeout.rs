@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verifier_vectors() {
+    fn verifier_timeout_applies_override_multiplier_and_ceiling() {
         let vectors = [
             (100.0, 1.0, None, None::<f64>, 100.0),
             (100.0, 2.0, None, None, 200.0),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_second_stays_half_a_second() {
+    fn timeout_seconds_keep_fraction_and_saturate() {
         assert_eq!(seconds(0.5), Duration::from_millis(500));
         assert_eq!(seconds(f64::INFINITY), Duration::MAX);
     }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_round_trip_and_are_strict() {
+    fn marker_path_malformed_is_not_parsed() {
         let marker = ResultMarker {
             run: RunId::from_bytes([1; 16]),
             item: ItemId::from_bytes([2; 16]),

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_powers_of_four() {
+    fn size_class_boundaries_are_powers_of_four() {
         let class = |cpus, memory_mb| {
             SizeClass::for_resources(&Resources { cpus, memory_mb, ..Resources::default() }).0
         };

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_read_back_from_tagged_records() {
+    fn position_in_tagged_record_round_trips() {
         let position = ReportPosition {
             incarnation: Incarnation(u128::MAX - 1),
             sequence: 7,

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_without_scripts_needs_nothing() {
+    fn agent_without_scripts_has_empty_plan() {
         for kind in
             [AgentKind::Nop, AgentKind::Script { install: None, execute: Some(" \n".into()) }]
         {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_run_from_where_they_are_placed() {
+    fn agent_scripts_run_from_upload_path() {
         let kind = AgentKind::Script { install: Some("i".into()), execute: Some("e".into()) };
         let plan = planned(kind).expect("a plan");
         assert_eq!(plan.install, Some(vec!["bash".into(), "/rollout/install.sh".into()]));
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn the_oracle_needs_a_solution() {
+    fn oracle_without_solution_is_refused() {
         let error = planned(AgentKind::Oracle).expect_err("there is none").to_string();
         assert_eq!(error, "the task has no solution/solve.sh: the agent `a` cannot solve it");
     }
 
     #[test]
-    fn oracle_in_a_step_without_a_solution_does_nothing() {
+    fn oracle_in_step_without_solution_has_empty_plan() {
         let mut step = crate::work::trial::testing::task().steps[0].clone();
         step.name = Some("share".into());
         let plan = planned_in(&step, AgentKind::Oracle).expect("a plan");

@@ -49,7 +49,7 @@ mod tests {
     use super::ExcludePatterns;
 
     #[test]
-    fn patterns_are_those_of_tar() {
+    fn exclude_patterns_match_like_tar() {
         for (pattern, path, excluded) in [
             ("node_modules", "node_modules", true),
             ("node_modules", "web/node_modules/a/b.js", true),

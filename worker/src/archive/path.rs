@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cleaned_or_refused() {
+    fn archive_path_with_parent_nul_or_excess_is_refused() {
         assert_eq!(clean("./a//b/./c/"), Ok(Some("a/b/c".into())));
         assert_eq!(clean("/etc/passwd"), Ok(Some("etc/passwd".into())));
         assert_eq!(clean("..."), Ok(Some("...".into())));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn links_may_not_lead_outside() {
+    fn symlink_target_outside_archive_is_detected() {
         let inside = |link: &str, target: &str| {
             let link = ArchivePath::clean(link.as_bytes()).expect("good").expect("not the root");
             link_stays_inside(&link, target.as_bytes())

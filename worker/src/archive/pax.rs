@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_read_and_lies_about_their_length_refused() {
+    fn pax_record_with_wrong_length_is_refused() {
         let pax = PaxHeader::parse(b"12 path=a b\n11 size=42\n9 k=x=y\\\n").expect("valid");
         assert_eq!(pax.path.as_deref(), Some(b"a b".as_slice()));
         assert_eq!(pax.size, Some(42));

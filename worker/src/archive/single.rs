@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_small_regular_file_is_read() {
+    async fn captured_file_large_or_not_regular_is_refused() {
         let small = CapturedFile::Found(Bytes::from_static(b"0123456789"));
         assert_eq!(read(EntryType::Regular, b"0123456789").await, small);
         assert_eq!(read(EntryType::Regular, b"0123456789a").await, CapturedFile::TooLarge(11));

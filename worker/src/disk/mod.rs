@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn disk_with_room_is_neither_full_nor_low() {
+    async fn disk_with_free_space_is_neither_full_nor_low() {
         let dir = tempfile::tempdir().expect("a directory");
         let paths =
             [(dir.path().to_owned(), DiskUse::Work), ("/nowhere/at/all".into(), DiskUse::Work)];
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn full_disk_counts_for_what_ran_then_and_not_for_what_began_later() {
+    async fn disk_full_counts_only_for_earlier_executions() {
         let watch = DiskWatch::new([("/nowhere".into(), DiskUse::Temporary)], []);
         let before = Instant::now();
         let space = DiskSpace { size: 4 << 20, free: 0, files: 10, free_files: 5 };

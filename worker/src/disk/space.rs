@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn small_and_large_disks_have_floors_of_their_own() {
+    fn disk_thresholds_depend_on_disk_size() {
         let tera = 1024 * 1024 * MIB;
         assert!(!space(tera, 300 * MIB).is_low() && space(tera, 255 * MIB).is_low());
         assert!(!space(tera, 255 * MIB).is_full() && space(tera, MIB / 2).is_full());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_without_files_left_is_full() {
+    fn disk_without_free_inodes_is_full() {
         let none = DiskSpace { size: 100 * MIB, free: 50 * MIB, files: 1000, free_files: 0 };
         assert!(none.is_full() && none.is_low());
         assert_eq!(none.to_string(), "50 of 100 MiB free, and no file can be made any more");

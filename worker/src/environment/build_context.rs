@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_left_is_listed_in_order() {
+    fn build_context_with_dockerignore_lists_kept_paths_sorted() {
         let dir = tempfile::tempdir().expect("directory");
         for path in ["Dockerfile", "a/b/keep.txt", "a/b/drop.txt", "a.txt", "z/secret"] {
             let path = dir.path().join(path);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_modes_are_kept() {
+    fn build_context_listing_keeps_symlinks_and_exec_mode() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().expect("directory");
         let script = dir.path().join("run.sh");

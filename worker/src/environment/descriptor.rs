@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_kinds_are_those_of_the_protocol() {
+    fn provider_names_match_protocol_kinds() {
         for descriptor in public_descriptors() {
             assert_eq!(descriptor.name, descriptor.kind.to_string());
             assert_eq!(for_kind(descriptor.kind).name, descriptor.name);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_and_word_is_one_of_the_spec() {
+    fn provider_settings_match_spec_keys_and_values() {
         for descriptor in DESCRIPTORS {
             for setting in descriptor.settings {
                 let values: Vec<Value> = match setting.values {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn provider_of_every_descriptor_is_of_its_kind() {
+    fn provider_made_by_descriptor_has_its_kind() {
         let dir = tempfile::tempdir().expect("a directory");
         let paths = ProviderPaths {
             image_locks: dir.path(),

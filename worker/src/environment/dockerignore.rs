@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_as_docker_matches_them() {
+    fn dockerignore_patterns_match_like_docker() {
         // pattern, path, excluded
         let cases = [
             ("secret", "secret", true),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_match_decides() {
+    fn dockerignore_last_matching_pattern_wins() {
         let text = "\u{feff}# first\n*\n!src\n!*.md\nREADME.md\nsrc/**/*.tmp\r\n";
         for (path, expected) in [
             ("main.c", true),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_patterns_name_their_line() {
+    fn dockerignore_invalid_pattern_is_reported_with_line() {
         for (text, line) in
             [("a\n!", 2), ("[", 1), ("a\nb\n[]", 3), ("x\\", 1), ("[]a]", 1), ("[z-a]", 1)]
         {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_file_excludes_nothing() {
+    fn dockerignore_file_missing_excludes_nothing() {
         let dir = tempfile::tempdir().expect("directory");
         let ignore = Dockerignore::read(dir.path()).expect("absent is fine");
         assert!(!ignore.excludes("anything"));

@@ -58,7 +58,7 @@ mod tests {
     use crate::store::MemoryStore;
 
     #[tokio::test]
-    async fn the_first_choice_of_a_run_stays() {
+    async fn base_image_digest_first_settled_stays_for_run() {
         let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
         let of = |run: u8| RunBaseDigests::new(Arc::clone(&store), RunId::from_bytes([run; 16]));
         let image = "registry:5000/a/b:c";

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_kept_apart_and_an_empty_one_is_an_empty_file() {
+    fn capture_keeps_stdout_and_stderr_separate() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 100, 100);
         assert!(!dir.path().join("new").exists(), "nothing is made before there is something");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_a_capture_again_changes_nothing() {
+    fn capture_finished_twice_returns_same_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 100, 100);
         capture.write(OutputStream::Stderr, b"last words");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_leaves_head_and_tail() {
+    fn capture_above_limit_keeps_head_and_tail() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 1000, 1000);
         let line = b"0123456789abcde\n".repeat(4096);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inline_tail_is_bounded_and_says_what_is_missing() {
+    fn capture_inline_tail_is_bounded_and_counts_omitted() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 10_000, 100);
         capture.write(OutputStream::Stdout, "äöü".repeat(100).as_bytes());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_may_begin_inside_another_at_the_border() {
+    fn capture_overlapping_secrets_at_cut_are_redacted() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 52, 1);
         capture.write(OutputStream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_secret_survives_no_cut(
+        fn capture_secret_split_at_any_cut_is_redacted(
             before in 0usize..80,
             times in 1usize..4,
             after in 0usize..80,

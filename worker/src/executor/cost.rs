@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn cost_file_invalid_number_is_refused() {
         for (text, cost) in [("0.25\n", 0.25), (" 3", 3.0), ("1e-3", 0.001), ("-0", 0.0)] {
             assert_eq!(parse_cost(text.as_bytes()), Ok(cost), "{text}");
         }

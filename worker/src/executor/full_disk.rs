@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_disk_is_an_excuse_unless_the_execution_exceeds_its_limit() {
+    fn disk_full_is_retryable_unless_storage_limit_exceeded() {
         let redactor = Redactor::default();
         let error = |excess: Option<&str>, cause: Option<&TrialError>| {
             let full =

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_git_is_found() {
+    fn git_dir_name_in_any_spelling_is_unsafe() {
         for name in [
             ".git",
             ".GIT",

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_gits_on_that_repository_are_ended() {
+    fn orphaned_git_of_other_repository_is_not_killed() {
         let temp = tempfile::tempdir().expect("a directory");
         let [one, other] = ["one", "other"].map(|name| temp.path().join(name));
         for dir in [&one, &other] {

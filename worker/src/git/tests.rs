@@ -20,7 +20,7 @@ async fn grafted(user: &UserRepository, commit: &str, dir: &std::path::Path) -> 
 }
 
 #[tokio::test]
-async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its_change() {
+async fn git_bundle_omits_history_and_holds_only_changes() {
     let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     user.write("old", vec![7; 100_000]);
     let before = user.commit("before");
@@ -69,7 +69,7 @@ async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its
 }
 
 #[tokio::test]
-async fn a_call_that_takes_too_long_is_ended_and_says_so() {
+async fn git_call_beyond_timeout_is_killed() {
     let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
     let limit = Duration::from_millis(200);
@@ -87,7 +87,7 @@ async fn a_call_that_takes_too_long_is_ended_and_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_callers_environment_reaches_git() {
+async fn git_call_does_not_inherit_environment() {
     let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
     let seen = bare.git().call(["-c", "alias.show=!env", "show-env"]);
@@ -104,7 +104,7 @@ async fn nothing_of_the_callers_environment_reaches_git() {
 }
 
 #[tokio::test]
-async fn a_call_to_another_machine_has_the_users_environment_and_no_repository_but_its_own() {
+async fn git_remote_call_has_user_environment_and_no_parent_repo() {
     let dir = tempfile::tempdir().expect("a directory");
     let git = Git::remote(dir.path());
     let shown = git.call(["-c", "alias.seen=!env", "seen"]).run_line().await.expect("shown");
@@ -124,7 +124,7 @@ async fn a_call_to_another_machine_has_the_users_environment_and_no_repository_b
 }
 
 #[test]
-fn what_the_host_did_is_told_from_what_git_refuses() {
+fn git_error_is_classified_transient_or_refusal() {
     let failed = |code, said: &str| {
         let (what, said) = ("fetch".to_owned(), said.to_owned());
         let error = GitError::Failed { what, said, code };

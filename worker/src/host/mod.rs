@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_described_whole() {
+    fn owner_of_current_process_is_complete() {
         let me = me();
         assert!(!me.host.is_empty());
         assert_eq!(me.pid, std::process::id());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn only_proof_makes_a_death() {
+    fn owner_is_dead_only_with_proof() {
         let me = Owner { host: "debian/1".into(), ..me() };
         let owners = HostOwners::new(me.clone());
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn where_machines_are_not_told_apart_another_boot_needs_a_free_lock() {
+    fn owner_of_other_boot_without_machine_id_needs_free_lock() {
         let me = Owner { host: "debian".into(), ..me() };
         let owners = HostOwners::new(me.clone());
         let base = tempfile::TempDir::new().unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_can_be_taken_proves_a_death() {
+    fn owner_with_free_lock_is_dead() {
         let base = tempfile::TempDir::new().unwrap();
         let dir = WorkerDir::create(base.path()).unwrap();
         let hidden = Owner { pid_namespace: 1, pid: 1, ..Owner::current(dir.path().to_owned()) };

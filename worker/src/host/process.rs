@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_are_told_apart_by_whole_ids_only() {
+    fn machine_id_malformed_is_ignored() {
         let (a, b) = (machine(&"a1".repeat(16)).unwrap(), machine(&"b2".repeat(16)).unwrap());
         assert_ne!(a, b);
         assert_eq!(machine(&format!("{}\n", "a1".repeat(16))), Some(a));

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_tokens_whatever_the_host_is_called() {
+    fn worker_id_from_any_host_name_is_valid() {
         for host in ["Worker_01.example", "", "ü", &"h".repeat(200), "..."] {
             let id = new_id(host);
             assert!(id.as_str().len() <= 64, "{id}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_adopted_once_its_holder_is_gone_and_only_once() {
+    fn worker_dir_of_dead_owner_is_adopted_once() {
         let temp = TempDir::new().unwrap();
         let base = temp.path().join("workers");
         assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_ready_worker_directory_is_cleared_or_left_alone() {
+    fn worker_dir_incomplete_or_foreign_is_not_adopted() {
         let temp = TempDir::new().unwrap();
         let base = temp.path();
         for name in [".new-a", "empty", "foreign", "Not_A_Worker"] {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_what_is_dead_and_empty() {
+    fn worker_dir_sweep_removes_only_dead_and_empty() {
         let temp = TempDir::new().unwrap();
         let make = || WorkerDir::create(temp.path()).unwrap();
         let (live, full, empty) = (make(), make(), make());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_was_interrupted_is_adopted_and_finished() {
+    fn worker_dir_removal_interrupted_is_finished_later() {
         let temp = TempDir::new().unwrap();
         let dir = WorkerDir::create(temp.path()).unwrap();
         fs::remove_dir_all(dir.spool()).unwrap();

@@ -22,7 +22,7 @@ fn stream(mut stream: RedactingStream, pieces: &[&[u8]]) -> String {
 }
 
 #[test]
-fn forms_of_a_secret_are_replaced() {
+fn secret_in_json_hex_or_url_encoding_is_redacted() {
     let json = serde_json::to_string(&serde_json::json!({ "k": SECRET })).expect("JSON");
     let nested = serde_json::to_string(&json).expect("JSON");
     for text in [
@@ -43,7 +43,7 @@ fn forms_of_a_secret_are_replaced() {
 }
 
 #[test]
-fn shell_quoted_and_dumped_secrets_are_replaced() {
+fn secret_shell_quoted_or_dumped_is_redacted() {
     const SECRET: &str = "it's $a \"pass\" `w` \\ #1 \u{fc}";
     let programs = [
         "printf '%q' \"$KEY\"",
@@ -78,7 +78,7 @@ fn shell_quoted_and_dumped_secrets_are_replaced() {
 }
 
 #[test]
-fn base64_is_found_wherever_the_value_stands() {
+fn secret_in_base64_at_any_offset_is_redacted() {
     for before in ["", "a", "ab", "abc", "user:"] {
         for after in ["", "z", "zz"] {
             for encoding in [BASE64, BASE64URL] {
@@ -92,7 +92,7 @@ fn base64_is_found_wherever_the_value_stands() {
 }
 
 #[test]
-fn a_secret_may_come_in_pieces() {
+fn secret_split_between_chunks_is_redacted() {
     let text = format!("a {SECRET}{SECRET} b {SECRET} c");
     for cut in 0..=text.len() {
         let (one, two) = text.as_bytes().split_at(cut);
@@ -105,7 +105,7 @@ fn a_secret_may_come_in_pieces() {
 }
 
 #[test]
-fn a_border_inside_a_secret_leaks_nothing() {
+fn secret_across_start_offset_is_redacted() {
     let redactor = redactor();
     let text = format!("{SECRET} rest").into_bytes();
     for cut in 0..SECRET.len() {
@@ -116,7 +116,7 @@ fn a_border_inside_a_secret_leaks_nothing() {
 }
 
 #[test]
-fn short_values_and_no_values_change_nothing() {
+fn redactor_with_short_or_no_values_changes_nothing() {
     assert!(Redactor::new([("A", "abc"), ("B", "")]).is_empty());
     let long = Redactor::new([("A", "abcdefg")]);
     let clean = long.text(&BASE64.encode(b"abcdefg"));
@@ -126,7 +126,7 @@ fn short_values_and_no_values_change_nothing() {
 }
 
 #[test]
-fn expansion_takes_exported_variables_only() {
+fn variable_not_exported_is_not_expanded() {
     let all = [("API_KEY", "k-123456"), ("API_URL", "http://x"), ("HOME", "/root")];
     let all = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let variables = TrialVariables::select(["API_*", "PATH"], all);
@@ -175,7 +175,7 @@ fn pieces<'a>(text: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
 proptest! {
     /// Few letters, so that secrets overlap themselves and each other.
     #[test]
-    fn no_secret_survives_and_the_rest_is_unchanged(
+    fn secret_in_random_text_is_redacted_and_rest_unchanged(
         secrets in proptest::collection::vec("[ab]{4,9}", 1..4),
         text in "[ab\\-]{0,200}",
         cuts in proptest::collection::vec(0usize..1000, 0..60),

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_found_by_their_number() {
+    fn phase_index_equals_discriminant() {
         for (index, phase) in PHASES.iter().enumerate() {
             assert_eq!(*phase as usize, index);
         }

@@ -45,7 +45,7 @@ mod tests {
     use rollout_protocol::id::TryId;
 
     #[tokio::test(start_paused = true)]
-    async fn executions_of_a_run_share_a_limiter() {
+    async fn rate_limiter_is_shared_within_run() {
         let sample = SampleRun::store(&MemoryStore::default());
         let paces = RunRateLimiters::default();
         let free = sample.offer(1, TryId::first(1));

@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_the_scarcer_of_what_is_declared() {
+    fn slot_shares_are_minimum_of_cpus_and_memory() {
         assert_eq!(reserved_capacity(&slot_pool(None, None)), FreeCapacity::with_slots(4));
         assert_eq!(reserved_capacity(&slot_pool(Some(8), None)).shares, Some(8));
         assert_eq!(reserved_capacity(&slot_pool(Some(8), Some(6 * 1024))).shares, Some(3));
     }
 
     #[test]
-    fn what_runs_uses_slots_and_shares() {
+    fn slot_taken_reduces_slots_and_shares_until_dropped() {
         let rooms = slot_pool(Some(5), None);
         let mut reservation = try_reservation(&rooms).expect("all is free");
         assert!(!reservation.fits(SizeClass(2)));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_alone_needs_an_idle_worker_and_keeps_it() {
+    fn solo_slot_needs_idle_worker_and_blocks_others() {
         let rooms = slot_pool(None, None);
         let small = try_reservation(&rooms).expect("all is free").take(SizeClass(0));
         assert!(rooms.acquire(SizeClass::SOLO).now_or_never().is_none());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_to_run_comes_before_new_work() {
+    fn slot_for_claimed_work_precedes_new_pull() {
         let rooms = slot_pool(None, None);
         let reservation = try_reservation(&rooms).expect("all is free");
         let mut waiting = Box::pin(rooms.acquire(SizeClass(0)));

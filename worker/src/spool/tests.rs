@@ -190,7 +190,7 @@ impl SpoolFixture {
 }
 
 #[tokio::test]
-async fn a_death_between_any_two_steps_loses_no_finished_record() {
+async fn spool_write_killed_at_any_step_loses_no_finished_record() {
     let steps = {
         let scene = SpoolFixture::new().await;
         persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len()
@@ -221,7 +221,7 @@ async fn a_death_between_any_two_steps_loses_no_finished_record() {
 }
 
 #[tokio::test]
-async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
+async fn spool_write_failed_at_any_step_is_repeated() {
     let scene = SpoolFixture::new().await;
     let steps = persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len();
     for failed_after in 0..steps {
@@ -240,7 +240,7 @@ async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_at_any_call_of_the_store_only_repeats() {
+async fn spool_recovery_killed_at_any_store_call_is_repeated() {
     for calls in 0..6 {
         let scene = SpoolFixture::new().await;
         Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_death_at_any_call_of_the_store_only_repeats() {
 }
 
 #[tokio::test]
-async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
+async fn spool_file_corrupted_fails_try_as_retryable() {
     for file in ["0", "1"] {
         let scene = SpoolFixture::new().await;
         Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
@@ -278,7 +278,7 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
 }
 
 #[tokio::test]
-async fn spooled_entry_with_any_changed_byte_is_not_published() {
+async fn spool_entry_corrupted_is_not_published() {
     let scene = SpoolFixture::new().await;
     Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
     let exec = scene.context.execution.labels.exec.to_string();
@@ -297,7 +297,7 @@ async fn spooled_entry_with_any_changed_byte_is_not_published() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_is_asked_again() {
+async fn spool_recovery_with_full_queue_retries_report() {
     let scene = SpoolFixture::new().await;
     *scene.queue.full.lock().unwrap() = 3;
     let recovered = scene.recover().await;
@@ -307,7 +307,7 @@ async fn a_full_queue_is_asked_again() {
 }
 
 #[tokio::test]
-async fn other_runs_and_newer_formats_are_left_alone() {
+async fn spool_entry_of_other_run_or_newer_format_is_left() {
     let scene = SpoolFixture::new().await;
     let kept =
         Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
@@ -326,7 +326,7 @@ async fn other_runs_and_newer_formats_are_left_alone() {
 }
 
 #[tokio::test]
-async fn a_vanished_file_takes_no_verdict_with_it() {
+async fn spool_with_missing_output_file_keeps_verdict() {
     let scene = SpoolFixture::new().await;
     fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
     Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
@@ -343,7 +343,7 @@ async fn a_vanished_file_takes_no_verdict_with_it() {
 }
 
 #[test]
-fn files_of_entries_keep_their_json() {
+fn spool_file_json_round_trips_unchanged() {
     for text in [
         r#"{"media_type":"text/plain","of":"trial","role":"output","path":"a.txt","total_bytes":16,"truncated":false}"#,
         r#"{"media_type":"application/x-tar","of":"trial","role":"artifact","index":2}"#,

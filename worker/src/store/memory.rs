@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn keeps_the_contract() {
+    async fn memory_store_passes_store_contract() {
         contract::run_all(async || MemoryStore::default()).await;
     }
 }

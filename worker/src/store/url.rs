@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_are_directories_or_in_memory() {
+    fn store_url_with_other_scheme_is_refused() {
         let good = |text: &str| text.parse::<StoreUrl>().expect(text);
         assert_eq!(good("blobs"), PathBuf::from("blobs").into());
         assert_eq!(good("file:///shared/blobs"), PathBuf::from("/shared/blobs").into());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stores_in_memory_share_nothing() {
+    async fn memory_stores_opened_twice_share_nothing() {
         let [one, other] = [open(&StoreUrl::Memory).await, open(&StoreUrl::Memory).await];
         let (one, other) = (one.expect("a store"), other.expect("a store"));
         let blob = one.put_bytes("text".into(), MediaType::Text).await.expect("stored");

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn faults_hit_the_calls_they_were_ordered_for() {
+    async fn faulty_store_faults_hit_ordered_calls() {
         let store = FaultyStore::new(Arc::new(MemoryStore::default()));
         let put = async |text: &'static str| store.put_bytes(text.into(), MediaType::Text).await;
         store.inject(StoreCall::PutBytes, 2, StoreFault::Fail);

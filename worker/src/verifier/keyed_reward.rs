@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_object_of_numbers() {
+    fn reward_json_flat_object_of_numbers_is_read() {
         let several = read(" {\"reward\": 1, \"speed\": -0.5e1, \"ü\": 18446744073709551615}\n");
         let expected = [("reward", 1.0), ("speed", -5.0), ("ü", 18_446_744_073_709_551_615.0)];
         assert_eq!(several, Ok(numbers(&expected)));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else() {
+    fn reward_json_malformed_is_refused() {
         let many: Vec<String> = (0..=limits::REWARD_KEYS).map(|n| format!("\"{n}\": 1")).collect();
         for (text, why) in [
             ("", "empty"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reward_is_found_by_its_name_or_by_being_alone() {
+    fn reward_key_named_default_or_single_is_chosen() {
         let several = numbers(&[("reward", 0.5), ("a", 1.0)]);
         let without = numbers(&[("a", 1.0), ("b", 2.0)]);
         for (numbers, key, expected) in [
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_finite_numbers_or_a_reason(text in "[\\{\\}\":,a0-9.eE+\\-\\[\\] tn]{0,40}") {
+        fn reward_json_random_text_stays_finite(text in "[\\{\\}\":,a0-9.eE+\\-\\[\\] tn]{0,40}") {
             if let Ok(numbers) = read(&text) {
                 prop_assert!(numbers.values().all(|number| number.is_finite()));
             }

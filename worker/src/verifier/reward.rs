@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn reward_text_number_is_read() {
         for (text, expected) in [
             ("1", 1.0),
             ("0", 0.0),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else() {
+    fn reward_text_not_a_finite_number_is_refused() {
         for text in [
             "1 0",
             "1\n0",
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_secret_is_quoted() {
+    fn reward_error_with_secret_is_redacted() {
         let long = "0123456789-".repeat(5);
         for secret in [long.as_str(), "it's \"quoted\"\tand\\cut", " surrounded by blanks "] {
             let redactor = Redactor::new([("KEY", secret)]);
@@ -138,14 +138,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_finite_number_or_a_reason(bytes: Vec<u8>) {
+        fn reward_text_random_bytes_stay_finite(bytes: Vec<u8>) {
             if let Ok(reward) = parse(&bytes) {
                 prop_assert!(reward.is_finite());
             }
         }
 
         #[test]
-        fn every_finite_number_is_read_back(number in proptest::num::f64::NORMAL) {
+        fn reward_text_finite_number_round_trips(number in proptest::num::f64::NORMAL) {
             prop_assert_eq!(parse(format!(" {number}\n").as_bytes()), Ok(number));
             prop_assert_eq!(parse(format!("{number:e}").as_bytes()), Ok(number));
         }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_come_from_files_and_the_environment_only() {
+    fn nats_secret_on_command_line_is_refused() {
         let password = ("ROLLOUT_NATS_PASSWORD", "hush");
         let user = ["--nats", "tls://far:1", "--nats-user", "me"];
         let expected =

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_without_a_name_of_its_own_is_gone_on_with_by_the_name_it_got() {
+    fn stopped_search_without_name_hints_generated_tree_run_id() {
         let stopped = || CliError::from(SearchError::Work(BackendError::Stopped));
         assert_eq!(stopped().hints, ["the same command goes on with it"]);
         let hints = stopped().for_unnamed_search("20260101_000000").hints;

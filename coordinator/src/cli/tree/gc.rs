@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_searches_share_is_found_by_whatever_name_a_search_has() {
+    fn shared_directory_is_found_by_any_spelling_of_search_path() {
         let runs = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(runs.path().join("run/wt")).expect("made");
         let shared = runs.path().canonicalize().expect("there").join(".rollout");

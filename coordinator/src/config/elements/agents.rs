@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_and_script_agents() {
+    fn agents_built_in_and_script_are_parsed() {
         let text = "[{name: oracle}, {name: nop}, {name: mine, execute: 'true', env: {A: 1}}]";
         let (agents, faults, _) = read_field(text, read);
         assert_eq!(faults, []);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn time_limits_are_multiplied_once() {
+    fn agent_timeout_with_multiplier_is_scaled_once() {
         let text = "[{name: oracle, override_timeout_sec: 10, max_timeout_sec: 30, override_setup_timeout_sec: 0}]";
         let (agents, faults, _) = read_field(text, read);
         assert_eq!(faults, []);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found() {
+    fn agent_config_errors_are_all_reported() {
         let text = "[{name: oracle, execute: x}, {name: Oracle}, {install: x}, {name: a/b, execute: ''}, {name: z, execute: 1}, 3]";
         assert_eq!(
             read_field(text, read).1,

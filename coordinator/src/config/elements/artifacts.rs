@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_mappings() {
+    fn artifact_paths_and_mappings_are_parsed() {
         let text =
             "[/app/out/, {source: /logs, destination: a/b, exclude: ['*.tmp'], service: db}]";
         let (artifacts, faults, _) = read_field(text, read);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_elsewhere() {
+    fn artifact_path_relative_or_with_dotdot_is_refused() {
         let text = "[out, /a/../b, /, {source: /a, destination: ../x}, {destination: b}, 3]";
         let bad = |key: &str| (key.to_owned(), ErrorKind::BadValue);
         assert_eq!(

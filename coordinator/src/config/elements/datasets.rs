@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_of_a_dataset() {
+    fn dataset_source_of_every_kind_is_parsed() {
         let text = "[{path: ./a, name: b, version: 1.0, format: harbor, task_names: ['a*'], exclude_task_names: [b], n_tasks: 3}, \
                      {registry: {url: 'https://host/registry.json'}, name: n, version: head}, \
                      {registry: {path: r.json}, name: n}, \
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found() {
+    fn dataset_config_errors_are_all_reported() {
         let text = "[{path: ./a}, {registry: {url: x}}, {name: x}, {path: 1, verison: 2}, \
                      {path: a, registry: {path: b}, name: c}, {registry: {}, name: c}, \
                      {repo: '--upload-pack=x'}, {repo: 'ext::sh'}, {repo: 'https://h/r', path: ../x}, \
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn single_tasks() {
+    fn task_entry_by_path_or_git_commit_is_parsed() {
         let text = "[{path: a}, {git_url: 'https://h/r', git_commit_id: 0123, path: t/x, format: rollout}, \
                      {git_commit_id: abc, path: b}, {git_url: 'https://h/r', path: /etc}]";
         let (tasks, faults, _) = read_field(text, read_tasks);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn references_behind_an_address() {
+    fn repo_url_with_ref_suffix_is_split() {
         for (text, expected) in [
             ("https://host/o/r", ("https://host/o/r", None)),
             ("https://user:secret@host/o/r", ("https://user:secret@host/o/r", None)),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_is_the_default() {
+    fn environment_without_type_defaults_to_docker() {
         let (EnvironmentConfig { spec, resources, starts_per_minute }, faults, _) =
             read_field("~", read);
         assert_eq!((faults, starts_per_minute), (Vec::new(), None));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_typed_per_provider() {
+    fn provider_config_is_checked_by_provider_type() {
         let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}, max_starts_per_minute: 9}";
         let (EnvironmentConfig { spec, starts_per_minute, .. }, found, _) = read_field(text, read);
         assert_eq!((found, starts_per_minute), (Vec::new(), Some(9)));
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn providers_that_do_not_exist() {
+    fn provider_unknown_or_unavailable_is_refused() {
         let unavailable = ("x.type".to_owned(), ErrorKind::Unavailable);
         assert_eq!(faults("{type: modal, provider_config: {app_name: a}}"), [unavailable]);
         assert_eq!(faults("{type: dokcer}"), [("x.type".to_owned(), ErrorKind::BadValue)]);
     }
 
     #[test]
-    fn both_spellings_of_preserve() {
+    fn preserve_env_in_either_spelling_is_parsed() {
         for (text, expected) in [
             ("{preserve_env: on_failure}", PreservePolicy::OnFailure),
             ("{preserve_env: true}", PreservePolicy::Always),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_every_provider_are_declared() {
+    fn provider_settings_are_all_declared_as_config_keys() {
         for found in descriptor::public_descriptors() {
             for ProviderSetting { key, .. } in found.settings {
                 assert!(

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_path_components() {
+    fn name_not_a_path_component_is_refused() {
         assert_eq!(read_field("my run", read).0.as_deref(), Some("my run"));
         for bad in ["''", "a/b", ".hidden", "' a'", "\"a\\nb\"", "journal", "\"a\\0b\""] {
             let (name, faults, _) = read_field(bad, read);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_tokens() {
+    fn pool_name_not_a_token_is_refused() {
         assert_eq!(read_field("gpu-1", read_pool).0.as_deref(), Some("gpu-1"));
         assert_eq!(read_field("GPU", read_pool).1, [("x".to_owned(), ErrorKind::BadValue)]);
     }

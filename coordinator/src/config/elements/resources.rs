@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_of_task_files() {
+    fn task_resources_in_either_spelling_are_parsed() {
         for (text, expected, warnings) in [
             ("{}", (1, 2048, 10_240), 0),
             ("{cpus: 4, memory_mb: 512, storage_mb: 1}", (4, 512, 1), 0),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_of_task_files() {
+    fn task_resources_with_invalid_value_are_refused() {
         for (text, key) in [
             ("{memory_mb: 0}", "memory_mb"),
             ("{memory_mb: -1, memory: 2G}", "memory_mb"),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_have_one_spelling_at_a_time() {
+    fn resource_override_in_two_spellings_is_refused() {
         let (overrides, faults, _) = read_fields(
             "{override_cpus: '1.5', override_memory: 2G, override_storage_mb: 5, override_gpus: 0}",
             read_overrides,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_replace_what_they_name() {
+    fn resource_override_replaces_only_named_resource() {
         let overrides = ResourceOverrides { memory_mb: Some(7), ..ResourceOverrides::default() };
         let task = Resources { cpus: 3, memory_mb: 1, storage_mb: 2, ..Resources::default() };
         assert_eq!(overrides.apply(&task), Resources { memory_mb: 7, ..task });

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_fill_what_is_absent() {
+    fn retry_policy_missing_keys_use_defaults() {
         let (policy, faults, _) = read_field("{max_attempts: 1, multiplier: 3}", read);
         assert_eq!(faults, []);
         assert_eq!(
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found() {
+    fn retry_policy_errors_are_all_reported() {
         let text = "{max_attempts: 0, initial_delay_ms: 50, max_delay_ms: 5, multiplier: 0.5, max_park_sec: -1, max_retries: 2}";
         let faults = read_field(text, read).1;
         assert_eq!(

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_multiplier_reaches_every_limit_once() {
+    fn timeout_multiplier_scales_every_limit_once() {
         let rules = TimeoutRules {
             multiplier: 2.0,
             verifier_override_sec: Some(50.0),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn health_checks_and_hooks_are_multiplied_but_not_the_pauses_between_checks() {
+    fn timeout_multiplier_scales_healthcheck_but_not_its_intervals() {
         let rules = TimeoutRules { multiplier: 3.0, ..TimeoutRules::default() };
         let check = Healthcheck {
             command: "true".to_owned(),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiplier_of_a_kind_takes_the_place_of_the_general_one() {
+    fn timeout_multiplier_of_phase_replaces_general_one() {
         let rules = TimeoutRules {
             multiplier: 2.0,
             build_multiplier: Some(3.0),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn task_limits_are_positive_and_finite() {
+    fn task_timeout_not_positive_and_finite_is_refused() {
         assert!((read_field("0.5", |f| read(f, 600.0)).0 - 0.5).abs() < 1e-9);
         assert!((read_field("~", |f| read(f, 600.0)).0 - 600.0).abs() < 1e-9);
         for bad in ["0", "-1", ".inf", ".nan", "1e10"] {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn job_limits_of_zero_or_less_are_unset() {
+    fn job_timeout_of_zero_or_less_is_unset() {
         for (text, expected) in [("0", None), ("-5", None), ("12.5", Some(12.5))] {
             let (value, faults, _) = read_field(text, read_optional);
             assert_eq!((value, faults), (expected, Vec::new()), "{text}");

@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn memory_vectors() {
+    fn memory_size_with_or_without_unit_is_converted_to_mib() {
         for (text, expected) in [
             ("2G", Some((2048, false))),
             ("2g", Some((2048, false))),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_vectors() {
+    fn cpu_count_fractional_or_milli_is_rounded_up() {
         for (text, expected) in [
             ("1", Some(1)),
             ("2", Some(2)),
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn amounts_grow_with_their_number_and_are_never_zero(
+        fn memory_size_is_monotonic_and_never_zero(
             a in 0.000_1f64..1e6,
             b in 0.000_1f64..1e6,
             unit in prop::sample::select(vec!["B", "K", "Mi", "GB", "gib"]),
@@ -164,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics_or_gives_zero(text in "\\PC*") {
+        fn quantity_of_arbitrary_text_never_panics_or_is_zero(text in "\\PC*") {
             prop_assert!(mebibytes(&text).is_none_or(|m| (1..=MAX_MIB).contains(&m.mib)));
             prop_assert!(cpus(&text).is_none_or(|n| (1..=MAX_CPUS).contains(&n)));
         }

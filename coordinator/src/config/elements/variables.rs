@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_booleans_are_the_text_they_were_written_as() {
+    fn env_number_or_boolean_keeps_its_written_text() {
         let (env, faults, _) = read_field("{A: 1.10, B: true, C: 007, D: '${X:-y}', E: ''}", read);
         assert_eq!(faults, []);
         let values: Vec<&str> = env.values().map(|v| v.template.as_str()).collect();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found() {
+    fn env_variable_errors_are_all_reported() {
         let text = "{1A: x, ROLLOUT_TASK_INSTRUCTION: /x, OPEN: '${X', LIST: [1], NONE: }";
         assert_eq!(
             read_field(text, read).1,

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_those_of_the_format_unless_the_job_says_otherwise() {
+    fn verifier_rules_default_to_format_unless_job_overrides() {
         let of = |text| verifier(text).0.rules.apply(ScriptRules::for_format(TaskFormat::Harbor));
         assert_eq!(of("{}"), ScriptRules::for_format(TaskFormat::Harbor));
         assert_eq!(of("{test_exit_code: by_format}"), ScriptRules::for_format(TaskFormat::Harbor));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found() {
+    fn verifier_config_errors_are_all_reported() {
         let text =
             "{test_exit_code: zero, after_agent_error: 1, reward_key: '', env: {OPEN: '${'}}";
         let faults: Vec<_> = verifier(text).1.into_iter().map(|(key, _)| key).collect();

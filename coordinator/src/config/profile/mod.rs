@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_are_checked() {
+    fn profile_with_invalid_weight_or_grades_is_refused() {
         assert!(ScoringProfile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
         assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
         let mut wrong = profile("returns");

@@ -50,7 +50,7 @@ const JOBS: &[&str] = &[
 ];
 
 #[test]
-fn every_key_of_job_files_is_explained() {
+fn job_file_keys_are_all_in_reference() {
     let is_set = |_: &str| true;
     let taken = keys_read(JOBS, |file, problems| {
         read_job(file, &JobOptions::new(&is_set), problems);
@@ -77,7 +77,7 @@ artifacts = [{}]
 "];
 
 #[test]
-fn every_key_of_task_files_is_explained() {
+fn task_file_keys_are_all_in_reference() {
     let taken = keys_read(TASKS, |file, problems| {
         read_task(file, FormatHints::default(), problems);
     });
@@ -92,7 +92,7 @@ const TREES: &[&str] = &[
 ];
 
 #[test]
-fn every_key_of_files_of_searches_is_explained() {
+fn search_file_keys_are_all_in_reference() {
     let is_set = |_: &str| true;
     let taken = keys_read(TREES, |file, problems| {
         read_tree(file, &TreeOptions::new(&is_set), problems);
@@ -151,7 +151,7 @@ fn assert_defaults(
 }
 
 #[test]
-fn defaults_of_job_files_are_those_of_the_reference() {
+fn job_file_defaults_match_reference() {
     let base = json!({
         "name": "n",
         "agents": [{ "name": "nop" }],
@@ -166,7 +166,7 @@ fn defaults_of_job_files_are_those_of_the_reference() {
 }
 
 #[test]
-fn defaults_of_task_files_are_those_of_the_reference() {
+fn task_file_defaults_match_reference() {
     let check = json!({ "command": "true" });
     let base = json!({
         "schema_version": "1.4",
@@ -185,7 +185,7 @@ fn defaults_of_task_files_are_those_of_the_reference() {
 }
 
 #[test]
-fn defaults_of_files_of_searches_are_those_of_the_reference() {
+fn search_file_defaults_match_reference() {
     let command = json!({ "run": "true" });
     let base = json!({
         "tree_run_id": "n",

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_files_of_harbor_are_found() {
+    fn harbor_format_is_detected_by_files_of_task() {
         for entry in HARBOR_ENTRIES {
             let file = if entry == "steps" { "steps/one/instruction.md" } else { entry };
             assert_eq!(sign(&[(file, "x")]), Some(format!("the task has `{entry}`")));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_words_count_only_by_themselves() {
+    fn harbor_format_is_detected_by_whole_words_in_scripts() {
         for (text, found) in [
             ("bash /solution/solve.sh", true),
             ("cd \"/solution\"", true),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_search_that_cannot_read_fails() {
+    fn harbor_format_detection_of_unreadable_path_fails() {
         let dir = Path::new("no\0path");
         let error = find_harbor_evidence(dir).expect_err("no path at all");
         assert!(error.path.starts_with(dir), "{error:?}");

@@ -51,7 +51,7 @@ fn read_valid_harbor(text: &str) -> TaskFile {
 }
 
 #[test]
-fn the_format_is_the_one_asked_for_or_the_one_the_keys_say() {
+fn task_format_is_as_requested_or_as_own_keys_say() {
     use TaskFormat::{Harbor, Rollout};
     let own = |key: &str| FormatReason::OwnKey(key.to_owned());
     let install = "agent.install_timeout_sec";
@@ -78,7 +78,7 @@ fn the_format_is_the_one_asked_for_or_the_one_the_keys_say() {
 }
 
 #[test]
-fn format_without_own_keys_is_guessed_and_never_twice() {
+fn task_format_without_own_keys_is_guessed_unless_planned() {
     use TaskFormat::{Harbor, Rollout};
     let text = "version = '1.0'\n[metadata]\ndifficulty = 'hard'\n[agent]\ntimeout_sec = 900.0\n\
                 [verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 1\nmemory = '2G'\n";
@@ -119,7 +119,7 @@ fn format_without_own_keys_is_guessed_and_never_twice() {
 }
 
 #[test]
-fn file_says_what_the_task_is_about() {
+fn task_metadata_is_read_from_task_file() {
     let about = read_valid_harbor(
         "source = 'somewhere'\n[metadata]\ntags = ['a', 1]\nscore = 0.5\nnested = { when = 2026-01-02 }\n\
          [task]\nname = 'org/name'\nversion = '1.2'\ndescription = 'What.'\nkeywords = ['k']\n",
@@ -138,7 +138,7 @@ fn file_says_what_the_task_is_about() {
 }
 
 #[test]
-fn hardware_that_is_not_there_is_a_demand_and_no_fault() {
+fn task_hardware_unavailable_is_demand_not_error() {
     let kinds = |text: &str| {
         let task = read_valid_harbor(&format!("[environment]\n{text}"));
         task.demands.into_iter().map(|demand| demand.kind).collect::<Vec<_>>()
@@ -152,7 +152,7 @@ fn hardware_that_is_not_there_is_a_demand_and_no_fault() {
 }
 
 #[test]
-fn docker_image_that_is_empty_is_none() {
+fn docker_image_empty_is_none_and_blank_is_refused() {
     assert_eq!(
         read_valid("version = '1.0'\n[environment]\ndocker_image = ''\n").environment.docker_image,
         None
@@ -162,7 +162,7 @@ fn docker_image_that_is_empty_is_none() {
 }
 
 #[test]
-fn defaults_are_those_of_the_format() {
+fn task_defaults_depend_on_format() {
     let rollout = read_valid("version = '1.0'");
     assert_eq!(rollout.steps[0].agent.timeout_sec, Some(600.0));
     assert!((rollout.install_sec - 300.0).abs() < 1e-9);
@@ -185,7 +185,7 @@ fn defaults_are_those_of_the_format() {
 }
 
 #[test]
-fn older_spellings_are_read_and_warned_of() {
+fn task_keys_deprecated_are_read_with_warning() {
     let text =
         "version = '1.0'\n[environment]\nmemory = '512M'\nstorage = '1G'\nallow_internet = false\n";
     let (task, faults, warnings) = read(text, None);
@@ -204,7 +204,7 @@ fn older_spellings_are_read_and_warned_of() {
 }
 
 #[test]
-fn the_environment_in_full() {
+fn harbor_environment_section_in_full_is_parsed() {
     let task = read_valid_harbor(
         "[environment]\nos = 'linux'\ngpus = 2\ngpu_types = []\nworkdir = '/srv'\nskills_dir = '/skills'\n\
          network_mode = 'no-network'\nenv = { A = '${B:-c}', N = 1 }\n\
@@ -240,7 +240,7 @@ fn the_environment_in_full() {
 }
 
 #[test]
-fn agent_and_verifier_in_full() {
+fn harbor_agent_and_verifier_sections_in_full_are_parsed() {
     let task = read_valid_harbor(
         "artifacts = ['/a', { source = '/b', destination = 'c', exclude = ['*.o'], service = 'main' }]\n\
          [agent]\ntimeout_sec = 5\nuser = 1000\nnetwork_mode = 'no-network'\n\
@@ -280,7 +280,7 @@ fn agent_and_verifier_in_full() {
 }
 
 #[test]
-fn where_the_verifier_runs() {
+fn verifier_environment_mode_selects_shared_or_separate() {
     let own = |text: &str| read_valid_harbor(text).steps[0].verifier.environment.clone();
     assert_eq!(own(""), None);
     assert_eq!(own("verifier.environment_mode = 'shared'"), None);
@@ -297,7 +297,7 @@ fn where_the_verifier_runs() {
 }
 
 #[test]
-fn steps_build_on_the_task() {
+fn step_settings_inherit_from_task_unless_overridden() {
     let task = read_valid_harbor(
         "multi_step_reward_strategy = 'final'\nartifacts = ['/a']\n\
          [agent]\ntimeout_sec = 5\nuser = 'root'\n\
@@ -329,7 +329,7 @@ fn steps_build_on_the_task() {
 }
 
 #[test]
-fn what_is_refused() {
+fn task_file_with_invalid_value_is_refused() {
     use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey, WrongType};
     let steps = |first: &str, second: &str| {
         format!("[[steps]]\nname = '{first}'\n[[steps]]\nname = '{second}'\n")
@@ -377,7 +377,7 @@ fn what_is_refused() {
 }
 
 #[test]
-fn hosts_are_names_addresses_or_networks() {
+fn allowed_hosts_entry_not_host_or_network_is_refused() {
     let hosts = "['a.example', '*.b.example', '10.0.0.1', '10.0.0.0/8', '::1', 'fe80::/10', 'a_b']";
     let text = format!("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = {hosts}\n");
     let task = read_valid(&text);
@@ -394,7 +394,7 @@ fn hosts_are_names_addresses_or_networks() {
 }
 
 #[test]
-fn unknown_keys_and_keys_without_effect_are_warnings() {
+fn task_keys_unknown_or_without_effect_are_warned_of() {
     let text = "schema_version = '1.4'\nmulti_step_reward_strategy = 'mean'\ntask = {}\n\
                 [environment]\nworkdri = '/x'\n[verifier.environment]\nskills_dir = '/s'\n";
     let (_, faults, mut warnings) = read(text, None);

@@ -32,7 +32,7 @@ fn read_valid(text: &str) -> TreeFile {
 }
 
 #[test]
-fn defaults_fill_what_is_absent() {
+fn search_file_missing_keys_use_defaults() {
     let tree = read_valid(MINIMAL_TREE);
     assert_eq!(tree.root_commit, "HEAD");
     let search = &tree.search;
@@ -45,7 +45,7 @@ fn defaults_fill_what_is_absent() {
 }
 
 #[test]
-fn json_is_read_too_and_options_replace_keys() {
+fn search_file_in_json_with_cli_overrides_is_parsed() {
     let text = "{\"root_baseline_csv\": \"base.csv\", \"environment\": {\"docker_image\": \"a\"}, \
         \"beam_width\": 4, \"budgets\": {\"evals\": 9, \"cost\": 1.5}, \"commands\": \
         {\"ideas\": {\"run\": \"a\"}, \"implement\": {\"run\": \"b\"}, \"sweep\": {\"run\": \"c\"}}}";
@@ -65,7 +65,7 @@ fn json_is_read_too_and_options_replace_keys() {
 }
 
 #[test]
-fn every_fault_comes_at_once() {
+fn search_file_errors_are_all_reported() {
     let text = "\
 idea_per_node: 3
 beam_width: 0
@@ -108,7 +108,7 @@ environment: {}
 }
 
 #[test]
-fn a_profile_may_stand_in_the_file() {
+fn search_file_inline_profile_is_read_missing_path_is_error() {
     let tree = read_valid(&format!(
         "{MINIMAL_TREE}profile: {{primary: {{column: speed}}, metrics: [{{column: speed, weight: 1}}, \
          {{column: memory, direction: lower, weight: 0.5}}], explore: {{min_positive: 1}}}}\n"
@@ -126,7 +126,7 @@ fn a_profile_may_stand_in_the_file() {
 }
 
 #[test]
-fn what_decides_may_not_change() {
+fn search_config_change_that_affects_decisions_is_listed() {
     let before = tree_document(&read_valid(MINIMAL_TREE));
     let change = |more: &str| {
         let mut now = tree_document(&read_valid(&format!("{MINIMAL_TREE}{more}\n")));
@@ -140,7 +140,7 @@ fn what_decides_may_not_change() {
 }
 
 #[test]
-fn commands_of_remote_workers_need_no_variables_here() {
+fn search_command_on_remote_worker_needs_no_local_env() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tree.yaml");
     std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
@@ -160,7 +160,7 @@ fn commands_of_remote_workers_need_no_variables_here() {
 }
 
 #[test]
-fn a_search_has_a_name_or_one_of_the_clock() {
+fn search_without_tree_run_id_is_unnamed() {
     assert!(!read_valid(MINIMAL_TREE).is_named);
     assert!(read_valid(&format!("tree_run_id: mine\n{MINIMAL_TREE}")).is_named);
     let overrides =
@@ -169,7 +169,7 @@ fn a_search_has_a_name_or_one_of_the_clock() {
 }
 
 #[test]
-fn commands_that_share_a_checkout_share_an_environment() {
+fn search_commands_sharing_checkout_need_one_environment() {
     let text = "\
 root_baseline_csv: base.csv
 environment: {type: process}
@@ -193,7 +193,7 @@ commands:
 }
 
 #[test]
-fn resources_are_figures_of_an_environment() {
+fn search_environment_resources_are_parsed_and_compared() {
     let with =
         |figures: &str| MINIMAL_TREE.replace("type: process", &format!("type: process{figures}"));
     let tree = read_valid(&with(", cpus: 4, memory_mb: 8192"));
@@ -220,7 +220,7 @@ fn resources_are_figures_of_an_environment() {
 }
 
 #[test]
-fn park_time_is_read_from_retry_and_shown_in_the_document() {
+fn search_retry_max_park_sec_is_read_and_bounded() {
     assert_eq!(read_valid(MINIMAL_TREE).max_park_sec, 900);
     for sec in [0, 60, 604_800] {
         let tree = read_valid(&format!("{MINIMAL_TREE}retry: {{max_park_sec: {sec}}}\n"));

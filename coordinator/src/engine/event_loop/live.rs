@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn execution_is_news_when_it_begins_and_when_its_phase_changes() {
+    fn execution_event_is_sent_on_start_and_on_phase_change() {
         let mut live = LiveExecutions::default();
         let [setup, agent] =
             [Phase::EnvironmentSetup, Phase::AgentExecution].map(|phase| execution(1, 1, phase));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn execution_that_ends_without_an_event_is_ended_once() {
+    fn execution_ended_without_event_is_ended_once() {
         let mut live = LiveExecutions::default();
         let all = [(1, 1), (1, 2), (2, 3), (3, 4), (4, 5)];
         let all = all.map(|(item, exec)| execution(item, exec, Phase::AgentExecution));

@@ -76,7 +76,7 @@ mod tests {
     use crate::engine::core::JournalRecord;
 
     #[test]
-    fn mend_puts_every_single_bit_right_and_no_two() {
+    fn journal_frame_with_one_flipped_bit_is_repaired_two_are_not() {
         let mut frame = Vec::new();
         let record = JournalRecord::Stopping { level: StopLevel::Drain };
         frame::encode(&mut frame, Timestamp::UNIX_EPOCH, true, &record);

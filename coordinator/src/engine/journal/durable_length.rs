@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durable_length_that_was_changed_is_not_read() {
+    fn durable_length_file_with_changed_byte_is_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let layout = RunLayout::new(directory.path());
         std::fs::create_dir_all(layout.journal()).expect("creatable");

@@ -102,7 +102,7 @@ fn read(layout: &RunLayout) -> Result<(Vec<JournalRecord>, Option<ReplaySummary>
 }
 
 #[tokio::test]
-async fn what_was_written_is_read_back_across_sittings() {
+async fn journal_written_in_two_run_sessions_is_read_back() {
     let (_directory, layout) = layout();
     assert!(read(&layout).expect("no journal is fine").1.is_none());
     assert_eq!(SegmentIndex::read(&layout).expect("whole").next_epoch(), 1);
@@ -131,7 +131,7 @@ fn small(bytes: u64) -> usize {
 }
 
 #[tokio::test]
-async fn journal_cut_at_any_byte_behind_the_durable_length_holds_the_records_before_the_cut() {
+async fn journal_cut_past_durable_length_keeps_records_before_cut() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
     let whole = fs::read(layout.segment(1)).expect("readable");
@@ -155,7 +155,7 @@ async fn journal_cut_at_any_byte_behind_the_durable_length_holds_the_records_bef
 }
 
 #[tokio::test]
-async fn journal_of_a_killed_writer_with_any_changed_bit_is_refused_with_place_and_extent() {
+async fn journal_with_flipped_bit_after_kill_is_refused_with_offset() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
     let whole = fs::read(layout.segment(1)).expect("readable");
@@ -181,7 +181,7 @@ async fn journal_of_a_killed_writer_with_any_changed_bit_is_refused_with_place_a
 }
 
 #[tokio::test]
-async fn changed_bit_after_a_power_failure_is_refused_unless_the_batch_was_never_durable() {
+async fn journal_with_flipped_bit_in_durable_batch_is_refused() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
     let whole = fs::read(layout.segment(1)).expect("readable");
@@ -205,7 +205,7 @@ async fn changed_bit_after_a_power_failure_is_refused_unless_the_batch_was_never
 }
 
 #[tokio::test]
-async fn tail_that_was_never_written_is_torn_and_whole_records_of_its_batch_prove_nothing() {
+async fn journal_tail_with_gap_in_last_batch_is_torn() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
     let mut writer = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
@@ -238,7 +238,7 @@ async fn tail_that_was_never_written_is_torn_and_whole_records_of_its_batch_prov
 }
 
 #[tokio::test]
-async fn journal_without_marked_batches_is_refused_when_whole_records_follow_the_damage() {
+async fn journal_without_batch_marks_with_flipped_bit_is_refused() {
     let (_directory, layout) = layout();
     let mut bytes = SEGMENT_HEADER.to_vec();
     let mut ends = Vec::new();
@@ -264,7 +264,7 @@ async fn journal_without_marked_batches_is_refused_when_whole_records_follow_the
 }
 
 #[tokio::test]
-async fn damaged_opening_of_the_newest_segment_does_not_hide_it() {
+async fn journal_newest_segment_with_damaged_opening_is_refused() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 2).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
@@ -282,7 +282,7 @@ async fn damaged_opening_of_the_newest_segment_does_not_hide_it() {
 }
 
 #[tokio::test]
-async fn damage_before_a_known_durable_length_is_an_error_with_its_place() {
+async fn journal_cut_before_durable_length_is_refused_with_offset() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
     cut_to_durable_length(&layout, 1, None);
@@ -299,7 +299,7 @@ async fn damage_before_a_known_durable_length_is_an_error_with_its_place() {
 }
 
 #[tokio::test]
-async fn what_a_former_owner_still_writes_is_ignored_for_ever() {
+async fn journal_record_of_previous_owner_after_takeover_is_ignored() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
     let mut woken = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
@@ -318,7 +318,7 @@ async fn what_a_former_owner_still_writes_is_ignored_for_ever() {
 }
 
 #[tokio::test]
-async fn a_successor_that_died_before_its_first_record_takes_nothing_over() {
+async fn journal_segment_without_first_record_is_skipped() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 2).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
@@ -330,7 +330,7 @@ async fn a_successor_that_died_before_its_first_record_takes_nothing_over() {
 }
 
 #[tokio::test]
-async fn a_former_segment_that_was_changed_or_lost_is_refused() {
+async fn journal_earlier_segment_cut_or_missing_is_refused() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 2).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
@@ -343,7 +343,7 @@ async fn a_former_segment_that_was_changed_or_lost_is_refused() {
 }
 
 #[tokio::test]
-async fn a_segment_that_a_woken_owner_begins_beside_its_successor_does_not_count() {
+async fn journal_segment_of_previous_owner_after_takeover_is_ignored() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 2).await;
     let former = read(&layout).expect("whole").1.expect("a journal").head;
@@ -366,7 +366,7 @@ async fn a_segment_that_a_woken_owner_begins_beside_its_successor_does_not_count
 }
 
 #[tokio::test]
-async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
+async fn journal_copy_without_records_of_head_lacks_it() {
     let (_directory, original) = layout();
     let (_directory, copy) = layout();
     let at = Timestamp::UNIX_EPOCH;
@@ -410,7 +410,7 @@ async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_a_successor_cut_off_is_lacking() {
+async fn journal_head_cut_off_by_takeover_is_lacking() {
     let (_directory, layout) = layout();
     let at = Timestamp::UNIX_EPOCH;
     let mut woken = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
@@ -430,7 +430,7 @@ async fn what_a_successor_cut_off_is_lacking() {
 }
 
 #[tokio::test]
-async fn an_epoch_is_opened_by_one_owner_only() {
+async fn journal_epoch_opened_twice_is_refused() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 0).await;
     let again = JournalWriter::create(&layout, Timestamp::UNIX_EPOCH, opened(1, None));
@@ -438,7 +438,7 @@ async fn an_epoch_is_opened_by_one_owner_only() {
 }
 
 #[tokio::test]
-async fn other_files_and_newer_formats_are_refused() {
+async fn journal_with_other_header_or_newer_format_is_refused() {
     let (_directory, layout) = layout();
     fs::create_dir_all(layout.journal()).expect("creatable");
     fs::write(layout.segment(1), b"something else entirely\n").expect("writable");
@@ -450,7 +450,7 @@ async fn other_files_and_newer_formats_are_refused() {
 }
 
 #[tokio::test]
-async fn salvage_restores_every_changed_bit_as_it_was() {
+async fn journal_salvage_repairs_any_single_flipped_bit() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 3).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
@@ -479,7 +479,7 @@ async fn salvage_restores_every_changed_bit_as_it_was() {
 }
 
 #[tokio::test]
-async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
+async fn journal_salvage_keeps_only_records_outside_damage() {
     let (_directory, layout) = layout();
     let ends = write(&layout, 1, None, 4).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
@@ -514,7 +514,7 @@ async fn salvage_keeps_every_record_outside_the_damage_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn rebuilt_journal_has_what_the_board_knew_of_the_one_that_it_replaces() {
+async fn journal_rebuilt_after_damage_satisfies_head_in_kv_store() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 3).await;
     let wanted =

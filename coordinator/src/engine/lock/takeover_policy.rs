@@ -105,7 +105,7 @@ mod tests {
         LockWaitPolicy { stale: Duration::from_secs(30), force: false, wait: true, hung: true };
 
     #[test]
-    fn an_owner_loses_its_run_only_dead_silent_or_by_force() {
+    fn lock_takeover_needs_dead_or_silent_owner_or_force() {
         use TakeoverReason::{Dead, Forced, Silent};
         let seconds = |unchanged, changed| WatchObservation {
             unchanged: Duration::from_secs(unchanged),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_time_between_answers_counts() {
+    fn lock_silence_counts_only_time_between_answers() {
         let at = Duration::from_secs;
         let mut watch = ChangeWatch::new();
         watch.record_value(at(0), 1);

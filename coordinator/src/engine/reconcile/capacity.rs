@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_fits_and_as_the_rate_needs() {
+    fn capacity_follows_worker_slots_and_rate() {
         let lanes = [lane(0, 1), lane(1, 4)];
         let workers = [worker(100, 40, None), worker(100, 100, Some(8))];
         let capacity = estimate(&lanes, &workers.iter(), 0.0);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_nobody_could_run_have_a_reason() {
+    fn lane_too_large_for_workers_is_unplaceable_with_reason() {
         let lanes = [lane(0, 1), lane(3, 64)];
         let capacity = estimate(&lanes, &[worker(1, 1, Some(4))].iter(), 0.0);
         assert_eq!(capacity.unplaceable.keys().collect::<Vec<_>>(), [&1]);

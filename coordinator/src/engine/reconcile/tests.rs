@@ -197,7 +197,7 @@ async fn wait_for_end((sitting, mut seen): RunningSession) -> EngineOutcome {
 const COMPLETED: EngineOutcome = EngineOutcome { cancelled: false, owed: 0 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_workers_settle_everything_once() {
+async fn run_with_two_workers_settles_each_item_once() {
     let world = RemoteFixture::new(500).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     assert_eq!(wait_for_end(world.start_session().await).await, COMPLETED);
@@ -205,7 +205,7 @@ async fn two_workers_settle_everything_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_died_is_followed_by_another() {
+async fn run_after_coordinator_kills_settles_every_item() {
     let world = RemoteFixture::new(2000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     for _ in 0..2 {
@@ -218,7 +218,7 @@ async fn a_coordinator_that_died_is_followed_by_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_forgot_everything_costs_no_result() {
+async fn run_with_broker_restart_and_wipe_settles_every_item() {
     let world = RemoteFixture::new(1000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     let (sitting, mut seen) = world.start_session().await;

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_server_is_told_once_and_its_return_with_its_time() {
+    fn server_outage_is_reported_once_and_return_with_duration() {
         let (mut told, start) = (ContactWarnings::default(), Instant::now());
         let mut note = |up, second| told.update(up, start + Duration::from_secs(second));
         assert_eq!(note(true, 0), None);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_state_is_where_the_environment_says() {
+    fn state_dir_follows_environment_or_home() {
         let home = |state: Option<&str>, home: Option<&str>| {
             StateDir::for_user(|name| {
                 let value = if name == "HOME" { home } else { state };
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn deployments_are_apart() {
+    fn worker_dirs_of_different_deployments_are_separate() {
         let home = StateDir::new(PathBuf::from("/h"));
         let all = [("a", "s"), ("b", "s"), ("a", "t")].map(|(n, s)| home.workers(n, s));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");

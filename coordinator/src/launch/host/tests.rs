@@ -102,7 +102,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() {
+async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     let scene = WorkerFixture::new();
     let other = scene.home.workers("another", scene.store.identity());
     scene.add_dead_worker(&other, 8);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_a_user_share_a_directory_where_there_is_one() {
+    fn image_lock_dir_is_per_user_or_falls_back_to_given_one() {
         let temp = tempfile::TempDir::new().unwrap();
         let at = |name: &str| temp.path().join(name);
         std::fs::write(at("file"), "").unwrap();

@@ -191,7 +191,7 @@ async fn run() -> TestRun {
 }
 
 #[tokio::test]
-async fn rows_are_as_they_always_were() {
+async fn export_rows_match_golden_files() {
     let run = run().await;
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/results/export/golden");
     for (format, file) in [(ExportFormat::Jsonl, "rows.jsonl"), (ExportFormat::Csv, "rows.csv")] {
@@ -215,7 +215,7 @@ async fn rows_are_as_they_always_were() {
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_records_is_told() {
+async fn export_reports_missing_and_unplanned_trials() {
     let mut run = run().await;
     let gone = TrialName { attempt: 3, ..name(0, 0, 1) };
     run.settle(settlement(gone, Verdict::completed(1.0)), None).await;
@@ -232,7 +232,7 @@ async fn what_is_not_in_the_records_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_run_or_in_the_way_is_refused() {
+async fn export_of_no_run_or_to_existing_output_is_refused() {
     let run = run().await;
     let out = run.path().join("jobs");
     run.export(ExportFormat::Harbor, &out).await.expect("exported");
@@ -248,7 +248,7 @@ async fn what_is_no_run_or_in_the_way_is_refused() {
 
 #[cfg(feature = "parquet")]
 #[tokio::test]
-async fn parquet_has_the_same_rows() {
+async fn parquet_rows_equal_json_lines() {
     use ::parquet::file::reader::{FileReader as _, SerializedFileReader};
     use ::parquet::record::Field;
     let run = run().await;
@@ -334,7 +334,7 @@ async fn with_files(run: &TestRun, settled: &Settlement) -> TrialRecord {
 }
 
 #[tokio::test]
-async fn harbors_directory_has_everything_in_its_places() {
+async fn harbor_export_writes_every_file_in_place() {
     let mut run = run().await;
     let settled = settlement(name(0, 1, 1), Verdict::completed(0.5));
     let recorded = with_files(&run, &settled).await;
@@ -389,7 +389,7 @@ async fn harbors_directory_has_everything_in_its_places() {
 }
 
 #[test]
-fn every_error_but_that_of_a_teardown_is_an_exception() {
+fn harbor_exception_exists_for_every_error_but_teardown() {
     for kind in ErrorType::ALL {
         let none = *kind == ErrorType::EnvironmentTeardownFailed;
         assert_eq!(harbor::exception_type(*kind).is_none(), none, "{kind}");
@@ -521,7 +521,7 @@ fn every_form(verdict: &Verdict, recorded: TrialRecord) {
 }
 
 #[test]
-fn a_reward_whose_digits_are_not_read_back_exactly_has_every_form() {
+fn record_with_inexact_reward_exports_in_every_format() {
     let verdict = Verdict::completed(-1.413_221_557_690_379_3e-8);
     let recorded = record(&settlement(name(1, 1, 2), verdict.clone()));
     every_form(&verdict, recorded);
@@ -530,7 +530,7 @@ fn a_reward_whose_digits_are_not_read_back_exactly_has_every_form() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_record_has_every_form((verdict, recorded) in any_record()) {
+    fn record_of_any_content_exports_in_every_format((verdict, recorded) in any_record()) {
         every_form(&verdict, recorded);
     }
 }

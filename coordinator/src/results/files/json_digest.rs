@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_bit_of_a_document_is_seen() {
+    fn document_with_any_flipped_bit_is_detected() {
         let text = to_vec(&json!({ "reward": 1.0, "task": "a" })).expect("serializable");
         assert!(is_unchanged(&text));
         let value: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn document_of_an_earlier_version_counts_as_unchanged() {
+    fn document_without_digest_counts_as_unchanged() {
         assert!(is_unchanged(b"{\n  \"record\": null\n}\n"));
         assert!(is_unchanged(b""));
     }

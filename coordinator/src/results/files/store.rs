@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn store_is_found_when_run_and_store_move_together_or_stay() {
+    async fn blob_store_of_moved_run_is_found() {
         let temp = tempfile::tempdir().expect("a directory");
         let root = temp.path().canonicalize().expect("there");
         let (run_dir, blobs) = (root.join("jobs/run"), root.join("elsewhere/blobs"));

@@ -128,7 +128,7 @@ fn result(dir: &Path) -> Value {
 }
 
 #[tokio::test]
-async fn a_trial_becomes_a_tree() {
+async fn trial_files_are_written_as_directory_tree() {
     let place = fixture().await;
     let settled = settlement(trial("cpe", "task", 2), 1, passed(0.5));
     let mut record = record(&settled);
@@ -187,7 +187,7 @@ async fn a_trial_becomes_a_tree() {
 }
 
 #[tokio::test]
-async fn what_is_there_stays_and_another_execution_replaces_it() {
+async fn trial_files_stay_until_another_execution_replaces_them() {
     let place = fixture().await;
     let name = trial("a", "t", 1);
     let dir = trial_dir(&place.run_dir(), &name);
@@ -216,7 +216,7 @@ async fn what_is_there_stays_and_another_execution_replaces_it() {
 }
 
 #[tokio::test]
-async fn failures_leave_a_text_for_people() {
+async fn failed_trial_writes_error_text_file() {
     let place = fixture().await;
     let cause = error(ErrorType::AgentExecutionFailed, ErrorClass::Agent, "exit code 3\x1b[2J");
     let settled = settlement(trial("a", "t", 1), 1, failed(cause));
@@ -255,7 +255,7 @@ Where to look:
 }
 
 #[tokio::test]
-async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
+async fn trial_record_invalid_is_refused_and_writes_nothing() {
     let place = fixture().await;
     let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
     let mut outside = record(&settled);
@@ -289,7 +289,7 @@ async fn step(place: &TrialFixture) -> StepRecord {
 }
 
 #[tokio::test]
-async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
+async fn artifacts_are_placed_with_manifest_for_each_step() {
     let place = fixture().await;
     let numbers = Rewards::from([("a".to_owned(), 0.5), ("b".to_owned(), 0.0)]);
     let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "too slow");
@@ -357,7 +357,7 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
 }
 
 #[tokio::test]
-async fn artifacts_stay_in_their_directory() {
+async fn artifact_path_outside_artifacts_is_refused() {
     let place = fixture().await;
     for bad in ["logs/agent/x", "artifacts", "steps/artifacts/x", "artifacts/../../x"] {
         let settled = settlement(trial("a", "bad", 1), 1, passed(1.0));
@@ -369,7 +369,7 @@ async fn artifacts_stay_in_their_directory() {
 }
 
 #[tokio::test]
-async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out() {
+async fn trial_with_damaged_content_keeps_result_and_lists_missing() {
     let place = fixture().await;
     let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
     let absent = |name: &str| BlobRef {

@@ -30,7 +30,7 @@ mod tests {
     use super::NeumaierSum;
 
     #[test]
-    fn keeps_what_plain_addition_loses() {
+    fn sum_of_mixed_magnitudes_keeps_precision() {
         let mut sum = NeumaierSum::default();
         for value in [1.0, 1e100, 1.0, -1e100] {
             sum.add(value);

@@ -192,7 +192,7 @@ fn close(a: Option<f64>, b: Option<f64>) -> bool {
 
 proptest! {
     #[test]
-    fn agrees_with_counting_by_hand(
+    fn stats_of_any_settlements_equal_naive_count(
         settlements in prop::collection::vec(settlement(), 0..60),
         owed in prop::collection::vec(0u64..4, 3),
     ) {
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn order_of_arrival_hardly_matters(
+    fn stats_in_any_arrival_order_agree_within_rounding(
         (settlements, shuffled) in prop::collection::vec(settlement(), 0..200)
             .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
     ) {
@@ -280,7 +280,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_completed_says_nothing() {
+fn stats_without_completed_trials_are_none() {
     let stats = RunStats::new(&[AgentTotal { name: "a".into(), total: 3 }]);
     assert_eq!((stats.total(), stats.pending()), (3, 3));
     assert_eq!(stats.overall().pass_rate(), None);
@@ -292,7 +292,7 @@ fn nothing_completed_says_nothing() {
 }
 
 #[test]
-fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
+fn score_counts_agent_failures_but_not_infrastructure_failures() {
     let mut tally = Tally::default();
     let mut add = |count: usize, verdict: Verdict| {
         let trial =

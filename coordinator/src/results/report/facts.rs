@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_says_formats_guesses_and_what_is_unsupported() {
+    fn dataset_line_shows_formats_guesses_and_unsupported() {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let mut facts = DatasetFacts {
             dataset_name: "bench".into(),

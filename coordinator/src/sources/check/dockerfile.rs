@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_files_of_the_context() {
+    fn dockerfile_copy_sources_are_files_of_context_only() {
         let text = "FROM a AS b\nCOPY --chmod=755 [\"x y\", \"z\", \"/t\"]\nADD <<E one /t\nhi\nE\n\
                     COPY --from=b p /t\nRUN q r\n";
         let found = Dockerfile::read(text);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_of_unusual_frontends_are_not_known() {
+    fn dockerfile_with_unknown_frontend_has_no_problems() {
         let problems = |text: &str| problems(&Dockerfile::read(text)).len();
         assert_eq!(problems("FROM a\nNONSENSE b\n"), 1);
         assert_eq!(problems("# syntax=docker/dockerfile:1.7\nFROM a\nNONSENSE b\n"), 1);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_digests_pin() {
+    fn image_without_tag_or_digest_is_unpinned() {
         for (image, unpinned) in [
             ("debian", true),
             ("debian:latest", true),

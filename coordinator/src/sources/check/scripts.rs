@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_that_fetch() {
+    fn script_command_that_needs_network_is_found() {
         for (text, expected) in [
             ("set -e\napt-get update && apt-get install -y x\n", Some((2, "apt-get"))),
             ("python -m pip install x", Some((1, "pip install"))),

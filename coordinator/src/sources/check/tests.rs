@@ -46,7 +46,7 @@ impl CheckProject {
 }
 
 #[test]
-fn a_good_task_has_no_findings_and_is_explained() {
+fn valid_task_has_no_findings_and_is_explained() {
     let project = CheckProject::new();
     project.task("a");
     let report = project.check(ProviderKind::Docker);
@@ -58,7 +58,7 @@ fn a_good_task_has_no_findings_and_is_explained() {
 }
 
 #[test]
-fn common_faults_are_warned_of() {
+fn task_with_common_mistake_is_warned_of() {
     let faults: &[(&str, &str, &str, &str)] = &[
         ("environment/Dockerfile", "FROM debian\n", "environment/Dockerfile:", "not pinned"),
         (
@@ -109,7 +109,7 @@ fn common_faults_are_warned_of() {
 }
 
 #[test]
-fn faults_of_tasks_in_harbors_format() {
+fn harbor_task_with_common_mistake_is_warned_of() {
     let project = CheckProject::new();
     project.task("a");
     let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"no-network\"\n";
@@ -134,7 +134,7 @@ fn faults_of_tasks_in_harbors_format() {
 }
 
 #[test]
-fn errors_are_told_beside_their_tasks() {
+fn check_errors_are_listed_by_task() {
     let project = CheckProject::new();
     project.task("a");
     project.write("a/environment/Dockerfile", "FROM debian:12\nRUN true\n");
@@ -170,7 +170,7 @@ fn errors_are_told_beside_their_tasks() {
 }
 
 #[test]
-fn dockerfiles_are_read_by_the_grammar_of_builders() {
+fn dockerfile_with_heredoc_and_escape_is_parsed_as_by_builder() {
     let project = CheckProject::new();
     project.task("a");
     let text = "# escape=`\nARG BASE=debian\nFROM ${BASE}:12 AS one\nRUN --mount=type=cache,target=/c <<END\n\

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_change_changes_it_and_what_is_fresh_is_not_trusted() {
+    fn fingerprint_changes_with_any_file_change_fresh_is_unsettled() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         let path = |name: &str| root.join("part").join(name);

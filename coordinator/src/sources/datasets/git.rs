@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_a_repository_names_its_commit() {
+    fn git_commit_is_found_in_every_repository_layout() {
         let root = tempfile::tempdir().expect("a directory");
         let root = root.path();
         write(root, "loose/.git/HEAD", "ref: refs/heads/main\n");

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_as_git_matches_them() {
+    fn harborignore_pattern_matches_as_in_git() {
         for (text, path, expected) in [
             ("a", "a", true),
             ("a", "x/a", true),
@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_too_large_are_an_error_and_not_left_out() {
+    fn harborignore_pattern_too_large_is_error() {
         let text = format!("a\n{}\n", "?".repeat(900_000));
         assert_eq!(parse(&text).expect_err("too large").kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
-    fn a_file_in_a_part_comes_after_the_one_of_the_task() {
+    fn harborignore_in_part_overrides_that_of_task() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("tests")).expect("made");
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_and_empty_lines_at_the_beginning_go() {
+    fn instruction_canary_and_leading_blank_lines_are_removed() {
         for (text, expected) in [
             ("Do it.\n", "Do it.\n"),
             ("<!-- x CANARY y -->\n\n\nDo it.\n", "Do it.\n"),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn only_harbor_takes_them_out() {
+    fn instruction_canary_is_removed_for_harbor_format_only() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "# canary\nDo it.").expect("written");
         let text = |format| read(file.path(), format).expect("read");

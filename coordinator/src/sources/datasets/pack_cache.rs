@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_found_by_others_unless_the_file_is_damaged() {
+    fn pack_cache_entry_is_shared_and_ignored_when_damaged() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = dir.path().join("known");
         let open = || PackCache::new(at.clone());

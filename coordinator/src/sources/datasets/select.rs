@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_selected_is_in_order_and_what_matched_nothing_is_told() {
+    fn task_selection_is_sorted_and_lists_unmatched_patterns() {
         let selection = TaskSelection {
             names: vec!["a*".to_owned(), "c".to_owned(), "zz".to_owned()],
             exclude: vec!["ab".to_owned(), "q?".to_owned()],

@@ -98,7 +98,7 @@ fn expected(faults: &[(&str, &str, ErrorKind)]) -> Vec<(String, String, ErrorKin
 }
 
 #[test]
-fn a_directory_of_tasks_and_one_task_alone() {
+fn dataset_path_to_many_tasks_or_one_task_is_loaded() {
     let project =
         DatasetProject::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
     project.task("many/b");
@@ -119,7 +119,7 @@ fn a_directory_of_tasks_and_one_task_alone() {
 }
 
 #[test]
-fn every_fault_of_datasets() {
+fn dataset_errors_are_all_reported() {
     let project = DatasetProject::new(&job(
         "{path: ./good}, {path: ./absent}, {path: ./empty}, {path: ./job.yaml}, {path: ./GOOD}",
     ));
@@ -142,7 +142,7 @@ fn every_fault_of_datasets() {
 }
 
 #[test]
-fn faults_of_all_task_files_come_at_once() {
+fn task_file_errors_of_all_tasks_are_reported_together() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c", "d"] {
         project.task(&format!("set/{task}"));
@@ -167,7 +167,7 @@ fn faults_of_all_task_files_come_at_once() {
 }
 
 #[test]
-fn missing_files_are_faults_of_the_task_or_of_a_strict_run() {
+fn task_with_missing_files_is_faulty_or_refused_if_strict() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     for file in ["instruction.md", "tests/test.sh", "environment/Dockerfile", "solution/solve.sh"] {
@@ -197,7 +197,7 @@ fn missing_files_are_faults_of_the_task_or_of_a_strict_run() {
 }
 
 #[test]
-fn what_is_needed_depends_on_the_job() {
+fn task_files_required_depend_on_job_settings() {
     let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
     for (settings, image, environment, fault) in [
         ("", true, false, false),
@@ -221,7 +221,7 @@ fn what_is_needed_depends_on_the_job() {
 }
 
 #[test]
-fn what_a_process_sandbox_cannot_stand_in_for() {
+fn dockerfile_unsupported_by_process_sandbox_is_refused() {
     let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
     let process = "environment: {type: process}\n";
     let project = DatasetProject::new(&format!("{process}{rest}"));
@@ -244,7 +244,7 @@ fn what_a_process_sandbox_cannot_stand_in_for() {
 }
 
 #[tokio::test]
-async fn bundles_are_stored_and_depend_on_content_alone() {
+async fn task_bundle_is_stored_and_depends_on_content_only() {
     let text = "timeout_multiplier: 2\nenvironment: {override_cpus: 3}\n";
     let project = DatasetProject::new(&format!("{text}{}", job("{path: ./set}")));
     project.task("set/a");
@@ -283,7 +283,7 @@ async fn bundles_are_stored_and_depend_on_content_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_packed_is_refused_for_all_tasks_at_once() {
+async fn symlink_out_of_task_part_is_refused_for_all_tasks() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c"] {
         project.task(&format!("set/{task}"));
@@ -305,7 +305,7 @@ async fn what_cannot_be_packed_is_refused_for_all_tasks_at_once() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
+async fn task_directory_removed_is_fault_of_that_task_only() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.task("set/b");
@@ -329,7 +329,7 @@ fn formats(provider: &str, format: &str, strict: bool) -> Result<Vec<DatasetTask
 }
 
 #[test]
-fn hand_made_tasks_of_both_formats_are_read() {
+fn fixture_tasks_of_both_formats_are_loaded() {
     for format in ["rollout", "harbor"] {
         let tasks = formats("docker", format, false).expect("no faults of the run");
         assert!(tasks.len() > 10);
@@ -366,7 +366,7 @@ impl DatasetProject {
 }
 
 #[tokio::test]
-async fn every_part_of_a_task_with_steps_is_bundled() {
+async fn task_with_steps_is_bundled_with_every_part() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     let (job, datasets, _) = project.load(true).expect("no faults");
@@ -398,7 +398,7 @@ async fn every_part_of_a_task_with_steps_is_bundled() {
 }
 
 #[test]
-fn what_steps_lack() {
+fn task_with_steps_lists_missing_files_of_each_step() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     for file in [
@@ -416,7 +416,7 @@ fn what_steps_lack() {
 }
 
 #[test]
-fn steps_do_not_lead_out_of_their_task() {
+fn symlink_as_step_directory_is_refused() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.steps("set/a");
     fs::rename(project.path("set/a/steps/one"), project.path("elsewhere")).expect("moved");
@@ -426,7 +426,7 @@ fn steps_do_not_lead_out_of_their_task() {
 }
 
 #[tokio::test]
-async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
+async fn unchanged_task_is_not_packed_or_stored_again() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.steps("set/b");

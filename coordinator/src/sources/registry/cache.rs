@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_found_by_itself_or_inside_another() {
+    fn cached_directory_is_found_by_itself_or_inside_parent() {
         let root = tempfile::tempdir().expect("a directory");
         let cache =
             RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_are_listed_until_the_files_are_there() {
+    fn lfs_pointers_are_listed_until_files_are_fetched() {
         let root = tempfile::tempdir().expect("a directory");
         let cache =
             RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_removed_by_the_next() {
+    fn cache_temp_dir_of_dead_process_is_removed_by_next_lock() {
         let root = tempfile::tempdir().expect("a directory");
         let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/r", Path::new("/")));
         let lock = cache.lock("c").expect("locked");

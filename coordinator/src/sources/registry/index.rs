@@ -300,7 +300,7 @@ mod tests {
     ]"#;
 
     #[test]
-    fn both_forms_and_every_way_to_name_a_version() {
+    fn registry_index_of_either_form_finds_version() {
         for text in [REGISTRY.to_owned(), format!(" {{\"datasets\": {REGISTRY}, \"x\": 1}}")] {
             let index = parse(text.as_bytes(), "r").expect("a registry");
             let version = |name, version| index.find(name, version).expect("found").version.clone();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_with_what_is() {
+    fn registry_index_lookup_failure_hints_known_names() {
         let index = parse(REGISTRY.as_bytes(), "r").expect("a registry");
         let error = index.find("benhc", None).expect_err("unknown");
         assert_eq!(error.hint().as_deref(), Some("did you mean `bench`?"));

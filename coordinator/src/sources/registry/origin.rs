@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_shown_without_secrets_and_named_by_their_last_part() {
+    fn repo_url_with_password_is_shown_without_it() {
         for (written, url, shown, name) in [
             (
                 "https://me:pw@host/o/r.git",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions() {
+    fn revision_text_is_head_commit_or_name() {
         let id = "0123456789ABCDEF0123456789abcdef01234567";
         assert_eq!(Revision::new(None), Revision::Head);
         assert_eq!(Revision::new(Some("head")), Revision::Head);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_absent_version_stands_for() {
+    fn dataset_version_absent_resolves_to_latest() {
         for (versions, expected) in [
             (&["1.0", "head", "9.9"][..], "head"),
             (&["1.9", "1.10", "1.2"], "1.10"),

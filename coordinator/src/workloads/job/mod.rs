@@ -142,7 +142,7 @@ mod tests {
     use crate::plan::PLAN_FILE;
 
     #[test]
-    fn planned_formats_are_read_from_the_plan_of_the_run() {
+    fn plan_file_path_equals_that_of_run_layout() {
         let layout = RunLayout::new("/jobs/run");
         assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
     }

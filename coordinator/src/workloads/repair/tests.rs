@@ -244,7 +244,7 @@ impl RepairFixture {
 }
 
 #[tokio::test]
-async fn newest_result_wins_or_trial_runs_again_whichever_records_are_lost() {
+async fn repair_after_any_record_loss_keeps_newest_result_or_reruns() {
     let rig = RepairFixture::new().await;
     let count = rig.places.len();
     assert_eq!(count, 9);
@@ -271,7 +271,7 @@ async fn newest_result_wins_or_trial_runs_again_whichever_records_are_lost() {
 }
 
 #[tokio::test]
-async fn lost_reopening_that_a_later_result_proves_keeps_the_former_one_as_superseded() {
+async fn repair_of_lost_reopening_keeps_old_result_as_superseded() {
     let rig = RepairFixture::new().await;
     // The second opening, and the offer behind it.
     rig.lose(&[5, 6]);
@@ -283,7 +283,7 @@ async fn lost_reopening_that_a_later_result_proves_keeps_the_former_one_as_super
 }
 
 #[tokio::test]
-async fn result_of_before_a_reopening_is_restored_as_superseded_only() {
+async fn repair_restores_result_before_reopening_as_superseded() {
     let rig = RepairFixture::new().await;
     // Both results of the trial.
     rig.lose(&[4, 7]);
@@ -300,7 +300,7 @@ async fn result_of_before_a_reopening_is_restored_as_superseded_only() {
 }
 
 #[tokio::test]
-async fn results_behind_a_lost_opening_count_when_the_manifest_says_that_nothing_was_reopened() {
+async fn repair_of_lost_opening_without_reopening_keeps_results() {
     let rig = RepairFixture::new().await;
     for (reopened, doubtful) in [(Some(vec![2]), 0), (None, 2)] {
         // The opening of the third sitting, which reopened nothing.
@@ -314,7 +314,7 @@ async fn results_behind_a_lost_opening_count_when_the_manifest_says_that_nothing
 }
 
 #[tokio::test]
-async fn repaired_journal_that_is_damaged_again_is_repaired_again() {
+async fn repair_of_repaired_journal_damaged_again_succeeds() {
     let rig = RepairFixture::new().await;
     rig.lose(&[1]);
     rig.manifest(Some(vec![2]));

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_difference() {
+    fn idea_text_is_normalized_in_case_bullets_and_line_ends() {
         let one = "Use a *Cache*\r\n\r\n* first\r\n   * second  \r\n";
         let other = "\nuse a *cache*\n- first\n- second";
         assert_eq!(normalize_idea(one), other.trim_start());

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 
 #[tokio::test]
-async fn sanitizing_gives_a_clean_archive_and_the_captured_file() {
+async fn sanitize_hostile_archive_skips_links_and_captures_file() {
     let temp = TempDir::new().unwrap();
     let to = temp.path().join("clean.tar");
     let long = format!("logs/agent/{}", "n".repeat(150));
@@ -34,7 +34,7 @@ async fn sanitizing_gives_a_clean_archive_and_the_captured_file() {
 }
 
 #[tokio::test]
-async fn the_reason_why_nothing_was_captured_is_known() {
+async fn capture_failed_or_found_reports_reason() {
     let temp = TempDir::new().unwrap();
     let name = "logs/verifier/reward.txt";
     let filler = raw("logs/agent/big", b'0', &vec![1; 5000]);
@@ -67,7 +67,7 @@ async fn the_reason_why_nothing_was_captured_is_known() {
 }
 
 #[tokio::test]
-async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
+async fn sanitize_of_cut_source_or_bad_disk_keeps_captured_file() {
     let temp = TempDir::new().unwrap();
     let mut bytes = tar_of(&[
         raw("logs/a", b'0', b"whole"),
@@ -91,7 +91,7 @@ async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
 }
 
 #[tokio::test]
-async fn what_shall_be_used_again_keeps_its_modes_and_links() {
+async fn sanitize_faithful_keeps_modes_and_inner_symlinks() {
     let temp = TempDir::new().unwrap();
     let members = [
         raw("app/", b'5', b""),

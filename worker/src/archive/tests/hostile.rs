@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::*;
 
 #[tokio::test]
-async fn only_files_and_directories_come_out_of_a_hostile_archive() {
+async fn extract_hostile_archive_writes_only_files_and_dirs() {
     let temp = TempDir::new().unwrap();
     let out = temp.path().join("out");
     fs::write(temp.path().join("canary"), "alive").unwrap();
@@ -62,7 +62,7 @@ async fn only_files_and_directories_come_out_of_a_hostile_archive() {
 }
 
 #[tokio::test]
-async fn an_existing_link_is_not_followed() {
+async fn extract_over_existing_symlink_does_not_follow_it() {
     let temp = TempDir::new().unwrap();
     let out = temp.path().join("out");
     fs::create_dir(&out).unwrap();
@@ -77,7 +77,7 @@ async fn an_existing_link_is_not_followed() {
 }
 
 #[tokio::test]
-async fn reading_stops_at_the_limits_and_keeps_what_came_before() {
+async fn extract_beyond_limits_is_cut_and_keeps_earlier_files() {
     let temp = TempDir::new().unwrap();
     let mut case = 0;
     let mut cut = async |bytes: Vec<u8>, limits: ArchiveLimits| {
@@ -147,7 +147,7 @@ impl Drop for HangingReader {
 }
 
 #[tokio::test]
-async fn abandoning_a_read_closes_its_source() {
+async fn extract_cancelled_closes_source() {
     let temp = TempDir::new().unwrap();
     let dropped = Arc::new(AtomicBool::new(false));
     let mut bytes = tar_of(&[raw("a", b'0', b"x")]);
@@ -209,7 +209,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_leaves_the_directory_or_exceeds_the_limits(
+    fn extract_random_archive_stays_in_directory_and_limits(
         members in prop::collection::vec(nasty_member(), 1..30),
         entries in 1..25u64,
         bytes in 0..6000u64,
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_error(noise in prop::collection::vec(any::<u8>(), 0..5000)) {
+    fn extract_random_bytes_is_cut(noise in prop::collection::vec(any::<u8>(), 0..5000)) {
         let temp = TempDir::new().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let report = runtime.block_on(extract(source(noise), &temp.path().join("o"), SMALL));
@@ -256,7 +256,7 @@ proptest! {
 }
 
 #[test]
-fn reading_a_large_name_extension_does_not_take_its_size_in_memory() {
+fn long_name_extension_above_limit_is_bad_path() {
     // The size is refused before anything is allocated: see the limits test. What is accepted is
     // bounded and cut to what can matter.
     let mut bytes = Vec::new();

@@ -36,7 +36,7 @@ fn keep_all(_: &Path, _: bool) -> FilterDecision {
 }
 
 #[tokio::test]
-async fn equal_trees_give_equal_bytes_and_come_back_the_same() {
+async fn pack_of_equal_trees_is_identical_and_round_trips() {
     let temp = TempDir::new().unwrap();
     let (one, two) = (temp.path().join("one"), temp.path().join("two"));
     fs::create_dir(&one).unwrap();
@@ -66,7 +66,7 @@ async fn equal_trees_give_equal_bytes_and_come_back_the_same() {
 
 /// The bytes of archives name images and bundles: they must not change by accident.
 #[test]
-fn the_form_of_archives_is_fixed() {
+fn pack_of_known_tree_has_fixed_digest() {
     let temp = TempDir::new().unwrap();
     let dir = temp.path().join("dir");
     fs::create_dir(&dir).unwrap();
@@ -79,7 +79,7 @@ fn the_form_of_archives_is_fixed() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_named() {
+fn pack_outside_symlink_socket_or_over_limit_is_refused() {
     let temp = TempDir::new().unwrap();
     let dir = temp.path().join("dir");
     let to = temp.path().join("t");
@@ -122,7 +122,7 @@ fn what_cannot_be_packed_is_named() {
 }
 
 #[tokio::test]
-async fn a_filter_leaves_paths_out() {
+async fn pack_with_filter_omits_excluded_paths() {
     let temp = TempDir::new().unwrap();
     let dir = temp.path().join("dir");
     fs::create_dir_all(dir.join("no/kept")).unwrap();
@@ -144,7 +144,7 @@ async fn a_filter_leaves_paths_out() {
 }
 
 #[tokio::test]
-async fn foreign_archives_are_not_trusted() {
+async fn extract_trusted_of_foreign_archive_is_refused() {
     let temp = TempDir::new().unwrap();
     for (n, member) in
         [raw("../x", b'0', b""), link("l", b'2', "../x"), link("l", b'1', "x"), raw("p", b'6', b"")]

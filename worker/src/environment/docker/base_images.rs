@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digest_of_another_repository_is_not_that_of_the_base() {
+    fn base_image_digest_of_other_repository_is_ignored() {
         let digests = |known: &[&str]| ImageInspect {
             repo_digests: Some(known.iter().map(|&known| known.to_owned()).collect()),
             ..ImageInspect::default()

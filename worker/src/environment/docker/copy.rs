@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busy_mount_is_found_in_the_engines_words() {
+    fn busy_mount_in_engine_error_is_found() {
         let fresh = |path: &str| Upload::FreshDir { path: path.to_owned() };
         let uploads = [fresh("/test"), fresh("/tests"), fresh("/data/")];
         let busy = |path: &str| {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_nowhere_is_the_environments_own_fault() {
+    fn upload_path_blocked_makes_environment_unusable() {
         let file = Upload::File { path: "/app/in/a".into(), bytes: "".into(), executable: false };
         let uploads = [file, Upload::FreshDir { path: "/logs/verifier".into() }];
         let kind = |path: &str, error: &str| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_answered_from_then_on_in_the_same_run() {
+    fn failed_build_refused_is_cached_for_same_run() {
         let failed = FailedBuilds::default();
         assert!(failed.get(&key(1)).is_none());
         failed.record(key(1), &broken(FailureKind::Refused));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_answered_after_three_builds_without_a_success() {
+    fn failed_build_transient_is_cached_after_max_builds() {
         let failed = FailedBuilds::default();
         let timed_out = broken(FailureKind::TimedOut);
         for _ in 1..BUILDS_PER_RUN {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_small_logs_are_kept() {
+    fn failed_build_log_above_limit_is_dropped() {
         let failed = FailedBuilds::default();
         for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
             let file = tempfile::NamedTempFile::new().unwrap();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_the_kind_their_text_says() {
+    fn engine_error_text_maps_to_failure_kind() {
         use FailureKind::*;
         for (status, message, kind) in [
             (400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs", Resources),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_do_not_come_up_are_the_tasks_or_the_engines() {
+    fn compose_error_text_maps_to_failure_kind() {
         use FailureKind::*;
         for (message, kind) in [
             ("dependency failed to start: container x-db-1 is unhealthy", Unusable),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_refuse_or_do_not_answer() {
+    fn registry_error_text_maps_to_failure_kind() {
         use FailureKind::*;
         for (message, kind) in [
             (
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_says_where_and_what_to_do() {
+    fn engine_unreachable_message_names_socket_and_remedy() {
         let refused = Error::IOError { err: ErrorKind::ConnectionRefused.into() };
         let failure = call_failure("unix:///run/d.sock", "starting x", refused);
         assert_eq!(failure.kind, FailureKind::Unreachable);

@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_split_into_repository_and_tag() {
+    fn image_reference_splits_into_repository_and_tag() {
         for (name, repository, tag) in [
             ("debian", "debian", "latest"),
             ("debian:12", "debian", "12"),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_depends_on_everything_that_decides() {
+    fn image_tag_changes_with_every_build_input() {
         let (a, b) = (Digest::sha256(b"a"), Digest::sha256(b"b"));
         let build = |digest, platform: Option<&str>| {
             BuildSpec::plain(PathBuf::new(), digest, platform.map(str::to_owned))

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_all_but_init_and_one_tree() {
+    fn stray_process_count_excludes_own_tree_and_zombies() {
         let own = "100 90 Ss\n101 100 S\n102 101 S\n103 102 S";
         assert_eq!(count_strangers(100, &rows(own)), 0);
         let orphan = format!("{own}\n200 100 S\n201 200 R");

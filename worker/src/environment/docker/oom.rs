@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_found_in_both_versions_of_cgroups() {
+    fn oom_kill_count_is_read_from_cgroup_v1_and_v2() {
         let v1 = "12:pids:/docker/abc\n11:memory:/docker/abc\n0::/";
         let expected = Path::new("/sys/fs/cgroup/memory/docker/abc/memory.oom_control");
         assert_eq!(oom_count_path(v1, "abc").as_deref(), Some(expected));

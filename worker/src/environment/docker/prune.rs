@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn old_images_go_first_and_used_ones_stay() {
+    fn image_prune_removes_oldest_and_keeps_used() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * 1000);
         let images = [
             image(50, 10, false),

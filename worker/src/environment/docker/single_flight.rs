@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_ask_together_share_and_later_ones_begin_anew() {
+    async fn single_flight_concurrent_callers_share_one_run() {
         let flights = SingleFlight::default();
         let (runs, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let work = || {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_nobody_waits_for_is_dropped() {
+    async fn single_flight_without_waiters_is_dropped() {
         let flights = SingleFlight::<()>::default();
         let token = Arc::new(());
         let held = Arc::clone(&token);

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_take_no_blocks_and_second_names_nothing() {
+    fn disk_usage_ignores_sparse_holes_and_hard_links() {
         let dir = tempfile::tempdir().expect("directory");
         let file = std::fs::File::create(dir.path().join("sparse")).expect("created");
         file.set_len(1 << 40).expect("set");

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_become_entries_in_order() {
+    fn uploads_become_tar_entries_in_order() {
         let dir = tempfile::tempdir().expect("directory");
         let ours = dir.path().join("tests.tar");
         let mut builder = tar::Builder::new(std::fs::File::create(&ours).expect("created"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_must_be_absolute() {
+    fn upload_path_not_absolute_is_refused() {
         for path in ["relative", "/", ""] {
             let upload = Upload::Dir { path: path.into() };
             assert!(write(&[upload], &BTreeSet::new(), io::sink()).is_err(), "{path}");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_without_reader_ends() {
+    fn upload_writer_without_reader_fails_with_broken_pipe() {
         let (writer, receiver) = chunk_channel();
         drop(receiver);
         let big =

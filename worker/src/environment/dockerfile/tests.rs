@@ -11,7 +11,7 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn instructions_are_joined_over_comments_and_blank_lines() {
+fn dockerfile_continued_lines_join_over_comments() {
     let text = "\u{feff}# a comment\nFROM a\nRUN one \\\n# between\n\n  && two \\  \n  three\n\
                 run four\\\\\nENV A=b\n";
     let file = Dockerfile::read(text);
@@ -21,7 +21,7 @@ fn instructions_are_joined_over_comments_and_blank_lines() {
 }
 
 #[test]
-fn directives_stand_at_the_top_and_change_the_escape() {
+fn dockerfile_directives_count_only_at_top() {
     let text = "# syntax=docker/dockerfile:1.7-labs extra\n# escape=`\nFROM a\nRUN b `\n c\n\
                 COPY x C:\\\nUSER y\n";
     let file = Dockerfile::read(text);
@@ -41,7 +41,7 @@ fn directives_stand_at_the_top_and_change_the_escape() {
 }
 
 #[test]
-fn heredocs_are_no_instructions() {
+fn dockerfile_heredoc_lines_are_not_instructions() {
     let text = "FROM a\nRUN <<EOF\nENV x=y\n  EOF\nEOF\nCOPY --chmod=755 <<-\"A\" <<B /x/\n\tone\n\tA\n\
                 two\nB\nRUN cat <<<here\nONBUILD RUN <<E\necho\nE\nRUN [\"a\", \"<<E\"]\nLABEL <<E=1\n";
     let expected = [
@@ -62,7 +62,7 @@ fn heredocs_are_no_instructions() {
 
 // Since BuildKit 0.22.
 #[test]
-fn blanks_may_stand_before_the_end_word() {
+fn dockerfile_heredoc_delimiter_after_blanks_is_read() {
     let text = "FROM a\nRUN cat > /b << 'EOF' && c\nFROM d\nEOF\nRUN 3<<\t-E\necho\n-E\n";
     let expected = [(1, "FROM", 0), (2, "RUN", 1), (5, "RUN", 1)];
     assert_eq!(names(text), expected.map(|(line, name, n)| (line, name.to_owned(), n)));
@@ -71,7 +71,7 @@ fn blanks_may_stand_before_the_end_word() {
 }
 
 #[test]
-fn problems_name_their_line() {
+fn dockerfile_problem_is_reported_with_line() {
     for (text, expected) in [
         ("", "line 1: the Dockerfile has no instruction"),
         ("ARG A\n", "line 1: the Dockerfile has no FROM"),
@@ -92,7 +92,7 @@ fn problems_name_their_line() {
 }
 
 #[test]
-fn base_images_are_those_of_other_builds() {
+fn dockerfile_base_images_exclude_own_stages() {
     let text = "ARG BASE=debian TAG\nARG FULL=${BASE}:12\nFROM --platform=linux/amd64 $FULL AS one\n\
                 FROM $BASE:$TAG\nFROM one AS two\nFROM scratch\nCOPY --from=one a b\nCOPY --from=0 a b\n\
                 COPY --chmod=1 --from=host:5000/x/y:1 a b\n\

@@ -9,7 +9,7 @@ use crate::environment::contract::{self, ProviderUnderTest};
 use crate::environment::{ImageSource, Owner};
 
 #[tokio::test]
-async fn keeps_the_contract() {
+async fn fake_provider_passes_environment_contract() {
     let scratch = tempfile::tempdir().expect("a directory");
     let provider = FakeProvider::default();
     let owner = Owner {

@@ -126,7 +126,7 @@ fn sidecar_calls(calls: &[(&str, usize)]) -> Vec<SidecarCall> {
 }
 
 #[tokio::test]
-async fn services_start_before_their_environment_and_stop_after_it() {
+async fn sidecars_start_before_environment_and_stop_after() {
     let mut scene = SidecarFixture::new();
     assert!(scene.create(None).await);
     let begun = [("start a", 0), ("start b", 0), ("ready a", 1), ("ready b", 1)];
@@ -142,7 +142,7 @@ async fn services_start_before_their_environment_and_stop_after_it() {
 }
 
 #[tokio::test]
-async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
+async fn sidecar_start_failure_creates_no_environment() {
     let mut scene = SidecarFixture::new();
     assert!(!scene.create(Some(SidecarFault::Start)).await);
     let ended = [("start a", 0), ("start b", 0), ("stop b", 0), ("stop a", 0)];
@@ -152,7 +152,7 @@ async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
 }
 
 #[tokio::test]
-async fn environment_that_is_not_created_leaves_no_service() {
+async fn environment_create_failure_stops_sidecars() {
     use crate::environment::fake::{FaultEffect, FaultTrigger};
     let mut scene = SidecarFixture::new();
     scene
@@ -164,7 +164,7 @@ async fn environment_that_is_not_created_leaves_no_service() {
 }
 
 #[tokio::test]
-async fn service_that_is_not_ready_stops_when_its_environment_is_gone() {
+async fn sidecar_not_ready_is_stopped_at_environment_removal() {
     let mut scene = SidecarFixture::new();
     assert!(!scene.create(Some(SidecarFault::Ready)).await);
     assert!(scene.site.running().is_some());
@@ -174,7 +174,7 @@ async fn service_that_is_not_ready_stops_when_its_environment_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn creation_that_is_given_up_leaves_its_services_to_the_removal() {
+async fn environment_create_cancelled_stops_sidecars_at_removal() {
     let mut scene = SidecarFixture::new();
     let creating = scene.create(Some(SidecarFault::Hang));
     assert!(tokio::time::timeout(Duration::from_secs(1), creating).await.is_err());
@@ -186,7 +186,7 @@ async fn creation_that_is_given_up_leaves_its_services_to_the_removal() {
 }
 
 #[tokio::test]
-async fn service_that_may_be_left_is_stopped_again() {
+async fn sidecar_stop_failure_is_retried_at_next_removal() {
     let mut scene = SidecarFixture::new();
     assert!(scene.create(Some(SidecarFault::StopOnce)).await);
     drop(scene.recorded_calls());
@@ -197,7 +197,7 @@ async fn service_that_may_be_left_is_stopped_again() {
 }
 
 #[tokio::test]
-async fn panic_of_a_service_stops_the_others() {
+async fn sidecar_panic_at_stop_still_stops_others() {
     let mut scene = SidecarFixture::new();
     assert!(scene.create(Some(SidecarFault::PanicAtStop)).await);
     drop(scene.recorded_calls());

@@ -53,13 +53,13 @@ impl Broker for EmbeddedBroker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_contract() {
+async fn embedded_queue_passes_queue_contract() {
     let config = BrokerModelConfig { reports_per_run: 20, ..BrokerModelConfig::default() };
     contract::run_all(async || EmbeddedBroker::new(config)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_pull_gets_what_expires_while_it_waits() {
+async fn pull_waiting_at_lease_expiry_gets_redelivery() {
     let broker = EmbeddedBroker::new(BrokerModelConfig::default());
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
     let again = broker
@@ -85,7 +85,7 @@ fn started_report(exec: u8) -> Report {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_are_acknowledged_when_they_are_journalled() {
+async fn report_is_acknowledged_only_after_journal_write() {
     let queue = EmbeddedQueue::new(BrokerModelConfig::default());
     let run = RunId::from_bytes([1; 16]);
     let mut said = std::pin::pin!(queue.report(vec![started_report(1), started_report(2)]));
@@ -100,7 +100,7 @@ async fn reports_are_acknowledged_when_they_are_journalled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disturbed_queue_asks_for_its_reports_again() {
+async fn report_lost_by_queue_fails_as_unreachable() {
     let queue = EmbeddedQueue::new(BrokerModelConfig::default());
     let mut said = std::pin::pin!(queue.report(vec![started_report(1)]));
     assert!(futures_util::poll!(said.as_mut()).is_pending());

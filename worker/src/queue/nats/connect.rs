@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_compare_as_numbers() {
+    fn nats_server_versions_compare_as_numbers() {
         assert_eq!(parse_version("2.10.27"), Some((2, 10, 27)));
         assert_eq!(parse_version("v2.15.1-beta.2"), Some((2, 15, 1)));
         assert_eq!(parse_version("2.9"), None);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_are_read() {
+    fn ack_subject_short_and_long_form_is_parsed() {
         let meta = DeliveryMetadata { consumer: "pool-c0", delivered: 2, sequence: 17, pending: 5 };
         let short = "$JS.ACK.ROLLOUT_WORK.pool-c0.2.17.23.1700000000000000000.5";
         let long = "$JS.ACK._.Xy7.ROLLOUT_WORK.pool-c0.2.17.23.1700000000000000000.5";

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_a_new_connection_is_doubtful() {
+    fn sequence_before_reconnect_is_doubtful() {
         let life = IncarnationTracker::default();
         life.observed().mark_connected(1, 7);
         assert!(!life.may_be_redelivered(7), "nobody was cut off");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_creation_times_and_sequences_that_only_grow() {
+    fn incarnation_changes_after_stream_loss_or_recreation() {
         let life = IncarnationTracker::default();
         let judge = |work: &StreamInfo, reports: &StreamInfo| {
             let mut seen = life.observed();

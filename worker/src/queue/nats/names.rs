@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subjects_of_offers_are_read_back() {
+    fn nats_subjects_round_trip_and_malformed_is_refused() {
         let names = NamespaceNames::new(&"my-lab".parse().unwrap());
         let offer = OfferSubject {
             pool: "gpu-c0",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_does_not_own_consumers_of_a_longer_name() {
+    fn consumer_of_longer_pool_name_is_not_owned() {
         let pool = |name: &str| name.parse::<NatsName>().unwrap();
         assert_eq!(
             class_of_consumer(&pool("a"), &consumer_name(&pool("a-c0"), SizeClass(1))),

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_leave_the_address_and_show_nowhere() {
+    fn nats_credentials_are_not_in_address_debug_or_errors() {
         let options = NatsOptions::parse("tls://me:s%40crt@example.org,nats://other:1").unwrap();
         assert_eq!(options.address(), "tls://example.org:4222,nats://other:1");
         let password = NatsSecret::new("s@crt");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_accepted_on_loopback_only() {
+    fn nats_without_credentials_is_refused_beyond_loopback() {
         let check = |address| NatsOptions::parse(address).unwrap().check();
         for good in ["localhost", "127.0.0.1:9", "nats://[::1]:4", "nats://a:b@10.0.0.1"] {
             assert_eq!(check(good), Ok(()), "{good}");

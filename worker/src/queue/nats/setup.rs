@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_leaves_out_is_nothing() {
+    fn stream_setting_omitted_by_server_equals_zero_value() {
         let wanted = RequiredResource::new("S", json!({ "a": 0, "b": false, "c": 7, "d": ["x"] }));
         let found = |value: Value| value.as_object().expect("an object").clone();
         assert_eq!(wanted.differences(&found(json!({ "c": 7, "d": ["x"], "e": 1 }))), []);

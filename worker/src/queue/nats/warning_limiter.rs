@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn flood_is_told_of_once_a_minute() {
+    async fn report_flood_warning_is_due_every_minute_at_most() {
         let flood = WarningLimiter::default();
         let told: Vec<u64> = (0..1000).filter_map(|_| flood.record()).collect();
         assert_eq!(told, [0]);

@@ -16,7 +16,7 @@ use crate::queue::traits::WorkSource;
 const LATER: TryId = FIRST.next(1);
 
 #[tokio::test(start_paused = true)]
-async fn a_later_try_is_announced_and_runs_when_it_may() {
+async fn claim_of_later_try_answered_run_is_executed() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     let claim = scene.answer_claim(ClaimAnswer::Run).await;
@@ -28,7 +28,7 @@ async fn a_later_try_is_announced_and_runs_when_it_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_owed_is_acknowledged_away() {
+async fn claim_answered_drop_is_acknowledged_without_run() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     scene.answer_claim(ClaimAnswer::Drop).await;
@@ -37,7 +37,7 @@ async fn what_is_not_owed_is_acknowledged_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
+async fn claim_answered_hold_is_redelivered_after_lease() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.offer_as([1], LATER).await;
     let first = scene.answer_claim(ClaimAnswer::Hold).await;
@@ -52,7 +52,7 @@ async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redelivery_is_claimed() {
+async fn redelivery_is_claimed_before_run() {
     let scene = ServiceFixture::new();
     scene.queue.inject_fault(|model| {
         model.offer(&[scene.sample.offer(1, FIRST)]);
@@ -66,7 +66,7 @@ async fn a_redelivery_is_claimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
+async fn claim_unanswered_frees_slot_and_runs_after_lease() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     let asked = tokio::time::Instant::now();
     scene.offer_as([1], LATER).await;
@@ -85,7 +85,7 @@ async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_answer_what_has_a_record_is_not_run_again() {
+async fn claim_unanswered_with_result_marker_is_not_run() {
     let scene = ServiceFixture::new();
     let marker = ResultMarker {
         run: scene.sample.run,
@@ -102,7 +102,7 @@ async fn without_an_answer_what_has_a_record_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_connection_everything_is_suspicious_for_a_while() {
+async fn delivery_after_new_incarnation_is_claimed() {
     let scene =
         ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     scene.offer([1]).await;
@@ -120,7 +120,7 @@ async fn after_a_connection_everything_is_suspicious_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_worker_gives_back_what_it_only_asked_about() {
+async fn claim_pending_at_shutdown_is_given_back() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
@@ -133,7 +133,7 @@ async fn a_closing_worker_gives_back_what_it_only_asked_about() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_answer_what_another_worker_shows_is_forgotten() {
+async fn claim_unanswered_in_peer_heartbeat_is_not_run() {
     let scene = ServiceFixture::new();
     let mut other = scene.last_heartbeat().await;
     other.worker = "w-0".parse().unwrap();
@@ -160,7 +160,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_claim_is_forgotten() {
+async fn claim_stopped_is_forgotten_without_run() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
@@ -172,7 +172,7 @@ async fn a_stopped_claim_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_execution_is_asked_about_again_and_kept_alive_meanwhile() {
+async fn claim_reply_lost_is_repeated_with_same_exec() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     let first = scene.queue.next_claim(scene.sample.run).await.unwrap();

@@ -22,7 +22,7 @@ use crate::spool;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn every_offer_is_run_reported_and_acknowledged_once() {
+async fn offer_is_run_reported_and_acknowledged_once() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 7, ..ServiceSetup::default() });
     scene.offer(1..=100).await;
     let reports = scene.reports(100).await;
@@ -42,7 +42,7 @@ async fn every_offer_is_run_reported_and_acknowledged_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_bound_what_runs_and_are_free_when_it_ends() {
+async fn slots_bound_concurrent_executions() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 2, ..ServiceSetup::default() });
     (1..=5).for_each(|n| scene.script(n, ScriptedAct::Sleep(SECOND / 2)));
     scene.offer(1..=5).await;
@@ -52,7 +52,7 @@ async fn slots_bound_what_runs_and_are_free_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_leaves_is_stored_before_it_is_reported() {
+async fn result_record_is_stored_before_report() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Produce(SECOND / 2));
     scene.script(2, ScriptedAct::Produce(3 * SECOND));
@@ -79,7 +79,7 @@ async fn what_it_leaves_is_stored_before_it_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_execution_keeps_its_lease_and_is_shown() {
+async fn execution_long_keeps_lease_and_is_in_heartbeat() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Sleep(10 * LEASE));
     scene.offer([1]).await;
@@ -97,7 +97,7 @@ async fn a_long_execution_keeps_its_lease_and_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_internal_error() {
+async fn execution_panic_is_internal_error_and_frees_slot() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Panic);
     scene.offer([1, 2]).await;
@@ -111,7 +111,7 @@ async fn a_panic_is_an_internal_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stops_reach_what_they_name_and_only_get_harder() {
+async fn stop_ends_only_named_execution_or_run() {
     let scene = ServiceFixture::new();
     (1..=3).for_each(|n| scene.script(n, ScriptedAct::UntilStopped));
     scene.offer(1..=3).await;
@@ -135,7 +135,7 @@ async fn stops_reach_what_they_name_and_only_get_harder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_outage_costs_no_slot_and_no_result() {
+async fn store_outage_frees_slot_and_keeps_result() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Produce(SECOND / 2));
     scene.offer([1]).await;
@@ -155,7 +155,7 @@ async fn a_store_outage_costs_no_slot_and_no_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn documents_the_store_has_not_got_are_a_typed_failure() {
+async fn spec_missing_in_store_is_retryable_store_error() {
     let scene = ServiceFixture::new();
     let mut offer = scene.sample.offer(1, TryId::first(1));
     let rollout_protocol::wire::offer::OfferedWork::Trial(trial) = &mut offer.work else {
@@ -170,7 +170,7 @@ async fn documents_the_store_has_not_got_are_a_typed_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_run_keeps_its_reports_until_there_is_room() {
+async fn report_queue_full_retries_until_all_reported() {
     let scene =
         ServiceFixture::with_setup(ServiceSetup { reports_per_run: 3, ..ServiceSetup::default() });
     scene.offer(1..=20).await;
@@ -185,7 +185,7 @@ async fn a_full_run_keeps_its_reports_until_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
+async fn redelivery_of_running_execution_is_not_run_again() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Sleep(2 * LEASE));
     scene.offer([1]).await;
@@ -199,7 +199,7 @@ async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wiped_queue_hears_what_was_not_journalled() {
+async fn report_not_journalled_is_sent_again_to_wiped_queue() {
     let scene = ServiceFixture::new();
     scene.offer([1]).await;
     let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
@@ -209,7 +209,7 @@ async fn a_wiped_queue_hears_what_was_not_journalled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drained_worker_stops_what_runs_and_reports_it() {
+async fn shutdown_drain_stops_running_and_reports_lost() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::UntilStopped);
     scene.offer([1, 2]).await;
@@ -224,7 +224,7 @@ async fn a_drained_worker_stops_what_runs_and_reports_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_worker_leaves_its_spool_to_the_next() {
+async fn spool_of_killed_worker_is_recovered() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Produce(SECOND));
     scene.offer([1]).await;

@@ -12,7 +12,7 @@ use super::*;
 const LATER: TryId = FIRST.next(1);
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_outlives_an_outage_and_is_reported_after_it() {
+async fn execution_during_queue_outage_is_reported_after() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Produce(2 * LEASE));
     scene.script(2, ScriptedAct::Sleep(6 * LEASE));
@@ -35,7 +35,7 @@ async fn what_runs_outlives_an_outage_and_is_reported_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
+async fn reconnect_sends_heartbeat_then_claims_then_pulls() {
     let scene = ServiceFixture::with_setup(ServiceSetup {
         slots: 2,
         window: Some(LEASE),
@@ -66,7 +66,7 @@ async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
+async fn delivery_within_lease_of_reconnect_is_claimed() {
     let scene =
         ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(LEASE).await;
@@ -82,7 +82,7 @@ async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_worker_is_suspicious_of_nothing_later() {
+async fn delivery_long_after_connect_runs_without_claim() {
     let scene =
         ServiceFixture::with_setup(ServiceSetup { window: Some(LEASE), ..ServiceSetup::default() });
     tokio::time::sleep(2 * LEASE).await;
@@ -91,7 +91,7 @@ async fn an_idle_worker_is_suspicious_of_nothing_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_gets_no_less_time_because_of_an_outage() {
+async fn claim_timeout_during_outage_starts_again() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
@@ -106,7 +106,7 @@ async fn a_claim_gets_no_less_time_because_of_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool() {
+async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     let limit = 5 * LEASE;
     let scene = ServiceFixture::with_setup(ServiceSetup {
         max_offline: Some(limit),
@@ -132,7 +132,7 @@ async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_shorter_than_the_limit_starts_it_again() {
+async fn offline_limit_after_short_outage_restarts() {
     let limit = Some(2 * LEASE);
     let scene =
         ServiceFixture::with_setup(ServiceSetup { max_offline: limit, ..ServiceSetup::default() });
@@ -149,7 +149,7 @@ async fn an_outage_shorter_than_the_limit_starts_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hellos_show_what_was_adopted_until_it_is_reported() {
+async fn heartbeat_shows_adopted_execution_until_reported() {
     let scene = ServiceFixture::new();
     let exec = ExecId::from_bytes([8; 16]);
     scene.adopted.insert([ActiveExecution {

@@ -11,7 +11,7 @@ use super::*;
 use crate::queue::traits::WorkSource;
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {
+async fn shutdown_finish_completes_running_and_pulls_nothing() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Sleep(5 * LEASE));
     scene.offer([1, 2]).await;
@@ -27,7 +27,7 @@ async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_begun_is_given_back_at_once() {
+async fn shutdown_finish_gives_back_unstarted_delivery() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.until("it pulls", async || !scene.cable.take_calls().is_empty()).await;
     scene.stop.send_replace(ShutdownLevel::Finish);
@@ -40,7 +40,7 @@ async fn what_was_not_begun_is_given_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_told_to_run_and_found_no_seat_is_reported_when_the_worker_goes() {
+async fn shutdown_drain_reports_claimed_try_without_slot_as_lost() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     let claimed = FIRST.next(1);
     scene.offer_as([1], claimed).await;
@@ -64,7 +64,7 @@ async fn what_was_told_to_run_and_found_no_seat_is_reported_when_the_worker_goes
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_takes_is_left_in_the_spool_when_the_worker_goes() {
+async fn shutdown_during_outage_leaves_result_in_spool() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Produce(SECOND));
     scene.offer([1]).await;

@@ -17,7 +17,7 @@ fn pulled_capacity(scene: &ServiceFixture) -> Vec<FreeCapacity> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pulls_ask_for_what_is_free_and_hellos_say_it() {
+async fn pull_and_heartbeat_state_free_slots_and_shares() {
     let budget = ResourceBudget { cpus: Some(9), memory_mb: Some(20 * 1024), disk_mb: None };
     let scene = ServiceFixture::with_setup(ServiceSetup { budget, ..ServiceSetup::default() });
     for n in [1, 2, 3] {
@@ -47,7 +47,7 @@ async fn pulls_ask_for_what_is_free_and_hellos_say_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_alone_waits_for_an_idle_worker_and_keeps_it() {
+async fn solo_execution_waits_for_idle_worker_and_runs_alone() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Sleep(30 * SECOND));
     scene.script(2, ScriptedAct::Sleep(30 * SECOND));
@@ -67,7 +67,7 @@ async fn what_runs_alone_waits_for_an_idle_worker_and_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_with_an_own_seat_is_not_given_back_when_it_comes_again() {
+async fn redelivery_of_try_holding_slot_is_not_given_back() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Sleep(30 * SECOND));
     scene.offer_as([1], FIRST).await;
@@ -79,7 +79,7 @@ async fn a_try_with_an_own_seat_is_not_given_back_when_it_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_refuses_to_give_work_is_asked_again() {
+async fn pull_denied_by_queue_is_retried() {
     let scene = ServiceFixture::new();
     scene.cable.set_denied(true);
     scene.offer([1]).await;

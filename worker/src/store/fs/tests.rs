@@ -37,7 +37,7 @@ impl StoreUnderTest for FsStoreUnderTest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keeps_the_contract() {
+async fn fs_store_passes_store_contract() {
     contract::run_all(async || {
         let (temp, store) = store().await;
         FsStoreUnderTest { store, _temp: temp }
@@ -56,7 +56,7 @@ fn entries(path: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn blobs_are_read_only_files_and_nothing_else_is_left() {
+async fn blob_written_is_read_only_and_leaves_no_temp_file() {
     let (temp, store) = store().await;
     let blob = store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
     let path = store.inner.blob_path(&blob.digest);
@@ -71,7 +71,7 @@ async fn blobs_are_read_only_files_and_nothing_else_is_left() {
 }
 
 #[tokio::test]
-async fn a_damaged_blob_is_never_returned_and_can_be_stored_again() {
+async fn blob_corrupted_is_refused_and_can_be_stored_again() {
     let (temp, store) = store().await;
     let damage = |digest: &Digest, content: &str| {
         let path = store.inner.blob_path(digest);
@@ -101,7 +101,7 @@ async fn a_damaged_blob_is_never_returned_and_can_be_stored_again() {
 }
 
 #[tokio::test]
-async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not() {
+async fn temp_files_of_dead_process_are_swept_and_of_live_kept() {
     let (temp, store) = store().await;
     let tmp = temp.path().join("store/tmp");
     let mut written = store.inner.scratch.create().unwrap();
@@ -122,7 +122,7 @@ async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not()
 }
 
 #[tokio::test]
-async fn directories_removed_by_hand_come_back() {
+async fn store_directories_deleted_are_recreated() {
     let (temp, store) = store().await;
     let blob = store.put_bytes("one".into(), MediaType::Text).await.unwrap();
     fs::remove_dir_all(temp.path().join("store/tmp")).unwrap();
@@ -134,7 +134,7 @@ async fn directories_removed_by_hand_come_back() {
 }
 
 #[tokio::test]
-async fn a_store_of_another_format_or_kind_is_refused() {
+async fn store_with_unknown_format_is_refused() {
     for text in [r#"{"format":2,"id":"x"}"#, "{}", ""] {
         let temp = TempDir::new().unwrap();
         fs::write(temp.path().join("store.json"), text).unwrap();
@@ -145,7 +145,7 @@ async fn a_store_of_another_format_or_kind_is_refused() {
 }
 
 #[tokio::test]
-async fn opened_by_many_at_once_a_store_gets_one_identity() {
+async fn store_opened_concurrently_gets_one_identity() {
     let temp = TempDir::new().unwrap();
     let root = temp.path().join("store");
     let opening = (0..8).map(|_| FsStore::open(root.clone()));
@@ -153,11 +153,11 @@ async fn opened_by_many_at_once_a_store_gets_one_identity() {
     assert!(opened.windows(2).all(|pair| pair[0].identity() == pair[1].identity()));
 }
 
-/// Where the process that [`a_killed_process_leaves_nothing_visible`] starts has to write.
+/// Where the process that [`blob_of_killed_process_is_not_visible`] starts has to write.
 const KILLED_STORE: &str = "ROLLOUT_TEST_KILLED_STORE";
 
 #[tokio::test]
-async fn write_and_wait_to_be_killed() {
+async fn child_process_writes_blob_and_waits_for_kill() {
     let Ok(root) = std::env::var(KILLED_STORE) else { return };
     let store = FsStore::open(root).await.unwrap();
     let mut temp = store.inner.scratch.create().unwrap();
@@ -168,13 +168,13 @@ async fn write_and_wait_to_be_killed() {
 }
 
 #[tokio::test]
-async fn a_killed_process_leaves_nothing_visible() {
+async fn blob_of_killed_process_is_not_visible() {
     use std::io::BufRead as _;
     use std::process::{Command, Stdio};
     let (temp, store) = store().await;
     let tmp = temp.path().join("store/tmp");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::fs::tests::write_and_wait_to_be_killed"])
+        .args(["--exact", "store::fs::tests::child_process_writes_blob_and_waits_for_kill"])
         .arg("--nocapture")
         .env(KILLED_STORE, store.root())
         .stdin(Stdio::piped())
@@ -196,7 +196,7 @@ async fn a_killed_process_leaves_nothing_visible() {
 }
 
 #[tokio::test]
-async fn archive_with_a_changed_bit_in_a_file_is_cut_when_it_is_unpacked() {
+async fn archive_blob_corrupted_is_cut_at_extract() {
     let (temp, store) = store().await;
     let (from, tar) = (temp.path().join("from"), temp.path().join("packed.tar"));
     fs::create_dir(&from).unwrap();

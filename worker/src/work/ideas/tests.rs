@@ -130,7 +130,7 @@ fn message(record: &IdeasRecord) -> &str {
 }
 
 #[tokio::test]
-async fn command_gets_its_inputs_and_its_ideas_are_kept() {
+async fn ideas_command_gets_inputs_and_ideas_are_kept() {
     let script = "test -d $ROLLOUT_REPOSITORY; test -f value; cat value\n\
         echo $ROLLOUT_CONTEXT_IDEAS_DIRS; cat /context/00-prior/one.md\n\
         cat $ROLLOUT_CONTEXT_PACK_DIR/history.md\n\
@@ -153,7 +153,7 @@ async fn command_gets_its_inputs_and_its_ideas_are_kept() {
 }
 
 #[tokio::test]
-async fn repository_and_links_that_lead_outside_are_not_given() {
+async fn ideas_checkout_has_no_git_dir_or_outside_symlink() {
     for absent in ["/repository/.git", "/repository/outside"] {
         let mut bench = IdeasFixture::new(&format!("echo x > /ideas/a.md; test -e {absent}")).await;
         assert!(message(&bench.run().await).contains("code 1"), "{absent}");
@@ -161,7 +161,7 @@ async fn repository_and_links_that_lead_outside_are_not_given() {
 }
 
 #[tokio::test]
-async fn failed_and_late_commands_say_so_with_their_last_words() {
+async fn ideas_command_failed_or_timed_out_reports_output() {
     let mut bench = IdeasFixture::new("echo x > /ideas/a.md; echo no quota >&2; exit 3").await;
     let record = bench.run().await;
     assert_eq!(message(&record), "ideas: the command ended with code 3: no quota");
@@ -180,7 +180,7 @@ async fn failed_and_late_commands_say_so_with_their_last_words() {
 }
 
 #[tokio::test]
-async fn files_that_are_not_ideas_are_left_out() {
+async fn ideas_directory_entries_not_ideas_are_left_out() {
     use EntryType::{Directory, Fifo, Regular, Symlink};
     let mut bench = IdeasFixture::new("echo").await;
     let large = vec![b'x'; 300 * 1024];
@@ -212,7 +212,7 @@ async fn files_that_are_not_ideas_are_left_out() {
 }
 
 #[tokio::test]
-async fn directory_beyond_its_bounds_has_no_ideas() {
+async fn ideas_directory_above_limits_gives_no_ideas() {
     let mut bench = IdeasFixture::new("echo").await;
     let file = |n: u32| raw_entry(format!("ideas/{n}").as_bytes(), EntryType::Regular, b"", b"x");
     bench.archived(&(0..1100).map(file).collect::<Vec<_>>());
@@ -224,7 +224,7 @@ async fn directory_beyond_its_bounds_has_no_ideas() {
 }
 
 #[tokio::test]
-async fn secrets_are_not_kept() {
+async fn ideas_secrets_are_redacted_in_outputs_and_errors() {
     let script = "echo $KEY; echo \"- $KEY\" > /ideas/a.md; echo $KEY > /logs/key; exit 0";
     let mut bench = IdeasFixture::new(script).await;
     bench.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
@@ -238,7 +238,7 @@ async fn secrets_are_not_kept() {
 }
 
 #[tokio::test]
-async fn stop_ends_the_command_and_leaves_no_environment() {
+async fn ideas_stop_ends_command_and_leaves_no_environment() {
     let mut bench = IdeasFixture::new("echo x > /ideas/a.md; sleep 1000").await;
     bench.rig.stop.send_replace(Some(StopLevel::Drain));
     assert_eq!(bench.run().await.end, IdeasEnd::Stopped);
@@ -257,7 +257,7 @@ async fn stop_ends_the_command_and_leaves_no_environment() {
 }
 
 #[tokio::test]
-async fn failed_call_ends_the_execution_and_leaves_no_environment() {
+async fn ideas_with_failed_call_end_in_error_or_are_written() {
     let script = "echo x > /ideas/a.md; echo 1 > $ROLLOUT_COST_FILE; echo y > /logs/y";
     let calls = {
         let mut bench = IdeasFixture::new(script).await;
@@ -283,7 +283,7 @@ async fn failed_call_ends_the_execution_and_leaves_no_environment() {
 }
 
 #[tokio::test]
-async fn output_that_met_a_full_disk_excuses_a_command_that_wrote_no_idea() {
+async fn ideas_failed_with_full_disk_are_retryable() {
     for (rest, end) in [("exit 3", IdeasEnd::Failed), ("echo x > /ideas/a.md", IdeasEnd::Written)] {
         let mut bench = IdeasFixture::new(&format!("echo much; {rest}")).await;
         let scratch = bench.dir.path().join("scratch-1");

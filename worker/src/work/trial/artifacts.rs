@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn artifacts_are_placed_where_they_were_but_never_among_the_tests() {
+    fn artifact_upload_into_tests_or_verifier_logs_is_refused() {
         use ArtifactKind::{Directory, File};
         for (source, kind, expected) in [
             ("/app/out", Directory, Some("/app/out")),

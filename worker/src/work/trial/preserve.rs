@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn on_failure_keeps_what_did_not_pass() {
+    fn preserve_on_failure_keeps_environment_of_failed_trial() {
         use ErrorType::{AgentExecutionFailed, EnvironmentTeardownFailed};
         use ItemOutcome::{Completed, Failed, Unverified};
         for (outcome, reward, error, disabled, kept) in [

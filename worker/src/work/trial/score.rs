@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_over_the_verified_steps_key_by_key() {
+    fn step_score_mean_is_per_key_over_verified_steps() {
         use StepStrategy::Mean;
         let (half, one) = (Some(VerifierScore::plain(0.5)), Some(VerifierScore::plain(1.0)));
         assert_eq!(score_of(&[half, one.clone(), None], Mean), Some(VerifierScore::plain(0.75)));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_final_step_is_the_last_that_ran() {
+    fn step_score_final_is_of_last_step_run() {
         use StepStrategy::Final;
         let (low, keyed) = (Some(VerifierScore::plain(0.25)), Some(score(&[("a", 1.0)])));
         assert_eq!(score_of(&[keyed.clone(), low.clone()], Final), low);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_missing_reaches_nothing() {
+    fn score_with_missing_key_does_not_reach_minimum() {
         let least = |key: &str, least| BTreeMap::from([(key.to_owned(), least)]);
         assert!(VerifierScore::plain(0.5).reaches(&least("reward", 0.5)));
         assert!(!VerifierScore::plain(0.4).reaches(&least("reward", 0.5)));

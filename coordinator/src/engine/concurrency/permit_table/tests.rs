@@ -326,7 +326,7 @@ proptest! {
 
     /// Whatever is asked, answered, lost, said twice or late, and whoever dies.
     #[test]
-    fn there_are_never_more_than_may_be_and_everybody_gets_a_turn(
+    fn concurrency_limit_is_kept_and_no_request_starves(
         llm in proptest::option::of(1..3u32),
         sweeps in proptest::option::of(1..3u32),
         interval in proptest::option::of(Just(SECOND)),
@@ -347,7 +347,7 @@ fn ask(table: &mut PermitTable<()>, n: usize, stage: EvalStage) -> oneshot::Rece
 }
 
 #[test]
-fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
+fn concurrency_request_repeated_keeps_place_and_one_permit() {
     let mut table = PermitTable::<()>::new(ConcurrencyLimits {
         sweeps: Some(1),
         ..ConcurrencyLimits::default()
@@ -375,7 +375,7 @@ fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
 }
 
 #[test]
-fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
+fn concurrency_permit_in_heartbeat_counts_unknown_gets_none() {
     let mut table = PermitTable::<()>::new(ConcurrencyLimits {
         sweeps: Some(1),
         ..ConcurrencyLimits::default()
@@ -397,7 +397,7 @@ fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
 }
 
 #[test]
-fn starts_are_spread_over_the_minute_also_after_a_restart() {
+fn rate_limit_spaces_starts_also_after_restart() {
     let mut table = PermitTable::<()>::new(ConcurrencyLimits {
         interval: Some(SECOND),
         ..ConcurrencyLimits::default()

@@ -22,7 +22,7 @@ fn outcomes(world: &CoreFixture) -> Vec<(u8, ItemOutcome)> {
 }
 
 #[test]
-fn what_nobody_runs_is_cancelled_at_once_and_what_runs_is_stopped() {
+fn cancel_settles_idle_items_and_stops_running_ones() {
     let mut world = CoreFixture::remote(3, 2);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     let receipt = cancel(&mut world, &[0, 1, 2]);
@@ -39,7 +39,7 @@ fn what_nobody_runs_is_cancelled_at_once_and_what_runs_is_stopped() {
 }
 
 #[test]
-fn items_that_nobody_asked_for_yet_are_never_offered() {
+fn cancel_of_unplanned_item_prevents_its_offer() {
     let mut world = CoreFixture::remote(1, 4);
     let receipt = cancel(&mut world, &[5]);
     assert_eq!((receipt.named, receipt.ended), (1, 1));
@@ -51,7 +51,7 @@ fn items_that_nobody_asked_for_yet_are_never_offered() {
 }
 
 #[test]
-fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
+fn cancel_keeps_earlier_result_and_ignores_later_one() {
     let mut world = CoreFixture::remote(2, 2);
     world.show(&[(
         "a",
@@ -74,7 +74,7 @@ fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
 }
 
 #[test]
-fn every_word_of_a_cancelled_item_is_answered_with_a_stop() {
+fn cancelled_item_still_claimed_or_running_gets_stop() {
     let mut world = CoreFixture::remote(2, 2);
     cancel(&mut world, &[0]);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Drop));
@@ -89,7 +89,7 @@ fn every_word_of_a_cancelled_item_is_answered_with_a_stop() {
 }
 
 #[test]
-fn a_cancelled_item_whose_worker_is_gone_settles_when_it_is_lost() {
+fn cancelled_item_with_lost_worker_settles_as_cancelled() {
     let mut world = CoreFixture::remote(1, 1);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     cancel(&mut world, &[0]);
@@ -99,7 +99,7 @@ fn a_cancelled_item_whose_worker_is_gone_settles_when_it_is_lost() {
 }
 
 #[test]
-fn a_cancel_ends_the_waiting_for_a_retry() {
+fn cancel_during_retry_wait_settles_item_at_once() {
     let mut world = CoreFixture::remote(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     cancel(&mut world, &[0]);
@@ -110,7 +110,7 @@ fn a_cancel_ends_the_waiting_for_a_retry() {
 }
 
 #[test]
-fn a_stop_gives_back_what_nobody_runs_and_is_quiet_when_the_rest_has_ended() {
+fn stop_withdraws_idle_offers_and_waits_for_running_ones() {
     let mut world = CoreFixture::remote(3, 2);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.handle(CoreInput::Stop(StopLevel::Drain));

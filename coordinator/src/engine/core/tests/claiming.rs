@@ -6,7 +6,7 @@ use super::fleet::running_execution;
 use super::*;
 
 #[test]
-fn a_try_that_nobody_else_can_have_runs_at_once() {
+fn claim_of_try_no_other_worker_has_runs_at_once() {
     let mut world = CoreFixture::remote(2, 2);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run), "the watch has just begun");
     assert_eq!(world.ask(2, 0, FIRST, 1), Some(ClaimAnswer::Run), "its answer was lost");
@@ -15,7 +15,7 @@ fn a_try_that_nobody_else_can_have_runs_at_once() {
 }
 
 #[test]
-fn what_a_live_worker_shows_is_not_run_beside() {
+fn claim_of_try_running_on_live_worker_is_held() {
     let mut world = CoreFixture::remote(1, 1);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Hold));
@@ -24,7 +24,7 @@ fn what_a_live_worker_shows_is_not_run_beside() {
 }
 
 #[test]
-fn an_execution_that_was_just_answered_is_not_run_beside_though_no_hello_shows_it_yet() {
+fn claim_after_run_answer_waits_for_first_heartbeat() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(100, &[]);
     assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run));
@@ -34,7 +34,7 @@ fn an_execution_that_was_just_answered_is_not_run_beside_though_no_hello_shows_i
 }
 
 #[test]
-fn before_a_run_what_nobody_shows_is_lost() {
+fn claim_after_silent_execution_declares_it_lost_and_runs() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
@@ -50,7 +50,7 @@ fn before_a_run_what_nobody_shows_is_lost() {
 }
 
 #[test]
-fn before_a_run_the_results_of_what_is_gone_are_looked_for() {
+fn claim_after_silent_execution_settles_by_stored_result() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
@@ -62,7 +62,7 @@ fn before_a_run_the_results_of_what_is_gone_are_looked_for() {
 }
 
 #[test]
-fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
+fn claim_with_unresponsive_store_runs_after_timeout() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
@@ -74,7 +74,7 @@ fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
 }
 
 #[test]
-fn a_claim_may_settle_the_item_and_is_dropped_then() {
+fn claim_of_item_with_withheld_result_is_dropped() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 2, false)])]);
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -86,7 +86,7 @@ fn a_claim_may_settle_the_item_and_is_dropped_then() {
 }
 
 #[test]
-fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
+fn claim_after_takeover_waits_one_lease_of_heartbeats() {
     let mut world = CoreFixture::remote(2, 2);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.take_over(&[1, 1]);
@@ -107,7 +107,7 @@ fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
 }
 
 #[test]
-fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard() {
+fn claim_after_takeover_runs_once_all_workers_are_heard() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
     world.handle(CoreInput::HellosKept(Duration::from_secs(61)));
@@ -117,7 +117,7 @@ fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard(
 }
 
 #[test]
-fn hellos_that_were_not_kept_for_a_lease_before_a_takeover_prove_nothing() {
+fn claim_after_takeover_with_short_heartbeat_history_waits() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
     world.handle(CoreInput::HellosKept(Duration::from_secs(59)));
@@ -127,7 +127,7 @@ fn hellos_that_were_not_kept_for_a_lease_before_a_takeover_prove_nothing() {
 }
 
 #[test]
-fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_be_gone() {
+fn claim_after_takeover_waits_until_silent_worker_is_gone() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
     world.handle(CoreInput::HellosKept(Duration::from_secs(600)));
@@ -150,7 +150,7 @@ fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_
 }
 
 #[test]
-fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
+fn claim_after_reconnect_waits_only_for_earlier_offers() {
     let mut world = CoreFixture::remote(3, 2);
     world.watch(50, &[]);
     world.handle(CoreInput::Reconnected);
@@ -162,7 +162,7 @@ fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
 }
 
 #[test]
-fn a_pause_of_the_coordinator_proves_nothing() {
+fn coordinator_pause_declares_no_execution_lost() {
     let mut world = CoreFixture::remote(1, 1);
     let running = [running_execution(0, FIRST, 1, false)];
     world.watch(70, &[("a", &running)]);
@@ -174,7 +174,7 @@ fn a_pause_of_the_coordinator_proves_nothing() {
 }
 
 #[test]
-fn what_is_not_owed_is_dropped() {
+fn claim_of_try_not_pending_is_dropped() {
     let mut world = CoreFixture::remote(2, 1);
     assert_eq!(world.ask(1, 0, SECOND, 1), Some(ClaimAnswer::Drop), "a try that nobody journalled");
     assert_eq!(world.ask(2, 1, FIRST, 1), Some(ClaimAnswer::Drop), "not offered");
@@ -188,7 +188,7 @@ fn what_is_not_owed_is_dropped() {
 }
 
 #[test]
-fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
+fn claim_is_held_when_lost_worker_returns() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.watch(80, &[]);
@@ -201,7 +201,7 @@ fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
 }
 
 #[test]
-fn hellos_are_journalled_once() {
+fn heartbeat_repeated_is_journaled_once() {
     let mut world = CoreFixture::remote(1, 1);
     let running = [
         running_execution(0, FIRST, 1, false),
@@ -220,7 +220,7 @@ fn hellos_are_journalled_once() {
 }
 
 #[test]
-fn an_execution_first_heard_of_by_a_hello_is_newer_than_a_result_nobody_had_heard_of() {
+fn execution_seen_in_heartbeat_outranks_unseen_result() {
     let mut world = CoreFixture::remote(1, 1);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.report(0, FIRST, 2, 1, ok(0.0));
@@ -230,7 +230,7 @@ fn an_execution_first_heard_of_by_a_hello_is_newer_than_a_result_nobody_had_hear
 }
 
 #[test]
-fn an_old_hello_shows_nothing() {
+fn heartbeat_too_old_is_ignored_by_claim() {
     let mut world = CoreFixture::remote(1, 1);
     world.now_ms = 100_000;
     let hello = fleet::heartbeat("a", vec![running_execution(0, FIRST, 1, false)]);

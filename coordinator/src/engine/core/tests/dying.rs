@@ -19,7 +19,7 @@ fn nth(n: u32) -> TryId {
 }
 
 #[test]
-fn after_two_deaths_an_item_runs_alone_and_after_three_more_it_is_poisoned() {
+fn item_with_repeated_worker_deaths_runs_solo_then_is_poisoned() {
     let mut world = CoreFixture::remote(1, 1);
     for n in 1..=DEATHS_BEFORE_SOLO {
         assert_eq!(class(&world), SizeClass(0));
@@ -40,7 +40,7 @@ fn after_two_deaths_an_item_runs_alone_and_after_three_more_it_is_poisoned() {
 }
 
 #[test]
-fn an_innocent_item_that_died_in_company_ends_normally() {
+fn item_completed_solo_after_worker_deaths_is_not_poisoned() {
     let mut world = CoreFixture::remote(1, 1);
     for n in 1..=DEATHS_BEFORE_SOLO {
         world.report(0, nth(n), u64::from(n), 1, lost(LostReason::WorkerDied));
@@ -50,7 +50,7 @@ fn an_innocent_item_that_died_in_company_ends_normally() {
 }
 
 #[test]
-fn deaths_that_nobody_can_attribute_have_a_bound_too() {
+fn worker_deaths_unattributed_poison_item_at_limit() {
     let mut world = CoreFixture::remote(1, 1);
     // Heard of only by their loss, under a try that is over.
     for e in 1..=u64::from(MAX_DEATHS) {
@@ -61,7 +61,7 @@ fn deaths_that_nobody_can_attribute_have_a_bound_too() {
 }
 
 #[test]
-fn a_death_is_withdrawn_when_the_execution_reports_after_all() {
+fn worker_death_is_uncounted_when_execution_reports_later() {
     let mut world = CoreFixture::remote(1, 1);
     world.report(0, nth(1), 1, 1, lost(LostReason::WorkerDied));
     world.report(0, nth(2), 2, 1, lost(LostReason::WorkerDied));
@@ -73,7 +73,7 @@ fn a_death_is_withdrawn_when_the_execution_reports_after_all() {
 }
 
 #[test]
-fn what_is_out_of_reach_is_dead_only_after_it_was_for_as_long_as_a_worker_goes_on() {
+fn execution_unreachable_past_offline_limit_is_worker_death() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(1, &[("a", &[running_execution(0, nth(1), 1, false)])]);
     world.watch(90, &[("b", &[])]);
@@ -89,7 +89,7 @@ fn what_is_out_of_reach_is_dead_only_after_it_was_for_as_long_as_a_worker_goes_o
 }
 
 #[test]
-fn the_word_of_its_host_says_more_than_silence() {
+fn worker_death_reported_by_host_reoffers_at_once() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(1, &[("a", &[running_execution(0, nth(1), 1, false)])]);
     world.watch(90, &[("b", &[])]);
@@ -102,7 +102,7 @@ fn the_word_of_its_host_says_more_than_silence() {
 }
 
 #[test]
-fn what_we_ended_ourselves_counts_as_nothing() {
+fn execution_lost_to_stop_or_outage_is_no_worker_death() {
     for reason in [LostReason::Stopped, LostReason::ProcessDied, LostReason::Outage] {
         let mut world = CoreFixture::remote(1, 1);
         for n in 1..=2 * TRIES_PER_ITEM {

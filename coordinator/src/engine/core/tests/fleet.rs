@@ -548,7 +548,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_item_is_settled_once_by_workers_elsewhere(
+    fn remote_workers_with_random_faults_settle_each_item_once(
         steps in prop::collection::vec(step(), 0..80)
     ) {
         let mut fleet = Fleet::new();

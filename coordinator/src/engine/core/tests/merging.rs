@@ -9,7 +9,7 @@ fn winner(world: &CoreFixture) -> ExecId {
 }
 
 #[test]
-fn an_undisturbed_item_costs_one_record_beside_the_shared_offer() {
+fn item_without_faults_adds_one_journal_record() {
     let mut world = CoreFixture::new(3, 3);
     for n in 0..3 {
         world.report(n, FIRST, u64::from(n), 1, ok(1.0));
@@ -19,7 +19,7 @@ fn an_undisturbed_item_costs_one_record_beside_the_shared_offer() {
 }
 
 #[test]
-fn the_permits_bound_what_is_offered() {
+fn offers_in_flight_are_limited_by_permits() {
     let mut world = CoreFixture::new(10, 2);
     assert_eq!(world.offered().len(), 2);
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -27,7 +27,7 @@ fn the_permits_bound_what_is_offered() {
 }
 
 #[test]
-fn a_result_said_twice_counts_once() {
+fn result_reported_twice_counts_once() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, ok(1.0));
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -36,7 +36,7 @@ fn a_result_said_twice_counts_once() {
 }
 
 #[test]
-fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
+fn result_older_than_open_execution_waits_and_is_superseded() {
     let mut world = CoreFixture::new(1, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
@@ -47,7 +47,7 @@ fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
 }
 
 #[test]
-fn a_withheld_result_settles_when_the_newer_execution_is_lost() {
+fn result_withheld_settles_when_newer_execution_is_lost() {
     let mut world = CoreFixture::new(1, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
@@ -56,7 +56,7 @@ fn a_withheld_result_settles_when_the_newer_execution_is_lost() {
 }
 
 #[test]
-fn an_execution_that_reports_after_it_was_lost_counts() {
+fn result_of_execution_declared_lost_counts() {
     let mut world = CoreFixture::new(1, 1);
     world.claim(0, FIRST, 1);
     world.report(0, FIRST, 1, 1, lost(LostReason::Unreachable));
@@ -68,7 +68,7 @@ fn an_execution_that_reports_after_it_was_lost_counts() {
 }
 
 #[test]
-fn an_infrastructure_failure_is_retried_off_its_permit_and_kept() {
+fn infrastructure_failure_releases_permit_and_is_retried() {
     let mut world = CoreFixture::new(2, 1);
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.offered().last(), Some(&(item(1), FIRST)), "the permit went to another item");
@@ -89,7 +89,7 @@ fn an_infrastructure_failure_is_retried_off_its_permit_and_kept() {
 }
 
 #[test]
-fn the_last_infrastructure_failure_settles_without_a_reward() {
+fn infrastructure_failure_of_last_retry_settles_no_reward() {
     let mut world = CoreFixture::new(1, 1);
     for n in 1..=3 {
         world.report(0, TryId { epoch: 1, n }, u64::from(n), 1, outage());
@@ -105,7 +105,7 @@ fn the_last_infrastructure_failure_settles_without_a_reward() {
 }
 
 #[test]
-fn what_a_sitting_decided_by_its_policy_stays_decided_under_another() {
+fn retry_policy_changed_on_resume_keeps_settled_result() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     world.wait(60_000);
@@ -118,7 +118,7 @@ fn what_a_sitting_decided_by_its_policy_stays_decided_under_another() {
 }
 
 #[test]
-fn a_stop_before_anything_is_offered_is_kept_and_a_former_one_is_forgotten() {
+fn stop_before_first_offer_is_kept_and_cleared_on_resume() {
     use rollout_protocol::wire::control::StopLevel;
     let mut world = CoreFixture::new(3, 2);
     world.handle(CoreInput::Stop(StopLevel::Kill));
@@ -135,7 +135,7 @@ fn a_stop_before_anything_is_offered_is_kept_and_a_former_one_is_forgotten() {
 }
 
 #[test]
-fn an_agents_failure_is_never_retried() {
+fn agent_failure_is_never_retried() {
     let mut world = CoreFixture::new(1, 1);
     let error = TrialError::new(
         ErrorType::AgentExecutionFailed,
@@ -149,7 +149,7 @@ fn an_agents_failure_is_never_retried() {
 }
 
 #[test]
-fn a_result_made_under_another_spec_never_settles() {
+fn result_of_previous_spec_never_settles() {
     let mut world = CoreFixture::new(1, 1);
     world.claim(0, FIRST, 1);
     let records = world.journal.len();
@@ -172,7 +172,7 @@ fn a_result_made_under_another_spec_never_settles() {
 }
 
 #[test]
-fn claims_are_answered_by_the_state_of_the_item() {
+fn claim_answer_follows_state_of_item() {
     let mut world = CoreFixture::new(2, 1);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run, "asked again by the same execution");
@@ -185,7 +185,7 @@ fn claims_are_answered_by_the_state_of_the_item() {
 }
 
 #[test]
-fn executions_that_end_without_verdict_are_bounded() {
+fn execution_losses_without_verdict_fail_item_at_limit() {
     let mut world = CoreFixture::new(1, 1);
     for n in 1..=rollout_protocol::limits::TRIES_PER_ITEM {
         assert!(world.settled().is_empty());
@@ -196,7 +196,7 @@ fn executions_that_end_without_verdict_are_bounded() {
 }
 
 #[test]
-fn a_stop_withdraws_and_offers_nothing_more_and_only_gets_harder() {
+fn stop_withdraws_offers_and_its_level_only_rises() {
     use rollout_protocol::wire::control::StopLevel;
     let mut world = CoreFixture::new(5, 2);
     world.handle(CoreInput::Stop(StopLevel::Drain));

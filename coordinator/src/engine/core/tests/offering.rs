@@ -29,7 +29,7 @@ fn offered(world: &CoreFixture) -> Vec<u8> {
 }
 
 #[test]
-fn the_next_item_is_the_first_of_a_class_that_has_room() {
+fn offer_picks_first_item_of_size_class_with_capacity() {
     let mut world = CoreFixture::remote(0, 10);
     set_capacity(&mut world, 2, 1);
     let kinds = [LARGE, LARGE, SMALL, SMALL, SMALL, LARGE];
@@ -46,7 +46,7 @@ fn the_next_item_is_the_first_of_a_class_that_has_room() {
 }
 
 #[test]
-fn items_without_room_do_not_keep_others_from_being_looked_for() {
+fn item_without_capacity_does_not_block_planning() {
     let mut world = world_with_items(&[], 4);
     world.core.exhausted = false;
     set_capacity(&mut world, 16, 1);
@@ -62,7 +62,7 @@ fn items_without_room_do_not_keep_others_from_being_looked_for() {
 }
 
 #[test]
-fn an_idle_offer_makes_way_for_another_class_after_one_lease() {
+fn idle_offer_after_one_lease_yields_to_other_size_class() {
     let mut world =
         world_with_items(&[(LARGE, 0), (LARGE, 0), (SMALL, 0), (SMALL, 0), (SMALL, 0)], 2);
     set_capacity(&mut world, 16, 16);
@@ -83,7 +83,7 @@ fn an_idle_offer_makes_way_for_another_class_after_one_lease() {
 }
 
 #[test]
-fn idle_offers_stay_when_nobody_else_needs_the_permits() {
+fn idle_offer_without_competing_size_class_stays() {
     let mut world = world_with_items(&[(LARGE, 0), (LARGE, 0), (LARGE, 0)], 2);
     set_capacity(&mut world, 16, 16);
     world.watch(300, &[]);
@@ -91,7 +91,7 @@ fn idle_offers_stay_when_nobody_else_needs_the_permits() {
 }
 
 #[test]
-fn a_lane_without_a_worker_waits_and_fails_at_the_timeout() {
+fn unplaceable_item_fails_at_timeout() {
     let reason = || BTreeMap::from([(1, "needs 64 cpus".to_owned())]);
     let mut world = CoreFixture::remote(0, 2);
     world.handle(CoreInput::Unplaceable(reason()));
@@ -121,7 +121,7 @@ fn a_lane_without_a_worker_waits_and_fails_at_the_timeout() {
 }
 
 #[test]
-fn a_lane_for_which_a_worker_comes_is_offered() {
+fn unplaceable_item_is_offered_when_worker_joins() {
     let mut world = CoreFixture::remote(0, 2);
     world.handle(CoreInput::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));
     world.handle(CoreInput::Items(vec![fleet::planned(0, 1)]));
@@ -131,7 +131,7 @@ fn a_lane_for_which_a_worker_comes_is_offered() {
 }
 
 #[test]
-fn what_was_offered_before_its_lane_lost_its_workers_fails_too() {
+fn offered_item_turned_unplaceable_fails_at_timeout() {
     let mut world = CoreFixture::remote(2, 2);
     world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.handle(CoreInput::Unplaceable(BTreeMap::from([(0, "no worker".to_owned())])));

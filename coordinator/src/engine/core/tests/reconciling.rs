@@ -20,7 +20,7 @@ fn found(e: u64, body: ReportBody) -> Report {
 }
 
 #[test]
-fn what_is_nowhere_in_two_rounds_is_looked_for_and_offered_again() {
+fn offer_missing_in_two_rounds_is_looked_up_and_reoffered() {
     let mut world = wiped();
     world.observe(&[]);
     assert_eq!(world.lookups(), 1, "once");
@@ -31,7 +31,7 @@ fn what_is_nowhere_in_two_rounds_is_looked_for_and_offered_again() {
 }
 
 #[test]
-fn a_marker_settles_what_is_nowhere() {
+fn result_marker_of_missing_offer_settles_item() {
     let mut world = wiped();
     world.handle(CoreInput::Found { item: item(0), reports: vec![found(1, ok(1.0))] });
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
@@ -41,7 +41,7 @@ fn a_marker_settles_what_is_nowhere() {
 }
 
 #[test]
-fn a_marker_of_a_known_result_says_nothing_new() {
+fn result_marker_of_known_result_adds_no_record() {
     let mut world = CoreFixture::remote(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     world.watch(61, &[]);
@@ -57,7 +57,7 @@ fn a_marker_of_a_known_result_says_nothing_new() {
 }
 
 #[test]
-fn a_result_that_comes_while_markers_are_looked_for_leaves_nothing_to_do() {
+fn result_received_during_marker_lookup_settles_item_once() {
     let mut world = wiped();
     world.report(0, FIRST, 1, 1, ok(1.0));
     world.handle(CoreInput::Found { item: item(0), reports: vec![found(2, ok(0.0))] });
@@ -65,7 +65,7 @@ fn a_result_that_comes_while_markers_are_looked_for_leaves_nothing_to_do() {
 }
 
 #[test]
-fn what_somebody_shows_or_claims_is_not_nowhere() {
+fn offer_running_or_claimed_in_heartbeat_is_not_missing() {
     for claiming in [false, true] {
         let mut world = CoreFixture::remote(1, 1);
         let running = [running_execution(0, FIRST, 1, claiming)];
@@ -79,7 +79,7 @@ fn what_somebody_shows_or_claims_is_not_nowhere() {
 }
 
 #[test]
-fn the_watch_begins_anew_when_the_queue_was_out_of_reach() {
+fn queue_reconnect_restarts_watch_for_missing_offers() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(100, &[]);
     world.observe(&[]);
@@ -96,7 +96,7 @@ fn the_watch_begins_anew_when_the_queue_was_out_of_reach() {
 }
 
 #[test]
-fn what_an_outage_cost_counts_against_nobody() {
+fn execution_lost_after_reconnect_has_reason_outage() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(10, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.handle(CoreInput::Reconnected);
@@ -106,7 +106,7 @@ fn what_an_outage_cost_counts_against_nobody() {
 }
 
 #[test]
-fn what_was_delivered_and_nobody_shows_for_two_leases_is_nowhere() {
+fn offer_delivered_and_unseen_for_two_leases_is_missing() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(61, &[]);
     for _ in 0..4 {
@@ -121,7 +121,7 @@ fn what_was_delivered_and_nobody_shows_for_two_leases_is_nowhere() {
 }
 
 #[test]
-fn what_waits_in_the_queue_is_left_there() {
+fn offer_queued_and_undelivered_is_left_alone() {
     let mut world = CoreFixture::remote(1, 1);
     for _ in 0..20 {
         world.watch(30, &[]);
@@ -131,7 +131,7 @@ fn what_waits_in_the_queue_is_left_there() {
 }
 
 #[test]
-fn what_the_journal_does_not_owe_is_withdrawn() {
+fn queued_offer_not_pending_in_journal_is_withdrawn() {
     let mut world = CoreFixture::remote(3, 2);
     world.report(0, FIRST, 1, 1, ok(1.0));
     world.report(1, FIRST, 2, 1, outage());
@@ -145,7 +145,7 @@ fn what_the_journal_does_not_owe_is_withdrawn() {
 }
 
 #[test]
-fn an_execution_that_nobody_shows_is_lost_and_lets_an_older_result_settle() {
+fn execution_unseen_for_a_lease_is_lost_and_older_result_wins() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.report(0, FIRST, 9, 1, ok(0.5));
@@ -159,7 +159,7 @@ fn an_execution_that_nobody_shows_is_lost_and_lets_an_older_result_settle() {
 }
 
 #[test]
-fn a_takeover_offers_what_was_never_offered_at_once_and_leaves_the_rest_offered() {
+fn takeover_keeps_existing_offers_and_reoffers_pending_retry() {
     let mut world = CoreFixture::remote(4, 2);
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.offered().len(), 3);
@@ -174,7 +174,7 @@ fn a_takeover_offers_what_was_never_offered_at_once_and_leaves_the_rest_offered(
 }
 
 #[test]
-fn a_change_of_spec_withdraws_the_offer_and_its_results_never_settle() {
+fn spec_change_withdraws_offer_and_ignores_its_results() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.take_over(&[2]);
@@ -192,7 +192,7 @@ fn a_change_of_spec_withdraws_the_offer_and_its_results_never_settle() {
 }
 
 #[test]
-fn offers_of_what_is_no_longer_planned_are_withdrawn() {
+fn offer_of_item_removed_from_plan_is_withdrawn() {
     let mut world = CoreFixture::remote(2, 2);
     world.take_over(&[1]);
     assert_eq!(world.withdrawn(), [(item(1), FIRST)]);
@@ -202,7 +202,7 @@ fn offers_of_what_is_no_longer_planned_are_withdrawn() {
 }
 
 #[test]
-fn a_result_without_its_record_is_an_infrastructure_failure() {
+fn result_without_stored_record_is_infrastructure_failure() {
     let mut world = CoreFixture::remote(1, 1);
     world.unbacked(FIRST, 1, RecordBlobStatus::Missing);
     assert!(world.settled().is_empty());
@@ -213,7 +213,7 @@ fn a_result_without_its_record_is_an_infrastructure_failure() {
 }
 
 #[test]
-fn a_result_whose_record_cannot_be_looked_for_counts_and_is_looked_for_later() {
+fn result_with_unchecked_record_counts_and_is_checked_later() {
     let mut world = CoreFixture::remote(1, 1);
     world.unbacked(FIRST, 1, RecordBlobStatus::Unchecked);
     assert_eq!(world.settled().len(), 1);

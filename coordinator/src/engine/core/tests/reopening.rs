@@ -40,7 +40,7 @@ impl CoreFixture {
 }
 
 #[test]
-fn reopened_item_runs_again_and_keeps_its_former_execution() {
+fn reopened_item_runs_again_and_keeps_previous_execution() {
     let mut world = CoreFixture::new(2, 2);
     world.report(0, FIRST, 1, 1, failed());
     world.report(1, FIRST, 2, 1, ok(1.0));
@@ -58,7 +58,7 @@ fn reopened_item_runs_again_and_keeps_its_former_execution() {
 }
 
 #[test]
-fn late_report_of_former_try_settles_no_reopened_item() {
+fn reopened_item_ignores_late_report_of_previous_try() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, failed());
     world.reopen(1, &[0]);
@@ -72,7 +72,7 @@ fn late_report_of_former_try_settles_no_reopened_item() {
 }
 
 #[test]
-fn reopening_survives_the_next_sitting() {
+fn reopened_item_stays_pending_after_coordinator_restart() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, failed());
     world.reopen(1, &[0]);
@@ -87,7 +87,7 @@ fn reopening_survives_the_next_sitting() {
 }
 
 #[test]
-fn reopened_item_has_all_its_tries_again() {
+fn reopened_item_gets_all_its_retries_again() {
     let mut world = CoreFixture::new(1, 1);
     let mut try_id = FIRST;
     for number in 1..=3 {
@@ -105,7 +105,7 @@ fn reopened_item_has_all_its_tries_again() {
 }
 
 #[test]
-fn wait_for_a_retry_survives_a_restart() {
+fn retry_wait_survives_coordinator_restart() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     let wait = world.effects.iter().find_map(|effect| match effect {
@@ -124,7 +124,7 @@ fn wait_for_a_retry_survives_a_restart() {
 
 proptest::proptest! {
     #[test]
-    fn waits_are_below_their_bound_and_differ_between_items(failures in 1u32..3) {
+    fn retry_backoff_is_bounded_and_differs_between_items(failures in 1u32..3) {
         let mut world = CoreFixture::new(40, 40);
         for n in 0..40 {
             let mut try_id = FIRST;

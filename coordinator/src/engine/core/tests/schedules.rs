@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_item_is_settled_once(steps in prop::collection::vec(step(), 0..60)) {
+    fn random_losses_and_crashes_settle_each_item_once(steps in prop::collection::vec(step(), 0..60)) {
         let schedule = Schedule::run(steps);
         prop_assert!(schedule.world.core.is_complete(), "{:#?}", schedule.world.journal);
         prop_assert_eq!(schedule.settled.len(), usize::from(ITEMS));

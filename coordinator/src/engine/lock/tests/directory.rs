@@ -73,7 +73,7 @@ fn write_lock_file(layout: &RunLayout, owner: LockOwner) {
 }
 
 #[test]
-fn a_directory_has_one_owner_that_leaves_nothing_but_the_file() {
+fn lock_held_by_live_process_is_refused_and_released_on_drop() {
     let (_directory, layout) = layout();
     let (first, takeover) = take(&layout, LockWaitPolicy::default());
     assert_eq!(takeover, None);
@@ -90,7 +90,7 @@ fn a_directory_has_one_owner_that_leaves_nothing_but_the_file() {
 }
 
 #[test]
-fn what_a_dead_owner_left_is_taken_over_at_once() {
+fn lock_of_dead_owner_is_taken_over_at_once() {
     let (_directory, layout) = layout();
     drop(take(&layout, LockWaitPolicy::default()));
     for local in [true, false] {
@@ -104,7 +104,7 @@ fn what_a_dead_owner_left_is_taken_over_at_once() {
 }
 
 #[test]
-fn a_process_that_hangs_is_taken_over_and_finds_out() {
+fn lock_of_hung_owner_is_taken_over_and_owner_detects_it() {
     let (_directory, layout) = layout();
     let (hung, _) = take(&layout, WAIT);
     let (heir, takeover) = take(&layout, WAIT);
@@ -131,7 +131,7 @@ fn a_process_that_hangs_is_taken_over_and_finds_out() {
 }
 
 #[test]
-fn force_takes_a_run_from_the_living() {
+fn lock_of_live_owner_is_taken_over_by_force() {
     let (_directory, layout) = layout();
     let (first, _) = take(&layout, WAIT);
     let force = LockWaitPolicy { force: true, ..LockWaitPolicy::default() };
@@ -146,7 +146,7 @@ fn force_takes_a_run_from_the_living() {
 }
 
 #[test]
-fn where_other_hosts_may_share_the_directory_the_note_decides() {
+fn lock_in_shared_directory_is_decided_by_lock_file() {
     let (_directory, layout) = layout();
     drop(take(&layout, WAIT));
     write_lock_file(&layout, remote_owner(1));

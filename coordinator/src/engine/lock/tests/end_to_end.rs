@@ -119,7 +119,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn a_copy_that_lacks_something_cannot_win_whatever_is_asked_for() {
+async fn lock_is_refused_to_stale_copy_of_run_dir_even_by_force() {
     let directories = tempfile::tempdir().expect("a directory");
     let (original, stale, whole) =
         (directories.path().join("a"), directories.path().join("b"), directories.path().join("c"));
@@ -155,7 +155,7 @@ async fn a_copy_that_lacks_something_cannot_win_whatever_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_taken_by_force_is_lost_and_its_late_records_do_not_count() {
+async fn lock_taken_by_force_invalidates_late_journal_records() {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path();
     let board = Arc::new(MemoryKvStore::default());
@@ -191,7 +191,7 @@ async fn a_run_that_was_taken_by_force_is_lost_and_its_late_records_do_not_count
 }
 
 #[tokio::test]
-async fn an_owner_that_wakes_when_its_successor_has_ended_finds_out() {
+async fn lock_owner_resumed_after_successor_ended_detects_loss() {
     let directory = tempfile::tempdir().expect("a directory");
     let alone = |patience| LockOptions { patience, shared: None };
     let first = begin(directory.path(), &alone(no_wait())).await.expect("new");

@@ -157,14 +157,14 @@ fn prefix() -> JournalPrefix {
 }
 
 #[test]
-fn entries_are_read_back_and_newer_ones_are_refused() {
+fn lock_entry_of_newer_format_is_refused() {
     let entry = entry(&remote_owner(1), RunState::Running);
     assert_eq!(RunEntry::parse(&entry.to_bytes()), Some(entry.clone()));
     assert_eq!(RunEntry::parse(&RunEntry { format: 2, ..entry }.to_bytes()), None);
 }
 
 #[test]
-fn every_case_of_an_entry_has_one_answer() {
+fn lock_entry_decides_takeover_wait_or_refusal() {
     use RunState::{Completed, Running, Stopped};
     use TakeoverReason::{Dead, Forced, Silent};
     let me = LockOwner::current(&crate::engine::journal::RunLayout::new("/nowhere"));

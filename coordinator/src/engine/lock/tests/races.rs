@@ -395,7 +395,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn whatever_is_confirmed_is_in_the_directory_of_whoever_wins(
+    fn lock_race_winner_has_every_confirmed_record(
         choices in proptest::collection::vec(any::<u8>(), 0..600),
     ) {
         in_context(|| {
@@ -416,7 +416,7 @@ fn run_alone(race: &mut LockRace) -> Option<RaceSessionEnd> {
 }
 
 #[test]
-fn an_owner_adopts_what_it_wrote_without_an_answer() {
+fn lock_write_without_answer_is_adopted_by_owner() {
     in_context(|| {
         for fault in [KvStoreFault::Lost, KvStoreFault::Unanswered] {
             let mut race = LockRace::new();
@@ -439,7 +439,7 @@ fn an_owner_adopts_what_it_wrote_without_an_answer() {
 }
 
 #[test]
-fn a_board_that_forgets_costs_a_living_owner_nothing() {
+fn lock_entry_lost_by_kv_store_is_rewritten_by_live_owner() {
     in_context(|| {
         let mut race = LockRace::new();
         race.start(0, false);
@@ -472,7 +472,7 @@ fn a_board_that_forgets_costs_a_living_owner_nothing() {
 }
 
 #[test]
-fn a_directory_whose_owner_is_forgotten_and_gone_is_watched_before_it_is_taken() {
+fn lock_entry_lost_with_dead_owner_delays_takeover() {
     in_context(|| {
         let mut race = LockRace::new();
         race.start(0, false);
@@ -490,7 +490,7 @@ fn a_directory_whose_owner_is_forgotten_and_gone_is_watched_before_it_is_taken()
 }
 
 #[test]
-fn an_owner_that_slept_through_a_takeover_finds_out() {
+fn lock_owner_suspended_during_takeover_detects_loss() {
     in_context(|| {
         let mut race = LockRace::new();
         race.start(0, false);
@@ -510,7 +510,7 @@ fn an_owner_that_slept_through_a_takeover_finds_out() {
 }
 
 #[test]
-fn a_former_owner_that_wakes_after_the_board_forgot_everything_drives_nobody_out() {
+fn lock_entry_lost_and_rewritten_goes_back_to_higher_epoch() {
     in_context(|| {
         let mut race = LockRace::new();
         race.start(0, false);

@@ -203,7 +203,7 @@ impl LimiterFixture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_workers_share_the_tickets() {
+async fn concurrency_limit_is_shared_by_two_workers() {
     let caps = ConcurrencyLimits { llm: Some(1), sweeps: Some(1), interval: None };
     let race = LimiterFixture::new(40, caps).await;
     let _workers = [race.worker("a"), race.worker("b")];
@@ -212,7 +212,7 @@ async fn two_workers_share_the_tickets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_limits_nobody_waits() {
+async fn concurrency_without_limit_runs_stages_in_parallel() {
     let race = LimiterFixture::new(40, ConcurrencyLimits::default()).await;
     let _workers = [race.worker("a"), race.worker("b")];
     assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
@@ -221,7 +221,7 @@ async fn without_limits_nobody_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tickets_outlive_coordinators_and_brokers() {
+async fn concurrency_limit_survives_coordinator_and_broker_restart() {
     let caps = ConcurrencyLimits { llm: Some(2), sweeps: Some(1), interval: None };
     let race = LimiterFixture::new(120, caps).await;
     let _workers = [race.worker("a"), race.worker("b")];
@@ -238,7 +238,7 @@ async fn tickets_outlive_coordinators_and_brokers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn starts_are_apart_also_when_another_coordinator_hands_out() {
+async fn rate_limit_survives_coordinator_restart() {
     let interval = Duration::from_millis(200);
     let caps = ConcurrencyLimits { interval: Some(interval), ..ConcurrencyLimits::default() };
     let race = LimiterFixture::new(8, caps).await;

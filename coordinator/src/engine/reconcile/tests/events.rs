@@ -67,7 +67,7 @@ impl ShownExecutions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn running_executions_are_ended_by_events_after_kills_and_takeovers() {
+async fn execution_end_event_is_sent_after_kill_and_takeover() {
     let world = RemoteFixture::new(150).await;
     let slow = |name: &str| {
         let runner = SlowRunner(world.runner(name));

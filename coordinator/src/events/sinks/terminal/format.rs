@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn number_and_percent_are_formatted_briefly() {
         let shown = [1.0, 0.5, 1.0 / 3.0, -0.00001, 1e20].map(number);
         assert_eq!(shown, ["1", "0.5", "0.3333", "0", "1e20"]);
         assert_eq!(
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_and_rates() {
+    fn duration_and_rate_are_formatted_with_unit() {
         let shown = [0.44, 9.99, 12.3, 130.0, 3900.0, 273_600.0]
             .map(|seconds| duration(Duration::from_secs_f64(seconds)));
         assert_eq!(shown, ["0.4s", "9.9s", "12s", "2m 10s", "1h 05m", "3d 04h"]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn widths() {
+    fn text_and_bar_fit_display_width() {
         assert_eq!(fit("日本語", 5), "日本…");
         assert_eq!(fit("abc", 3), "abc");
         assert_eq!((bar(1, 4, 8), bar(0, 0, 2)), ("██░░░░░░".to_owned(), "██".to_owned()));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn live_region_of_a_search_shows_evals_depth_and_the_best_so_far() {
+    fn search_view_shows_evals_depth_and_best_score() {
         let (mut view, now) = (SearchView::new(Style::PLAIN), Instant::now());
         let search = "a\nsearch".to_owned();
         let started = SearchEvent::SearchStarted {

@@ -36,7 +36,7 @@ fn view(now: Instant) -> JobView {
 }
 
 #[test]
-fn the_live_region_shows_counts_totals_and_running_trials() {
+fn live_view_shows_counts_totals_and_running_trials() {
     let now = Instant::now();
     let lines = frame::live(&view(now), now + Duration::from_secs(30), 100, 24);
     assert_eq!(
@@ -57,7 +57,7 @@ fn the_live_region_shows_counts_totals_and_running_trials() {
 }
 
 #[test]
-fn many_running_trials_are_summed_up() {
+fn live_view_with_many_running_trials_is_shortened() {
     let now = Instant::now();
     let mut view = JobView::new(&agents(100), &[], Style::PLAIN, Vec::new());
     view.apply(&started(100), now);
@@ -71,7 +71,7 @@ fn many_running_trials_are_summed_up() {
 }
 
 #[test]
-fn lines_tell_what_happened_and_are_escaped() {
+fn event_lines_with_control_characters_are_escaped() {
     let now = Instant::now();
     let mut view = view(now);
     view.apply(&event(6, EventKind::RunStopping { level: StopLevel::Drain }), now);
@@ -91,7 +91,7 @@ fn lines_tell_what_happened_and_are_escaped() {
 }
 
 #[test]
-fn large_jobs_tell_failures_only_and_not_all_of_them() {
+fn event_lines_of_large_job_are_limited_to_some_failures() {
     let now = Instant::now();
     let mut view = JobView::new(&agents(10_000), &[], Style::PLAIN, Vec::new());
     view.apply(&started(10_000), now);
@@ -105,7 +105,7 @@ fn large_jobs_tell_failures_only_and_not_all_of_them() {
 }
 
 #[test]
-fn the_live_region_forgets_trials_that_end() {
+fn live_view_drops_trial_that_settled() {
     let now = Instant::now();
     let mut view = view(now);
     view.apply(&settled(2, settlement(trial("cpe", "th\x1bree", 1), 1, passed(0.0))), now);
@@ -115,7 +115,7 @@ fn the_live_region_forgets_trials_that_end() {
 }
 
 #[test]
-fn the_summary_has_agents_metrics_and_failures() {
+fn summary_shows_agents_metrics_and_failures() {
     let mut ledger = Ledger::default();
     let cancelled = Verdict::cancelled(0.25);
     let verdicts = [
@@ -228,7 +228,7 @@ fn summary_without_failures_has_one_pass_rate() {
 }
 
 #[test]
-fn trial_with_several_rewards_or_an_unverified_step_says_so() {
+fn trial_line_shows_all_rewards_and_unverified_step() {
     let now = Instant::now();
     let mut view = JobView::new(&agents(10), &[], Style::PLAIN, Vec::new());
     let rewards = [("speed", 0.5), ("\x1bsize", 1.0)];

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_short_and_each_trials_own() {
+    fn harbor_trial_names_are_short_and_unique() {
         let dir = tempfile::tempdir().expect("a directory");
         let long = trial("a-task-with-a-name-of-thirty-one_-and-more", 1);
         let name = free_trial_name(&long, dir.path());
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_uuids() {
+    fn harbor_ids_are_uuids() {
         assert_eq!(job_id(RunId::from_bytes([0xff; 16])), "ffffffff-ffff-8fff-bfff-ffffffffffff");
         let id = trial_id(RunId::from_bytes([1; 16]), trial("t", 1).item());
         assert_eq!((id.len(), &id[14..15]), (36, "8"));
     }
 
     #[test]
-    fn addresses_are_escaped() {
+    fn file_uri_of_any_path_is_percent_encoded() {
         assert_eq!(file_uri(Path::new("/a b/ü%")), "file:///a%20b/%C3%BC%25");
     }
 }

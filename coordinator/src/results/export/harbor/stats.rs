@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn metrics_are_those_that_harbor_computes(
+        fn harbor_metrics_of_any_rewards_equal_those_of_harbor(
             trials in prop::collection::vec(
                 prop::option::of(prop::collection::btree_map("[ab]", -3i8..3, 1..3)), 1..9),
         ) {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_that_of_drawing_without_putting_back() {
+    fn pass_at_k_is_estimated_without_replacement() {
         assert_eq!(pass_at_k(4, 0, 2), 0.0);
         assert_eq!(pass_at_k(4, 3, 2), 1.0);
         assert!((pass_at_k(4, 1, 2) - 0.5).abs() < 1e-12);

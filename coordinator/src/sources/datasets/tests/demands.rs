@@ -15,7 +15,7 @@ const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn strict_run_in_a_sandbox_is_refused_with_task_key_and_reason() {
+fn sandbox_unsupported_tasks_are_refused_in_strict_run() {
     let errors = formats("process", "harbor", true).expect_err("refused").errors;
     let unsupported = [ErrorKind::Unsupported, ErrorKind::UnsupportedInstruction];
     let found: BTreeSet<(String, String)> = errors
@@ -37,7 +37,7 @@ fn strict_run_in_a_sandbox_is_refused_with_task_key_and_reason() {
 }
 
 #[test]
-fn tasks_that_a_sandbox_cannot_run_settle_one_by_one() {
+fn sandbox_unsupported_tasks_are_faulty_one_by_one() {
     let tasks = formats("process", "harbor", false).expect("the run goes on");
     let found: BTreeSet<&str> = (tasks.iter())
         .filter(|task| task.fault.as_ref().is_some_and(TrialError::is_unsupported))
@@ -47,7 +47,7 @@ fn tasks_that_a_sandbox_cannot_run_settle_one_by_one() {
 }
 
 #[test]
-fn demands_that_no_environment_meets_are_told_with_key_and_reason() {
+fn task_demand_no_provider_meets_is_refused_with_key() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\ngpus = 1\n\
@@ -75,7 +75,7 @@ fn demands_that_no_environment_meets_are_told_with_key_and_reason() {
 }
 
 #[test]
-fn conversation_to_begin_with_matters_only_to_agents_with_scripts() {
+fn trajectory_file_is_unsupported_by_script_agents_only() {
     let scripts = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
     let project = DatasetProject::new(&format!("{scripts}datasets: [{{path: ./set}}]\n"));
     project.task("set/a");
@@ -92,7 +92,7 @@ fn conversation_to_begin_with_matters_only_to_agents_with_scripts() {
 }
 
 #[test]
-fn services_are_honoured_in_either_format() {
+fn compose_file_is_used_in_either_task_format() {
     for format in ["rollout", "harbor"] {
         let project = DatasetProject::new(&job(&format!("{{path: ./set, format: {format}}}")));
         project.task("set/a");
@@ -104,7 +104,7 @@ fn services_are_honoured_in_either_format() {
 }
 
 #[test]
-fn compose_file_that_is_no_yaml_is_the_tasks_fault() {
+fn compose_file_with_invalid_yaml_is_task_fault() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.write("set/a/environment/docker-compose.yaml", "services: {main: {image: [");
@@ -117,7 +117,7 @@ fn compose_file_that_is_no_yaml_is_the_tasks_fault() {
 }
 
 #[test]
-fn formats_of_a_plan_are_used_and_not_guessed_again() {
+fn task_format_in_plan_is_used_and_not_guessed_again() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["set/a", "set/b", "set/c"] {
         project.task(task);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_idea_did_is_its_fault() {
+    fn idea_is_not_blamed_for_infrastructure_failure() {
         use ErrorClass::{Agent, Infrastructure, Task};
         let bug = || ErrorCode::BUG;
         for (class, code, phase, expected) in [

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_are_recognized_in_any_order() {
+    fn past_requests_in_any_order_are_recognized() {
         let former = PastRequests {
             tree: "search".to_owned(),
             attempts: 2,

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_before_is_told_when_it_is_asked_for() {
+    fn request_for_item_settled_before_is_answered() {
         let (asked, mut told) = WorkRequests::new();
         asked.on_settled(&settled(one(1).item));
         assert_eq!(next_settled(&mut told), None, "nobody asked for it");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_are_handed_out_once_and_in_their_order() {
+    fn requests_are_handed_out_once_and_in_order() {
         let (asked, mut told) = WorkRequests::new();
         for n in [1, 2, 1, 3] {
             asked.request(one(n));

@@ -50,7 +50,7 @@ mod tests {
     use crate::workloads::search::driver::opening::run_config;
 
     #[test]
-    fn a_changed_build_context_is_a_difference() {
+    fn build_context_changed_is_config_difference() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);

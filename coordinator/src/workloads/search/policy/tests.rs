@@ -87,7 +87,7 @@ pub(super) fn plain(manifest: SearchManifest) -> SearchManifest {
 }
 
 #[test]
-fn a_search_to_its_end() {
+fn search_runs_to_max_depth_and_promotes_best() {
     let done = plain(new_search(|_| {}));
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
     assert_eq!(done.state.completed_depths, [0, 1, 2]);
@@ -123,7 +123,7 @@ fn a_search_to_its_end() {
 }
 
 #[test]
-fn the_budget_ends_a_search_after_its_depth() {
+fn search_budget_spent_ends_after_current_depth() {
     for (budget, evals, nodes) in [(2, 2, 3), (4, 4, 3), (5, 5, 4), (1000, 4 + 8 + 8, 7)] {
         let done = plain(new_search(|config| config.max_total_idea_evals = Some(budget)));
         assert_eq!(done.evaluations.len(), evals, "{budget}");
@@ -135,7 +135,7 @@ fn the_budget_ends_a_search_after_its_depth() {
 }
 
 #[test]
-fn ideas_that_cannot_be_tried_are_not_asked_for() {
+fn ideas_beyond_eval_budget_are_not_requested() {
     for (budget, asked) in [(0, 0), (2, 1), (4, 1), (5, 3), (12, 3)] {
         let mut search = new_search(|config| config.max_total_idea_evals = Some(budget));
         let mut nodes_asked = 0;
@@ -164,7 +164,7 @@ fn ideas_that_cannot_be_tried_are_not_asked_for() {
 }
 
 #[test]
-fn nothing_to_promote_ends_a_search() {
+fn search_with_nothing_to_promote_ends() {
     let mut search = new_search(|config| config.ideas_per_node = 1);
     search.state.next_eval_id = 2;
     let done = plain(search);
@@ -173,7 +173,7 @@ fn nothing_to_promote_ends_a_search() {
 }
 
 #[test]
-fn whatever_was_written_last_is_gone_on_with() {
+fn search_resumed_after_any_block_ends_the_same() {
     let whole = plain(new_search(|_| {}));
     for at in 1..=6 {
         assert_eq!(run(new_search(|_| {}), |_| {}, |block| block == at), whole, "after block {at}");
@@ -182,7 +182,7 @@ fn whatever_was_written_last_is_gone_on_with() {
 }
 
 #[test]
-fn ids_are_never_given_out_twice() {
+fn eval_and_node_ids_are_never_reused() {
     let done = plain(new_search(|config| config.dedupe_scope = DedupeScope::None));
     let paths: BTreeSet<_> = done.evaluations.values().map(|eval| &eval.eval_output_root).collect();
     assert_eq!(paths.len(), done.evaluations.len());
@@ -191,7 +191,7 @@ fn ids_are_never_given_out_twice() {
 }
 
 #[test]
-fn every_scope_of_repetition() {
+fn dedupe_scope_decides_number_of_skipped_ideas() {
     let skipped = |scope| {
         let done = plain(new_search(|config| config.dedupe_scope = scope));
         let count: usize = done.nodes.values().map(|node| node.dedupe.skipped.len()).sum();
@@ -205,7 +205,7 @@ fn every_scope_of_repetition() {
 }
 
 #[test]
-fn a_failure_to_write_stops_everything() {
+fn search_with_failed_manifest_write_stops() {
     let mut search = new_search(|_| {});
     add_ideas(&mut search, NodeId(0), ideas(NodeId(0)));
     let refused = advance(&mut search, |_| Err("full"));
@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn arrival_and_crashes_change_nothing(seed: u64, crashes in proptest::collection::vec(any::<bool>(), 8)) {
+    fn search_with_random_order_and_crashes_ends_the_same(seed: u64, crashes in proptest::collection::vec(any::<bool>(), 8)) {
         let mut state = seed | 1;
         let shuffle = |evals: &mut Vec<EvalId>| {
             for at in (1..evals.len()).rev() {

@@ -4,7 +4,7 @@ use super::*;
 use rollout_protocol::search::{EvalId, NodeId};
 
 #[test]
-fn equal_manifests_give_equal_reports() {
+fn report_of_equal_manifests_is_equal() {
     let (one, mut other) = (finished_search(), finished_search());
     other.updated_at =
         other.updated_at.saturating_add(jiff::SignedDuration::from_secs(5)).expect("a time");
@@ -14,7 +14,7 @@ fn equal_manifests_give_equal_reports() {
 }
 
 #[test]
-fn the_summary_says_what_came_of_every_idea() {
+fn summary_lists_outcome_of_every_idea() {
     let manifest = finished_search();
     let text = summary(&manifest);
     for eval in manifest.evaluations.values() {
@@ -27,7 +27,7 @@ fn the_summary_says_what_came_of_every_idea() {
 }
 
 #[test]
-fn the_summary_leads_to_references_and_files_that_are_there() {
+fn summary_links_only_existing_refs_and_files() {
     let mut manifest = finished_search();
     manifest.run_config.budget_cost = Some(2.5);
     let (first, last) = (EvalId(0), *manifest.evaluations.keys().last().expect("evals"));
@@ -65,14 +65,14 @@ fn the_summary_leads_to_references_and_files_that_are_there() {
 }
 
 #[test]
-fn the_best_path_begins_at_the_root() {
+fn best_path_starts_at_root_node() {
     let path = best_path(&finished_search());
     assert_eq!(path.first(), Some(&NodeId(0)));
     assert!(path.len() > 1);
 }
 
 #[test]
-fn hostile_names_are_text() {
+fn report_with_hostile_names_is_escaped() {
     let mut manifest = finished_search();
     let evil = "x|</title><script>alert(1)</script>\"]\n`#.md";
     for eval in manifest.evaluations.values_mut() {
@@ -87,7 +87,7 @@ fn hostile_names_are_text() {
 }
 
 #[test]
-fn numbers_in_reports_say_what_they_are_relative_to() {
+fn report_numbers_name_their_baseline() {
     let mut manifest = finished_search();
     // Much better than the root, and worse than its parent.
     let id = EvalId(4);
@@ -130,7 +130,7 @@ fn numbers_in_reports_say_what_they_are_relative_to() {
 }
 
 #[test]
-fn errors_of_evals_stand_in_every_report() {
+fn report_in_every_format_shows_eval_errors() {
     let mut manifest = finished_search();
     let id = EvalId(4);
     let eval = manifest.evaluations.get_mut(&id).expect("there");

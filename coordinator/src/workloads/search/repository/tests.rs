@@ -106,7 +106,7 @@ async fn create(
 }
 
 #[tokio::test]
-async fn a_repository_must_be_clean_and_is_not_touched() {
+async fn source_repo_dirty_is_refused_and_never_changed() {
     let world = RepositoryFixture::new().await;
     let user = SourceRepository::open(world.user.path()).await.expect("opened");
     user.check_clean(&[]).await.expect("clean");
@@ -130,7 +130,7 @@ async fn a_repository_must_be_clean_and_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
+async fn source_repo_subdirectory_is_searched_alone() {
     let world = RepositoryFixture::new().await;
     let user = &world.user;
     let before = user.git(&["count-objects"]);
@@ -177,7 +177,7 @@ async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
 }
 
 #[tokio::test]
-async fn candidates_are_taken_in_and_travel_on_as_they_came() {
+async fn candidate_imported_survives_repack_and_reopen() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
@@ -215,7 +215,7 @@ async fn candidates_are_taken_in_and_travel_on_as_they_came() {
 }
 
 #[tokio::test]
-async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
+async fn candidate_bundle_invalid_is_refused_and_leaves_nothing() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let good = world.candidate(&root, "good", "100644", "1").await;
@@ -267,7 +267,7 @@ async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn references_and_checkouts_become_what_they_have_to_be_however_often() {
+async fn refs_and_checkouts_after_crash_are_restored() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
@@ -326,7 +326,7 @@ fn checkouts_mark() -> &'static str {
 }
 
 #[tokio::test]
-async fn an_agent_that_wrote_into_a_checkout_gets_nothing_run() {
+async fn checkout_with_git_config_of_agent_runs_no_command() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let wanted = world.wanted(&[], &[("wt/0000", &root)]);
@@ -345,7 +345,7 @@ async fn an_agent_that_wrote_into_a_checkout_gets_nothing_run() {
 }
 
 #[tokio::test]
-async fn names_that_are_not_the_searchs_own_are_refused() {
+async fn ref_or_path_outside_search_is_refused() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     for name in ["heads/main", "tree/other/n1", "tree/run/", "tree/run/a b", "tree/run/../x"] {
@@ -364,7 +364,7 @@ async fn names_that_are_not_the_searchs_own_are_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_removed_comes_back_and_keeps_nothing_else() {
+async fn cleanup_of_locked_ref_is_deferred_and_retried() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let refs = ["tree/run/n0000", "tree/run/n0001", "tree/run/n0002"].map(|n| (n, root.as_str()));
@@ -405,7 +405,7 @@ async fn what_cannot_be_removed_comes_back_and_keeps_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_creation_that_did_not_end_is_begun_again() {
+async fn repository_creation_interrupted_is_repeated() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     std::fs::remove_file(world.run.path().join("repository/bundles.json")).expect("removed");
@@ -421,7 +421,7 @@ async fn a_creation_that_did_not_end_is_begun_again() {
 }
 
 #[tokio::test]
-async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
+async fn diff_is_bounded_and_ignores_git_attributes() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let text = "print(3)\n".repeat(200);
@@ -448,7 +448,7 @@ async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
 }
 
 #[tokio::test]
-async fn a_change_too_large_to_be_compared_is_told_and_stops_nothing() {
+async fn diff_too_large_or_too_slow_is_noted_without_error() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let lines = |step: usize| (0..700_000).map(move |n| format!("{}\n", n * step % 1_000_003));

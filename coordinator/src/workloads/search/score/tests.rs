@@ -32,7 +32,7 @@ fn near(a: f64, b: f64) -> bool {
 type ExpectedScore = (bool, Grade, f64, Option<f64>);
 
 #[test]
-fn the_vectors_of_the_format() {
+fn score_matches_vectors_of_format() {
     use Grade::{Mixed, Promising, Weak};
     let vectors: [(&str, ExpectedScore, ExpectedScore); 7] = [
         (
@@ -89,7 +89,7 @@ fn the_vectors_of_the_format() {
 }
 
 #[test]
-fn reasons_name_what_fell() {
+fn score_reasons_name_regressed_metrics() {
     let reasons = |candidate: &str| {
         let got = scored(&profile("returns"), &sweep(BASELINE), &sweep(candidate));
         got.recommendation.reasons
@@ -106,7 +106,7 @@ fn reasons_name_what_fell() {
 }
 
 #[test]
-fn odd_files_have_defined_results() {
+fn sweep_file_ragged_or_malformed_has_defined_result() {
     let nothing = read(HEADER, Some(3));
     assert_eq!((nothing.rows, nothing.rows_used, nothing.means.len()), (0, 0, 0));
     let got = scored(&profile("returns"), &sweep(BASELINE), HEADER);
@@ -133,7 +133,7 @@ fn odd_files_have_defined_results() {
 }
 
 #[test]
-fn a_limit_chooses_rows_by_their_configuration() {
+fn sweep_config_limit_selects_rows_by_config_id() {
     let text = "config_id,status,x\n3.0,ok,1\n0,error,2\n1.5,ok,100\n-1,ok,100\nx,ok,100\n1,ok,4\n";
     let used = read(text, Some(2));
     assert_eq!(used.rows_used, 2);
@@ -150,7 +150,7 @@ fn a_limit_chooses_rows_by_their_configuration() {
 }
 
 #[test]
-fn completeness_is_strict() {
+fn completeness_needs_every_config_ok_exactly_once() {
     let complete = |rows: &str| {
         let text = format!("config_id,status\n{rows}");
         read(&text, Some(2)).completeness.expect("both columns").is_complete()
@@ -173,7 +173,7 @@ fn completeness_is_strict() {
 }
 
 #[test]
-fn lower_is_better_where_the_profile_says_so() {
+fn metric_with_direction_lower_improves_when_it_falls() {
     let mut lower = profile("returns");
     lower.primary.column = "loss".to_owned();
     lower.primary.direction = MetricDirection::Lower;
@@ -188,7 +188,7 @@ fn lower_is_better_where_the_profile_says_so() {
 
 proptest! {
     #[test]
-    fn any_bytes_give_a_summary_or_an_error(bytes: Vec<u8>, limit in proptest::option::of(0..5u64)) {
+    fn sweep_file_of_arbitrary_bytes_never_panics(bytes: Vec<u8>, limit in proptest::option::of(0..5u64)) {
         if let Ok(summary) = summarize(&bytes[..], &profile("returns"), limit) {
             prop_assert!(summary.rows_used <= summary.rows);
             prop_assert!(summary.means.values().all(|mean| mean.is_finite()));
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mean_does_not_depend_on_the_order(mut values in proptest::collection::vec(-1e9..1e9f64, 1..50)) {
+    fn column_mean_does_not_depend_on_row_order(mut values in proptest::collection::vec(-1e9..1e9f64, 1..50)) {
         let mean = |values: &[f64]| {
             let text: String = values.iter().map(|value| format!("{value:e}\n")).collect();
             read(&format!("x\n{text}"), None).means["x"]

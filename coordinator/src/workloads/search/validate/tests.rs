@@ -61,7 +61,7 @@ fn eval(
 }
 
 #[test]
-fn a_search_as_it_was_left_is_sound() {
+fn search_untouched_has_no_validation_faults() {
     let (_keep, directory) = finished();
     let manifest = directory.manifest().expect("there");
     let validation = check(&directory, &manifest, CommitSource::Unknown);
@@ -76,7 +76,7 @@ fn a_search_as_it_was_left_is_sound() {
 }
 
 #[test]
-fn a_changed_byte_of_an_artifact_is_found() {
+fn artifact_with_changed_byte_is_found() {
     let search = FinishedSearch::new();
     let path = search.root().join("artifacts/candidate_eval_0000.csv");
     let mut bytes = std::fs::read(&path).expect("there");
@@ -88,7 +88,7 @@ fn a_changed_byte_of_an_artifact_is_found() {
 }
 
 #[test]
-fn a_missing_artifact_is_found() {
+fn artifact_missing_is_found() {
     let search = FinishedSearch::new();
     let remove = |name: &str| std::fs::remove_file(search.root().join(name)).expect("removed");
     remove("artifacts/candidate_eval_0003.csv");
@@ -109,7 +109,7 @@ impl CommitLookup for CommitsWithout {
 }
 
 #[test]
-fn an_unreachable_commit_of_a_node_is_found() {
+fn node_commit_unreachable_is_found() {
     let search = FinishedSearch::new();
     let lacks = |name| search.with(|_| {}, CommitSource::Known(&CommitsWithout(name)));
     assert_eq!(
@@ -120,7 +120,7 @@ fn an_unreachable_commit_of_a_node_is_found() {
 }
 
 #[test]
-fn a_baseline_outside_of_the_artifacts_is_found() {
+fn baseline_outside_artifacts_is_found() {
     let search = FinishedSearch::new();
     let root = search.root();
     std::fs::copy(root.join("artifacts/root_baseline.csv"), root.join("b.csv")).expect("copied");
@@ -146,7 +146,7 @@ fn a_baseline_outside_of_the_artifacts_is_found() {
 }
 
 #[test]
-fn an_artifact_that_leads_elsewhere_is_found() {
+fn artifact_symlinked_outside_is_found() {
     let search = FinishedSearch::new();
     let path = search.root().join("artifacts/candidate_eval_0003.csv");
     std::fs::remove_file(&path).expect("removed");
@@ -155,7 +155,7 @@ fn an_artifact_that_leads_elsewhere_is_found() {
 }
 
 #[test]
-fn a_hole_in_the_frontier_is_found() {
+fn frontier_with_missing_node_is_found() {
     let search = FinishedSearch::new();
     let wanted = [(ValidationFaultKind::Frontier, "node 0006".to_owned())];
     let found = search.changed(|manifest| {
@@ -171,7 +171,7 @@ fn a_hole_in_the_frontier_is_found() {
 }
 
 #[test]
-fn nodes_and_counters_that_contradict_each_other_are_found() {
+fn manifest_with_contradicting_nodes_or_counters_is_found() {
     let search = FinishedSearch::new();
     let changes: &[(&str, ManifestMutation)] = &[
         ("search", |manifest| manifest.state.next_eval_id = 3),
@@ -194,7 +194,7 @@ fn nodes_and_counters_that_contradict_each_other_are_found() {
 }
 
 #[test]
-fn decisions_that_do_not_follow_are_found() {
+fn decision_not_following_from_results_is_found() {
     let search = FinishedSearch::new();
     let wanted = |id: &str| [(ValidationFaultKind::Decision, format!("eval {id}"))];
     let found = search.changed(|manifest| {
@@ -216,7 +216,7 @@ fn root_score(manifest: &mut SearchManifest) -> &mut f64 {
 }
 
 #[test]
-fn scores_that_the_results_do_not_say_are_found() {
+fn score_not_matching_results_is_found() {
     let search = FinishedSearch::new();
     let mut manifest = search.directory.manifest().expect("there");
     manifest.run_config.dry_run = false;
@@ -275,7 +275,7 @@ fn scores_that_the_results_do_not_say_are_found() {
 }
 
 #[test]
-fn a_missing_checkout_is_found() {
+fn checkout_missing_is_found() {
     let search = FinishedSearch::new();
     std::fs::remove_dir_all(search.root().join("wt/0006")).expect("removed");
     let found = || {
@@ -308,7 +308,7 @@ fn a_missing_checkout_is_found() {
 }
 
 #[test]
-fn file_of_an_eval_that_does_not_say_what_the_manifest_says_is_found() {
+fn eval_file_contradicting_manifest_is_found() {
     let search = FinishedSearch::new();
     let changed = |name: &str, from: &str, to: &str| {
         let path = search.root().join(name);

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_come_after_their_directories_in_order() {
+    fn build_context_entries_follow_their_directories() {
         let found =
             with_parents(&[".dockerignore", "a/b/Dockerfile", "a/b/Dockerfile.dockerignore"]);
         let paths: Vec<_> = found.iter().map(|entry| entry.path.as_str()).collect();

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frontend_is_put_in_and_taken_out() {
+    fn dockerfile_syntax_line_is_replaced_or_removed() {
         let with = |text: &str, image: Option<&str>| {
             let sent = with_syntax(text, &Dockerfile::read(text), image);
             let file = Dockerfile::read(&sent);

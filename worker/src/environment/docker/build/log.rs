@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tail_has_whole_lines_without_colours() {
+    fn build_log_tail_has_whole_lines_without_ansi_colors() {
         let mut tail = LogTail::default();
         tail.add(b"\x1b[91mred\x1b[0m\nplain\n");
         assert_eq!(tail.text(), "red\nplain");

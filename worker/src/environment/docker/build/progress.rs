@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failing_step_has_what_it_printed() {
+    fn build_step_failed_reports_its_output() {
         let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::new().unwrap());
         let begun =
             vec![vertex("a", "[1/3] FROM x", "", true), vertex("b", "[2/3] RUN y", "", false)];

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_no_program_reads_is_the_tasks_fault_and_a_rule_is_the_environments() {
+    fn compose_file_invalid_is_refused_or_unsupported() {
         for (text, kind) in [
             ("services: {main: {image: [", FailureKind::Refused),
             ("- a\n- list\n", FailureKind::Refused),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_task_may_be_read() {
+    fn compose_file_inside_context_is_accepted() {
         let main = "x-common: &common {env_file: a.env}\nservices:\n  main:\n    <<: *common\n    \
                     environment: {env_file: /etc/passwd, include: x}\n  db:\n    extends: {file: \
                     other.yaml, service: db}\n    env_file: [{path: missing.env, required: false}]\n";
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_host_are_not() {
+    fn compose_file_outside_context_is_refused() {
         for (text, word) in [
             ("services: {main: {env_file: /etc/passwd}}", "services.main.env_file"),
             ("services: {main: {env_file: link}}", "outside"),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn host_paths_become_volumes_that_main_has_at_its_own_directories() {
+    fn compose_host_log_paths_become_shared_volumes() {
         let mut model = json!({"services": {
             "main": {"volumes": [bind("/.rollout/agent-logs", "/logs/agent"), bind("/c/x", "/x")]},
             "db": {"volumes": [bind("/.rollout/artifacts/", "/out")]},
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_below_a_host_path_is_refused() {
+    fn compose_source_below_host_path_is_refused() {
         assert!(for_source("/.rollout/artifacts/db").unwrap_err().contains("HOST_ARTIFACTS_PATH"));
         assert_eq!(for_source("/.rollout/artifacts-of-mine"), Ok(None));
     }

@@ -141,7 +141,7 @@ mod tests {
     use super::is_new_enough;
 
     #[test]
-    fn the_first_version_is_too_old() {
+    fn compose_version_one_is_too_old() {
         for (version, enough) in
             [("2.26.1-4", true), ("v2.40.0", true), ("5.0.1", true), ("1.29.2", false), ("", false)]
         {

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_inside_is_allowed() {
+    fn compose_model_without_host_access_is_accepted() {
         let model = json!({
             "name": "x", "x-note": 1,
             "services": {"db": {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_the_host_is_refused_with_its_key() {
+    fn compose_model_with_host_access_is_refused_with_key() {
         let bind =
             |source: &str| json!({"volumes": [{"type": "bind", "source": source, "target": "/x"}]});
         let devices = json!({"resources": {"reservations": {"devices": [{"count": 1}]}}});

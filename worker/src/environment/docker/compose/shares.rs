@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn services_get_together_as_much_as_the_environment() {
+    fn compose_services_split_environment_resources() {
         let services = json!({
             "main": {"mem_limit": "99999999999"},
             "a": {"mem_limit": "268435456", "cpus": 0.5},
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_environment_has_is_refused() {
+    fn compose_services_above_environment_resources_are_refused() {
         for (services, word) in [
             (json!({"a": {"scale": 1000}}), "1000 containers"),
             (json!({"a": {"deploy": {"replicas": 1000}}}), "1000 containers"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_takes_the_place_of_every_other_figure() {
+    fn compose_service_share_replaces_other_limits() {
         let mut service = json!({
             "cpu_quota": 1, "memswap_limit": "-1", "mem_reservation": "99", "pids_limit": -1,
             "deploy": {"replicas": 3, "resources": {"limits": {"memory": "1"}}, "mode": "replicated"},

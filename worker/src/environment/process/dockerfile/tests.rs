@@ -6,7 +6,7 @@ fn lines(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn honoured_instructions_make_a_recipe() {
+fn dockerfile_supported_instructions_become_recipe() {
     let recipe = SandboxRecipe::read(
         "# syntax=docker/dockerfile:1\n\
          ARG BASE=python\n\
@@ -47,7 +47,7 @@ fn honoured_instructions_make_a_recipe() {
 }
 
 #[test]
-fn what_cannot_be_honoured_is_named_with_its_line() {
+fn dockerfile_unsupported_instruction_is_reported_with_line() {
     let text = "FROM a\n\
                 RUN apt-get update \\\n  && true\n\
                 USER agent\n\
@@ -86,7 +86,7 @@ fn what_cannot_be_honoured_is_named_with_its_line() {
 }
 
 #[test]
-fn another_escape_character_and_stages() {
+fn dockerfile_earlier_stage_env_is_not_in_recipe() {
     let recipe = SandboxRecipe::read("# escape=`\nFROM a\nENV A=1 `\n  B=c:\\x\nFROM b\nENV C=2");
     assert_eq!(recipe.unsupported.len(), 1);
     assert!(!recipe.env.contains_key("A"), "a former stage is not the image");
@@ -94,7 +94,7 @@ fn another_escape_character_and_stages() {
 }
 
 #[test]
-fn hostile_text_ends() {
+fn dockerfile_deeply_nested_text_is_reported() {
     let nested = "${a:-".repeat(100_000);
     assert_eq!(lines(&format!("FROM a\nENV A={nested}")), [(2, "ENV".to_owned())]);
     let quotes = "\"".repeat(100_001);
@@ -102,7 +102,7 @@ fn hostile_text_ends() {
 }
 
 #[test]
-fn sources_match_like_dockers() {
+fn dockerfile_copy_sources_match_like_docker() {
     let entry = |path: &str, kind| ContextEntry { path: path.to_owned(), kind };
     let file = || ContextKind::File { executable: false };
     let entries = [

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_groups_are_found_in_both_versions() {
+    fn cgroup_parents_are_found_in_v1_and_v2() {
         let split = CgroupParents::parse(
             "8:pids:/\n4:memory:/box/1\n1:cpu,cpuacct:/a\n0::/\n",
             "35 31 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unified_group_stands_where_controllers_are_on() {
+    fn cgroup_v2_is_made_where_controllers_are_enabled() {
         let dir = tempfile::tempdir().expect("directory");
         let own = dir.path().join("own");
         fs::create_dir(&own).expect("made");

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_furnished_root_has_its_mount_points_and_no_secrets() {
+    fn sandbox_root_has_mount_points_and_no_etc_shadow() {
         let dir = tempfile::tempdir().expect("directory");
         let host = HostView::detect();
         host.populate(dir.path()).expect("furnished");

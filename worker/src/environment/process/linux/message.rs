@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_travel_beside_a_packet() {
+    fn file_descriptors_sent_with_packet_are_received() {
         let (here, there) = std::os::unix::net::UnixDatagram::pair().expect("sockets");
         let (mut reader, writer) = io::pipe().expect("pipe");
         let packet = encode(&SupervisorRequest::Spawn { id: 7 });

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_trees_go_and_nothing_else() {
+    fn remove_dir_of_hostile_tree_keeps_symlink_targets() {
         let dir = tempfile::tempdir().expect("directory");
         let outside = dir.path().join("outside");
         std::fs::create_dir(&outside).expect("made");

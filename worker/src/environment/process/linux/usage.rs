@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disk_is_counted_once_and_holes_are_not() {
+    fn disk_usage_counts_hard_links_once_and_no_holes() {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::create_dir(dir.path().join("sub")).expect("made");
         std::fs::write(dir.path().join("sub/data"), vec![1; 1 << 20]).expect("written");

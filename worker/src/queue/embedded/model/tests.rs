@@ -79,7 +79,7 @@ fn apply(model: &mut BrokerModel, now: Duration, call: &ModelCall) {
 
 proptest! {
     #[test]
-    fn work_is_delivered_as_the_oracle_says(calls in prop::collection::vec(any_call(), 1..120)) {
+    fn offers_random_calls_deliver_like_oracle(calls in prop::collection::vec(any_call(), 1..120)) {
         let (mut model, mut oracle) = (model(), WorkOracle::default());
         for call in &calls {
             match call {
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn reports_are_read_as_the_oracle_says(
+    fn reports_random_calls_read_like_oracle(
         calls in prop::collection::vec((0u8..6, 0u8..2, 0u8..5, 0u64..12), 1..150),
     ) {
         let mut model = model();
@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[test]
-fn tokens_and_positions_of_a_former_life_do_nothing() {
+fn token_of_former_incarnation_is_ignored() {
     let mut model = model();
     model.offer(&[offer(0), offer(1)]);
     let former = model.pull(Duration::ZERO, 2);
@@ -203,7 +203,7 @@ fn tokens_and_positions_of_a_former_life_do_nothing() {
 }
 
 #[test]
-fn the_biggest_class_that_fits_comes_first() {
+fn pull_delivers_largest_fitting_size_class_first() {
     let mut model = model();
     let classes = [SizeClass(0), SizeClass::SOLO, SizeClass(2), SizeClass(1), SizeClass(0)];
     let offers = (0..).zip(classes).map(|(n, class)| Offer { class, ..offer(n) });
@@ -220,7 +220,7 @@ fn the_biggest_class_that_fits_comes_first() {
 }
 
 #[test]
-fn only_a_report_with_unbounded_texts_is_too_large() {
+fn report_above_size_limit_is_refused() {
     let mut model = model();
     let at = "2026-01-01T00:00:00Z".parse().expect("valid");
     let with = |message: String| {

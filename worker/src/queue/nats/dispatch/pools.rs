@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_counts_only_by_the_pool_of_its_try() {
+    fn report_from_pool_of_other_epoch_is_ignored() {
         let former =
             PreviousPools::from([(1, None), (2, Some("cpu".into())), (3, Some("gpu".into()))]);
         let pools = ExpectedRunPools { own: "gpu".to_owned(), former };

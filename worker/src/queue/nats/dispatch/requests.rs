@@ -194,7 +194,7 @@ mod tests {
     use super::is_inbox;
 
     #[test]
-    fn answers_go_to_inboxes_of_this_cluster_or_another_one() {
+    fn reply_subject_that_is_no_inbox_is_refused() {
         for inbox in ["_INBOX.a", "_INBOX.user.b.c", "_GR_.x.y._INBOX.a.b"] {
             assert!(is_inbox(inbox), "{inbox}");
         }

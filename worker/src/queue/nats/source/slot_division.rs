@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn known_work_comes_first_and_the_biggest_that_fits() {
+    fn pull_requests_prefer_waiting_and_largest_class() {
         let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(8) };
         assert_eq!(
             request_counts(busy, &[class_demand(1, 3, 0), class_demand(0, 90, 0)], &mut 0),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_free_slots_are_asked_for_and_not_one_by_one() {
+    fn pull_requests_are_limited_to_free_slots_in_batches() {
         let room = FreeCapacity::with_slots(9);
         assert_eq!(request_counts(room, &[class_demand(0, 90, 8)], &mut 0), []);
         assert_eq!(request_counts(room, &[class_demand(0, 90, 9)], &mut 0), []);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_take_turns_when_slots_are_few() {
+    fn pull_requests_with_few_slots_rotate_size_classes() {
         let (mut turn, mut seen) = (0, std::collections::BTreeSet::new());
         let classes = [class_demand(2, 0, 0), class_demand(1, 0, 0), class_demand(0, 0, 0)];
         for _ in 0..3 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn solo_is_asked_for_alone_and_when_idle() {
+    fn pull_request_for_solo_needs_idle_worker() {
         let solo = SizeClass::SOLO.0;
         let classes = |waiting, solo_open, open| {
             [class_demand(solo, waiting, solo_open), class_demand(0, 9, open)]

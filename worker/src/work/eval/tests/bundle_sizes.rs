@@ -4,7 +4,7 @@ use super::*;
 const FILES: usize = 2000;
 
 #[tokio::test]
-async fn a_small_change_of_a_large_repository_travels_as_little_more_than_itself() {
+async fn commit_bundle_of_small_change_in_large_repo_is_small() {
     let world = MirrorFixture::new();
     let content = |number: usize| {
         let line = |line: usize| format!("value_{number}_{line} = {}\n", number * 7919 + line * 31);

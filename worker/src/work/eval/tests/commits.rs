@@ -36,7 +36,7 @@ fn unchanged_tree() -> TreeArchive {
 }
 
 #[tokio::test]
-async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits() {
+async fn commit_of_equal_changes_is_identical_and_of_none_absent() {
     let world = MirrorFixture::new();
     let (root, tree) = repository_with_all_kinds(&world).await;
     let none = world.commit(&root, tree, "x").await.expect("compared");
@@ -80,7 +80,7 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
 }
 
 #[tokio::test]
-async fn every_kind_of_change_becomes_part_of_the_commit() {
+async fn commit_contains_every_kind_of_change() {
     let world = MirrorFixture::new();
     let (mut root, _) = repository_with_all_kinds(&world).await;
     let tree = TreeArchive::default()
@@ -112,7 +112,7 @@ async fn every_kind_of_change_becomes_part_of_the_commit() {
 }
 
 #[tokio::test]
-async fn hostile_trees_run_nothing_and_leave_nothing_outside() {
+async fn commit_of_hostile_tree_runs_no_hook_or_filter() {
     let world = MirrorFixture::new();
     let (mut root, _) = repository_with_all_kinds(&world).await;
     let mark = world.dir.path().join("it-ran");
@@ -177,7 +177,7 @@ async fn hostile_trees_run_nothing_and_leave_nothing_outside() {
 }
 
 #[tokio::test]
-async fn a_linked_git_directory_and_a_checkout_that_is_gone_are_harmless() {
+async fn commit_of_symlinked_git_dir_or_torn_checkout_is_refused() {
     let world = MirrorFixture::new();
     let (root, _) = repository_with_all_kinds(&world).await;
     let linked = unchanged_tree().link(".git", "src");
@@ -194,7 +194,7 @@ async fn a_linked_git_directory_and_a_checkout_that_is_gone_are_harmless() {
 }
 
 #[tokio::test]
-async fn a_huge_file_is_refused_without_being_written() {
+async fn commit_with_huge_file_is_refused() {
     let world = MirrorFixture::new();
     let (root, _) = repository_with_all_kinds(&world).await;
     // A header that announces far more than is accepted.
@@ -210,7 +210,7 @@ async fn a_huge_file_is_refused_without_being_written() {
 }
 
 #[tokio::test]
-async fn secrets_do_not_get_into_commits() {
+async fn commit_with_secret_is_redacted() {
     let world = MirrorFixture::new();
     let (mut root, _) = repository_with_all_kinds(&world).await;
     let (checkout, _slot) = world.checkout(&root).await;

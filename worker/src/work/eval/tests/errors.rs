@@ -18,7 +18,7 @@ async fn built_image_fixture() -> EvalFixture {
 }
 
 #[tokio::test]
-async fn image_errors_are_those_of_trials() {
+async fn eval_image_failure_has_trial_error_type() {
     use ErrorType::{EnvironmentBuildFailed, EnvironmentBuildTimeout, EnvironmentImagePullFailed};
     let (pull, build) = (EnvironmentImagePullFailed, EnvironmentBuildFailed);
     for (is_named, kind, expected, code) in [
@@ -57,7 +57,7 @@ async fn build_log_after_a_failed_build_is_kept() {
 }
 
 #[tokio::test]
-async fn command_that_does_not_start_fails_as_its_stage_does() {
+async fn eval_command_not_started_fails_with_type_of_stage() {
     use ErrorType::{AgentExecutionFailed, VerifierFailed};
     for (nth, expected, class) in [
         (0, AgentExecutionFailed, ErrorClass::Agent),
@@ -74,7 +74,7 @@ async fn command_that_does_not_start_fails_as_its_stage_does() {
 }
 
 #[tokio::test]
-async fn message_of_a_command_begins_with_its_name() {
+async fn eval_command_error_message_begins_with_stage() {
     let mut eval = EvalFixture::new().await;
     eval.spec.commands.review = Some(command("echo no >&2; exit 3"));
     let message = eval.run().await.error.expect("an error").message;

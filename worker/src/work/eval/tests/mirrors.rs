@@ -1,7 +1,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
+async fn mirror_lacking_commits_fetches_missing_chain() {
     let world = MirrorFixture::new();
     world.user.write("a", "0");
     let mut repository = world.root_spec(&world.user.commit("root")).await;
@@ -35,7 +35,7 @@ async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
 }
 
 #[tokio::test]
-async fn leftovers_of_a_crash_go_and_damaged_mirrors_are_made_anew() {
+async fn mirror_damaged_by_crash_is_recreated() {
     let world = MirrorFixture::new();
     world.user.write("a", "0");
     let repository = world.root_spec(&world.user.commit("root")).await;
@@ -58,7 +58,7 @@ async fn leftovers_of_a_crash_go_and_damaged_mirrors_are_made_anew() {
 }
 
 #[tokio::test]
-async fn mirrors_stay_within_their_bound_and_those_in_use_stay() {
+async fn mirrors_above_size_limit_evict_only_unused() {
     let world = MirrorFixture::new();
     let mut repositories = Vec::new();
     for number in 0..3 {
@@ -80,7 +80,7 @@ async fn mirrors_stay_within_their_bound_and_those_in_use_stay() {
 }
 
 #[tokio::test]
-async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
+async fn slot_not_cleaned_is_empty_when_taken_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let slots = CheckoutSlots::open(dir.path()).expect("opened");
     assert!(CheckoutSlots::open(dir.path()).is_err(), "two processes have one directory");
@@ -99,7 +99,7 @@ async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_slot_that_has_the_commit_is_used_again_and_others_are_wiped() {
+async fn slot_with_same_commit_is_reused_and_others_wiped() {
     let dir = tempfile::tempdir().expect("a directory");
     let slots = CheckoutSlots::open(dir.path()).expect("opened");
     let mut one = slots.acquire("c0").await.expect("a slot");

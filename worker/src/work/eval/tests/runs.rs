@@ -95,7 +95,7 @@ pub(super) fn failed(record: &EvalRecord) -> (ErrorType, &ErrorCode, &str) {
 }
 
 #[tokio::test]
-async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
+async fn eval_completed_gives_commit_and_results_of_own_try() {
     let mut eval = EvalFixture::new().await;
     let (one, two) = (eval.run().await, eval.run().await);
     for record in [&one, &two] {
@@ -143,7 +143,7 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn an_idea_that_changes_nothing_is_not_measured() {
+async fn eval_without_changes_runs_no_sweep() {
     let mut eval = EvalFixture::new().await;
     eval.spec.commands.implement =
         command("echo evil > .git/config; rm -rf .git/hooks; echo x > a.log; echo 1 > value");
@@ -154,7 +154,7 @@ async fn an_idea_that_changes_nothing_is_not_measured() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_ends_the_eval_and_nothing_after_it_runs() {
+async fn eval_command_failed_ends_eval_and_skips_rest() {
     use ErrorType::{AgentExecutionFailed, AgentExecutionTimeout, VerifierFailed};
     let bad = || command("echo no >&2; exit 3");
     let slow = EvalCommand { timeout_sec: Some(0.3), ..command("sleep 1000") };
@@ -189,7 +189,7 @@ async fn a_command_that_fails_ends_the_eval_and_nothing_after_it_runs() {
 }
 
 #[tokio::test]
-async fn results_count_only_when_the_sweep_wrote_them() {
+async fn eval_results_not_written_by_sweep_are_refused() {
     let mut eval = EvalFixture::new().await;
     // Written beforehand: the output directory is made anew for the sweep.
     eval.spec.commands.implement =
@@ -204,7 +204,7 @@ async fn results_count_only_when_the_sweep_wrote_them() {
 }
 
 #[tokio::test]
-async fn what_commands_cost_is_added_up_and_nonsense_costs_nothing() {
+async fn eval_reported_costs_are_summed_and_invalid_ignored() {
     let mut eval = EvalFixture::new().await;
     assert_eq!(eval.run().await.reported_cost, None);
     eval.spec.commands.implement = command("echo 2 > value; echo 0.25 > $ROLLOUT_COST_FILE");
@@ -227,7 +227,7 @@ async fn what_commands_cost_is_added_up_and_nonsense_costs_nothing() {
 }
 
 #[tokio::test]
-async fn secrets_are_in_nothing_that_is_kept() {
+async fn eval_secrets_are_redacted_in_outputs_and_commit() {
     let mut eval = EvalFixture::new().await;
     eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
     let key = rollout_protocol::template::Template::new("${KEY}");
@@ -254,7 +254,7 @@ async fn secrets_are_in_nothing_that_is_kept() {
 }
 
 #[tokio::test]
-async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
+async fn eval_with_any_failed_call_leaves_no_environment() {
     for is_apart in [false, true] {
         let eval = async || {
             if is_apart {
@@ -289,7 +289,7 @@ async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
 }
 
 #[tokio::test]
-async fn a_stop_leaves_nothing_and_the_eval_is_owed() {
+async fn eval_stopped_leaves_no_environment() {
     for (phase, level) in [
         (Phase::EnvironmentSetup, StopLevel::Kill),
         (Phase::AgentExecution, StopLevel::Kill),
@@ -344,7 +344,7 @@ impl SlowPermits {
 }
 
 #[tokio::test]
-async fn waiting_for_tickets_takes_nothing_of_the_eval_s_time_and_is_no_phase() {
+async fn eval_timeout_excludes_wait_for_stage_permit() {
     let mut eval = EvalFixture::new().await;
     eval.spec.timeout_sec = Some(3.0);
     let slow = SlowPermits::for_eval(&mut eval, Duration::from_secs(1));
@@ -366,7 +366,7 @@ async fn waiting_for_tickets_takes_nothing_of_the_eval_s_time_and_is_no_phase() 
 }
 
 #[tokio::test]
-async fn who_waits_for_a_ticket_is_stopped_at_once() {
+async fn eval_waiting_for_stage_permit_stops_at_once() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let mut eval = EvalFixture::new().await;
         let slow = SlowPermits::for_eval(&mut eval, Duration::from_secs(3600));
@@ -384,7 +384,7 @@ async fn who_waits_for_a_ticket_is_stopped_at_once() {
 }
 
 #[tokio::test]
-async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_run() {
+async fn stage_permit_of_command_with_unknown_end_is_not_returned() {
     let mut eval = EvalFixture::new().await;
     let slow = SlowPermits::for_eval(&mut eval, Duration::ZERO);
     eval.spec.commands.implement = command("exit 1");
@@ -398,7 +398,7 @@ async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_r
 }
 
 #[tokio::test]
-async fn eval_without_an_answer_waits_and_begins_anew() {
+async fn eval_with_unreachable_registry_parks_and_restarts() {
     let mut eval = EvalFixture::new().await;
     eval.rig.max_park = Duration::from_secs(900);
     eval.rig.provider.fault(
@@ -425,7 +425,7 @@ impl Probe for Arc<EvalEngineProbe> {
 }
 
 #[tokio::test]
-async fn eval_deadline_during_an_outage_stands_still() {
+async fn eval_timeout_during_engine_outage_is_paused() {
     let mut eval = EvalFixture::new().await;
     let engine = Arc::new(EvalEngineProbe::default());
     let dependency = Dependency::new("the engine", Box::new(engine.clone()));

@@ -45,7 +45,7 @@ fn assert_completed(record: &EvalRecord) {
 }
 
 #[tokio::test]
-async fn a_sweep_apart_measures_the_commit_and_nothing_else() {
+async fn sweep_in_separate_environment_measures_commit_only() {
     let mut eval = sweep_environment_fixture().await;
     let record = eval.run().await;
     assert_completed(&record);
@@ -85,7 +85,7 @@ async fn a_sweep_apart_measures_the_commit_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_not_committed_does_not_reach_a_sweep_apart() {
+async fn uncommitted_file_does_not_reach_separate_sweep() {
     for path in ["a.log", "tests.log", "/tmp/mark", "/logs/note"] {
         let mut eval = sweep_environment_fixture().await;
         let sweep = &mut eval.spec.commands.sweep.script;
@@ -102,7 +102,7 @@ async fn what_is_not_committed_does_not_reach_a_sweep_apart() {
 }
 
 #[tokio::test]
-async fn a_sweep_apart_is_not_set_up_for_nothing() {
+async fn separate_sweep_is_not_set_up_after_failure_or_no_change() {
     let mut eval = sweep_environment_fixture().await;
     eval.spec.commands.review = Some(command("exit 1"));
     assert_eq!(failed(&eval.run().await).0, ErrorType::VerifierFailed);
@@ -120,7 +120,7 @@ async fn a_sweep_apart_is_not_set_up_for_nothing() {
 }
 
 #[tokio::test]
-async fn no_second_environment_is_made_beside_one_that_cannot_be_removed() {
+async fn separate_sweep_after_failed_teardown_is_not_created() {
     let mut eval = sweep_environment_fixture().await;
     eval.rig
         .provider
@@ -134,7 +134,7 @@ async fn no_second_environment_is_made_beside_one_that_cannot_be_removed() {
 }
 
 #[tokio::test]
-async fn changing_environments_takes_nothing_of_the_eval_s_time() {
+async fn eval_timeout_excludes_environment_switch() {
     let mut eval = sweep_environment_fixture().await;
     eval.spec.timeout_sec = Some(4.0);
     // Removals are tried again after a second, and after five.
@@ -148,7 +148,7 @@ async fn changing_environments_takes_nothing_of_the_eval_s_time() {
 }
 
 #[tokio::test]
-async fn a_stop_between_two_environments_leaves_nothing() {
+async fn stop_between_environments_leaves_none() {
     for phase in [Phase::Collection, Phase::Teardown] {
         for level in [StopLevel::Drain, StopLevel::Kill] {
             let mut eval = sweep_environment_fixture().await;

@@ -38,7 +38,7 @@ fn pairs(files: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
+async fn artifacts_are_collected_between_agent_and_verifier() {
     use ArtifactKind::{Directory, File};
     use ArtifactStatus::{Empty, Failed, Ok, Skipped};
     let mut rig = TrialFixture::new().await;
@@ -86,7 +86,7 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
 }
 
 #[tokio::test]
-async fn without_artifacts_nothing_is_asked_for() {
+async fn artifacts_not_configured_cause_no_copy_call() {
     let rig = TrialFixture::new().await;
     let reads = |rig: &TrialFixture| {
         rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count()
@@ -100,7 +100,7 @@ async fn without_artifacts_nothing_is_asked_for() {
 }
 
 #[tokio::test]
-async fn artifacts_of_an_agent_that_failed_are_kept() {
+async fn artifacts_of_failed_agent_are_kept() {
     let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x")];
     rig.set_scripts(None, Some("echo x > /app/x; exit 1"));
@@ -110,7 +110,7 @@ async fn artifacts_of_an_agent_that_failed_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
+async fn collect_hook_failure_is_secondary_error() {
     let mut rig = TrialFixture::new().await;
     rig.provider.add_service("db");
     rig.set_scripts(None, Some("background server"));
@@ -133,7 +133,7 @@ async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_takes_too_long_leaves_nothing_to_judge() {
+async fn collect_hook_timeout_gives_error_and_no_reward() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(None, Some("background server"));
     rig.task.steps[0].verifier.collect = vec![hook("sleep 100", None)];
@@ -144,7 +144,7 @@ async fn a_hook_that_takes_too_long_leaves_nothing_to_judge() {
 }
 
 #[tokio::test]
-async fn artifact_is_kept_without_secrets_and_what_the_agent_made_goes() {
+async fn artifact_with_secret_is_masked_and_original_removed() {
     let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x")];
     rig.variables = crate::secrets::TrialVariables::new([("TOKEN".into(), "s3cret-value".into())]);
@@ -159,7 +159,7 @@ async fn artifact_is_kept_without_secrets_and_what_the_agent_made_goes() {
 }
 
 #[tokio::test]
-async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
+async fn artifact_copy_failure_does_not_fail_trial() {
     let mut rig = TrialFixture::new().await;
     rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
     rig.set_scripts(None, Some("echo x > /app/x; echo y > /app/y"));

@@ -80,7 +80,7 @@ fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_fails_in_turn() {
+async fn trial_with_any_failed_call_ends_cleanly() {
     for at in 0..CALLS.len() {
         for effect in
             KINDS.map(FaultEffect::Fail).into_iter().chain([FaultEffect::Panic, FaultEffect::Hang])
@@ -94,7 +94,7 @@ async fn every_call_fails_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_works_but_its_answer_is_a_failure() {
+async fn trial_with_any_lost_answer_ends_cleanly() {
     for at in 0..CALLS.len() {
         for kind in [FailureKind::Unreachable, FailureKind::Service] {
             let rig = rig().await;
@@ -211,7 +211,7 @@ const ERRORS: [(usize, [&str; 15]); 5] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn failures_have_their_types() {
+async fn provider_failure_maps_to_error_type() {
     for (call, errors) in ERRORS {
         for (kind, expected) in KINDS.into_iter().zip(errors) {
             let rig = rig().await;
@@ -223,7 +223,7 @@ async fn failures_have_their_types() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_build_has_its_own_types() {
+async fn image_build_failure_maps_to_build_error_type() {
     for (effect, expected) in [
         (
             FaultEffect::Fail(FailureKind::Refused),
@@ -243,7 +243,7 @@ async fn a_build_has_its_own_types() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
+async fn reward_copy_failure_is_infrastructure_error() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Every(FakeCall::CopyFrom), FaultEffect::Fail(FailureKind::Service));
@@ -255,7 +255,7 @@ async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_cause_stays_the_first() {
+async fn first_error_stays_primary_and_later_are_secondary() {
     let mut rig = rig().await;
     rig.set_scripts(None, Some("exit 4"));
     for call in [FakeCall::CopyFrom, FakeCall::Destroy] {
@@ -274,7 +274,7 @@ async fn the_first_cause_stays_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
+async fn unkillable_process_after_agent_stops_environment() {
     for (stoppable, codes) in
         [(true, vec!["processes_left"]), (false, vec!["processes_left", "collection_failed"])]
     {
@@ -296,7 +296,7 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is_read() {
+async fn unkillable_process_before_verification_is_error() {
     for (effect, stoppable) in [
         (FaultEffect::Fail(FailureKind::LeftBehind), true),
         (FaultEffect::Hang, true),
@@ -329,7 +329,7 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_environment_that_comes_too_late_is_removed() {
+async fn environment_create_timeout_is_retryable_and_torn_down() {
     let rig = rig().await;
     rig.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Hang);
     let finished = run(&rig).await;
@@ -339,7 +339,7 @@ async fn an_environment_that_comes_too_late_is_removed() {
 }
 
 #[tokio::test]
-async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
+async fn script_panic_is_internal_error_and_keeps_output() {
     let mut rig = rig().await;
     rig.set_scripts(None, Some("echo before; panic"));
     let finished = run(&rig).await;
@@ -350,7 +350,7 @@ async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_our_failure() {
+async fn store_failure_is_infrastructure_error() {
     let mut rig = rig().await;
     let never = rollout_protocol::blob::BlobRef::for_bytes(
         b"never stored",
@@ -369,7 +369,7 @@ async fn a_store_that_fails_is_our_failure() {
 }
 
 #[tokio::test]
-async fn output_that_met_a_full_disk_excuses_a_trial_that_did_not_pass() {
+async fn disk_full_makes_failed_trial_retryable() {
     for (reward, expected) in [("0", None), ("1", Some(1.0))] {
         let mut rig = rig().await;
         rig.set_tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;

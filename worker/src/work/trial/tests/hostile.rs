@@ -54,7 +54,7 @@ fn role(finished: &Finished<TrialRecord>) -> (u64, u64, bool) {
 }
 
 #[tokio::test]
-async fn names_links_and_devices_of_a_hostile_archive() {
+async fn hostile_archive_names_links_and_devices_are_skipped() {
     let file = |name: &str, content: &str| {
         raw_entry(name.as_bytes(), EntryType::Regular, b"", content.as_bytes())
     };
@@ -91,7 +91,7 @@ async fn names_links_and_devices_of_a_hostile_archive() {
 }
 
 #[tokio::test]
-async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
+async fn logs_with_million_files_are_cut_and_reward_is_read() {
     let rig = TrialFixture::new().await;
     rig.provider.set_hostile_reader(long_logs(|| {
         (0..1_000_000u32).map(|n| {
@@ -109,7 +109,7 @@ async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_sparse_giant_is_cut_at_its_header() {
+async fn logs_with_giant_file_are_cut_at_header() {
     let giant = || {
         let mut header = tar::Header::new_ustar();
         header.set_path("logs/agent/giant").expect("a short name");
@@ -131,7 +131,7 @@ async fn a_sparse_giant_is_cut_at_its_header() {
 }
 
 #[tokio::test]
-async fn a_reward_file_of_a_gigabyte_is_no_reward() {
+async fn reward_file_of_gigabyte_is_invalid() {
     let rig = TrialFixture::new().await;
     rig.provider.set_hostile_reader(Arc::new(|path| {
         let name = if path == "/logs" { "logs/verifier/reward.txt" } else { "reward.txt" };
@@ -157,7 +157,7 @@ async fn a_reward_file_of_a_gigabyte_is_no_reward() {
 }
 
 #[tokio::test]
-async fn a_reward_with_a_second_name_is_read_by_itself() {
+async fn reward_hard_link_is_read_in_separate_call() {
     let tar = |alone: Vec<u8>| {
         let logs = [
             raw_entry(b"logs/agent/score", EntryType::Regular, b"", b"0.5"),
@@ -192,7 +192,7 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
 }
 
 #[tokio::test]
-async fn a_flood_of_output_is_bounded() {
+async fn output_flood_is_truncated_to_head_and_tail() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(None, Some("echo first; flood 300000000; echo last"));
     let finished = run(&rig).await;
@@ -222,7 +222,7 @@ fn collect_bytes(dir: &Path, found: &mut Vec<u8>) {
 }
 
 #[tokio::test]
-async fn secrets_are_found_nowhere() {
+async fn secret_is_redacted_in_record_outputs_and_logs() {
     const SECRET: &str = "sk-verysecret/0123456789";
     let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("API_KEY".to_owned(), SECRET.to_owned())]);
@@ -266,7 +266,7 @@ async fn secrets_are_found_nowhere() {
 }
 
 #[tokio::test]
-async fn a_reward_file_gives_no_part_of_a_secret_away() {
+async fn reward_file_with_secret_is_redacted_in_error() {
     let long = "sk-".to_owned() + &"0123456789".repeat(6);
     for secret in [long.as_str(), "sk-\"quoted\"-secret"] {
         let mut rig = TrialFixture::new().await;

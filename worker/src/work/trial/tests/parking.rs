@@ -50,7 +50,7 @@ fn with_engine(rig: &mut TrialFixture) -> (Arc<TrialEngineProbe>, Arc<Dependency
 }
 
 #[tokio::test(start_paused = true)]
-async fn pull_without_answer_is_parked_until_it_works() {
+async fn image_pull_unreachable_is_parked_until_success() {
     let rig = rig().await;
     for nth in 0..6 {
         let effect = FaultEffect::Fail(FailureKind::Unreachable);
@@ -63,7 +63,7 @@ async fn pull_without_answer_is_parked_until_it_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
+async fn service_image_pull_unreachable_parks_for_registry() {
     let mut rig = rig().await;
     let (_engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
@@ -79,7 +79,7 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pull_that_is_refused_fails_at_once() {
+async fn image_pull_refused_fails_without_parking() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Refused));
@@ -92,7 +92,7 @@ async fn pull_that_is_refused_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_beyond_max_park_fails_with_type_of_phase() {
+async fn outage_beyond_max_park_fails_with_type_of_phase() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
@@ -106,7 +106,7 @@ async fn silence_beyond_max_park_fails_with_type_of_phase() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn agent_that_died_with_engine_runs_again() {
+async fn agent_lost_in_engine_outage_runs_again() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
     rig.provider
@@ -129,7 +129,7 @@ async fn agent_that_died_with_engine_runs_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn agent_that_fails_by_itself_is_no_outage() {
+async fn agent_failure_without_outage_is_not_retried() {
     let mut rig = rig().await;
     with_engine(&mut rig);
     rig.set_scripts(None, Some("exit 3"));
@@ -140,7 +140,7 @@ async fn agent_that_fails_by_itself_is_no_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
+async fn teardown_during_engine_outage_keeps_reward() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
@@ -170,7 +170,7 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_execution_heeds_a_stop() {
+async fn parked_execution_stopped_ends_promptly() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));

@@ -21,7 +21,7 @@ use crate::executor::RequestedImage;
 use crate::secrets::TrialVariables;
 
 #[tokio::test]
-async fn a_good_trial_is_a_short_list_of_calls() {
+async fn trial_success_makes_expected_calls_and_outputs() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(
         Some("pwd; cat $ROLLOUT_TASK_INSTRUCTION"),
@@ -60,7 +60,7 @@ async fn a_good_trial_is_a_short_list_of_calls() {
 }
 
 #[tokio::test]
-async fn times_follow_each_other() {
+async fn timestamps_and_phases_of_trial_are_ordered() {
     let rig = TrialFixture::new().await;
     let record = run(&rig).await.record;
     let times = &record.timestamps;
@@ -92,7 +92,7 @@ async fn times_follow_each_other() {
 }
 
 #[tokio::test]
-async fn the_oracle_runs_the_solution() {
+async fn oracle_runs_solution_script() {
     let mut rig = TrialFixture::new().await;
     rig.use_oracle("echo answer > /app/answer.txt; echo solved").await;
     rig.set_tests("cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt").await;
@@ -103,7 +103,7 @@ async fn the_oracle_runs_the_solution() {
 }
 
 #[tokio::test]
-async fn tests_are_not_there_before_verification() {
+async fn tests_are_absent_during_agent_execution() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(None, Some("test -e /tests; echo seen"));
     let finished = run(&rig).await;
@@ -115,7 +115,7 @@ async fn tests_are_not_there_before_verification() {
 }
 
 #[tokio::test]
-async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
+async fn verifier_logs_written_by_agent_are_removed() {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(
         None,
@@ -128,7 +128,7 @@ async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
 }
 
 #[tokio::test]
-async fn failing_scripts_have_their_own_errors() {
+async fn script_exit_code_or_signal_maps_to_error() {
     for (script, error_text, message) in [
         ("echo why >&2; echo because >&2; exit 3", "non_zero_exit agent", "3: why / because"),
         ("exit 143", "killed_by_signal agent", "(signal 15)"),
@@ -169,7 +169,7 @@ async fn failing_scripts_have_their_own_errors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
+async fn script_timeout_kills_before_collection() {
     for (stage, kind) in [
         ("install", ErrorType::AgentInstallTimeout),
         ("execute", ErrorType::AgentExecutionTimeout),
@@ -195,7 +195,7 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
 }
 
 #[tokio::test]
-async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
+async fn agent_process_survives_to_verifier_unless_killed_by_job() {
     for (kill, outcome) in [(false, ItemOutcome::Completed), (true, ItemOutcome::Failed)] {
         let mut rig = TrialFixture::new().await;
         rig.settings.verifier.kill_agent_processes = kill;
@@ -207,7 +207,7 @@ async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
 }
 
 #[tokio::test]
-async fn without_a_verifier_trials_end_unverified() {
+async fn verifier_disabled_ends_trial_unverified() {
     let mut rig = TrialFixture::new().await;
     rig.settings.verifier.disable = true;
     rig.task.steps[0].files.tests = None;
@@ -222,7 +222,7 @@ async fn without_a_verifier_trials_end_unverified() {
 }
 
 #[tokio::test]
-async fn tasks_that_cannot_run_get_no_environment() {
+async fn task_not_runnable_gets_no_environment() {
     let gone = TrialError::transient(ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED, "gone");
     for (case, kind) in [
         ("fault", ErrorType::TaskNotFound),
@@ -243,7 +243,7 @@ async fn tasks_that_cannot_run_get_no_environment() {
 }
 
 #[tokio::test]
-async fn images_are_named_or_built() {
+async fn image_is_built_if_forced_or_not_named() {
     for (named, force, environment, expected) in [
         (true, false, true, "image"),
         (true, true, true, "fake:"),
@@ -272,7 +272,7 @@ async fn images_are_named_or_built() {
 }
 
 #[tokio::test]
-async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
+async fn sandbox_with_dockerfile_ignores_named_image() {
     for dockerfile in [true, false] {
         let mut rig = TrialFixture::new().await;
         rig.task.environment.docker_image = Some("image".to_owned());
@@ -291,7 +291,7 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
 }
 
 #[tokio::test]
-async fn variables_reach_the_scripts_they_are_for() {
+async fn variables_reach_only_scripts_of_their_phase() {
     let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("KEY".to_owned(), "k-123".to_owned())]);
     rig.task.environment.env.insert("FROM_TASK".into(), Template::new("t"));
@@ -317,7 +317,7 @@ async fn variables_reach_the_scripts_they_are_for() {
 }
 
 #[tokio::test]
-async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
+async fn variable_not_exported_fails_before_environment() {
     let mut rig = TrialFixture::new().await;
     rig.agent.env.insert("A".into(), Template::new("${NOT_EXPORTED}"));
     let finished = run(&rig).await;
@@ -330,7 +330,7 @@ async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cost_counts_the_life_of_the_environment_on_every_path() {
+async fn cost_covers_environment_lifetime_on_success_and_failure() {
     for script in ["sleep 36", "sleep 36; exit 1"] {
         let mut rig = TrialFixture::new().await;
         rig.settings.environment.rates =
@@ -348,7 +348,7 @@ async fn cost_counts_the_life_of_the_environment_on_every_path() {
 }
 
 #[tokio::test]
-async fn environments_are_kept_by_policy() {
+async fn environment_is_preserved_by_policy() {
     use PreservePolicy::{Always, Never, OnFailure};
     for (policy, reward, kept) in [
         (Never, "0", false),
@@ -371,7 +371,7 @@ async fn environments_are_kept_by_policy() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_removed() {
+async fn environment_preserve_failure_removes_it() {
     let mut rig = TrialFixture::new().await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
     rig.provider
@@ -383,7 +383,7 @@ async fn what_cannot_be_kept_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
+async fn environment_teardown_failure_keeps_reward() {
     for (script, first) in [
         ("echo fine", ErrorType::EnvironmentTeardownFailed),
         ("exit 1", ErrorType::AgentExecutionFailed),
@@ -407,7 +407,7 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
 }
 
 #[tokio::test]
-async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
+async fn trial_with_nop_agent_has_no_files_or_scratch() {
     let mut rig = TrialFixture::new().await;
     rig.provider = rig.provider.in_memory();
     rig.provider.set_hostile_reader(std::sync::Arc::new(|_| Some(None)));
@@ -421,7 +421,7 @@ async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
 }
 
 #[tokio::test]
-async fn parts_of_tasks_are_fetched_once_and_removed_when_nobody_needs_them() {
+async fn task_files_are_fetched_once_and_evicted_when_unused() {
     let rig = TrialFixture::new().await;
     let blob = rig.store_archive("a.txt", "a").await;
     let services = rig.services();

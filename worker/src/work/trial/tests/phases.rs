@@ -23,7 +23,7 @@ fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_script_has_its_variables_and_its_user() {
+async fn script_gets_env_and_user_of_its_phase() {
     let mut rig = TrialFixture::new().await;
     rig.use_harbor_format();
     rig.use_oracle("cat /solution/solve.sh; echo $KEY $ALL").await;
@@ -61,7 +61,7 @@ async fn each_script_has_its_variables_and_its_user() {
 }
 
 #[tokio::test]
-async fn a_variable_of_any_phase_must_be_exported() {
+async fn variable_of_any_phase_not_exported_fails_before_calls() {
     for place in ["step", "job", "solution"] {
         let mut rig = TrialFixture::new().await;
         rig.use_oracle("echo").await;
@@ -81,7 +81,7 @@ async fn a_variable_of_any_phase_must_be_exported() {
 }
 
 #[tokio::test]
-async fn script_agents_are_told_of_tools_and_skills() {
+async fn script_agent_gets_mcp_config_and_skills_dir() {
     let mut rig = TrialFixture::new().await;
     rig.variables = TrialVariables::new([("TOKEN".to_owned(), "t0ken-t0ken".to_owned())]);
     let server = |name: &str, transport| McpServer { name: name.to_owned(), transport };
@@ -103,7 +103,7 @@ async fn script_agents_are_told_of_tools_and_skills() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agents_own_limits_come_before_the_tasks() {
+async fn agent_timeout_overrides_task_timeout() {
     let mut rig = TrialFixture::new().await;
     rig.agent.limits = AgentLimits { install_sec: Some(5.0), ..AgentLimits::default() };
     rig.set_scripts(Some("sleep 6"), None);
@@ -132,7 +132,7 @@ fn check(command: &str) -> Healthcheck {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_environment_is_used_when_it_is_healthy() {
+async fn healthcheck_failed_is_environment_start_error() {
     for (command, period, seconds) in [
         ("echo no >&2; exit 7", 0.0, 10),
         ("exit 7", 20.0, 30),
@@ -164,7 +164,7 @@ async fn an_environment_is_used_when_it_is_healthy() {
 }
 
 #[tokio::test]
-async fn each_phase_reaches_what_it_may() {
+async fn network_policy_is_set_per_phase() {
     use NetworkPolicy::{NoNetwork, Public};
     for (base, agent, verifier, expected) in [
         (Public, None, None, vec![]),
@@ -185,7 +185,7 @@ async fn each_phase_reaches_what_it_may() {
 }
 
 #[tokio::test]
-async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase() {
+async fn network_policy_unsupported_is_task_error_of_phase() {
     let phases = [Phase::AgentExecution, Phase::Verification];
     for (nth, phase) in phases.into_iter().enumerate() {
         let mut rig = TrialFixture::new().await;
@@ -200,7 +200,7 @@ async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase(
 }
 
 #[tokio::test]
-async fn a_network_that_cannot_be_had_fails_its_phase() {
+async fn network_policy_failure_fails_phase_and_runs_nothing() {
     for (kind, reason) in [
         (FailureKind::Refused, "refused task permanent"),
         (FailureKind::Service, "provider_error infrastructure transient"),
@@ -221,7 +221,7 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
+async fn rate_limit_wait_is_not_timed_and_can_be_stopped() {
     let limits = offer::RunRateLimits {
         starts_per_minute: Some(1),
         agents_at_once: Some(1),

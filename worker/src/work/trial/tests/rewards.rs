@@ -6,7 +6,7 @@ use super::super::testing::TrialFixture;
 use super::{error, error_summary, run};
 
 #[tokio::test]
-async fn rewards_and_their_errors() {
+async fn reward_file_missing_or_invalid_fails_trial() {
     let missing = "verifier_reward_missing reward_missing verifier permanent";
     let invalid = "verifier_reward_invalid reward_invalid verifier permanent";
     let file = "/logs/verifier/reward.txt";

@@ -26,7 +26,7 @@ async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> V
 }
 
 #[tokio::test]
-async fn several_numbers_come_before_one() {
+async fn reward_json_takes_precedence_over_reward_text() {
     let two = "{\"reward\": 0.5, \"a\": 1}";
     let other = "{\"a\": 1, \"b\": 0}";
     for (json, text, key, reward, expected) in [
@@ -58,7 +58,7 @@ async fn several_numbers_come_before_one() {
 }
 
 #[tokio::test]
-async fn reward_files_of_both_formats_are_read_in_the_order_of_the_tasks_own() {
+async fn reward_file_order_follows_task_format() {
     let (json, text) =
         ("echo '{\"a\": 0.5}' > /logs/verifier/reward.json", "echo 1 > /logs/verifier/reward.txt");
     for (harbor, tests, reward, keyed) in [
@@ -83,7 +83,7 @@ async fn reward_files_of_both_formats_are_read_in_the_order_of_the_tasks_own() {
 }
 
 #[tokio::test]
-async fn solution_is_where_either_format_has_it() {
+async fn solution_path_follows_task_format() {
     for (harbor, own) in [(false, "/oracle"), (true, "/solution")] {
         let mut rig = TrialFixture::new().await;
         if harbor {
@@ -98,7 +98,7 @@ async fn solution_is_where_either_format_has_it() {
 }
 
 #[tokio::test]
-async fn task_that_only_scripts_cannot_run_is_run_by_the_oracle() {
+async fn task_with_script_fault_is_run_only_by_oracle() {
     let fault = TrialError::unsupported("a conversation to begin with");
     let mut rig = TrialFixture::new().await;
     rig.task.script_fault = Some(fault.clone());
@@ -110,7 +110,7 @@ async fn task_that_only_scripts_cannot_run_is_run_by_the_oracle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_code_may_mean_nothing_but_a_limit_does() {
+async fn exit_code_of_tests_ignored_but_timeout_fails() {
     let reward = "echo 1 > /logs/verifier/reward.txt;";
     for (tests, expected) in [
         (format!("{reward} exit 3"), None),
@@ -140,7 +140,7 @@ async fn an_exit_code_may_mean_nothing_but_a_limit_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_failed_may_be_verified_all_the_same() {
+async fn agent_failure_with_verify_rule_is_verified() {
     for (script, code) in
         [("exit 3", "non_zero_exit"), ("sleep 1000", "timed_out"), ("oom", "oom_killed")]
     {
@@ -165,7 +165,7 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_agents_own_failure_ends_the_trial() {
+async fn install_or_infrastructure_failure_skips_verifier() {
     for (install, execute, kind) in [
         (Some("exit 1"), None, ErrorType::AgentInstallFailed),
         (None, Some("vanish"), ErrorType::AgentExecutionFailed),
@@ -184,7 +184,7 @@ async fn what_is_not_the_agents_own_failure_ends_the_trial() {
 }
 
 #[tokio::test]
-async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
+async fn verifier_error_after_agent_error_is_secondary() {
     let mut rig = TrialFixture::new().await;
     rig.use_harbor_format();
     rig.set_scripts(None, Some("exit 3"));

@@ -29,7 +29,7 @@ async fn rig() -> TrialFixture {
 }
 
 #[tokio::test]
-async fn only_artifacts_come_into_the_verifiers_environment() {
+async fn separate_verifier_gets_only_artifacts() {
     let mut rig = rig().await;
     rig.set_scripts(
         None,
@@ -75,7 +75,7 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
 }
 
 #[tokio::test]
-async fn the_agents_environment_is_at_rest_before_the_verifiers_begins() {
+async fn separate_verifier_starts_after_agent_environment_stops() {
     let rig = rig().await;
     assert!(run(&rig).await.record.verdict.passed());
     let calls = [
@@ -99,7 +99,7 @@ async fn the_agents_environment_is_at_rest_before_the_verifiers_begins() {
 }
 
 #[tokio::test]
-async fn tests_in_the_image_are_not_placed_again() {
+async fn separate_verifier_with_tests_in_image_uploads_none() {
     for (own, placed) in [(true, false), (false, true)] {
         let mut rig = rig().await;
         let context = rig.store_archive("Dockerfile", "FROM scratch").await;
@@ -118,7 +118,7 @@ async fn tests_in_the_image_are_not_placed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_environments_go_whatever_fails() {
+async fn separate_verifier_with_any_failed_call_leaks_nothing() {
     let kinds =
         [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic, FaultEffect::Hang];
     let calls = {
@@ -145,7 +145,7 @@ async fn both_environments_go_whatever_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_during_verification_removes_both() {
+async fn separate_verifier_killed_removes_both_environments() {
     let mut rig = rig().await;
     rig.set_tests("sleep 50").await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
@@ -166,7 +166,7 @@ async fn a_kill_during_verification_removes_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
+async fn separate_verifier_cost_excludes_stopped_agent_time() {
     let mut rig = rig().await;
     rig.settings.environment.rates =
         EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
@@ -177,7 +177,7 @@ async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
 }
 
 #[tokio::test]
-async fn what_is_not_whole_is_not_judged() {
+async fn separate_verifier_with_unread_artifact_is_not_run() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Nth(FakeCall::CopyFrom, 1), FaultEffect::Fail(FailureKind::Service));
@@ -199,7 +199,7 @@ async fn rig_without_answer() -> TrialFixture {
 }
 
 #[tokio::test]
-async fn a_verifiers_environment_that_does_not_come_is_an_error_of_verification() {
+async fn separate_verifier_create_failure_is_verification_error() {
     let rig = rig().await;
     rig.provider
         .fault(FaultTrigger::Nth(FakeCall::Create, 1), FaultEffect::Fail(FailureKind::Refused));
@@ -211,7 +211,7 @@ async fn a_verifiers_environment_that_does_not_come_is_an_error_of_verification(
 }
 
 #[tokio::test]
-async fn artifacts_never_lie_among_the_tests() {
+async fn artifact_in_tests_or_logs_is_not_uploaded_to_verifier() {
     let mut rig = rig().await;
     rig.set_scripts(
         None,
@@ -229,7 +229,7 @@ async fn artifacts_never_lie_among_the_tests() {
 }
 
 #[tokio::test]
-async fn each_environment_has_the_services_of_its_own_description() {
+async fn separate_verifier_uses_its_own_compose_file() {
     let mut rig = rig().await;
     let mut contexts = Vec::new();
     for name in ["agent.yaml", "verifier.yaml"] {

@@ -37,7 +37,7 @@ fn step_logs(finished: &Finished<TrialRecord>, index: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn steps_follow_each_other_in_one_environment() {
+async fn steps_run_in_order_in_one_environment() {
     let mut rig = TrialFixture::new().await;
     let first = "cat $ROLLOUT_TASK_INSTRUCTION; echo 1 > /app/first";
     let second = "cat $ROLLOUT_TASK_INSTRUCTION; cat /app/first; test -s /tests/test.sh; exit 5";
@@ -83,7 +83,7 @@ async fn steps_follow_each_other_in_one_environment() {
 }
 
 #[tokio::test]
-async fn rewards_of_steps_become_the_tasks() {
+async fn step_rewards_combine_by_strategy_and_min_reward() {
     use StepStrategy::{Final, Mean};
     let least = |value: f64| BTreeMap::from([("reward".to_owned(), value)]);
     for (rewards, strategy, min, expected, ran) in [
@@ -106,7 +106,7 @@ async fn rewards_of_steps_become_the_tasks() {
 }
 
 #[tokio::test]
-async fn a_step_that_cannot_be_verified_is_the_last() {
+async fn step_not_verified_ends_trial() {
     for (fault, rule, expected) in [
         ("tests", AfterAgentError::Verify, Some(1.0)),
         ("tests", AfterAgentError::EndTrial, None),
@@ -135,7 +135,7 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
 }
 
 #[tokio::test]
-async fn a_step_has_files_in_the_working_directory_and_a_setup() {
+async fn step_setup_script_runs_in_workdir_and_is_removed() {
     let mut rig = TrialFixture::new().await;
     let solution = "test -e setup.sh";
     rig.set_steps(&[
@@ -172,7 +172,7 @@ async fn a_step_has_files_in_the_working_directory_and_a_setup() {
 }
 
 #[tokio::test]
-async fn each_step_may_be_verified_elsewhere() {
+async fn steps_with_separate_verifier_get_one_each() {
     let mut rig = TrialFixture::new().await;
     let check = |n: u32| format!("cat /app/{n}; background left; {}", reward(f64::from(n)));
     let (one, two) = (check(1), check(2));
@@ -198,7 +198,7 @@ async fn each_step_may_be_verified_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_between_steps() {
+async fn drain_during_first_step_cancels_trial() {
     let rig = rig(&[1.0, 1.0]).await;
     rig.stop_in(rollout_protocol::phase::Phase::Verification, StopLevel::Drain);
     let Finished { record, stopped, .. } = rig.run().await;

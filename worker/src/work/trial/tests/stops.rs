@@ -23,7 +23,7 @@ async fn stopped(rig: &TrialFixture) -> (Phase, Finished<TrialRecord>) {
 }
 
 #[tokio::test]
-async fn a_drain_finishes_the_phase_collects_and_tears_down() {
+async fn drain_finishes_phase_then_collects_and_tears_down() {
     for phase in &PHASES[..3] {
         let mut rig = TrialFixture::new().await;
         rig.settings.environment.preserve_env = PreservePolicy::Always;
@@ -41,7 +41,7 @@ async fn a_drain_finishes_the_phase_collects_and_tears_down() {
 }
 
 #[tokio::test]
-async fn a_drain_in_the_last_phase_gives_a_verdict() {
+async fn drain_in_last_phase_gives_verdict() {
     let rig = TrialFixture::new().await;
     rig.stop_in(Phase::Verification, StopLevel::Drain);
     assert!(run(&rig).await.record.verdict.passed());
@@ -58,7 +58,7 @@ async fn a_drain_in_the_last_phase_gives_a_verdict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_ends_a_script_at_once() {
+async fn kill_during_script_ends_it_at_once() {
     for (phase, script) in [
         (Phase::AgentSetup, "install"),
         (Phase::AgentExecution, "execute"),
@@ -99,7 +99,7 @@ async fn a_kill_ends_a_script_at_once() {
 }
 
 #[tokio::test]
-async fn a_stop_before_the_beginning_begins_nothing() {
+async fn stop_before_start_makes_no_call() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let rig = TrialFixture::new().await;
         rig.stop.send_replace(Some(level));
@@ -110,7 +110,7 @@ async fn a_stop_before_the_beginning_begins_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_ends_every_call_that_hangs() {
+async fn kill_during_hanging_call_ends_trial() {
     for (call, phase) in [
         (FakeCall::Prepare, Phase::EnvironmentSetup),
         (FakeCall::Create, Phase::EnvironmentSetup),
@@ -134,7 +134,7 @@ async fn a_kill_ends_every_call_that_hangs() {
 }
 
 #[tokio::test]
-async fn a_kill_while_the_environment_comes_up_removes_it() {
+async fn kill_during_environment_setup_removes_environment() {
     let rig = TrialFixture::new().await;
     rig.stop_in(Phase::EnvironmentSetup, StopLevel::Kill);
     let (phase, _) = stopped(&rig).await;
@@ -142,7 +142,7 @@ async fn a_kill_while_the_environment_comes_up_removes_it() {
 }
 
 #[tokio::test]
-async fn a_stop_during_teardown_changes_nothing() {
+async fn stop_during_teardown_keeps_verdict() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let rig = TrialFixture::new().await;
         rig.stop_in(Phase::Teardown, level);

@@ -95,7 +95,7 @@ mod tests {
     use crate::workloads::search::score::{compare, summarize};
 
     #[test]
-    fn the_largest_changes_come_first_and_better_is_what_the_profile_says() {
+    fn deltas_are_sorted_by_size_and_direction_of_profile() {
         let profile: ScoringProfile = serde_json::from_value(json!({
             "name": "test",
             "primary": {"column": "speed"},
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_tells_nothing_is_no_error() {
+    fn deltas_of_missing_score_file_are_null() {
         let profile = ScoringProfile::built_in("returns").expect("a profile");
         let nothing = json!({"parent_relative": null, "root_relative": null});
         assert_eq!(largest_changes(&"/nonexistent".into(), &profile), nothing);

@@ -157,14 +157,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn number_with_float_noise_is_rounded() {
         for (number, shown) in [(0.1 + 0.2, "0.3"), (-1.0 / 3.0e6, "-0.000000333333333")] {
             assert_eq!(rounded(number).to_string(), shown);
         }
     }
 
     #[test]
-    fn titles() {
+    fn idea_title_is_first_line_without_markup() {
         for (idea, expected) in [
             ("# Cache it\n\nmore", "Cache it"),
             ("\n\n* **Bold** words\r\n", "Bold** words"),

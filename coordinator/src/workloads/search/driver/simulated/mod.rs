@@ -290,7 +290,7 @@ mod tests {
     use crate::workloads::search::idea;
 
     #[test]
-    fn the_repeated_idea_is_the_same() {
+    fn repeated_idea_in_other_markup_normalizes_to_same_text() {
         let one = idea::normalize_idea("- The same idea everywhere\n");
         assert_eq!(one, idea::normalize_idea("* the SAME idea everywhere\r\n"));
     }

@@ -10,7 +10,7 @@ fn files(node: &SearchNode) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_node_is_told_how_it_came_to_be_and_what_did_not_help() {
+async fn context_pack_has_history_and_rejected_siblings() {
     let lab = SearchFixture::new();
     let done = lab.run().await;
     let root = done.node(NodeId(0));
@@ -60,7 +60,7 @@ async fn a_node_is_told_how_it_came_to_be_and_what_did_not_help() {
 }
 
 #[tokio::test]
-async fn a_half_written_pack_is_made_anew_and_a_whole_one_stays() {
+async fn context_pack_half_written_is_rewritten() {
     let lab = SearchFixture::new();
     let half = lab.root().join("context/.new-0000");
     std::fs::create_dir_all(&half).expect("made");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn death_after_every_write_changes_nothing() {
+async fn search_killed_after_every_write_leaves_same_files() {
     let whole = SearchFixture::new();
     whole.run().await;
     for parallel in [1, 3] {
@@ -18,7 +18,7 @@ async fn death_after_every_write_changes_nothing() {
 }
 
 #[tokio::test]
-async fn death_after_any_write_changes_nothing() {
+async fn search_killed_once_after_any_write_leaves_same_files() {
     let whole = SearchFixture::new();
     whole.run().await;
     for writes in (1..60).step_by(9) {
@@ -88,7 +88,7 @@ impl SearchBackend for CountingBackend {
 }
 
 #[tokio::test]
-async fn results_that_are_there_are_merged_and_not_made_again() {
+async fn search_resume_with_stored_results_reruns_no_eval() {
     let lab = SearchFixture::new().parallel(4);
     let begun = Arc::new(std::sync::Mutex::new(Vec::new()));
     let sit = async |writes| {
@@ -109,7 +109,7 @@ async fn results_that_are_there_are_merged_and_not_made_again() {
 }
 
 #[tokio::test]
-async fn a_search_has_one_owner_and_a_takeover_is_told() {
+async fn search_lock_lost_by_takeover_prevents_all_writes() {
     let lab = SearchFixture::new();
     let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
     let refused = lab.open(lab.opening(), lab.backend()).await.err();

@@ -5,7 +5,7 @@ use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStat
 use rollout_protocol::search::NodeId;
 
 #[tokio::test]
-async fn nodes_are_expanded_only_when_their_evals_are_settled() {
+async fn node_is_expanded_only_after_its_evals_settle() {
     let lab = SearchFixture::new();
     // Planned, nothing begun: a death here lost the whole first depth.
     assert!(!lab.run_session(2).await);
@@ -20,7 +20,7 @@ async fn nodes_are_expanded_only_when_their_evals_are_settled() {
 }
 
 #[tokio::test]
-async fn a_second_try_does_not_add_to_the_results_of_the_first() {
+async fn eval_retry_does_not_add_to_results_of_first_attempt() {
     let done = SearchFixture::new();
     let manifest = done.run().await;
     let twice = manifest.evaluations.values().find(|eval| eval.attempt == 2).expect("one");
@@ -31,7 +31,7 @@ async fn a_second_try_does_not_add_to_the_results_of_the_first() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_removed_is_removed_later() {
+async fn cleanup_that_failed_is_retried_later() {
     let lab = SearchFixture::new();
     let done = lab.run().await;
     let gone: Vec<_> = done
@@ -47,7 +47,7 @@ async fn what_could_not_be_removed_is_removed_later() {
 }
 
 #[tokio::test]
-async fn a_budget_that_ends_within_a_depth_does_not_keep_its_best_from_being_promoted() {
+async fn budget_spent_within_depth_still_promotes_best() {
     let done = SearchFixture::with("max_total_idea_evals: 6").run().await;
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxTotalIdeaEvalsReached));
     assert_eq!(done.evaluations.len(), 6);
@@ -55,7 +55,7 @@ async fn a_budget_that_ends_within_a_depth_does_not_keep_its_best_from_being_pro
 }
 
 #[tokio::test]
-async fn as_many_ideas_as_configured_are_tried_although_some_repeat_others() {
+async fn duplicate_ideas_do_not_reduce_number_tried() {
     let done = SearchFixture::new().run().await;
     for node in done.nodes.values().filter(|node| node.status == NodeStatus::Expanded) {
         let tried = done.evaluations.values().filter(|e| e.parent_node_id == node.node_id);
@@ -65,7 +65,7 @@ async fn as_many_ideas_as_configured_are_tried_although_some_repeat_others() {
 }
 
 #[tokio::test]
-async fn an_idea_without_a_change_and_one_that_failed_are_outcomes() {
+async fn eval_without_changes_or_failed_is_decided_with_reason() {
     let done = SearchFixture::new().run().await;
     let by = |status| done.evaluations.values().find(move |eval| eval.status == status);
     let reason = |eval: &crate::workloads::search::manifest::SearchEval| {
@@ -79,7 +79,7 @@ async fn an_idea_without_a_change_and_one_that_failed_are_outcomes() {
 }
 
 #[tokio::test]
-async fn without_a_number_of_configurations_the_least_rows_and_their_share_count() {
+async fn sweep_without_config_limit_is_judged_by_rows_and_ok_rate() {
     // The fixed limit of the laboratory's file is taken away.
     let lab = SearchFixture::with("min_candidate_rows: 7");
     let mut opening = lab.opening();
@@ -95,7 +95,7 @@ async fn without_a_number_of_configurations_the_least_rows_and_their_share_count
 }
 
 #[tokio::test]
-async fn reports_have_no_time_in_them() {
+async fn reports_contain_no_timestamps() {
     let lab = SearchFixture::new();
     lab.run().await;
     for text in &lab.files()[1..] {
@@ -104,7 +104,7 @@ async fn reports_have_no_time_in_them() {
 }
 
 #[tokio::test]
-async fn a_worker_is_named_by_its_result() {
+async fn eval_result_names_its_worker() {
     let done = SearchFixture::new().run().await;
     assert!(done.evaluations.values().all(|eval| eval.worker.as_deref() == Some("player")));
 }

@@ -158,7 +158,7 @@ fn assert_same(what: &str, one: &[String], other: &[String]) {
 }
 
 #[tokio::test]
-async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
+async fn simulated_search_has_every_outcome_and_cleans_up() {
     let lab = SearchFixture::new();
     let done = lab.run().await;
     assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
@@ -192,7 +192,7 @@ async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn equal_searches_leave_equal_bytes() {
+async fn search_repeated_leaves_equal_files() {
     let (one, other) = (SearchFixture::new(), SearchFixture::new());
     one.run().await;
     other.run().await;
@@ -203,7 +203,7 @@ async fn equal_searches_leave_equal_bytes() {
 }
 
 #[tokio::test]
-async fn results_in_any_order_leave_equal_bytes() {
+async fn search_with_parallel_evals_leaves_equal_files() {
     let one = SearchFixture::new();
     one.run().await;
     for parallel in [2, 3, 8] {

@@ -5,7 +5,7 @@ use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStat
 use rollout_protocol::search::{EvalId, NodeId};
 
 #[tokio::test]
-async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
+async fn search_resume_with_changed_config_is_refused() {
     let mut lab = SearchFixture::new();
     assert!(!lab.run_session(5).await);
     lab.more = "min_ok_rate: 0.5";
@@ -28,7 +28,7 @@ async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
 }
 
 #[tokio::test]
-async fn results_of_the_depth_under_way_are_made_again_on_request() {
+async fn rerun_evals_repeats_results_of_current_depth() {
     let whole = SearchFixture::new();
     whole.run().await;
     let lab = SearchFixture::new();
@@ -53,7 +53,7 @@ async fn results_of_the_depth_under_way_are_made_again_on_request() {
 }
 
 #[tokio::test]
-async fn ideas_that_were_not_tried_are_made_again_on_request() {
+async fn regenerate_ideas_replaces_ideas_without_results() {
     let lab = SearchFixture::new();
     // The ideas and the plan.
     assert!(!lab.run_session(2).await);
@@ -71,7 +71,7 @@ async fn ideas_that_were_not_tried_are_made_again_on_request() {
 }
 
 #[tokio::test]
-async fn ideas_with_results_stay() {
+async fn regenerate_ideas_keeps_ideas_with_results() {
     let lab = SearchFixture::new();
     assert!(!lab.run_session(4).await);
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
@@ -81,7 +81,7 @@ async fn ideas_with_results_stay() {
 }
 
 #[tokio::test]
-async fn what_failed_and_what_was_rejected_stays_on_request() {
+async fn keep_options_preserve_failed_and_rejected_files() {
     let lab = SearchFixture::with("keep_failed_artifacts: true\nkeep_rejected_worktrees: true");
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
@@ -106,7 +106,7 @@ async fn what_failed_and_what_was_rejected_stays_on_request() {
 }
 
 #[tokio::test]
-async fn money_and_time_end_a_search_between_depths() {
+async fn budget_of_cost_or_seconds_ends_search_between_depths() {
     for (more, expected) in [
         ("budgets: {cost: 0.1}", 4),
         ("budgets: {seconds: 41}", 12),
@@ -123,7 +123,7 @@ async fn money_and_time_end_a_search_between_depths() {
 }
 
 #[tokio::test]
-async fn whoever_dies_while_throwing_ideas_away_leaves_all_or_none() {
+async fn crash_while_discarding_ideas_leaves_all_or_none() {
     let lab = SearchFixture::new();
     assert!(!lab.run_session(2).await);
     let (ideas, old) =
@@ -153,7 +153,7 @@ async fn whoever_dies_while_throwing_ideas_away_leaves_all_or_none() {
 }
 
 #[tokio::test]
-async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file() {
+async fn crash_while_discarding_results_leaves_none_without_file() {
     let lab = SearchFixture::new();
     assert!(!lab.run_session(4).await);
     let file = |id: u32| lab.root().join(format!("eval/000{id}/eval_result.json"));
@@ -176,7 +176,7 @@ async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file()
 }
 
 #[tokio::test]
-async fn what_was_thrown_away_was_spent_all_the_same() {
+async fn discarded_results_still_count_against_budget() {
     for more in ["budgets: {cost: 2.5}", "budgets: {seconds: 60}"] {
         let whole = SearchFixture::with(more).run().await;
         assert!(whole.evaluations.len() > 4, "the first depth alone does not spend it");
@@ -205,7 +205,7 @@ async fn what_was_thrown_away_was_spent_all_the_same() {
 }
 
 #[tokio::test]
-async fn rerun_of_an_ended_search_makes_its_last_depth_again_in_a_new_round() {
+async fn rerun_of_ended_search_repeats_last_depth_in_new_round() {
     let lab = SearchFixture::new();
     let before = lab.run().await;
     let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
@@ -246,7 +246,7 @@ async fn rerun_of_an_ended_search_makes_its_last_depth_again_in_a_new_round() {
 }
 
 #[tokio::test]
-async fn manifest_of_an_ended_search_points_to_nothing_that_is_gone() {
+async fn manifest_of_ended_search_names_only_existing_files() {
     let lab = SearchFixture::new();
     let done = lab.run().await;
     let there = |path: &str| assert!(lab.root().join(path).exists(), "{path} is gone");

@@ -90,7 +90,7 @@ fn score_results(
 }
 
 #[test]
-fn results_in_which_no_row_succeeded_are_no_results_without_metrics() {
+fn sweep_without_ok_rows_or_metrics_is_rejected() {
     let column = "mean_topN_avg_return_per_trade_pct_oos";
     let limited = |config: &mut SearchRunConfig| config.sweep_config_limit = Some(2);
     let failed = format!("config_id,status,{column}\n0,error,nan\n1,error,nan\n");
@@ -105,7 +105,7 @@ fn without_limit(config: &mut SearchRunConfig) {
 }
 
 #[test]
-fn rows_need_a_number_only_where_their_number_is_asked_for() {
+fn sweep_without_config_id_is_rejected_only_with_limit() {
     let column = "mean_topN_avg_return_per_trade_pct_oos";
     let sweep = format!("status,{column}\nok,1\nOK,2\n");
     assert_eq!(score_results(&sweep, without_limit), (None, None));

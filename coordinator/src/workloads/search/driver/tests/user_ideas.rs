@@ -7,7 +7,7 @@ use super::*;
 use rollout_protocol::search::NodeId;
 
 #[tokio::test]
-async fn what_is_odd_among_the_ideas_of_the_user_is_left_out() {
+async fn user_ideas_hidden_large_or_symlinked_are_left_out() {
     let lab = SearchFixture::with("context_ideas_dirs: [mine, many]");
     let (mine, many) = (lab.path().join("mine"), lab.path().join("many"));
     for (directory, files) in [(&mine, 2), (&many, 1002)] {

@@ -22,7 +22,7 @@ fn reason(change: impl FnOnce(&mut SearchManifest, &mut SearchEval)) -> Option<R
 }
 
 #[test]
-fn every_reason_in_its_order() {
+fn promotion_gate_failure_has_its_own_reason() {
     assert_eq!(reason(|_, _| {}), None);
     let cases: Vec<(Reason, EvalMutation)> = vec![
         (Reason::NotCompleted, |_, eval| eval.status = EvalStatus::Failed),
@@ -73,7 +73,7 @@ fn every_reason_in_its_order() {
 }
 
 #[test]
-fn what_is_forgiven_is_no_reason() {
+fn promotion_gate_within_tolerance_or_mixed_grade_passes() {
     // Who asks for no share needs no status.
     assert_eq!(
         reason(|manifest, eval| {
@@ -111,7 +111,7 @@ fn view(eval: &mut SearchEval) -> &mut crate::workloads::search::manifest::Compa
 }
 
 #[test]
-fn ties_go_to_the_primary_metric_and_then_to_the_older() {
+fn ranking_tie_goes_to_primary_metric_then_older_eval() {
     let mut manifest = new_search(|config| config.beam_width = 3);
     let scores = [
         (0, Some(0.5), Some(0.1)),
@@ -144,7 +144,7 @@ fn ties_go_to_the_primary_metric_and_then_to_the_older() {
 }
 
 #[test]
-fn a_score_that_is_not_finite_is_never_promoted() {
+fn score_not_finite_is_never_promoted() {
     for worst in [f64::NEG_INFINITY, f64::INFINITY, f64::NAN] {
         let mut manifest = new_search(|config| config.beam_width = 3);
         let mut eval = promotable_eval(&mut manifest, EvalId(0));

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mountinfo_is_read_with_its_escapes() {
+    fn mountinfo_with_escapes_is_parsed() {
         let line = br"36 35 98:0 /mnt1 /mnt\040two\134 rw,noatime,nosuid master:1 - ext3 /dev/r rw";
         let (point, options) = mount_line(line).expect("a line");
         assert_eq!(point, Path::new("/mnt two\\"));
