@@ -7,6 +7,7 @@ mod documentation;
 mod files;
 mod layers;
 mod mask;
+mod names;
 mod purity;
 mod registration;
 mod sizes;

@@ -207,10 +207,10 @@ impl RecordWithFiles for EvalRecord {
             }
             FileRole::Logs(counts) => self.logs = Some(counts.into_logs_record(blob)),
             FileRole::SweepLogs(counts) => {
-                self.sweep_logs = Some(Box::new(counts.into_logs_record(blob)))
+                self.sweep_logs = Some(Box::new(counts.into_logs_record(blob)));
             }
             FileRole::SweepOutput(counts) => {
-                self.sweep_output = Some(counts.into_logs_record(blob))
+                self.sweep_output = Some(counts.into_logs_record(blob));
             }
             FileRole::Results => self.results = Some(blob),
             FileRole::Candidate { commit, parent } => {

@@ -42,10 +42,10 @@ impl EvalRun<'_> {
         }
         match self.at {
             EvalEnvironmentState::Apart => {
-                self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await
+                self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await;
             }
             EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
-                self.collected.logs = self.collect_logs("logs.tar").await
+                self.collected.logs = self.collect_logs("logs.tar").await;
             }
         }
         if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {

@@ -200,7 +200,7 @@ impl WorkSource for NatsSource {
             match published.next() {
                 Some(Ok(sequence)) => self.client().life.observe_report(sequence),
                 Some(Err(NatsError::Api(error))) if error.is_full() => {
-                    *answer = Err(PublishError::Full)
+                    *answer = Err(PublishError::Full);
                 }
                 Some(Err(fault)) => return Err(fault.into()),
                 None => unreachable!("every message has an answer"),
