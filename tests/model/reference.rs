@@ -59,10 +59,10 @@ impl ReferenceModel {
     pub(crate) fn apply_record(&mut self, record: &JournalRecord) {
         match record {
             JournalRecord::Offered { tries } => {
-                tries.iter().for_each(|offered| self.apply_offer(offered))
+                tries.iter().for_each(|offered| self.apply_offer(offered));
             }
             JournalRecord::Reported { report, .. } | JournalRecord::Recovered { report } => {
-                self.apply_report(report)
+                self.apply_report(report);
             }
             JournalRecord::Heard { executions, .. } => {
                 for heard in executions {
@@ -70,10 +70,10 @@ impl ReferenceModel {
                 }
             }
             JournalRecord::Cancelled { items } => {
-                self.cancelled.extend(items.iter().map(|i| i.item))
+                self.cancelled.extend(items.iter().map(|i| i.item));
             }
             JournalRecord::Claimed { claim } => {
-                self.add_execution(claim.item, claim.exec, claim.try_id, false)
+                self.add_execution(claim.item, claim.exec, claim.try_id, false);
             }
             JournalRecord::Lost { item, exec, .. } => {
                 if let Some(execution) = self.find_execution(item, exec) {

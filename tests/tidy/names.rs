@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// Uses of one type name in a crate: two where the types are alternatives of one platform each, or
@@ -78,17 +78,16 @@ const RETIRED: &[&str] = &[
     "told",
     "users",
     "witness",
-    "words",
     "workshop",
 ];
 
 /// The crate that a source belongs to: its first folder.
-fn crate_of(source: &Source) -> &str {
+fn crate_of(source: &SourceFile) -> &str {
     source.path.split('/').next().unwrap_or_default()
 }
 
 /// Names of types that a crate defines more than [`MOST_USES`] times.
-fn ambiguous_types(sources: &[&Source]) -> Vec<Violation> {
+fn ambiguous_types(sources: &[&SourceFile]) -> Vec<Violation> {
     let definition = Regex::new(
         r"(?m)^(?:[ ]*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union)|(?:pub(?:\([^)]*\))? )?type) ([A-Z]\w*)",
     );
@@ -109,7 +108,7 @@ fn ambiguous_types(sources: &[&Source]) -> Vec<Violation> {
 }
 
 /// Whether a folder or the file of this path has a retired name.
-fn retired(source: &Source) -> Option<Violation> {
+fn retired(source: &SourceFile) -> Option<Violation> {
     let path = source.path.strip_suffix(".rs")?;
     let name = path.split('/').find(|part| RETIRED.contains(part))?;
     Some(Violation::new(&source.path, 0, format!("`{name}` says too little about the content")))
@@ -130,7 +129,7 @@ fn names_rules_catch_violations() {
     let three = "struct State;\nmod a {\n    pub(super) enum State {}\n}\ntype State = u8;\n";
     let two = "impl X {\n    type State = u8;\n}\nstruct State;\nstruct Other;\ntrait State {}\n";
     for (text, violations) in [(three, 1), (two, 0)] {
-        let source = Source::new("worker/src/a.rs", text);
+        let source = SourceFile::new("worker/src/a.rs", text);
         assert_eq!(ambiguous_types(&[&source]).len(), violations, "{text}");
     }
     for (path, is_retired) in [
@@ -139,6 +138,6 @@ fn names_rules_catch_violations() {
         ("worker/src/keyboard.rs", false),
         ("docs/board.md", false),
     ] {
-        assert_eq!(retired(&Source::new(path, "")).is_some(), is_retired, "{path}");
+        assert_eq!(retired(&SourceFile::new(path, "")).is_some(), is_retired, "{path}");
     }
 }

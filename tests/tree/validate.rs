@@ -62,10 +62,10 @@ fn missing_paths(value: &serde_json::Value, root: &Path, gone: &mut Vec<String>)
             }
         }
         serde_json::Value::Array(values) => {
-            values.iter().for_each(|v| missing_paths(v, root, gone))
+            values.iter().for_each(|v| missing_paths(v, root, gone));
         }
         serde_json::Value::Object(fields) => {
-            fields.values().for_each(|v| missing_paths(v, root, gone))
+            fields.values().for_each(|v| missing_paths(v, root, gone));
         }
         _ => {}
     }

@@ -21,7 +21,7 @@ mod requirements;
 
 pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,
-    LiveExecution, QueuePublisher, WorkerLocation,
+    LiveExecution, PhaseHints, QueuePublisher, WorkerLocation,
 };
 pub(crate) use lock::host_name;
 pub use lock::{

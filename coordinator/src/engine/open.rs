@@ -207,16 +207,14 @@ fn open_locked(
     let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
     let mut reopenings = reopenings(&survey, manifest.as_ref());
-    // The manifest of this sitting must not name files that hold what was superseded.
-    let written = match &manifest {
-        Some(manifest) if unchanged => record_files_of_plan(manifest, plan),
-        _ => RecordsFileSet::default(),
-    };
+    // The manifest of this run session must not name files that hold superseded records.
+    let kept = manifest.as_ref().filter(|_| unchanged);
+    let written = kept.map_or_else(Default::default, |kept| record_files_of_plan(kept, plan));
     let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
     let durable = durable_lengths(manifest.as_ref(), &taken);
 
-    let settings = CoreSettings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
-    let core = Core::new(settings);
+    let run = RunId::from_bytes([0; 16]);
+    let core = Core::new(CoreSettings { run, epoch, permits, retry, bounds });
     let superseded = SupersededResults::new(reopened, reopen);
     let mut replaying =
         JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
@@ -226,14 +224,15 @@ fn open_locked(
     let JournalReplayer { mut core, changed, mut superseded, .. } = replaying;
     check_plan(&root, changed, &superseded)?;
     let now = Timestamp::now();
-    let known = replay.as_ref().map(|replay| replay.first.1.run);
-    let run = known.or(taken.run).unwrap_or_else(|| RunId::from_bytes(rand::random()));
+    let run = replay.as_ref().map(|replay| replay.first.1.run).or(taken.run);
+    let run = run.unwrap_or_else(|| RunId::from_bytes(rand::random()));
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin_session(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
     // A former owner may have died between a write and its sync: what is built on must not vanish.
-    let persisted = former.map_or(Ok(()), |former| journal::sync_segment(&layout, former.epoch));
-    persisted.map_err(damaged)?;
+    if let Some(former) = former {
+        journal::sync_segment(&layout, former.epoch).map_err(damaged)?;
+    }
     let reopened = superseded.chosen().to_vec();
     let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &taken) };
     core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
@@ -243,8 +242,7 @@ fn open_locked(
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
-    let LockGrant { takeover, fence, .. } = taken;
-    send_takeover(events, takeover.as_ref(), now);
+    send_takeover(events, taken.takeover.as_ref(), now);
     warn_of_torn_tail(replay.as_ref(), events);
     Ok(OpenRun {
         layout,
@@ -257,8 +255,8 @@ fn open_locked(
         writer,
         records,
         written,
-        fence,
-        takeover,
+        fence: taken.fence,
+        takeover: taken.takeover,
         former_pools,
         reopenings: reopenings.into_iter().collect(),
     })

@@ -29,7 +29,7 @@ use super::hints::HintingRunner;
 use crate::engine::journal::RunLayout;
 use crate::engine::{
     self, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun,
-    Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
+    PhaseHints, Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
 };
 use crate::launch::host;
 
@@ -38,9 +38,6 @@ const REPORTS_PER_READ: usize = 4096;
 
 /// Batches of reports that wait for the engine.
 const REPORT_CHANNEL_CAPACITY: usize = 4;
-
-/// Hints that wait for the engine; more are dropped.
-const HINT_CHANNEL_CAPACITY: usize = 256;
 
 /// News that wait for the engine.
 const MESSAGE_CHANNEL_CAPACITY: usize = 64;
@@ -112,7 +109,7 @@ pub async fn run<P: Planner + 'static>(
         Ok::<_, RunError>((dirs, equipment))
     })
     .await?;
-    let (hints_in, hints) = mpsc::channel(HINT_CHANNEL_CAPACITY);
+    let (hints_in, hints) = PhaseHints::channel();
     let runner = Arc::new(HintingRunner::new(runner, hints_in));
     let owners = Arc::new(dirs.owners());
     let (clean, reaped) = oneshot::channel();
@@ -142,13 +139,7 @@ pub async fn run<P: Planner + 'static>(
     shutdown.send_replace(ShutdownLevel::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let mine = dirs.mine;
-    let clear = move |whatever: bool| {
-        // The next sitting adopts one with executions that nobody heard of.
-        if whatever || !mine.has_unreported_work() {
-            remove(mine);
-        }
-        remove_work_dirs(&layout);
-    };
+    let clear = move |whatever| remove_own_files(mine, &layout, whatever);
     let ended = match ended {
         Ok(ended) => ended,
         Err(error) => {
@@ -168,6 +159,15 @@ pub async fn run<P: Planner + 'static>(
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
     supervise::blocking(move || clear(ended.owed == 0)).await;
     Ok(FinishedSession { ended, lock })
+}
+
+/// Removes the files of this process's worker. Its directory stays for the next run session when it
+/// has executions that were not reported, unless `whatever` it has is wanted by nobody.
+fn remove_own_files(mine: WorkerDir, layout: &RunLayout, whatever: bool) {
+    if whatever || !mine.has_unreported_work() {
+        remove(mine);
+    }
+    remove_work_dirs(layout);
 }
 
 /// Starts the worker, and tells when it has quiesced.

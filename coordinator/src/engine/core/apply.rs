@@ -70,7 +70,7 @@ impl Core {
                 self.apply_lost(at, item, exec, None, loss, effects);
             }
             JournalRecord::Respecified { item, spec } => {
-                self.apply_respecified(item, spec, effects)
+                self.apply_respecified(item, spec, effects);
             }
             JournalRecord::Cancelled { items } => {
                 for cancelled in items {

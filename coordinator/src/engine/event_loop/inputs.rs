@@ -11,7 +11,7 @@ use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 use tokio::sync::{mpsc, oneshot};
 
-use super::LiveExecution;
+use super::PhaseHints;
 use crate::engine::RunError;
 use crate::engine::reconcile::PoolCapacity;
 
@@ -26,7 +26,7 @@ pub struct EngineInputs {
     pub stops: mpsc::Receiver<StopLevel>,
     /// Executions of a worker in this process that entered a phase, wait for a service or continue.
     /// Only hints for the event stream.
-    pub hints: mpsc::Receiver<LiveExecution>,
+    pub hints: PhaseHints,
     /// How the sitting begins and how a stop ends.
     pub workers: WorkerLocation,
 }

@@ -1,11 +1,14 @@
 //! The executions that the event stream shows as running: each one that it shows, it also ends.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::phase::Phase;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use super::Engine;
 use crate::engine::Planner;
@@ -29,6 +32,39 @@ pub struct LiveExecution {
     pub phase: Phase,
     /// Service that it waits for, as its worker says.
     pub parked: Option<Dependency>,
+}
+
+/// Hints that wait for the engine. Beyond them the worker's next ones are lost.
+const MAX_QUEUED_HINTS: usize = 4096;
+
+/// Least time between two batches of hints: trials that last less do not wake the engine for each
+/// of their phases.
+const HINT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Phases of the executions of a worker in this process, taken in batches.
+#[derive(Debug)]
+pub struct PhaseHints {
+    receiver: mpsc::Receiver<LiveExecution>,
+    not_before: Instant,
+}
+
+impl PhaseHints {
+    /// Hints, and where a worker sends them.
+    pub fn channel() -> (mpsc::Sender<LiveExecution>, Self) {
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_HINTS);
+        (sender, Self { receiver, not_before: Instant::now() })
+    }
+
+    /// The hints since the last call. `None` once nobody sends any. May be dropped.
+    pub(super) async fn next(&mut self) -> Option<Vec<LiveExecution>> {
+        if self.not_before > Instant::now() {
+            sleep_until(self.not_before).await;
+        }
+        let mut hints = Vec::new();
+        let count = self.receiver.recv_many(&mut hints, MAX_QUEUED_HINTS).await;
+        self.not_before = Instant::now() + HINT_INTERVAL;
+        (count > 0).then_some(hints)
+    }
 }
 
 /// Differences between an execution and how it was shown before.
@@ -85,10 +121,11 @@ impl LiveExecutions {
 }
 
 impl<P: Planner> Engine<P> {
-    /// A hint of a worker in this process. One that is late is dropped: the execution that it is
-    /// about has ended.
-    pub(super) async fn on_hint(&mut self, seen: LiveExecution) {
-        let events = self.show(seen);
+    /// Takes in hints of a worker in this process. One that is late is dropped: the execution that it
+    /// is about has ended.
+    pub(super) async fn on_hints(&mut self, hints: Vec<LiveExecution>) {
+        let mut events = Vec::with_capacity(hints.len());
+        hints.into_iter().for_each(|seen| self.show(seen, &mut events));
         if !events.is_empty() {
             self.emit(events).await;
         }
@@ -100,7 +137,8 @@ impl<P: Planner> Engine<P> {
         &mut self,
         shown: impl Iterator<Item = LiveExecution>,
     ) -> Vec<EventKind> {
-        let mut events: Vec<EventKind> = shown.flat_map(|seen| self.show(seen)).collect();
+        let mut events = Vec::new();
+        shown.for_each(|seen| self.show(seen, &mut events));
         let (core, now) = (&self.run.core, self.monotonic_ms());
         let ended =
             self.live.end_others(|live| core.is_running(now, &live.item, live.try_id, &live.exec));
@@ -113,17 +151,16 @@ impl<P: Planner> Engine<P> {
         events
     }
 
-    /// The events that follow from one execution that a worker shows.
-    fn show(&mut self, seen: LiveExecution) -> Vec<EventKind> {
+    /// Adds the events that follow from one execution that a worker shows.
+    fn show(&mut self, seen: LiveExecution, events: &mut Vec<EventKind>) {
         let LiveExecution { item, try_id, exec, phase, parked } = seen;
-        let mut events = Vec::new();
         if !self.is_running(&seen) {
-            return events;
+            return;
         }
         let change = self.live.show(seen);
         let Some(ordinal) = self.run.core.ordinal(&item).filter(|_| change.phase || change.parked)
         else {
-            return events;
+            return;
         };
         let name = self.planner.name(ordinal);
         if change.phase {
@@ -136,7 +173,6 @@ impl<P: Planner> Engine<P> {
                 None => EventKind::TrialUnparked { item, name, try_id, exec },
             });
         }
-        events
     }
 
     fn is_running(&self, seen: &LiveExecution) -> bool {

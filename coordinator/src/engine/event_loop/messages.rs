@@ -30,11 +30,11 @@ impl<P: Planner> Engine<P> {
             EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
             EngineMessage::Observed(listed) => self.handle(CoreInput::Observed(listed)),
             EngineMessage::Found { item, reports } => {
-                self.handle(CoreInput::Found { item, reports })
+                self.handle(CoreInput::Found { item, reports });
             }
             EngineMessage::Command(command) => self.on_command(command),
             EngineMessage::Warning(message) => {
-                self.emit(vec![EventKind::Warning { message }]).await
+                self.emit(vec![EventKind::Warning { message }]).await;
             }
             EngineMessage::Failed(error) => return Err(error),
         }

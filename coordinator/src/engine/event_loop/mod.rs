@@ -25,8 +25,8 @@ use tokio::time::Instant;
 pub use self::durable_state::{DurableState, DurableStateListener};
 use self::inputs::LocalWorkerEvent;
 pub use self::inputs::{EngineInputs, EngineMessage, WorkerLocation};
-pub use self::live::LiveExecution;
 use self::live::LiveExecutions;
+pub use self::live::{LiveExecution, PhaseHints};
 pub use self::publisher::QueuePublisher;
 use super::concurrency::ConcurrencyLimiter;
 use super::manifest::RunState;
@@ -208,7 +208,7 @@ impl<P: Planner> Engine<P> {
             Some(level) = sources.stops.recv() => self.stop(level),
             () = wait_for_growth(self.growth.as_deref()) => {}
             () = concurrency::limiter_changed(self.tickets.as_deref()) => {}
-            Some(hint) = sources.hints.recv() => self.on_hint(hint).await,
+            Some(hints) = sources.hints.next() => self.on_hints(hints).await,
             turn = sources.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut sources.reports);
                 while let Ok(level) = sources.stops.try_recv() {

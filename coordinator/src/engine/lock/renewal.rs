@@ -109,7 +109,7 @@ impl LockRenewer {
             match self.lock.release(standing.as_ref(), order.state).await {
                 Ok(position) => self.confirm(position),
                 Err(RenewError::Lost(LockLostError { by })) => {
-                    self.held.mark_lost(LockLostError { by })
+                    self.held.mark_lost(LockLostError { by });
                 }
                 Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
                     tokio::time::sleep(RENEW_INTERVAL).await;

@@ -37,8 +37,8 @@ use self::report_reader::ReportReader;
 use self::result_lookup::look_up_results;
 use self::worker_watch::WorkerWatch;
 use super::event_loop::{
-    DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, QueuePublisher,
-    WorkerLocation,
+    DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, PhaseHints,
+    QueuePublisher, WorkerLocation,
 };
 use super::open::OpenRun;
 use super::{Planner, RunError};
@@ -134,7 +134,7 @@ pub async fn run<P: Planner + Sync + 'static>(
         supervise::spawn("commands", commands),
         supervise::spawn("lookups", look_up_results(id, store, lookups, to)),
     ];
-    let (_no_hints, hints) = mpsc::channel(1);
+    let (_no_hints, hints) = PhaseHints::channel();
     let sources = EngineInputs { reports, news, stops, hints, workers: WorkerLocation::Elsewhere };
     // A task of its own: what the main thread runs itself is woken through the kernel.
     let running = supervise::spawn("engine", engine.run(sources));

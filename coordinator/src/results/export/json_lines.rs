@@ -37,7 +37,7 @@ impl Serialize for JsonRow<'_> {
                 Some(ExportCell::Text(text)) => object.serialize_entry(column.name, &text)?,
                 Some(ExportCell::Json(value)) => object.serialize_entry(column.name, &value)?,
                 Some(ExportCell::Integer(number)) => {
-                    object.serialize_entry(column.name, &number)?
+                    object.serialize_entry(column.name, &number)?;
                 }
                 Some(ExportCell::Number(number)) => object.serialize_entry(column.name, &number)?,
                 Some(ExportCell::Time(time)) => object.serialize_entry(column.name, &time)?,

@@ -264,7 +264,7 @@ impl LimiterSimulation {
                 self.try_open();
             }
             22..=23 if self.standing[n] == HolderStatus::Unknown => {
-                self.standing[n] = HolderStatus::Open
+                self.standing[n] = HolderStatus::Open;
             }
             22..=27 => self.grant(),
             28 if which == 0 => self.kill(0),

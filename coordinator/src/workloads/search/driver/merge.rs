@@ -41,7 +41,7 @@ pub(super) fn merge(
         match written.and_then(|path| source(directory, id, path)) {
             Some(from) => results(directory, manifest, workshop, &mut eval, &from)?,
             None => {
-                eval.error = Some(results_error("results_missing", "the sweep left no results"))
+                eval.error = Some(results_error("results_missing", "the sweep left no results"));
             }
         }
     }
