@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::digest::Digest;
 
-/// Names a blob wherever it is stored. Written
+/// A reference to a blob, independent of the store that holds it. Written
 /// `{"uri": "cas://sha256:…", "digest": "sha256:…", "size_bytes": n, "media_type": "…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BlobRef {
@@ -12,11 +12,11 @@ pub struct BlobRef {
     pub digest: Digest,
     /// Number of bytes.
     pub size_bytes: u64,
-    /// What the bytes are, where that is known.
+    /// Media type of the bytes, if known.
     pub media_type: Option<MediaType>,
 }
 
-/// What the bytes of a blob are.
+/// Media type of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MediaType {
     /// A JSON document.

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize as _, Deserializer};
 
-/// No environment costs more. Sums of costs stay exact to a cent far beyond it.
+/// Largest accepted cost. Sums of costs stay exact to a cent far beyond it.
 const MAX: f64 = 1e9;
 
-/// Reads a cost. A worker that says a negative or absurd one is not believed: it counts as 0, so
-/// that nobody lowers or drowns the cost of a run. The rest of what it says still counts.
+/// Reads a cost. A negative or absurd cost counts as 0, so that no worker can lower or inflate the
+/// cost of a run. The rest of the worker's message still counts.
 ///
 /// # Errors
-/// When it is no number.
+/// If it is not a number.
 pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let cost = f64::deserialize(deserializer)?;
     Ok(if (0.0..=MAX).contains(&cost) { cost } else { 0.0 })

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A service without which an execution cannot go on.
+/// A service without which an execution cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dependency {
@@ -17,7 +17,7 @@ pub enum Dependency {
 }
 
 impl Dependency {
-    /// The word used in documents.
+    /// The name used in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ContainerEngine => "container_engine",

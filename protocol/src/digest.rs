@@ -20,11 +20,11 @@ impl Digest {
         hasher.finish()
     }
 
-    /// The digest of a value's JSON text. Deterministic because our specs hold no hash maps and
-    /// serde writes fields in the order of their declaration.
+    /// The digest of a value's JSON text. Deterministic because specs hold no hash maps and serde
+    /// writes fields in the order of their declaration.
     ///
     /// # Errors
-    /// When the value has no JSON form.
+    /// If the value has no JSON form.
     pub fn sha256_json<T: Serialize>(value: &T) -> Result<Self, serde_json::Error> {
         Ok(Self::sha256(&serde_json::to_vec(value)?))
     }
@@ -79,7 +79,7 @@ impl FromStr for Digest {
 
 serde_by_text!(Digest);
 
-/// Computes a [`Digest`] over bytes that come in pieces.
+/// Computes a [`Digest`] over bytes that arrive in pieces.
 #[derive(Debug, Clone, Default)]
 pub struct DigestHasher(Sha256);
 
@@ -89,7 +89,7 @@ impl DigestHasher {
         self.0.update(bytes);
     }
 
-    /// Adds a part with its length in front, so that neighbouring parts cannot run together.
+    /// Adds a part with its length in front, so that adjacent parts cannot be confused.
     pub fn update_part(&mut self, bytes: &[u8]) {
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);

@@ -1,4 +1,4 @@
-//! What went wrong with a trial, as data: a stable type, a finer code, a class and a retry class.
+//! Errors of trials: a stable type, a finer code, a class and a retry class.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,10 +17,10 @@ macro_rules! error_types {
         }
 
         impl ErrorType {
-            /// Every type, in the order of the phases.
+            /// Every type, in phase order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The word used in `result.json`.
+            /// The name used in `result.json`.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
             }
@@ -46,7 +46,7 @@ error_types! {
     EnvironmentImagePullFailed = "environment_image_pull_failed", EnvironmentSetup;
     /// The environment did not start.
     EnvironmentStartFailed = "environment_start_failed", EnvironmentSetup;
-    /// The platform cannot give the requested cpus, memory or storage.
+    /// The platform cannot provide the requested cpus, memory or storage.
     EnvironmentResourceAllocationFailed = "environment_resource_allocation_failed", EnvironmentSetup;
     /// The install script ended with a non-zero code.
     AgentInstallFailed = "agent_install_failed", AgentSetup;
@@ -76,27 +76,27 @@ impl fmt::Display for ErrorType {
     }
 }
 
-/// Whose failure it is.
+/// The party that caused a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
-    /// Ours or the provider's: says nothing about agent or task, never scores.
+    /// Rollout or the provider: says nothing about agent or task, never scores.
     Infrastructure,
-    /// The agent's.
+    /// The agent.
     Agent,
-    /// The verifier's.
+    /// The verifier.
     Verifier,
     /// The task's definition.
     Task,
 }
 
-/// What trying again would do.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryClass {
-    /// May well succeed: counted against the retry policy.
+    /// A retry may succeed: counts against the retry policy.
     Transient,
-    /// Would fail the same way, or is an outcome that must not be repeated silently.
+    /// A retry would fail the same way, or the outcome must not be repeated silently.
     Permanent,
 }
 
@@ -104,7 +104,7 @@ macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         impl ErrorCode {
             $($(#[$doc])* pub const $name: Self = Self(Cow::Borrowed($text));)*
-            /// Every code this version makes; the list is open.
+            /// Every code that this version uses; the list is open.
             pub const ALL: &[Self] = &[$(Self::$name),*];
         }
     };
@@ -131,18 +131,18 @@ error_codes! {
     MISSING_FILE = "missing_file";
     /// A directory or file of the task disappeared or changed after planning.
     SOURCE_CHANGED = "source_changed";
-    /// The Dockerfile has an instruction that this environment cannot honour.
+    /// The Dockerfile has an instruction that this environment does not support.
     UNSUPPORTED_INSTRUCTION = "unsupported_instruction";
-    /// The task asks for something that its environment does not have: graphics processors of a kind,
-    /// an allowlist of hosts, Windows. Says nothing about the agent.
+    /// The task requires something that its environment does not support: certain GPUs, an
+    /// allowlist of hosts, Windows. Says nothing about the agent.
     UNSUPPORTED_BY_ENVIRONMENT = "unsupported_by_environment";
-    /// The provider answered and refused: not found, denied, syntax.
+    /// The provider refused the request: not found, denied, syntax.
     REFUSED = "refused";
     /// The provider did not answer.
     UNREACHABLE = "unreachable";
-    /// The provider's answer makes no sense.
+    /// The provider's answer is invalid.
     PROVIDER_ERROR = "provider_error";
-    /// More was asked for than the host has.
+    /// The request exceeds the resources of the host.
     UNPLACEABLE = "unplaceable";
     /// The environment disappeared while it was in use.
     ENVIRONMENT_LOST = "environment_lost";
@@ -150,7 +150,7 @@ error_codes! {
     WORKER_LOST = "worker_lost";
     /// The item killed its worker too often.
     POISONED = "poisoned";
-    /// The host had no open files, memory or processes left.
+    /// The host ran out of open files, memory or processes.
     HOST_EXHAUSTED = "host_exhausted";
     /// A disk is full.
     DISK_FULL = "disk_full";
@@ -160,19 +160,19 @@ error_codes! {
     REWARD_MISSING = "reward_missing";
     /// The reward file is not one finite number, not a regular file, or too large.
     REWARD_INVALID = "reward_invalid";
-    /// The environment's own check says that it never became ready.
+    /// The environment's healthcheck never succeeded.
     UNHEALTHY = "unhealthy";
-    /// `/logs` could not be collected, or not whole.
+    /// `/logs` could not be collected, or only in part.
     COLLECTION_FAILED = "collection_failed";
     /// Processes of the agent were still alive after every attempt to end them.
     PROCESSES_LEFT = "processes_left";
-    /// The blob store failed or does not hold a blob it should.
+    /// The blob store failed, or lacks a blob that it should hold.
     STORE_FAILED = "store_failed";
-    /// The host's kernel forbids what the environment needs.
+    /// The host's kernel forbids an operation that the environment needs.
     NOT_PERMITTED = "not_permitted";
     /// A variable that the trial needs was not exported to trials by the worker's operator.
     VARIABLE_UNSET = "variable_unset";
-    /// A defect of Rollout.
+    /// A bug in Rollout.
     BUG = "bug";
 }
 
@@ -189,26 +189,27 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// One error of a trial, as it stands in records, reports and `result.json`.
+/// One error of a trial, as written in records, reports and `result.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialError {
     /// One of the 17 types.
     #[serde(rename = "type")]
     pub kind: ErrorType,
-    /// What failed, where, why and what to do; at most [`limits::ERROR_MESSAGE_BYTES`].
+    /// The failure, its place and reason, and how to fix it; at most
+    /// [`limits::ERROR_MESSAGE_BYTES`].
     pub message: String,
     /// The finer reason.
     pub code: ErrorCode,
-    /// Whose failure it is.
+    /// The party that caused it.
     pub class: ErrorClass,
-    /// Where it happened.
+    /// The phase in which it happened.
     pub phase: Phase,
-    /// Whether another try could help.
+    /// Whether a retry could help.
     pub retry: RetryClass,
 }
 
 impl TrialError {
-    /// An error in the phase its type belongs to. The message is shortened to its bound.
+    /// An error in the phase of its type. The message is shortened to its limit.
     pub fn new(
         kind: ErrorType,
         code: ErrorCode,
@@ -220,30 +221,30 @@ impl TrialError {
         Self { kind, message, code, class, phase: kind.phase(), retry }
     }
 
-    /// The task asks for something that its environment does not have.
+    /// The task requires something that its environment does not support.
     pub fn unsupported(message: impl Into<String>) -> Self {
         let (kind, code) = (ErrorType::TaskInvalid, ErrorCode::UNSUPPORTED_BY_ENVIRONMENT);
         Self::new(kind, code, ErrorClass::Task, RetryClass::Permanent, message)
     }
 
-    /// Whether the task asked for something that its environment does not have.
+    /// Whether the task requires something that its environment does not support.
     pub fn is_unsupported(&self) -> bool {
         self.code == ErrorCode::UNSUPPORTED_BY_ENVIRONMENT
     }
 
-    /// An infrastructure failure that another try may not meet.
+    /// An infrastructure failure that a retry may avoid.
     pub fn transient(kind: ErrorType, code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(kind, code, ErrorClass::Infrastructure, RetryClass::Transient, message)
     }
 
-    /// The same error, seen in another phase.
+    /// The same error, in another phase.
     #[must_use]
     pub fn in_phase(mut self, phase: Phase) -> Self {
         self.phase = phase;
         self
     }
 
-    /// Whether the retry policy applies: only to infrastructure failures that may pass.
+    /// Whether the retry policy applies: only to transient infrastructure failures.
     pub fn is_retryable(&self) -> bool {
         self.class == ErrorClass::Infrastructure && self.retry == RetryClass::Transient
     }

@@ -1,5 +1,5 @@
-//! What happens in a run, as one stream. Progress bars, result files, `--json` lines and metrics
-//! consume it; they never ask the engine.
+//! Events of a run, as one stream. Progress bars, result files, `--json` lines and metrics consume
+//! it; they never query the engine.
 
 use std::sync::Arc;
 
@@ -18,39 +18,40 @@ use crate::wire::control::StopLevel;
 /// One event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
-    /// When the coordinator saw it.
+    /// When the coordinator observed it.
     pub at: Timestamp,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// Kinds of events. Those about items are called after trials, whatever the items are.
+/// Kinds of events. Those about items are named after trials, for items of every kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
-    /// A sitting of the run began. What former sittings settled follows as replayed settlements.
+    /// A session of the run started. Items that earlier sessions settled follow as replayed
+    /// settlements.
     RunStarted {
         /// Run.
         run: RunId,
         /// Name of the job.
         job: String,
-        /// Number of the sitting, from 1.
+        /// Number of the session, from 1.
         epoch: u32,
-        /// Trials of the plan.
+        /// Number of trials in the plan.
         total: u64,
-        /// Start of the first sitting.
+        /// Start of the first session.
         started_at: Timestamp,
     },
-    /// This sitting took the run over from an owner that had not let it go.
+    /// This session took the run over from an owner that had not released the lock.
     LockTakeover {
-        /// Who that was.
+        /// The previous owner.
         former: String,
         /// Why it was taken over.
         reason: TakeoverReason,
     },
-    /// An execution entered a phase. May be missing, but never follows the end of the execution: that
-    /// of its trial, a retry, a loss or [`ExecutionEnded`](Self::ExecutionEnded).
+    /// An execution entered a phase. May be missing, but never follows the end of the execution:
+    /// that of its trial, a retry, a loss or [`ExecutionEnded`](Self::ExecutionEnded).
     TrialPhase {
         /// Item.
         item: ItemId,
@@ -65,7 +66,7 @@ pub enum EventKind {
         /// Phase.
         phase: Phase,
     },
-    /// An execution waits for a service that gives no answer; its clocks stand still. Only a hint.
+    /// An execution waits for a service that does not answer; its timeouts are paused. Only a hint.
     TrialParked {
         /// Item.
         item: ItemId,
@@ -93,24 +94,24 @@ pub enum EventKind {
         /// Execution.
         exec: ExecId,
     },
-    /// An execution failed by the infrastructure's fault and will be tried again.
+    /// An execution failed because of the infrastructure and will be retried.
     TrialRetry {
         /// Item.
         item: ItemId,
         /// Its name.
         #[serde(flatten)]
         name: ItemName,
-        /// Try that failed.
+        /// The failed try.
         #[serde(rename = "try")]
         try_id: TryId,
-        /// Execution that failed.
+        /// The failed execution.
         exec: ExecId,
         /// Why.
         error: TrialError,
         /// Wait before the next try, milliseconds.
         wait_ms: u64,
     },
-    /// An execution ended without a verdict; the trial is still owed.
+    /// An execution ended without a verdict; the trial is still pending.
     TrialLost {
         /// Item.
         item: ItemId,
@@ -123,8 +124,8 @@ pub enum EventKind {
         /// Execution.
         exec: ExecId,
     },
-    /// An execution that was shown in a phase runs no more, and its result does not count: another
-    /// try is on its way, or it was given up before.
+    /// An execution that was shown in a phase no longer runs, and its result does not count:
+    /// another try is pending, or the execution was abandoned before.
     ExecutionEnded {
         /// Item.
         item: ItemId,
@@ -141,22 +142,22 @@ pub enum EventKind {
     TrialSettled {
         /// Position in the plan's order.
         ordinal: u64,
-        /// Whether a former sitting settled it.
+        /// Whether an earlier session settled it.
         replayed: bool,
         /// The record.
         settlement: Arc<Settlement>,
     },
-    /// The run is being stopped.
+    /// The run is stopping.
     RunStopping {
         /// How hard.
         level: StopLevel,
     },
-    /// Something a person should know.
+    /// A warning for the user.
     Warning {
-        /// What, and what to do.
+        /// The problem, and how to fix it.
         message: String,
     },
-    /// The sitting ended.
+    /// The session ended.
     RunEnded {
         /// Whether it was stopped before everything was settled.
         cancelled: bool,
@@ -174,8 +175,8 @@ pub enum EventKind {
 pub enum TakeoverReason {
     /// The owner is dead.
     Dead,
-    /// The owner said nothing for too long.
+    /// The owner sent no heartbeat for too long.
     Silent,
-    /// A user said so.
+    /// A user forced it.
     Forced,
 }

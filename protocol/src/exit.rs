@@ -1,22 +1,22 @@
 //! Exit codes of the `rollout` program.
 
-/// How a command ended, as its exit code.
+/// Exit codes of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// The run completed, whatever the rewards; or the command did what it was asked for.
+    /// The run completed, whatever the rewards; or the command succeeded.
     Success = 0,
-    /// An unexpected failure: a defect, a full disk, a vanished directory.
+    /// An unexpected failure: a bug, a full disk, a vanished directory.
     Failure = 1,
     /// Bad command line (also clap's own code).
     Usage = 2,
-    /// Bad configuration, or an environment that is not there: nothing was started.
+    /// Bad configuration, or a missing environment: nothing was started.
     Config = 3,
-    /// The run completed, but trials failed by the infrastructure's fault; with `--fail-under`, only
-    /// if they could change its verdict.
+    /// The run completed, but trials failed because of the infrastructure; with `--fail-under`,
+    /// only if they could change its verdict.
     Infrastructure = 4,
-    /// The run completed, but the pass rate is under `--fail-under`, even if every infrastructure
-    /// failure had passed.
+    /// The run completed, but the pass rate is under `--fail-under`, even if every trial with an
+    /// infrastructure failure had passed.
     FailUnder = 5,
     /// Another process owns the run.
     LockHeld = 6,
@@ -24,18 +24,18 @@ pub enum ExitCode {
     PlanMismatch = 7,
     /// The run directory is damaged or of a newer format.
     RunDamaged = 8,
-    /// Another process took the run over: what this one did since does not count.
+    /// Another process took the run over: changes of this process since then do not count.
     LockLost = 9,
-    /// The run directory is a copy that lacks results which the run has.
+    /// The run directory is an outdated copy: it lacks results of the run.
     StaleCopy = 10,
-    /// The server or the store was out of reach for longer than is waited for. What a worker
-    /// finished and could not report is kept on its host.
+    /// The server or the store was unreachable for longer than the wait limit. Results that a
+    /// worker finished and could not report are kept on its host.
     OutOfReach = 11,
     /// The pool uses another blob store than this worker.
     OtherStore = 12,
     /// The search ended, and every one of its evals failed: nothing was measured.
     NothingMeasured = 13,
-    /// The run was stopped by a signal; the same command goes on with it.
+    /// The run was stopped by a signal; the same command resumes it.
     Cancelled = 130,
 }
 

@@ -1,4 +1,4 @@
-//! Names of items: which trial, which eval, or which writing of ideas an item is.
+//! Names of items: trials, evals and commands that write ideas.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ pub struct IdeasName {
 }
 
 impl ItemName {
-    /// The name of a trial; nothing for other items.
+    /// The name of a trial; `None` for other items.
     pub const fn trial(&self) -> Option<&TrialName> {
         match self {
             Self::Trial(trial) => Some(trial),

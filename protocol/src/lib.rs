@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Reading order
-//! [`id`], [`digest`] and [`blob`] name things; [`spec`] says what shall run; [`phase`], [`error`]
-//! and [`record`] say what happened; [`wire`] carries both between processes; [`event`] is what
-//! every output consumes.
+//! [`id`], [`digest`] and [`blob`] hold the names; [`spec`] describes the work; [`phase`],
+//! [`error`] and [`record`] describe its results; [`wire`] holds the messages between processes;
+//! [`event`] is the stream that all outputs consume.
 
 pub mod blob;
 mod cost;

@@ -1,46 +1,47 @@
-//! Every bound of the system, with its reason.
+//! All limits of the system, each with its reason.
 
 use std::time::Duration;
 
 /// Longest error message kept in a report: a report must stay small.
 pub const ERROR_MESSAGE_BYTES: usize = 1024;
 
-/// Largest serialized report. Everything that does not fit stands in the record blob.
+/// Largest serialized report. Everything that does not fit is in the record blob.
 pub const REPORT_BYTES: usize = 16 * 1024;
 
 /// Reports of one run that the queue holds unpurged: a coordinator that does not read exerts
-/// back-pressure on the workers of its run and on nobody else.
+/// back-pressure on the workers of its run and on no others.
 pub const REPORTS_PER_RUN: usize = 65_536;
 
-/// How long a delivery belongs to a worker that says nothing: long enough for a garbage-collected
-/// or swapping host, short enough that a dead worker's items are not waited for.
+/// How long a delivery belongs to a worker that does not extend it: long enough for a
+/// garbage-collected or swapping host, short enough that the items of a dead worker do not wait
+/// long.
 pub const LEASE: Duration = Duration::from_secs(60);
 
 /// How long a worker that cannot reach the queue keeps its executions running: longer than the
-/// restart of a server or a switch, shorter than what anybody would wait for a lost host.
+/// restart of a server or a switch, shorter than a user would wait for a lost host.
 pub const MAX_OFFLINE: Duration = Duration::from_secs(30 * 60);
 
-/// How long an execution waits for a service that gives no answer, unless the job says otherwise:
-/// longer than the restart of a host, shorter than what a user takes for a run that hangs.
+/// How long an execution waits for a service that does not answer, unless the job says otherwise:
+/// longer than the restart of a host, shorter than a user would wait for a run that seems to hang.
 pub const MAX_PARK: Duration = Duration::from_secs(15 * 60);
 
-/// How long items that no registered worker could run wait for a worker that can: longer than an
-/// autoscaler needs to bring one.
+/// How long items that no registered worker can run wait for a suitable worker: longer than an
+/// autoscaler needs to start one.
 pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// How long an owner of a run says nothing before another one may take over: many heartbeats, so
-/// that a slow disk or a short outage costs nobody the run.
+/// How long an owner of a run sends no heartbeat before another one may take over: many heartbeats,
+/// so that a slow disk or a short outage does not lose the run.
 pub const LOCK_STALE: Duration = Duration::from_secs(30);
 
-/// How long a suspicious delivery keeps a slot while nobody answers its claim.
+/// How long a suspicious delivery keeps a slot while its claim is not answered.
 pub const CLAIM_SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An execution that lasts longer is announced and leaves a result marker: losing it would cost
-/// something.
+/// An execution that lasts longer is announced and leaves a result marker: losing it would be
+/// expensive.
 pub const BRIEF_EXECUTION: Duration = Duration::from_secs(1);
 
 /// Executions of one worker that are finished but not acknowledged. Beyond it the worker takes no
-/// more work: a coordinator that does not read must not fill its memory.
+/// more work: a coordinator that does not read must not exhaust the worker's memory.
 pub const UNREPORTED_PER_WORKER: usize = 8192;
 
 /// Parsed documents that a worker keeps in memory, in bytes of their text.
@@ -77,14 +78,14 @@ pub const ARCHIVE_PATH_BYTES: usize = 1024;
 /// Deepest path inside an archive.
 pub const ARCHIVE_DEPTH: usize = 64;
 
-/// Largest reward file. A number needs 25 bytes; more is somebody playing games.
+/// Largest reward file. A number needs 25 bytes; a larger file is not an honest one.
 pub const REWARD_FILE_BYTES: u64 = 4 * 1024;
 
 /// Largest reward file with several numbers: all of [`REWARD_KEYS`] with the longest names fit.
 pub const REWARD_JSON_BYTES: u64 = 16 * 1024;
 
-/// Numbers of one verifier. They stand in every report, which must stay below [`REPORT_BYTES`] with
-/// the longest names, every character of them escaped.
+/// Numbers of one verifier. They are part of every report, which must stay below [`REPORT_BYTES`]
+/// with the longest names, every character of them escaped.
 pub const REWARD_KEYS: usize = 50;
 
 /// Longest name of one of a verifier's numbers.
@@ -106,7 +107,7 @@ pub const BUNDLE_ENTRIES: u64 = 200_000;
 /// A commit's files in an environment: more is a data set, not code.
 pub const CHECKOUT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
-/// Files and directories of a checkout, what the commands left there included.
+/// Files and directories of a checkout, including files that the commands left there.
 pub const CHECKOUT_ENTRIES: u64 = 500_000;
 
 /// Largest root commit as a bundle.
@@ -127,29 +128,30 @@ pub const COMMIT_MESSAGE_BYTES: usize = 16 * 1024;
 /// Trials of one run. A row takes about 200 bytes of the coordinator's memory.
 pub const TRIALS_PER_RUN: u64 = 10_000_000;
 
-/// Tries of one item, of whatever cause: the last bound when every other one failed.
+/// Tries of one item, for any reason: the last limit when every other one failed.
 pub const TRIES_PER_ITEM: u32 = 20;
 
-/// Deaths after which an item runs alone on its worker: innocent items die beside a deadly one,
+/// Deaths after which an item runs alone on its worker: innocent items die next to a deadly one,
 /// twice by chance now and then.
 pub const DEATHS_BEFORE_SOLO: u32 = 2;
 
-/// Deaths of an item that ran alone after which it is not tried again: nobody else is to blame for
-/// three of them.
+/// Deaths of an item that ran alone after which it is not tried again: after three of them no other
+/// item can be the cause.
 pub const SOLO_DEATHS: u32 = 3;
 
-/// Deaths of an item, alone or in company, after which it is not tried again.
+/// Deaths of an item, alone or next to others, after which it is not tried again.
 pub const MAX_DEATHS: u32 = 10;
 
-/// Planned items that wait for room of their size class while later ones of other classes are
+/// Planned items that wait for capacity of their size class while later ones of other classes are
 /// looked for. A row takes about 200 bytes of the coordinator's memory.
 pub const READY_AHEAD: usize = 65_536;
 
-/// Hellos older than this part of a lease prove nothing any more: short enough that the items of a
-/// dead worker can run elsewhere as soon as they are redelivered, long enough for several hellos.
+/// Heartbeats older than this fraction of a lease prove nothing any more: short enough that the
+/// items of a dead worker can run on other workers as soon as they are redelivered, long enough for
+/// several heartbeats.
 pub const SILENCE_PART: u32 = 4;
 
-/// … but not before three hellos, which are a second apart, failed to come.
+/// … but not before three heartbeats, which are a second apart, are missing.
 pub const SILENCE_LEAST: Duration = Duration::from_secs(3);
 
 /// Longest name of a job, agent, dataset or task: it becomes a path component.

@@ -40,10 +40,10 @@ const RESERVED: &[&str] = &[
     "run.lock.json",
 ];
 
-/// Checks that `name` can be an entry of a run directory on every system we write to.
+/// Checks that `name` can be an entry of a run directory on every supported system.
 ///
 /// # Errors
-/// The first rule it breaks.
+/// The first violated rule.
 pub fn check(name: &str) -> Result<(), InvalidPathComponent> {
     check_component(name)?;
     if RESERVED.contains(&fold_case(name).as_str()) {
@@ -52,10 +52,10 @@ pub fn check(name: &str) -> Result<(), InvalidPathComponent> {
     Ok(())
 }
 
-/// Checks that `name` can be a path component on every system we write to.
+/// Checks that `name` can be a path component on every supported system.
 ///
 /// # Errors
-/// The first rule it breaks.
+/// The first violated rule.
 pub fn check_component(name: &str) -> Result<(), InvalidPathComponent> {
     if name.is_empty() {
         return Err(InvalidPathComponent::Empty);

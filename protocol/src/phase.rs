@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a try is, or where something happened to it.
+/// The phase that a try is in, or in which something happened to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -25,7 +25,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The word used in documents and on the terminal.
+    /// The name used in documents and on the terminal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",

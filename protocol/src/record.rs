@@ -1,5 +1,5 @@
-//! What happened to an execution, whole: the record, a blob in the store. The small message that
-//! announces it is the report ([`crate::wire::report`]).
+//! Records: the full results of executions and items, stored as blobs. The small message that
+//! announces a record is the report ([`crate::wire::report`]).
 
 mod eval;
 mod execution;
@@ -30,14 +30,14 @@ pub enum ItemOutcome {
     Completed,
     /// An error prevented a reward.
     Failed,
-    /// Ended by the user's command.
+    /// Cancelled by the user.
     Cancelled,
     /// Ran to its end; the verifier is disabled.
     Unverified,
 }
 
 impl ItemOutcome {
-    /// The word used in documents and on the terminal.
+    /// The name used in documents and on the terminal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -48,27 +48,27 @@ impl ItemOutcome {
     }
 }
 
-/// What an execution came to, in numbers: part of every report and record.
+/// The result of an execution, in numbers: part of every report and record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// How it ended.
     pub outcome: ItemOutcome,
-    /// The verifier's number; absent when there is no verdict, never 0 for that, and when none of
-    /// several numbers is the reward.
+    /// The verifier's number; absent without a verdict (never 0 for that), and when none of several
+    /// numbers is the reward.
     #[serde(default)]
     pub reward: Option<f64>,
-    /// The verifier's numbers by their keys, when it gave more than one number without a key.
+    /// The verifier's numbers by their keys, when it gave more than a single number without a key.
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
     /// Cost of the environment, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// The first cause of failure. With outcome `completed` it is an error of the teardown, or one
-    /// of the agent where the task is verified all the same.
+    /// of the agent if the task is verified after agent errors.
     #[serde(default)]
     pub error: Option<TrialError>,
     /// Steps that ran and could not be verified. A trial that has one is not passed, whatever the
-    /// reward that its other steps make.
+    /// reward of its other steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unverified_steps: Vec<String>,
 }
@@ -76,11 +76,11 @@ pub struct Verdict {
 /// Numbers of a verifier, by their keys.
 pub type Rewards = BTreeMap<String, f64>;
 
-/// The key of the one number of a verifier that gives no keys.
+/// The key of the single number of a verifier that gives no keys.
 pub const REWARD_KEY: &str = "reward";
 
 impl Verdict {
-    /// A reward without anything else.
+    /// A reward and nothing else.
     pub const fn completed(reward: f64) -> Self {
         Self {
             outcome: ItemOutcome::Completed,
@@ -104,7 +104,7 @@ impl Verdict {
         }
     }
 
-    /// An end by the user's command, after which so much is owed.
+    /// Cancelled by the user, at this cost.
     pub const fn cancelled(cost: f64) -> Self {
         Self {
             outcome: ItemOutcome::Cancelled,
@@ -134,30 +134,30 @@ impl Verdict {
 /// Wall-clock times of an execution; a phase that was not reached has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamps {
-    /// The worker began.
+    /// The worker started it.
     pub started_at: Timestamp,
-    /// Image build or pull, start, copies: began.
+    /// Environment setup (image build or pull, start, copies) started.
     pub environment_setup_started_at: Option<Timestamp>,
     /// … and ended.
     pub environment_setup_ended_at: Option<Timestamp>,
-    /// Install began.
+    /// Install started.
     pub agent_setup_started_at: Option<Timestamp>,
     /// … and ended.
     pub agent_setup_ended_at: Option<Timestamp>,
-    /// Execute began.
+    /// Execute started.
     pub agent_execution_started_at: Option<Timestamp>,
     /// … and ended.
     pub agent_execution_ended_at: Option<Timestamp>,
-    /// Verification began.
+    /// Verification started.
     pub verifier_started_at: Option<Timestamp>,
     /// … and ended.
     pub verifier_ended_at: Option<Timestamp>,
-    /// The environment was gone (or preserved) and the record complete.
+    /// The environment was removed (or preserved) and the record was complete.
     pub ended_at: Timestamp,
 }
 
 impl Timestamps {
-    /// Nothing but a beginning and an end.
+    /// Only a start and an end.
     pub const fn instant(at: Timestamp) -> Self {
         Self {
             started_at: at,
@@ -177,7 +177,7 @@ impl Timestamps {
 /// Durations measured on a monotonic clock, seconds; a phase that was not reached has none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Durations {
-    /// From the worker's beginning to the end of the teardown.
+    /// From the start on the worker to the end of the teardown.
     pub total_sec: f64,
     /// Environment setup.
     pub environment_setup_sec: Option<f64>,
@@ -207,15 +207,15 @@ pub struct TrialRecord {
     pub worker: WorkerId,
     /// Host of the worker.
     pub host: String,
-    /// What was tried.
+    /// The trial.
     pub trial: TrialName,
-    /// Digest of what it ran under.
+    /// Digest of everything it ran under.
     pub spec: Digest,
     /// Commit of the task's repository.
     pub task_git_commit_id: Option<String>,
-    /// What it came to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Errors after the first, and errors of collection and teardown, in the order of their coming.
+    /// Errors after the first, and errors of collection and teardown, in chronological order.
     #[serde(default)]
     pub secondary_errors: Vec<TrialError>,
     /// Durations.
@@ -228,7 +228,7 @@ pub struct TrialRecord {
     /// Captured files, by their path below the trial's directory.
     #[serde(default)]
     pub outputs: Vec<OutputFile>,
-    /// `/logs` of the environment as one clean archive, without the first component.
+    /// `/logs` of the environment as one clean archive, without the first path component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
     /// The end of the verifier's standard output.
@@ -237,19 +237,19 @@ pub struct TrialRecord {
     /// The end of the verifier's standard error.
     #[serde(default)]
     pub verifier_stderr: Option<String>,
-    /// Files that the task or the job asked to keep.
+    /// Files that the task or the job asks to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<ArtifactRecord>,
-    /// The steps that were run, for a task that has steps of its own.
+    /// The steps that ran, for a task with steps of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
-    /// The environment of the verifier's own, if there was one; the last step's where there are
-    /// several.
+    /// The separate environment of the verifier, if there was one; that of the last step if there
+    /// were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifier_environment: Option<EnvironmentRecord>,
 }
 
-/// What became of files that were to be kept.
+/// An artifact: files to keep, and their status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactRecord {
     /// Absolute path inside the environment.
@@ -259,34 +259,34 @@ pub struct ArtifactRecord {
     /// Service that it was taken from; the agent's environment when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// What became of it.
+    /// Its status.
     pub status: ArtifactStatus,
-    /// Whether it is a directory or a file, when it was there.
+    /// Whether it is a directory or a file, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ArtifactKind>,
-    /// A clean archive of it: of the directory's content, or of the one file.
+    /// A clean archive of it: of the content of a directory, or of the single file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<BlobRef>,
-    /// Why it was not kept, or not whole.
+    /// Why it was not kept, or only in part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What became of files that were to be kept.
+/// Status of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactStatus {
     /// Kept.
     Ok,
-    /// There, without anything in it.
+    /// Exists, but is empty.
     Empty,
-    /// Not there.
+    /// Does not exist.
     Skipped,
-    /// Not kept, or not whole.
+    /// Not kept, or only in part.
     Failed,
 }
 
-/// What an artifact is.
+/// Kind of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
@@ -301,8 +301,8 @@ pub enum ArtifactKind {
 pub struct StepRecord {
     /// Its name.
     pub name: String,
-    /// The verifier's number; absent when there is no verdict, and when none of several numbers is
-    /// the reward.
+    /// The verifier's number; absent without a verdict, and when none of several numbers is the
+    /// reward.
     #[serde(default)]
     pub reward: Option<f64>,
     /// The verifier's numbers by their keys.
@@ -311,20 +311,20 @@ pub struct StepRecord {
     /// The first cause of failure.
     #[serde(default)]
     pub error: Option<TrialError>,
-    /// Execute began.
+    /// Execute started.
     #[serde(default)]
     pub agent_execution_started_at: Option<Timestamp>,
     /// … and ended.
     #[serde(default)]
     pub agent_execution_ended_at: Option<Timestamp>,
-    /// Verification began.
+    /// Verification started.
     #[serde(default)]
     pub verifier_started_at: Option<Timestamp>,
     /// … and ended.
     #[serde(default)]
     pub verifier_ended_at: Option<Timestamp>,
-    /// What the step's verifier left in `/logs/verifier`, with names that begin with `verifier/`.
-    /// The trial's own logs have none of it then.
+    /// Files that the step's verifier left in `/logs/verifier`, with names that begin with
+    /// `verifier/`. The logs of the trial do not contain them then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogsRecord>,
 }
@@ -340,12 +340,12 @@ pub struct EnvironmentRecord {
     pub image: String,
     /// Whether this execution built or pulled the image.
     pub image_made: bool,
-    /// How the image was built, when it was built and that is known.
+    /// How the image was built, if it was built and the details are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_build: Option<ImageBuild>,
-    /// How each limit was held: `enforced`, `measured` or `no`.
+    /// How each limit was enforced: `enforced`, `measured` or `no`.
     pub limits: EnforcedLimits,
-    /// How to get into the environment, when it was preserved.
+    /// How to enter the environment, if it was preserved.
     #[serde(default)]
     pub preserved: Option<String>,
 }
@@ -355,7 +355,7 @@ pub struct EnvironmentRecord {
 pub struct ImageBuild {
     /// The builder: `buildkit` or `classic`.
     pub builder: String,
-    /// The images that it was built from, each as the Dockerfile names it, with its digest.
+    /// Its base images, each as named in the Dockerfile, with its digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bases: BTreeMap<String, String>,
 }
@@ -367,7 +367,7 @@ impl ImageBuild {
     }
 }
 
-/// How the limits of an environment were held.
+/// How the limits of an environment were enforced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnforcedLimits {
     /// Processors.
@@ -380,15 +380,15 @@ pub struct EnforcedLimits {
     pub storage: LimitEnforcement,
 }
 
-/// How one limit was held.
+/// How one limit was enforced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitEnforcement {
     /// Enforced by the kernel or the storage driver.
     Enforced,
-    /// Watched: the environment is ended when it is seen above the limit.
+    /// Measured: the environment is ended when it is seen above the limit.
     Measured,
-    /// Not at all.
+    /// Not enforced.
     #[default]
     No,
 }
@@ -398,9 +398,9 @@ pub enum LimitEnforcement {
 pub struct OutputFile {
     /// Path below the trial's directory, for instance `setup/stdout.txt`.
     pub path: String,
-    /// What was kept.
+    /// The kept bytes.
     pub blob: BlobRef,
-    /// Bytes that were written, kept or not.
+    /// Bytes written, kept or not.
     pub total_bytes: u64,
     /// Whether the middle was left out.
     pub truncated: bool,
@@ -427,35 +427,35 @@ pub struct Settlement {
     /// Its name.
     #[serde(flatten)]
     pub name: ItemName,
-    /// The execution that settled it; absent when none did (a cancelled item that never ran).
+    /// The execution that settled it; absent if none did (a cancelled item that never ran).
     #[serde(default)]
     pub by: Option<Execution>,
-    /// What it came to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Executions that did not settle it, in their order.
+    /// Executions that did not settle it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<Execution>,
     /// When the coordinator settled it.
     pub settled_at: Timestamp,
-    /// Commit of the task's repository, as the plan knows it.
+    /// Commit of the task's repository, according to the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_git_commit_id: Option<String>,
 }
 
 impl Settlement {
-    /// The name of the trial; nothing when another item was settled.
+    /// The name of the trial; `None` if another item was settled.
     pub const fn trial(&self) -> Option<&TrialName> {
         self.name.trial()
     }
 
-    /// Commit of the task's repository: as the execution ran it, else as the plan knows it.
+    /// Commit of the task's repository: the one that the execution ran, else the one of the plan.
     pub fn task_commit<'a>(&'a self, record: Option<&'a TrialRecord>) -> Option<&'a str> {
         let ran = record.and_then(|record| record.task_git_commit_id.as_deref());
         ran.or(self.task_git_commit_id.as_deref())
     }
 }
 
-/// One execution as the coordinator knows it.
+/// One execution, as known to the coordinator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Execution {
     /// Try.
@@ -467,13 +467,13 @@ pub struct Execution {
     pub worker: WorkerId,
     /// How it ended.
     pub end: ExecutionEnd,
-    /// Its record, when it has one beyond its report.
+    /// Its record, if it has more than its report.
     #[serde(default)]
     pub record: Option<BlobRef>,
-    /// Durations, when it ended with a report.
+    /// Durations, if it ended with a report.
     #[serde(default)]
     pub durations: Option<Durations>,
-    /// Times, when it ended with a report.
+    /// Times, if it ended with a report.
     #[serde(default)]
     pub timestamps: Option<Timestamps>,
 }
@@ -491,10 +491,10 @@ pub enum ExecutionEnd {
     Lost {
         /// Why.
         reason: LostReason,
-        /// Where it was.
+        /// The phase it was in.
         #[serde(default)]
         phase: Option<Phase>,
-        /// What its environment cost, where that is known.
+        /// Cost of its environment, if known.
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
     },
@@ -508,24 +508,23 @@ pub enum ExecutionEnd {
 pub enum LostReason {
     /// Its worker process died.
     WorkerDied,
-    /// No living worker shows it.
+    /// No live worker shows it.
     Unreachable,
-    /// No living worker shows it since the queue itself was out of reach: says nothing about the
-    /// item.
+    /// No live worker shows it since the queue itself was unreachable: says nothing about the item.
     Outage,
     /// The run was stopped while it ran.
     Stopped,
-    /// The process that was coordinator and worker in one died: says nothing about the item.
+    /// The process that was both coordinator and worker died: says nothing about the item.
     ProcessDied,
 }
 
 impl LostReason {
-    /// Whether it speaks against the item: only the death of a worker may be the item's doing.
+    /// Whether it counts against the item: only the death of a worker may be caused by the item.
     pub const fn is_death(self) -> bool {
         matches!(self, Self::WorkerDied)
     }
 
-    /// Whether it counts against the bound of tries: what we ended ourselves does not.
+    /// Whether it counts against the limit of tries: executions that Rollout ended itself do not.
     pub const fn counts(self) -> bool {
         matches!(self, Self::WorkerDied | Self::Unreachable)
     }

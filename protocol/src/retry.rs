@@ -1,4 +1,4 @@
-//! The retry policy as data and its pure delay rule.
+//! The retry policy and its delay rule, without a clock or randomness.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// When and how often infrastructure failures are tried again.
+/// When and how often infrastructure failures are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RetryPolicy {
-    /// Total tries, the first one included: 1 means no retry.
+    /// Maximum number of tries, the first one included: 1 means no retry.
     pub max_attempts: u32,
-    /// Longest wait before the second try, milliseconds.
+    /// Longest delay before the second try, milliseconds.
     pub initial_delay_ms: u64,
-    /// Cap of every wait, milliseconds.
+    /// Cap of every delay, milliseconds.
     pub max_delay_ms: u64,
-    /// Growth of the longest wait from try to try.
+    /// Growth factor of the longest delay from try to try.
     pub multiplier: f64,
-    /// Longest time in which an execution waits for a service that gives no answer, seconds.
+    /// Longest time that an execution waits for a service that does not answer, seconds.
     #[serde(default = "max_park_sec")]
     pub max_park_sec: u32,
 }
@@ -39,8 +39,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait before the try after `failed` tries (1 or more), or `None` when the policy is used
-    /// up. Full jitter: `random` is uniform in [0, 1).
+    /// The delay before the next try after `failed` tries (1 or more), or `None` when the policy is
+    /// used up. Full jitter: `random` is uniform in [0, 1).
     pub fn delay(&self, failed: u32, random: f64) -> Option<Duration> {
         if failed == 0 || failed >= self.max_attempts {
             return None;

@@ -1,4 +1,4 @@
-//! Searches: ids of nodes and evals, and the events that tell their progress.
+//! Searches: ids of nodes and evals, and progress events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,13 +41,13 @@ macro_rules! number {
 }
 
 number! {
-    /// A node: a commit whose results are a baseline. The root is 0. Ids are given out by a counter
-    /// in the search's manifest, so that a resumed search gives out the same.
+    /// A node: a commit whose results are a baseline. The root is 0. A counter in the search's
+    /// manifest assigns the ids, so that a resumed search assigns the same.
     NodeId
 }
 
 number! {
-    /// An eval: one idea tried on one node. Ids are given out by a counter in the search's manifest.
+    /// An eval: one idea tried on one node. A counter in the search's manifest assigns the ids.
     EvalId
 }
 
@@ -57,23 +57,23 @@ number! {
 pub enum EvalStatus {
     /// Planned.
     Queued,
-    /// Under way.
+    /// Running.
     Running,
-    /// With results.
+    /// Ended with results.
     Completed,
     /// The idea changed nothing.
     NoChanges,
-    /// Without results.
+    /// Ended without results.
     Failed,
 }
 
 impl EvalStatus {
-    /// Whether it ended.
+    /// Whether it has ended.
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Completed | Self::NoChanges | Self::Failed)
     }
 
-    /// The word for people.
+    /// The name shown to users.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -89,11 +89,11 @@ impl EvalStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// It is as deep as it may be.
+    /// It reached its maximum depth.
     MaxDepthReached,
-    /// It tried as many ideas as it may.
+    /// It reached its maximum number of idea evals.
     MaxTotalIdeaEvalsReached,
-    /// Its time or money is spent.
+    /// It used up its budget of time or money.
     BudgetSpent,
     /// Nothing was promoted.
     EmptyFrontier,
@@ -102,7 +102,7 @@ pub enum StopReason {
 /// An eval that became a node.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PromotedEval {
-    /// The node that it became.
+    /// The new node.
     pub node: NodeId,
     /// The eval.
     pub eval: EvalId,
@@ -110,22 +110,23 @@ pub struct PromotedEval {
     pub score: Option<f64>,
 }
 
-/// Progress of a search. A search counts the executions of its evals and ideas as its run's other
-/// events tell them; these events tell its decisions.
+/// Progress of a search. Executions of evals and ideas are counted from the other events of the
+/// run; these events report the decisions of the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum SearchEvent {
-    /// A session of the search began; `settled` and `planned` count the evals of former sessions.
+    /// A session of the search started; `settled` and `planned` count the evals of earlier
+    /// sessions.
     SearchStarted {
         /// Name of the search.
         search: String,
-        /// Depth that it is at, from 0.
+        /// Current depth, from 0.
         depth: u32,
         /// Depth at which it ends.
         max_depth: u32,
-        /// Evals that ended before.
+        /// Evals that earlier sessions settled.
         settled: u64,
-        /// Evals planned before.
+        /// Evals that earlier sessions planned.
         planned: u64,
         /// The best eval so far.
         best: Option<PromotedEval>,
@@ -141,7 +142,7 @@ pub enum SearchEvent {
         depth: u32,
         /// Number of evals.
         evals: u64,
-        /// Number of nodes that they belong to.
+        /// Number of their nodes.
         nodes: u64,
     },
     /// An eval was requested.
@@ -161,7 +162,7 @@ pub enum SearchEvent {
         node: NodeId,
         /// How it ended.
         status: EvalStatus,
-        /// Type and message of the error that it ended with.
+        /// Type and message of its error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -172,11 +173,11 @@ pub enum SearchEvent {
         /// Why.
         reason: String,
     },
-    /// The evals of a depth were decided on.
+    /// The evals of a depth were decided.
     DepthDecided {
         /// The depth.
         depth: u32,
-        /// The evals that became nodes of the next depth, the best first.
+        /// The evals promoted to nodes of the next depth, best first.
         promoted: Vec<PromotedEval>,
         /// Why the search ends now, if it does.
         stop: Option<StopReason>,

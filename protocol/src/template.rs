@@ -27,13 +27,13 @@ pub enum InvalidTemplate {
         "`{name}` is not a variable name: expected letters, digits and `_`, not starting with a digit"
     )]
     Name {
-        /// What stands there.
+        /// The invalid name.
         name: String,
     },
     /// `${` inside a default, which ends at the first `}`.
     #[error("the default of `{name}` contains `${{`: a default cannot refer to a variable")]
     Nested {
-        /// The variable whose default it is.
+        /// The variable with this default.
         name: String,
     },
 }
@@ -52,7 +52,7 @@ enum TemplatePart<'a> {
 }
 
 impl Template {
-    /// Wraps text; [`Template::check`] says whether it parses.
+    /// Wraps text; [`Template::check`] checks its syntax.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -65,12 +65,12 @@ impl Template {
     /// Checks the syntax.
     ///
     /// # Errors
-    /// The first thing that does not parse.
+    /// The first syntax error.
     pub fn check(&self) -> Result<(), InvalidTemplate> {
         self.parts().map(|_| ())
     }
 
-    /// Names of the variables the template refers to, with whether a default stands beside each.
+    /// Names of the variables the template refers to, each with whether it has a default.
     pub fn variables(&self) -> BTreeSet<(String, bool)> {
         self.parts()
             .unwrap_or_default()
@@ -84,12 +84,12 @@ impl Template {
             .collect()
     }
 
-    /// Replaces every variable by what `lookup` says, or by its default when that is nothing or
-    /// empty.
+    /// Replaces every variable by its value from `lookup`, or by its default when the value is
+    /// absent or empty.
     ///
     /// # Errors
-    /// [`UnsetVariable`] for the first variable with neither. A template that does not parse is its own
-    /// text (it is refused when it is configured).
+    /// [`UnsetVariable`] for the first variable with neither. A template with a syntax error stays
+    /// as it is (the configuration refuses such templates).
     pub fn expand(&self, lookup: impl Fn(&str) -> Option<String>) -> Result<String, UnsetVariable> {
         let Ok(parts) = self.parts() else { return Ok(self.0.clone()) };
         let mut text = String::with_capacity(self.0.len());

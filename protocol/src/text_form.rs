@@ -1,12 +1,12 @@
-//! Values whose form in documents is a text: the macro that writes and reads them, and the error.
+//! Serde for types with a text form: the macro and its error.
 
-/// A text that is not the identity it should be.
+/// Text that does not parse as the expected id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {what}: expected {expected}")]
 pub struct InvalidId {
-    /// What the text should have named.
+    /// The kind of id.
     pub what: &'static str,
-    /// What would have been accepted.
+    /// The accepted form.
     pub expected: &'static str,
     /// The text, shortened to 80 characters.
     pub text: String,

@@ -1,4 +1,4 @@
-//! What happened to an execution of an eval.
+//! Records of executions of evals.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,35 +30,35 @@ pub struct EvalRecord {
     pub worker: WorkerId,
     /// Host of the worker.
     pub host: String,
-    /// Whose eval it is.
+    /// The eval.
     pub name: EvalOrigin,
-    /// Digest of what it ran under.
+    /// Digest of its [`EvalSpec`](crate::spec::eval::EvalSpec).
     pub spec: Digest,
     /// The commit that the idea was tried on.
     pub parent: String,
     /// How it ended.
     pub end: EvalEnd,
-    /// The first cause of failure; with any end but `failed` one of the teardown.
+    /// The first cause of failure; with any end but `failed` an error of the teardown.
     #[serde(default)]
     pub error: Option<TrialError>,
-    /// Errors after the first, and errors of collection and teardown, in the order of their coming.
+    /// Errors after the first, and errors of collection and teardown, in chronological order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secondary_errors: Vec<TrialError>,
-    /// The commands that were run.
+    /// The commands that ran.
     pub commands: Vec<CommandRecord>,
-    /// The commit that the idea became; also of an eval that failed after it was made.
+    /// The commit made from the idea; also present if the eval failed after it was made.
     #[serde(default)]
     pub candidate: Option<CommitBundle>,
-    /// What became of the checkout's paths.
+    /// How the paths of the checkout changed.
     #[serde(default)]
     pub changes: Option<CheckoutChanges>,
     /// The results as the sweep wrote them.
     #[serde(default)]
     pub results: Option<BlobRef>,
-    /// Cost of its environments together, in the user's currency.
+    /// Total cost of its environments, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
-    /// What the commands reported that they cost, together; nothing when none reported anything.
+    /// Total cost that the commands reported; absent if none reported any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported_cost: Option<f64>,
     /// Durations.
@@ -68,26 +68,26 @@ pub struct EvalRecord {
     /// The environment, if there was one.
     #[serde(default)]
     pub environment: Option<EnvironmentRecord>,
-    /// The environment that the sweep had for itself, if there was one.
+    /// The separate environment of the sweep, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_environment: Option<Box<EnvironmentRecord>>,
-    /// What the commands printed, by path below the eval's directory.
+    /// Output of the commands, by path below the eval's directory.
     #[serde(default)]
     pub outputs: Vec<OutputFile>,
-    /// `/logs` of the environment as one clean archive, without the first component.
+    /// `/logs` of the environment as one clean archive, without the first path component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
-    /// The same of the sweep's own environment.
+    /// The same for the separate environment of the sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_logs: Option<Box<LogsRecord>>,
-    /// The sweep's output directory as one clean archive, without the first component.
+    /// The sweep's output directory as one clean archive, without the first path component.
     #[serde(default)]
     pub sweep_output: Option<LogsRecord>,
 }
 
 impl EvalRecord {
-    /// The record as the engine counts it. An eval has no reward: what it is worth is decided by
-    /// comparing results.
+    /// The record as the engine counts it. An eval has no reward: its value is decided by comparing
+    /// results.
     pub fn verdict(&self) -> Verdict {
         let outcome = match self.end {
             EvalEnd::Completed | EvalEnd::NoChanges => ItemOutcome::Completed,
@@ -104,43 +104,43 @@ impl EvalRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvalEnd {
-    /// With a candidate and its results.
+    /// It has a candidate and results.
     Completed,
-    /// The idea changed nothing: there is no candidate, and no sweep was run.
+    /// The idea changed nothing: there is no candidate, and no sweep ran.
     NoChanges,
-    /// Without results.
+    /// It has no results.
     Failed,
-    /// It was stopped before its end, and stays owed.
+    /// It was stopped before its end, and is still pending.
     Stopped,
 }
 
-/// A command that was run.
+/// A command that ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandRecord {
-    /// Which one.
+    /// Its stage.
     pub stage: EvalStage,
-    /// It began.
+    /// Its start.
     pub started_at: Timestamp,
-    /// It ended.
+    /// Its end.
     pub ended_at: Timestamp,
-    /// Its exit code; absent when it was ended, or its end is not known.
+    /// Its exit code; absent if it was killed, or its end is not known.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// Whether its time limit ended it.
+    /// Whether it reached its time limit.
     #[serde(default)]
     pub timed_out: bool,
 }
 
-/// What became of a checkout's paths on the way into a commit.
+/// Changes of a checkout's paths on the way into a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckoutChanges {
-    /// Files that are new or different.
+    /// New or changed files.
     pub written: u64,
-    /// Files that are gone.
+    /// Removed files.
     pub removed: u64,
-    /// New files that the repository ignores, which are no part of the commit.
+    /// New files that the repository ignores, which are not part of the commit.
     pub ignored: u64,
-    /// Paths that no commit of ours may hold: anything that could be taken for a `.git`, links that
-    /// lead outside, names that show secrets, special files.
+    /// Paths that no commit may contain: anything that could be taken for a `.git`, links that lead
+    /// outside, names that show secrets, special files.
     pub refused: u64,
 }

@@ -1,4 +1,4 @@
-//! Records of executions of any kind, for whoever carries them.
+//! Records of executions of any kind.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::{Durations, EvalRecord, IdeasRecord, Timestamps, TrialRecord, Verdict
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId};
 
-/// The record of one execution. What kind it is shows in what it says.
+/// The record of one execution. The kind shows in the content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ExecutionRecord {
@@ -46,7 +46,7 @@ impl ExecutionRecord {
         }
     }
 
-    /// What it came to.
+    /// Its verdict.
     pub fn verdict(&self) -> Verdict {
         match self {
             Self::Eval(record) => record.verdict(),
@@ -55,7 +55,7 @@ impl ExecutionRecord {
         }
     }
 
-    /// How long it took.
+    /// Its durations.
     pub fn durations(&self) -> &Durations {
         match self {
             Self::Eval(record) => &record.durations,
@@ -64,7 +64,7 @@ impl ExecutionRecord {
         }
     }
 
-    /// When it was where.
+    /// Its times.
     pub fn timestamps(&self) -> &Timestamps {
         match self {
             Self::Eval(record) => &record.timestamps,

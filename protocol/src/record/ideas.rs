@@ -1,4 +1,4 @@
-//! The record of one execution of a command that writes ideas.
+//! Records of executions of commands that write ideas.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct IdeasRecord {
     pub spec: Digest,
     /// How it ended.
     pub end: IdeasEnd,
-    /// The first cause of failure; with any end but `failed` one of the teardown.
+    /// The first cause of failure; with any end but `failed` an error of the teardown.
     #[serde(default)]
     pub error: Option<TrialError>,
     /// Errors after the first, and errors of collection and teardown, in order.
@@ -62,10 +62,10 @@ pub struct IdeasRecord {
     /// The environment, if there was one.
     #[serde(default)]
     pub environment: Option<EnvironmentRecord>,
-    /// Output of the command and of the image build, by path below the directory of the node's logs.
+    /// Output of the command and of the image build, by path below the node's log directory.
     #[serde(default)]
     pub outputs: Vec<OutputFile>,
-    /// `/logs` of the environment as one clean archive, without the first component.
+    /// `/logs` of the environment as one clean archive, without the first path component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
 }
@@ -88,10 +88,10 @@ impl IdeasRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdeasEnd {
-    /// With at least one idea.
+    /// It wrote at least one idea.
     Written,
-    /// Without ideas.
+    /// It wrote no ideas.
     Failed,
-    /// It was stopped before its end, and stays owed.
+    /// It was stopped before its end, and is still pending.
     Stopped,
 }

@@ -11,7 +11,7 @@ use crate::template::Template;
 pub struct AgentSpec {
     /// Name, also the directory of its results.
     pub name: String,
-    /// What it does.
+    /// Its kind.
     pub kind: AgentKind,
     /// Variables for install, execute and verification scripts; values unexpanded.
     #[serde(default)]
@@ -21,16 +21,16 @@ pub struct AgentSpec {
     pub limits: AgentLimits,
 }
 
-/// Time limits of an agent in place of its tasks', seconds; the job's multipliers are in them.
+/// Time limits of an agent in place of its tasks', seconds; include the job's multipliers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentLimits {
-    /// Of its install script.
+    /// Limit of the install script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_sec: Option<f64>,
-    /// Of its execute script.
+    /// Limit of the execute script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execute_sec: Option<f64>,
-    /// Ceiling of the execute script's, whoever sets it.
+    /// Ceiling for the execute script, applies to agent and task limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execute_max_sec: Option<f64>,
 }
@@ -40,7 +40,7 @@ impl AgentLimits {
         *self == Self::default()
     }
 
-    /// Time limit of the execute script for a task that gives it `task`; none when absent.
+    /// Time limit of the execute script for a task with limit `task`; none when absent.
     pub fn execute(&self, task: Option<f64>) -> Option<f64> {
         match (self.execute_sec.or(task), self.execute_max_sec) {
             (Some(limit), Some(most)) => Some(limit.min(most)),
@@ -49,7 +49,7 @@ impl AgentLimits {
     }
 }
 
-/// What an agent does.
+/// Kind of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentKind {
@@ -59,9 +59,9 @@ pub enum AgentKind {
     Nop,
     /// Scripts from the job file.
     Script {
-        /// Run first; a non-zero code ends the trial.
+        /// Runs first; a non-zero code ends the trial.
         install: Option<String>,
-        /// The attempt itself.
+        /// Attempts the task.
         execute: Option<String>,
     },
 }

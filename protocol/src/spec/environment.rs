@@ -1,10 +1,10 @@
-//! Where a try runs.
+//! Environments in which tries run: provider, settings, prices.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The environment part of what a trial runs under.
+/// The environment part of a trial's spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentSpec {
     /// Provider and its own settings.
@@ -38,7 +38,7 @@ pub enum ProviderKind {
 }
 
 impl ProviderSpec {
-    /// Which provider it is.
+    /// The kind of provider.
     pub const fn kind(&self) -> ProviderKind {
         match self {
             Self::Docker(_) => ProviderKind::Docker,
@@ -46,7 +46,7 @@ impl ProviderSpec {
         }
     }
 
-    /// Whether tasks run although their Dockerfile has instructions that cannot be honoured.
+    /// Whether tasks run although their Dockerfile has unsupported instructions.
     pub const fn ignores_dockerfile(&self) -> bool {
         match self {
             Self::Docker(_) => false,
@@ -95,7 +95,7 @@ pub struct ProcessSettings {
     /// Network of the sandbox.
     #[serde(default)]
     pub network: ProcessNetwork,
-    /// Run tasks although their Dockerfile has instructions that a sandbox cannot honour.
+    /// Run tasks although their Dockerfile has instructions that a sandbox does not support.
     #[serde(default)]
     pub ignore_dockerfile: bool,
 }

@@ -12,39 +12,39 @@ use crate::spec::environment::EnvironmentSpec;
 use crate::spec::task::TaskEnvironment;
 use crate::template::Template;
 
-/// Name of the results' file unless the search says otherwise.
+/// Default name of the results file.
 pub const RESULTS_FILE: &str = "meta_config_sweep_results.csv";
 
 /// One idea tried on one commit: everything resolved, its files stored as blobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalSpec {
-    /// Whose eval it is.
+    /// The eval's identity.
     pub name: EvalOrigin,
-    /// The commit that the idea is tried on, and how it is come by.
+    /// The commit that the idea is tried on, and the bundles that contain it.
     pub repository: RepositorySpec,
     /// The idea's file.
     pub idea: BlobRef,
-    /// Message of the commit that the idea becomes.
+    /// Message of the commit made from the idea.
     pub message: String,
-    /// What is run.
+    /// The commands.
     pub commands: EvalCommands,
     /// Time limit of all commands together, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_sec: Option<f64>,
     /// Where the commands run.
     pub environment: TaskEnvironment,
-    /// What makes that place.
+    /// Provider and settings of the environment.
     pub settings: EnvironmentSpec,
-    /// Where the sweep runs when it is not there: in an environment of its own, with nothing but
-    /// the files of the commit that the idea became.
+    /// The separate environment of the sweep, if it does not run with the other commands: it holds
+    /// nothing but the files of the commit made from the idea.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_environment: Option<Box<SweepEnvironment>>,
     /// User that the commands run as; the environment's own when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Path of the results below the sweep's output directory.
+    /// Path of the results file below the sweep's output directory.
     pub results_file: String,
-    /// Configurations that the sweep shall run.
+    /// Number of configurations that the sweep should run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_config_limit: Option<u64>,
     /// Variables of all commands; values unexpanded.
@@ -52,16 +52,16 @@ pub struct EvalSpec {
     pub env: BTreeMap<String, Template>,
 }
 
-/// An environment that the sweep has for itself.
+/// A separate environment for the sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepEnvironment {
-    /// The place.
+    /// The environment.
     pub environment: TaskEnvironment,
-    /// What makes it.
+    /// Provider and settings of the environment.
     pub settings: EnvironmentSpec,
 }
 
-/// Whose eval it is: for variables of its commands, and for people.
+/// The identity of an eval: for variables of its commands, and for users.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvalOrigin {
     /// The search.
@@ -75,15 +75,15 @@ pub struct EvalOrigin {
 /// A commit of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RepositorySpec {
-    /// The first commit that is known of it.
+    /// The first known commit.
     pub root: CommitBundle,
-    /// The commits after it up to the wanted one, each with the one before it as its parent.
+    /// Later commits up to the requested one, each with its predecessor as its parent.
     #[serde(default)]
     pub chain: Vec<CommitBundle>,
 }
 
 impl RepositorySpec {
-    /// The wanted commit.
+    /// The requested commit.
     pub fn commit(&self) -> &str {
         &self.chain.last().unwrap_or(&self.root).commit
     }
@@ -94,17 +94,17 @@ impl RepositorySpec {
 pub struct CommitBundle {
     /// The commit, in hexadecimal digits.
     pub commit: String,
-    /// The commit that has to be there already; none for a root.
+    /// The commit that must be present already; none for a root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// The bundle.
     pub blob: BlobRef,
 }
 
-/// What an eval runs, in this order.
+/// The commands of an eval, in execution order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalCommands {
-    /// Changes the checkout as the idea says.
+    /// Changes the checkout to implement the idea.
     pub implement: EvalCommand,
     /// Must succeed for the change to be kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub struct EvalCommands {
     /// Approves the change with code 0 and rejects it with any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub review: Option<EvalCommand>,
-    /// Measures the change: writes the results.
+    /// Measures the change: writes the results file.
     pub sweep: EvalCommand,
 }
 
@@ -145,18 +145,18 @@ pub enum EvalStage {
     Ideas,
 }
 
-/// A kind of command of which a search may have only so many at once, over all workers.
+/// A kind of command whose concurrency a search can limit, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandKind {
-    /// Writes ideas, implements or reviews one: asks a language model, as a rule.
+    /// Writes, implements or reviews ideas: usually calls a language model.
     Llm,
     /// Sweeps.
     Sweep,
 }
 
 impl EvalStage {
-    /// The kind of its command, if there is a limit for such.
+    /// The kind of its command, if that kind can be limited.
     pub const fn kind(self) -> Option<CommandKind> {
         match self {
             Self::Implement | Self::Review | Self::Ideas => Some(CommandKind::Llm),
@@ -165,7 +165,7 @@ impl EvalStage {
         }
     }
 
-    /// The word used in documents, paths and variables.
+    /// The name used in documents, paths and variables.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Implement => "implement",

@@ -8,14 +8,14 @@ use crate::spec::environment::EnvironmentSpec;
 use crate::spec::eval::{EvalCommand, RepositorySpec};
 use crate::spec::task::TaskEnvironment;
 
-/// Ideas that one node may have: far above the number that any search tries.
+/// Maximum number of ideas per node: far above the number that any search tries.
 pub const MAX_IDEAS: usize = 1000;
 
-/// Bytes that one idea may have.
+/// Maximum size of an idea, bytes.
 pub const MAX_IDEA_BYTES: u64 = 256 * 1024;
 
-/// The command that writes ideas for a node, and everything that it is given: all resolved, its
-/// files stored as blobs.
+/// The command that writes ideas for a node, and all its inputs: everything resolved, its files
+/// stored as blobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdeasSpec {
     /// The node.
@@ -30,7 +30,7 @@ pub struct IdeasSpec {
     pub settings: EnvironmentSpec,
     /// Number of ideas that the search tries on the node.
     pub count: u32,
-    /// Directories of earlier ideas, in their order.
+    /// Directories of earlier ideas, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<EarlierIdeas>,
     /// Archive of the files that describe the node: changes, results, failed ideas.
@@ -46,7 +46,7 @@ pub struct EarlierIdeas {
     pub archive: BlobRef,
 }
 
-/// The node whose ideas are wanted.
+/// The node that the ideas are for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdeasOrigin {
     /// The search.
@@ -55,7 +55,7 @@ pub struct IdeasOrigin {
     pub node: String,
 }
 
-/// Why a file of this name and content is not an idea; `None` when it is one.
+/// Why a file with this name and content is not an idea; `None` when it is one.
 pub fn invalid_idea_reason(name: &str, content: &[u8]) -> Option<String> {
     if let Err(why) = name::check_component(name) {
         return Some(format!("its name {why}"));
@@ -68,10 +68,10 @@ pub fn invalid_idea_reason(name: &str, content: &[u8]) -> Option<String> {
         return Some(why);
     }
     let is_blank = String::from_utf8_lossy(content).trim().is_empty();
-    is_blank.then(|| "it has no words".to_owned())
+    is_blank.then(|| "it is blank".to_owned())
 }
 
-/// Why a content is not text; `None` when it is. Ideas are shown to people and to models.
+/// Why content is not text; `None` when it is. Ideas are shown to people and to models.
 pub fn non_text_reason(content: &[u8]) -> Option<String> {
     let text = match std::str::from_utf8(content) {
         Ok(text) => text,
@@ -98,7 +98,7 @@ mod tests {
             (".hidden", &b"- x"[..], "its name"),
             ("a/b", b"- x", "its name"),
             ("bell\u{7}", b"- x", "its name"),
-            ("a.md", b" \n", "no words"),
+            ("a.md", b" \n", "is blank"),
             ("a.md", b"\xff", "byte 0 is not UTF-8"),
             ("a.md", b"x\0", "control character 0x00"),
             ("a.md", &[b'x'; MAX_IDEA_BYTES as usize + 1], "bytes"),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One number made of the rewards of completed trials.
+/// One number computed from the rewards of completed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricKind {
@@ -22,7 +22,7 @@ impl MetricKind {
     /// Every kind.
     pub const ALL: &[Self] = &[Self::Sum, Self::Min, Self::Max, Self::Mean];
 
-    /// The word used in job files and results.
+    /// The name used in job files and results.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Sum => "sum",

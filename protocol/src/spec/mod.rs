@@ -1,5 +1,5 @@
-//! What shall run: fully resolved, immutable, named by digest. Nothing here is as the user wrote
-//! it; the coordinator's configuration passes make these from job and task files.
+//! Specs: fully resolved, immutable descriptions of work, named by digest. The coordinator's
+//! configuration passes make them from the user's job and task files.
 
 pub mod agent;
 pub mod environment;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one environment takes of its host, and which of that is a ceiling.
+/// Resources that one environment takes of its host, and which of them are ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
     /// Processors.
@@ -14,13 +14,12 @@ pub struct Resources {
     /// Graphics processors.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gpus: u32,
-    /// Which of the figures are ceilings.
+    /// Which of the values are ceilings.
     #[serde(default, skip_serializing_if = "ResourceCeilings::are_all")]
     pub ceilings: ResourceCeilings,
 }
 
-/// Which figures of [`Resources`] are ceilings. What is none still counts when it is decided where
-/// the environment goes and what it costs.
+/// Which values of [`Resources`] are ceilings. The others still count for placement and for cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResourceCeilings {
     /// Processors.
@@ -32,10 +31,10 @@ pub struct ResourceCeilings {
 }
 
 impl ResourceCeilings {
-    /// All figures are ceilings.
+    /// All values are ceilings.
     pub const ALL: Self = Self { cpus: true, memory: true, storage: true };
 
-    /// No figure is a ceiling.
+    /// No value is a ceiling.
     pub const NONE: Self = Self { cpus: false, memory: false, storage: false };
 
     fn are_all(&self) -> bool {
@@ -62,17 +61,17 @@ impl Default for Resources {
 }
 
 impl Resources {
-    /// Processors, when they are a ceiling.
+    /// Processors, if they are a ceiling.
     pub fn cpu_ceiling(&self) -> Option<u32> {
         self.ceilings.cpus.then_some(self.cpus).filter(|cpus| *cpus > 0)
     }
 
-    /// Memory in MiB, when it is a ceiling.
+    /// Memory in MiB, if it is a ceiling.
     pub fn memory_ceiling_mb(&self) -> Option<u64> {
         self.ceilings.memory.then_some(self.memory_mb).filter(|mb| *mb > 0)
     }
 
-    /// Storage in MiB, when it is a ceiling.
+    /// Storage in MiB, if it is a ceiling.
     pub fn storage_ceiling_mb(&self) -> Option<u64> {
         self.ceilings.storage.then_some(self.storage_mb).filter(|mb| *mb > 0)
     }

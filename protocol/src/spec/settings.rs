@@ -1,4 +1,4 @@
-//! What every trial of a job runs under.
+//! Settings common to all trials of a job.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::spec::environment::EnvironmentSpec;
 use crate::spec::task::Artifact;
 use crate::template::Template;
 
-/// The part of a job that a trial's outcome can depend on. Concurrency, retry, metrics and the
-/// number of attempts are not in it: they may change between sittings of a run.
+/// The part of a job that can affect a trial's outcome. Concurrency, retry, metrics and the number
+/// of attempts are not in it: they may change between sessions of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialSettings {
     /// Absolute path of the instruction inside the environment.
@@ -18,7 +18,7 @@ pub struct TrialSettings {
     pub environment: EnvironmentSpec,
     /// How they are verified.
     pub verifier: VerifierSettings,
-    /// Files to keep of every trial, beside those that its task names.
+    /// Files to keep of every trial, in addition to those of its task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
 }
@@ -28,12 +28,12 @@ pub struct TrialSettings {
 pub struct VerifierSettings {
     /// Run no verifier: trials end `unverified`.
     pub disable: bool,
-    /// End everything the agent left running before verification, also after a normal end.
+    /// End all processes that the agent left running before verification, also after a normal end.
     pub kill_agent_processes: bool,
-    /// Which of a verifier's several numbers is the reward, instead of `reward` or the only one.
+    /// Which of the verifier's several numbers is the reward, instead of `reward` or the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_key: Option<String>,
-    /// Variables of the test scripts, on top of the tasks' own; values unexpanded.
+    /// Variables of the test scripts, in addition to the tasks' own; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Template>,
 }

@@ -1,4 +1,4 @@
-//! Time limits of a trial and the rules that make them.
+//! Time limits of a trial and the rules that compute them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::task::TaskSpec;
 
-/// Effective time limits, seconds: multiplier, override and ceiling are already in them.
+/// Effective time limits, seconds: multiplier, override and ceiling are already applied.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// Image build or pull.
@@ -20,7 +20,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// The time limits of a task, those of its first step where it has several.
+    /// The time limits of a task; those of its first step if it has several.
     pub fn for_task(task: &TaskSpec) -> Self {
         let step = task.steps.first();
         Self {
@@ -32,13 +32,13 @@ impl Timeouts {
     }
 }
 
-/// Turns seconds of a spec into a duration; fractions count, nothing is rounded to zero.
+/// Converts seconds of a spec to a duration; fractions count, nothing is rounded to zero.
 pub fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value.max(0.001)).unwrap_or(Duration::MAX)
 }
 
-/// The verifier's time limit: the override, else the task's, never above the ceiling, all times
-/// the multiplier. Zero, negative and absent mean unset.
+/// The verifier's time limit: the override, else the task's, capped by the ceiling, times the
+/// multiplier. Zero, negative and absent mean unset.
 pub fn verifier_timeout(
     task: f64,
     multiplier: f64,

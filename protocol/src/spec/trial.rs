@@ -1,4 +1,4 @@
-//! Trials: which agent tries which task, for which time.
+//! Trials: names and specs by reference.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct TrialName {
     pub dataset: String,
     /// Task within the dataset.
     pub task: String,
-    /// Which of the user's samples of (agent, task) it is, from 1.
+    /// Number of the sample of (agent, task), from 1.
     pub attempt: u32,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for TrialName {
     }
 }
 
-/// What a trial runs under, by reference: three documents in the blob store that many trials share.
+/// The spec of a trial, by reference: three documents in the blob store that many trials share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TrialRef {
     /// Digest of a [`TrialSettings`](super::settings::TrialSettings) document.
@@ -42,13 +42,13 @@ pub struct TrialRef {
     pub agent: Digest,
     /// Digest of a [`TaskSpec`](super::task::TaskSpec) document.
     pub task: Digest,
-    /// Which sample it is, from 1.
+    /// Number of the sample, from 1.
     pub attempt: u32,
 }
 
 impl TrialRef {
     /// The digest of everything the trial runs under. A result settles its item only if it was made
-    /// under the item's present digest.
+    /// under the item's current digest.
     pub fn digest(&self) -> Digest {
         let mut hasher = DigestHasher::default();
         hasher.update(b"trial");

@@ -1,5 +1,5 @@
-//! Claims: a worker that holds a suspicious delivery asks whether it shall run it, and one that runs
-//! an eval whether its next stage may begin.
+//! Claims: a worker with a suspicious delivery asks whether to run it, and a worker that runs an
+//! eval asks whether its next stage may start.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::stage::StageProgress;
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 
-/// The question.
+/// A request of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Run.
@@ -22,17 +22,17 @@ pub struct Claim {
     pub exec: ExecId,
     /// Digest of the spec it was offered under.
     pub spec: Digest,
-    /// Who asks.
+    /// The worker that asks.
     pub worker: WorkerId,
-    /// Asked by an execution that runs already: for the ticket of a stage (`waiting`), or to say
-    /// that it needs it no longer (`over`).
+    /// Set by an execution that already runs: it requests the permit of a stage (`waiting`), or
+    /// releases it (`over`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageProgress>,
 }
 
 impl Claim {
-    /// Whether another worker runs or holds the claimed try, by what it says of itself. Of several
-    /// that only ask, the one with the lowest execution goes on.
+    /// Whether another worker runs or holds the claimed try, according to its heartbeat. Of several
+    /// workers that only claim, the one with the lowest execution continues.
     pub fn is_contested_by(&self, hello: &Heartbeat) -> bool {
         hello.worker != self.worker
             && hello.executions.iter().any(|line| {
@@ -42,14 +42,14 @@ impl Claim {
     }
 }
 
-/// The answer.
+/// The answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimAnswer {
-    /// Run it: the execution is journalled. Of a stage: it has its ticket.
+    /// Run it: the execution is journalled. For a stage: the permit is granted.
     Run,
-    /// Forget it: neither acknowledge nor refuse nor extend it. Another execution lives.
+    /// Forget it: neither acknowledge nor refuse nor extend it. Another execution is alive.
     Hold,
-    /// Acknowledge it away: nothing is owed.
+    /// Acknowledge it without running it: nothing is pending.
     Drop,
 }

@@ -1,27 +1,27 @@
-//! Commands: what a user asks the coordinator of a run for, from anywhere. Every command is answered
-//! with a receipt.
+//! Commands: requests of a user to the coordinator of a run, from any host. Every command is
+//! answered with a receipt.
 
 use serde::{Deserialize, Serialize};
 
 use super::control::StopLevel;
 
-/// What is asked for.
+/// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RunCommand {
-    /// End trials for good: they settle as cancelled.
+    /// Cancel trials permanently: they settle as cancelled.
     Cancel {
-        /// Which ones.
+        /// The trials.
         selection: TrialSelection,
     },
-    /// Stop the sitting, as a signal to the coordinator would. The run can be gone on with.
+    /// Stop the session, as a signal to the coordinator would. The run can be resumed.
     Stop {
         /// How hard.
         level: StopLevel,
     },
 }
 
-/// Trials by name. What is absent selects everything.
+/// Trials by name. Absent fields select everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialSelection {
     /// Agent.
@@ -38,16 +38,17 @@ pub struct TrialSelection {
     pub attempt: Option<u32>,
 }
 
-/// What became of a command. Given when it is journalled: it takes effect whatever dies then.
+/// Result of a command. Sent once the command is journalled: it takes effect even if a process dies
+/// then.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandReceipt {
     /// Trials that the command names.
     pub named: u64,
-    /// Of these, trials that had a result already, which stands.
+    /// Of these, trials that already had a result, which is kept.
     pub settled: u64,
-    /// Of these, trials that the command ends.
+    /// Of these, trials that the command cancels.
     pub ended: u64,
-    /// Why nothing was done, if nothing was.
+    /// Why the command was refused, if it was.
     #[serde(default)]
     pub refused: Option<String>,
 }

@@ -1,21 +1,21 @@
-//! Control: what a coordinator tells workers at once. A hint for speed; the truth is in the journal
-//! and in the run's state, which workers watch.
+//! Control messages: urgent requests of a coordinator to workers. Only hints for speed; the
+//! authoritative state is in the journal and in the run's state, which workers watch.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ExecId, RunId};
 
-/// How hard to stop. Ordered: a stop is only ever made harder.
+/// How hard to stop. Ordered: a stop can only be made harder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopLevel {
-    /// Executions finish their present phase, collect and tear down.
+    /// Executions finish their current phase, collect and tear down.
     Drain,
     /// Executions end at once; their environments are removed.
     Kill,
 }
 
-/// A command.
+/// A control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ControlMessage {
@@ -26,7 +26,7 @@ pub enum ControlMessage {
         /// How hard.
         level: StopLevel,
     },
-    /// Stop one execution: what it does is not wanted any more.
+    /// Stop one execution: its result is no longer needed.
     StopExecution {
         /// Run.
         run: RunId,

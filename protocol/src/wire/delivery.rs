@@ -1,5 +1,5 @@
-//! Offers in a queue: how they are delivered, listed and refused, and the room that workers have for
-//! them. None of this is sent as it is: every queue carries it in its own way.
+//! Offers in a queue: delivery, listing and refusal, and the free capacity of workers. These types
+//! have no wire form: every queue encodes them in its own way.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use super::offer::{Offer, SizeClass};
 use super::position::Incarnation;
 use crate::id::{ItemId, TryId};
 
-/// Names a delivered message (not a delivery: deliveries are not told apart).
+/// Identifies a delivered message (not a delivery: deliveries of one message are not
+/// distinguished).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageToken {
-    /// Broker life.
+    /// Broker incarnation.
     pub incarnation: Incarnation,
     /// Sequence of the message in the work stream.
     pub sequence: u64,
@@ -23,16 +24,16 @@ pub struct Delivery {
     pub offer: Offer,
     /// How to acknowledge it.
     pub token: MessageToken,
-    /// How often it was delivered, this time included.
+    /// Number of deliveries, including this one.
     pub delivered: u32,
 }
 
-/// What became of an offer.
+/// Result of publishing an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferOutcome {
     /// It is in the queue.
     Published,
-    /// It was there already.
+    /// It was already there.
     Present,
 }
 
@@ -47,24 +48,24 @@ pub struct QueuedOffer {
     pub delivered: bool,
 }
 
-/// What a worker has room for.
+/// Free capacity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeCapacity {
     /// Free slots.
     pub slots: usize,
     /// Free shares, see [`SizeClass::shares`]; no limit when absent.
     pub shares: Option<u64>,
-    /// Nothing runs: what has to run alone may be taken.
+    /// Nothing runs: an item that must run alone may be taken.
     pub idle: bool,
 }
 
 impl FreeCapacity {
-    /// Room for so many of every class.
+    /// Capacity for this many items of every class.
     pub const fn with_slots(slots: usize) -> Self {
         Self { slots, shares: None, idle: true }
     }
 
-    /// How many of a class fit.
+    /// How many items of a class fit.
     pub fn count_for(&self, class: SizeClass) -> usize {
         if class == SizeClass::SOLO {
             return usize::from(self.idle && self.slots > 0);
@@ -74,7 +75,7 @@ impl FreeCapacity {
         self.slots.min(fit)
     }
 
-    /// What is left when so many of a class were taken.
+    /// The capacity left after `taken` items of a class.
     #[must_use]
     pub fn without(self, class: SizeClass, taken: usize) -> Self {
         if class == SizeClass::SOLO && taken > 0 {
@@ -89,21 +90,21 @@ impl FreeCapacity {
     }
 }
 
-/// The pools of a run's earlier epochs: a name, or nothing where it is not known.
+/// The pools of a run's earlier epochs: a name, or `None` if it is not known.
 pub type PreviousPools = BTreeMap<u32, Option<String>>;
 
-/// Why one message was not taken although the queue works.
+/// Why one message was refused although the queue works.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The run has as many messages as it may: try later.
-    #[error("the queue holds as many messages of this run as it may")]
+    /// The run has the maximum number of messages: try later.
+    #[error("the queue already holds the maximum number of messages of this run")]
     Full,
-    /// The message is larger than may be.
-    #[error("the message has {size_bytes} bytes, at most {max_bytes} are taken")]
+    /// The message is too large.
+    #[error("the message has {size_bytes} bytes, at most {max_bytes} are accepted")]
     TooLarge {
         /// Its size.
         size_bytes: usize,
-        /// The bound.
+        /// The limit.
         max_bytes: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Hellos: what a worker says of itself and of all it runs.
+//! Heartbeats: the state of a worker and of its executions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
 use crate::spec::environment::ProviderKind;
 
-/// The state of a worker, said anew about once a second and when it changes.
+/// The state of a worker, published about once a second and on every change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Worker.
@@ -24,37 +24,37 @@ pub struct Heartbeat {
     pub store: String,
     /// Pool whose work it takes.
     pub pool: String,
-    /// Slots it has.
+    /// Its slots.
     pub slots: u32,
-    /// Slots that nothing occupies.
+    /// Its unoccupied slots.
     #[serde(default)]
     pub free: u32,
-    /// What its operator lets trials use.
+    /// Resources that its operator lets trials use.
     #[serde(default)]
     pub budget: ResourceBudget,
-    /// The providers it has, and the largest environment of each.
+    /// Its providers, and the largest environment of each.
     #[serde(default)]
     pub providers: BTreeMap<ProviderKind, EnvironmentCapacity>,
-    /// Names of the variables that trials may see here. Never values.
+    /// Names of the variables that trials can see there. Never values.
     #[serde(default)]
     pub variables: BTreeSet<String>,
     /// Takes no more work.
     #[serde(default)]
     pub draining: bool,
-    /// Takes no work at present: a disk of it is nearly full.
+    /// Takes no work at present: one of its disks is nearly full.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub low_disk: bool,
-    /// It has ended, or is proven dead, and everything it began is reported. Said by itself or by
-    /// whoever adopted what it left.
+    /// It has ended, or is proven dead, and everything it started is reported. Sent by itself or by
+    /// the process that adopted its directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
     /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
-    /// delivery whose claim waits for an answer.
+    /// delivery whose claim is not answered.
     pub executions: Vec<ActiveExecution>,
 }
 
 impl Heartbeat {
-    /// The last word on a worker.
+    /// The last heartbeat of a worker.
     pub fn departed(worker: WorkerId, host: String, pool: String) -> Self {
         Self {
             worker,
@@ -75,16 +75,16 @@ impl Heartbeat {
     }
 }
 
-/// A hello with its age.
+/// A heartbeat with its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedHeartbeat {
-    /// The hello.
+    /// The heartbeat.
     pub hello: Heartbeat,
-    /// Time since it came, by the broker's own clock.
+    /// Time since it arrived, by the broker's own clock.
     pub age: Duration,
 }
 
-/// What the trials of a worker may use together. What is absent has no limit.
+/// Resources that the trials of a worker may use together. Absent values have no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceBudget {
     /// Processors.
@@ -98,7 +98,7 @@ pub struct ResourceBudget {
     pub disk_mb: Option<u64>,
 }
 
-/// The largest environment that a provider can make on a host. What is absent has no limit.
+/// The largest environment that a provider can make on a host. Absent values have no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentCapacity {
     /// Processors.
@@ -121,15 +121,15 @@ pub struct ActiveExecution {
     pub try_id: TryId,
     /// Execution.
     pub exec: ExecId,
-    /// Where it is.
+    /// Its current phase.
     pub phase: Phase,
     /// It does not run yet: it waits for the answer to its claim.
     #[serde(default)]
     pub claiming: bool,
-    /// Where it is in the eval that it is an execution of.
+    /// Its progress in the stages of an eval, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageProgress>,
-    /// The service that it waits for, because it gives no answer.
+    /// The service that it waits for because it does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<Dependency>,
 }

@@ -1,12 +1,12 @@
-//! Result markers: documents in the blob store that say which executions have a record, for the
-//! case that the queue loses their reports.
+//! Result markers: documents in the blob store that show which executions have a record, in case
+//! the queue loses their reports.
 
 use std::fmt;
 
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId};
 
-/// A result marker. Its path says everything; its content is the
+/// A result marker. Its path contains all its fields; its content is the
 /// [`BlobRef`](crate::blob::BlobRef) of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultMarker {
@@ -23,12 +23,12 @@ pub struct ResultMarker {
 }
 
 impl ResultMarker {
-    /// In front of every marker of the item.
+    /// Path prefix of every marker of the item.
     pub fn prefix_of_item(run: RunId, item: ItemId) -> String {
         format!("results/{run}/{item}/")
     }
 
-    /// In front of every marker of the try.
+    /// Path prefix of every marker of the try.
     pub fn prefix_of_try(run: RunId, item: ItemId, try_id: TryId) -> String {
         format!("results/{run}/{item}/{try_id}-")
     }

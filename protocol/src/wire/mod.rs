@@ -1,8 +1,8 @@
 //! Messages between coordinator and workers.
 //!
-//! Everything a worker says carries the identity (item, try, execution); every offer and result
+//! Every message of a worker carries the identity (item, try, execution); every offer and result
 //! carries the digest of the spec it was made under. JSON; fields are only added. [`delivery`] and
-//! [`position`] are the data that queues make of them.
+//! [`position`] are the types that queues make of them.
 
 pub mod claim;
 pub mod command;

@@ -1,4 +1,4 @@
-//! Offers: a try of an item, published for whoever has a free slot.
+//! Offers: tries of items, published for workers with free slots.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,54 +22,54 @@ pub struct Offer {
     /// Try.
     #[serde(rename = "try")]
     pub try_id: TryId,
-    /// Digest of what the try runs under.
+    /// Digest of the try's spec.
     pub spec: Digest,
-    /// Size class, by which workers ask for work that fits.
+    /// Size class; workers ask for work that fits by it.
     pub class: SizeClass,
-    /// What to do.
+    /// The kind of work.
     pub work: OfferedWork,
-    /// How fast the worker may go about the run's work.
+    /// Rate limits of the run, per worker.
     #[serde(default, skip_serializing_if = "RunRateLimits::is_default")]
     pub pacing: RunRateLimits,
 }
 
-/// How fast one worker may go about the work of one run. The work itself does not depend on it, so
-/// it travels with offers and is no part of what they ask for.
+/// Limits on how fast one worker processes one run. They do not affect the work itself, so they
+/// travel with offers and are not part of the specs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRateLimits {
-    /// Environments begun per minute.
+    /// Environments started per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_per_minute: Option<u32>,
-    /// Agents executing at once, whatever is set up, verified or collected beside them.
+    /// Agents executing at once; setup, verification and collection do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_at_once: Option<u32>,
-    /// Commands of evals that begin only with a ticket of the coordinator.
+    /// Eval commands that start only with a permit of the coordinator.
     #[serde(default, skip_serializing_if = "PermitKinds::is_none")]
     pub tickets: PermitKinds,
-    /// Longest time in which an execution waits for a service that gives no answer, seconds;
+    /// Longest time that an execution waits for a service that does not answer, seconds;
     /// [`MAX_PARK`](crate::limits::MAX_PARK) when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_park_sec: Option<u32>,
 }
 
 impl RunRateLimits {
-    /// Longest time in which an execution waits for a service that gives no answer.
+    /// Longest time that an execution waits for a service that does not answer.
     pub fn max_park(&self) -> Duration {
         self.max_park_sec.map_or(limits::MAX_PARK, |sec| Duration::from_secs(sec.into()))
     }
 
-    /// Whether the worker may go as fast as it can.
+    /// Whether no limit slows the worker down.
     pub fn is_unlimited(&self) -> bool {
         Self { max_park_sec: None, ..*self } == Self::default()
     }
 
-    /// Whether nothing is said.
+    /// Whether all fields have their defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What an offer asks for.
+/// The kind of work that an offer asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OfferedWork {
@@ -79,13 +79,13 @@ pub enum OfferedWork {
     /// [`EvalSpec`](crate::spec::eval::EvalSpec) document.
     Eval,
     /// A command that writes ideas for a node of a search. The offer's spec is the digest of its
-    /// [`IdeasSpec`](crate::spec::ideas::IdeasSpec) document. Workers of versions that do not know
-    /// this kind leave the offer to others.
+    /// [`IdeasSpec`](crate::spec::ideas::IdeasSpec) document. Workers of versions without this kind
+    /// leave the offer to others.
     Ideas,
 }
 
 /// A size class: powers of four of the larger of the cpu and the memory share, where a share is one
-/// processor or 2 GiB. Class n holds what needs at most 4^n shares.
+/// processor or 2 GiB. Class n holds items that need at most 4^n shares.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -93,7 +93,7 @@ pub enum OfferedWork {
 pub struct SizeClass(pub u8);
 
 impl SizeClass {
-    /// The class of what runs alone on its worker: an item under suspicion of killing workers.
+    /// The class of items that run alone on their worker: those suspected of killing workers.
     pub const SOLO: Self = Self(u8::MAX);
 
     /// Shares that a member of the class may need, one share being one processor and 2 GiB.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::report::{Report, ReportKind};
 use crate::id::ExecId;
 
-/// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
-/// readers of tagged JSON know no integers of 128 bits.
+/// Identifies one incarnation of a broker: the state of other incarnations is lost. Written as 32
+/// hexadecimal digits: readers of tagged JSON do not support 128-bit integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u128);
 
@@ -24,23 +24,23 @@ impl<'de> Deserialize<'de> for Incarnation {
     }
 }
 
-/// A place in a run's reports.
+/// A position in a run's reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReportPosition {
-    /// Broker life.
+    /// Broker incarnation.
     pub incarnation: Incarnation,
     /// Sequence.
     pub sequence: u64,
     /// The execution whose report has that sequence …
     pub anchor: ExecId,
-    /// … and which of its reports it is: a broker that lost a tail and used the sequence again is
-    /// noticed by the two. (The end of an execution can take the place of its lost beginning.)
+    /// … and which of its reports it is: together they reveal a broker that lost its latest
+    /// messages and reused the sequence. (The end of an execution can replace its lost start.)
     #[serde(default)]
     pub said: ReportKind,
 }
 
 impl ReportPosition {
-    /// The place of a report.
+    /// The position of a report.
     pub fn for_report(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
         Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
     }
@@ -50,28 +50,28 @@ impl ReportPosition {
         ReportCursor { incarnation: self.incarnation, sequence: self.sequence }
     }
 
-    /// Whether a report that has this sequence is the one that had it.
+    /// Whether the report now found at this sequence is the original one.
     pub fn matches(&self, report: &Report) -> bool {
         self.anchor == report.exec && self.said == report.body.kind()
     }
 }
 
-/// A report with its place.
+/// A report with its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionedReport {
-    /// Its place.
+    /// Its position.
     pub position: ReportPosition,
     /// The report.
     pub report: Report,
 }
 
-/// Reports that were read at once.
+/// Reports from one read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportBatch {
-    /// The reports, in the order of the stream.
+    /// The reports, in stream order.
     pub reports: Vec<PositionedReport>,
-    /// How far the stream was read for them; absent when nothing was there. Messages that are no
-    /// reports of the run, or that do not count, are passed over: only this tells of them.
+    /// How far the stream was read for them; absent when there was nothing. Messages that are not
+    /// reports of the run, or that do not count, are skipped: only this field accounts for them.
     pub read_to: Option<ReportCursor>,
 }
 
@@ -85,7 +85,7 @@ pub struct ReportCursor {
 }
 
 impl From<Vec<PositionedReport>> for ReportBatch {
-    /// A batch that nothing was passed over for.
+    /// A batch for which no message was skipped.
     fn from(reports: Vec<PositionedReport>) -> Self {
         let read_to = reports.last().map(|last| last.position.cursor());
         Self { reports, read_to }

@@ -1,4 +1,4 @@
-//! Reports: what workers say of executions, in one total order per run.
+//! Reports: messages of workers about executions, in one total order per run.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,10 @@ use crate::limits;
 use crate::phase::Phase;
 use crate::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
 
-/// What a report of a result takes, roughly: most are encoded without copying them as they grow.
+/// Typical size of a result report: most are encoded without reallocating.
 const USUAL_BYTES: usize = 1280;
 
-/// One report. (execution, kind) is said at most once; reading it twice is harmless.
+/// One report. Each (execution, kind) is reported at most once; reading it twice is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Run.
@@ -26,66 +26,66 @@ pub struct Report {
     pub exec: ExecId,
     /// Digest of the spec the execution was made under.
     pub spec: Digest,
-    /// Worker; information, never evidence.
+    /// Worker; information only, never proof.
     pub worker: WorkerId,
-    /// What is said.
+    /// The content.
     pub body: ReportBody,
 }
 
-/// What a report says.
+/// The content of a report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReportBody {
-    /// The execution began. Said only of suspicious deliveries, later tries, and executions that
-    /// last longer than a second.
+    /// The execution started. Reported only for suspicious deliveries, later tries, and executions
+    /// that last longer than a second.
     Started,
     /// The execution ended with a verdict.
     Result(Box<ResultBody>),
-    /// The execution ended without one.
+    /// The execution ended without a verdict.
     Lost {
         /// Why.
         reason: LostReason,
-        /// Where it was, where that is known.
+        /// The phase it was in, if known.
         #[serde(default)]
         phase: Option<Phase>,
-        /// What was saved of it.
+        /// The partial record, if one was saved.
         #[serde(default)]
         record: Option<BlobRef>,
-        /// What its environment cost, where that is known.
+        /// Cost of its environment, if known.
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
     },
 }
 
-/// What a report is about. An execution says each at most once.
+/// Kind of a report. An execution reports each at most once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportKind {
-    /// The beginning.
+    /// The start.
     #[default]
     Started,
     /// The end with a verdict.
     Result,
-    /// The end without one.
+    /// The end without a verdict.
     Lost,
 }
 
-/// The small form of an execution's result.
+/// Summary of an execution's result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResultBody {
-    /// What it came to.
+    /// The verdict.
     pub verdict: Verdict,
     /// Durations.
     pub durations: Durations,
     /// Times.
     pub timestamps: Timestamps,
-    /// The record blob. Absent when the record has nothing beyond this report.
+    /// The record blob. Absent when the record contains nothing beyond this report.
     #[serde(default)]
     pub record: Option<BlobRef>,
 }
 
 impl ReportBody {
-    /// What it is about.
+    /// Its kind.
     pub const fn kind(&self) -> ReportKind {
         match self {
             Self::Started => ReportKind::Started,
@@ -96,10 +96,10 @@ impl ReportBody {
 }
 
 impl Report {
-    /// The report as it travels, or its size when that is over [`limits::REPORT_BYTES`].
+    /// The encoded report.
     ///
     /// # Errors
-    /// The size in bytes.
+    /// The size in bytes, if it exceeds [`limits::REPORT_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>, usize> {
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
         serde_json::to_writer(&mut bytes, self).expect("a report has only text keys");
@@ -108,7 +108,7 @@ impl Report {
 }
 
 impl ExecutionRecord {
-    /// The execution's report that says `body`.
+    /// The execution's report with content `body`.
     pub fn report(&self, body: ReportBody) -> Report {
         let (run, item, try_id, exec) = self.ids();
         let (spec, worker) = match self {

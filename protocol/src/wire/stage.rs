@@ -1,24 +1,24 @@
-//! Stages of evals that begin only with a ticket of the coordinator: how workers ask for it, say that
-//! they need it no longer, and show who has one.
+//! Permits for stages of evals: how workers request them from the coordinator, release them and
+//! show which ones they hold.
 
 use serde::{Deserialize, Serialize};
 
 use crate::spec::eval::{CommandKind, EvalStage};
 
-/// Where an execution of an eval is. Only ever grows.
+/// Progress of an execution of an eval. Only ever increases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StageProgress {
     /// The stage.
     pub stage: EvalStage,
-    /// Where in it.
+    /// The step within the stage.
     pub step: StageStep,
 }
 
-/// The steps of a stage, in their order.
+/// The steps of a stage, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageStep {
-    /// Its ticket is asked for.
+    /// Waiting for its permit.
     Waiting,
     /// Its command is placed and runs.
     Running,
@@ -26,7 +26,7 @@ pub enum StageStep {
     Over,
 }
 
-/// The kinds of commands for which a worker asks.
+/// The kinds of commands that need a permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PermitKinds {
@@ -37,12 +37,12 @@ pub struct PermitKinds {
 }
 
 impl PermitKinds {
-    /// Whether it asks for none.
+    /// Whether no kind needs a permit.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it asks before a stage.
+    /// Whether a stage needs a permit.
     pub fn requires(&self, stage: EvalStage) -> bool {
         match stage.kind() {
             Some(CommandKind::Llm) => self.llm,

@@ -8,7 +8,7 @@ use crate::blob::BlobRef;
 use crate::spec::resources::Resources;
 use crate::template::Template;
 
-/// An environment that a task describes: the one its agent works in, or one of its verifier's own.
+/// An environment described by a task: that of its agent, or a separate one of its verifier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskEnvironment {
     /// Image to use instead of building one.
@@ -16,38 +16,38 @@ pub struct TaskEnvironment {
     /// The build context: a deterministic tar archive.
     #[serde(default)]
     pub context: Option<BlobRef>,
-    /// File in the build context that describes further services beside the environment, in the
-    /// format of Docker Compose.
+    /// File in the build context, in Docker Compose format, that describes further services next to
+    /// the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compose: Option<String>,
     /// Time limit of the image's build or pull, seconds.
     pub build_sec: f64,
-    /// Ceilings, after the job's overrides.
+    /// Resource ceilings, after the job's overrides.
     pub resources: Resources,
-    /// Variables of everything that runs in it; values unexpanded.
+    /// Variables of all processes in it; values unexpanded.
     #[serde(default)]
     pub env: BTreeMap<String, Template>,
     /// Directory in which scripts run; the image's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// What it may reach, unless a phase says otherwise.
+    /// Network access, unless a phase overrides it.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_public")]
     pub network: NetworkPolicy,
-    /// How to tell that it is ready.
+    /// Readiness check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
 }
 
-/// What an environment may reach.
+/// Network access of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkPolicy {
-    /// Whatever the provider's network reaches.
+    /// Everything that the provider's network reaches.
     #[default]
     Public,
-    /// Nothing but itself and the services beside it.
+    /// Only itself and the services next to it.
     NoNetwork,
-    /// These hosts: names, `*.names`, addresses, networks.
+    /// Only these hosts: names, `*.names`, addresses, networks.
     Allowlist(Vec<String>),
 }
 
@@ -68,7 +68,7 @@ impl Default for TaskEnvironment {
 }
 
 impl NetworkPolicy {
-    /// Whether nothing is forbidden.
+    /// Whether access is unrestricted.
     pub const fn is_public(&self) -> bool {
         matches!(self, Self::Public)
     }
@@ -77,16 +77,16 @@ impl NetworkPolicy {
 /// A command that ends with code 0 when the environment is ready.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Healthcheck {
-    /// Run by the environment's shell.
+    /// The command, run by the environment's shell.
     pub command: String,
-    /// Between the end of one check and the next, seconds.
+    /// Time between the end of one check and the next, seconds.
     pub interval_sec: f64,
     /// Time limit of one check, seconds.
     pub timeout_sec: f64,
-    /// How long failures do not count, seconds.
+    /// Time at the start during which failures do not count, seconds.
     pub start_period_sec: f64,
-    /// Between checks while failures do not count, seconds.
+    /// Time between checks while failures do not count, seconds.
     pub start_interval_sec: f64,
-    /// Failures in a row that make it a failure.
+    /// Number of consecutive failures that make the environment unhealthy.
     pub retries: u32,
 }

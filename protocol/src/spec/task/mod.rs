@@ -1,4 +1,4 @@
-//! Tasks: the environment an agent works in, what it is asked there, and how that is judged.
+//! Tasks: the agent's environment, the instructions and the verification.
 
 mod environment;
 mod rules;
@@ -15,7 +15,7 @@ pub use environment::{Healthcheck, NetworkPolicy, TaskEnvironment};
 pub use rules::{AfterAgentError, ScriptRules, StepStrategy, TaskFormat, TestExit};
 pub use step::{AgentPhase, Artifact, CollectHook, StepFiles, StepSpec, VerifierPhase};
 
-/// A task as it runs: everything resolved, its files stored as blobs.
+/// A task ready to run: everything resolved, its files stored as blobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskSpec {
     /// Name of the dataset.
@@ -24,23 +24,23 @@ pub struct TaskSpec {
     pub name: String,
     /// Commit of the repository that the task was read from.
     pub git_commit_id: Option<String>,
-    /// The format its files are in.
+    /// The format of its files.
     #[serde(default)]
     pub format: TaskFormat,
-    /// Where the agent works, and the verifier too unless it has an environment of its own.
+    /// The environment of the agent, and of the verifier too unless it has a separate one.
     pub environment: TaskEnvironment,
     /// Time limit of the agent's install script, seconds.
     pub install_sec: f64,
-    /// What is asked, one after the other in one environment. A task without steps of its own has
+    /// The steps, run one after the other in one environment. A task without steps of its own has
     /// one without a name; there is always at least one.
     pub steps: Vec<StepSpec>,
-    /// How the rewards of several steps become the task's.
+    /// How the task's rewards are computed from those of several steps.
     #[serde(default)]
     pub strategy: StepStrategy,
-    /// How the outcome of its scripts is judged.
+    /// How the results of its scripts are interpreted.
     #[serde(default)]
     pub rules: ScriptRules,
-    /// Servers of tools that agents may use.
+    /// Tool servers that agents may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<McpServer>,
     /// Directory with skills for agents, inside the environment.
@@ -50,7 +50,8 @@ pub struct TaskSpec {
     /// any environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<TrialError>,
-    /// The same where the agent has scripts: for what the built-in agents do not need.
+    /// Like `fault`, but only for agents with scripts: an error that does not affect the built-in
+    /// agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script_fault: Option<TrialError>,
 }
@@ -60,12 +61,12 @@ pub struct TaskSpec {
 pub struct McpServer {
     /// Name.
     pub name: String,
-    /// How it is reached.
+    /// How to reach it.
     #[serde(flatten)]
     pub transport: McpTransport,
 }
 
-/// How a server of tools is reached from inside the environment.
+/// How a tool server is reached from inside the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "transport", rename_all = "kebab-case")]
 pub enum McpTransport {
@@ -96,7 +97,7 @@ pub enum McpTransport {
 }
 
 impl TaskSpec {
-    /// A task with one step, no files and every default of the Rollout format.
+    /// A task with one step, no files and all defaults of the Rollout format.
     pub fn new(dataset: impl Into<String>, name: impl Into<String>) -> Self {
         let step = StepSpec {
             name: None,
@@ -125,8 +126,8 @@ impl TaskSpec {
         }
     }
 
-    /// Every value that may refer to variables of the worker, whichever agent runs. The variables
-    /// of a solution are not in it: only the oracle needs them, see [`StepSpec::solution_env`].
+    /// All values that may refer to variables of the worker, for any agent. Excludes the variables
+    /// of a solution: only the oracle needs them, see [`StepSpec::solution_env`].
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         let servers = self.mcp_servers.iter().flat_map(McpServer::templates);
         let steps = self.steps.iter().flat_map(StepSpec::templates);

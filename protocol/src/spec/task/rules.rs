@@ -1,4 +1,5 @@
-//! How a task's scripts are judged: by the format of its files, unless the job says otherwise.
+//! Rules that interpret the results of a task's scripts: by the format of its files, unless the job
+//! overrides them.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ pub enum TaskFormat {
 }
 
 impl TaskFormat {
-    /// The word used in files and on the terminal.
+    /// The name used in files and on the terminal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rollout => "rollout",
@@ -31,17 +32,17 @@ impl fmt::Display for TaskFormat {
     }
 }
 
-/// What outcomes of a task's scripts mean.
+/// How the results of a task's scripts are interpreted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptRules {
-    /// What the exit code of the test script means.
+    /// Meaning of the test script's exit code.
     pub test_exit: TestExit,
-    /// What follows an agent that failed or ran out of time.
+    /// Action after an agent failed or timed out.
     pub after_agent_error: AfterAgentError,
 }
 
 impl ScriptRules {
-    /// The rules of a format.
+    /// The default rules of a format.
     pub const fn for_format(format: TaskFormat) -> Self {
         match format {
             TaskFormat::Rollout => Self {
@@ -55,35 +56,35 @@ impl ScriptRules {
     }
 }
 
-/// What the exit code of the test script means.
+/// Meaning of the test script's exit code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestExit {
-    /// A code other than 0 is a failure of the verifier, whatever reward there is.
+    /// A code other than 0 is a failure of the verifier, even if there is a reward.
     #[default]
     MustBeZero,
-    /// Nothing: only the reward counts.
+    /// Ignored: only the reward counts.
     Ignored,
 }
 
-/// What follows an agent that failed or ran out of time.
+/// Action after an agent failed or timed out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterAgentError {
-    /// The end of the trial, without a reward.
+    /// End the trial, without a reward.
     #[default]
     EndTrial,
-    /// Verification all the same; the error is kept beside the reward.
+    /// Verify nevertheless; the error is kept next to the reward.
     Verify,
 }
 
-/// How the rewards of several steps become the task's.
+/// How a task's rewards are computed from those of several steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStrategy {
-    /// The mean over the steps that were verified, key by key; a number that one lacks counts as 0.
+    /// The mean over the verified steps, key by key; a missing number counts as 0.
     #[default]
     Mean,
-    /// Those of the last step that ran.
+    /// The rewards of the last step that ran.
     Final,
 }

@@ -1,4 +1,4 @@
-//! What is asked of an agent, and how it is verified.
+//! Steps of a task: agent phase, verification and artifacts.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ pub struct StepSpec {
     pub name: Option<String>,
     /// Its files.
     pub files: StepFiles,
-    /// How the agent runs.
+    /// Agent phase.
     pub agent: AgentPhase,
-    /// How the result is verified.
+    /// Verification.
     pub verifier: VerifierPhase,
-    /// How to tell that the environment is ready for this step.
+    /// Readiness check before this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
-    /// Rewards, by key, below which the steps that follow are not run.
+    /// Minimum rewards, by key; below them the following steps do not run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub min_reward: BTreeMap<String, f64>,
     /// Files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// Variables of the solution, when the oracle runs it; values unexpanded.
+    /// Variables of the solution, for the oracle; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub solution_env: BTreeMap<String, Template>,
 }
 
-/// The files of a step. But for the instruction, each is a deterministic tar archive with paths
+/// The files of a step. Except for the instruction, each is a deterministic tar archive with paths
 /// relative to the part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFiles {
@@ -49,7 +49,7 @@ pub struct StepFiles {
     pub workdir: Option<BlobRef>,
 }
 
-/// How an agent runs.
+/// The agent phase of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentPhase {
     /// Time limit, seconds; none when absent.
@@ -57,12 +57,12 @@ pub struct AgentPhase {
     /// User that its scripts run as; the image's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What it may reach, when that differs from the environment's.
+    /// Network access, if it differs from the environment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
 }
 
-/// How a result is verified.
+/// The verification of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VerifierPhase {
     /// Time limit of the test script, seconds.
@@ -70,24 +70,24 @@ pub struct VerifierPhase {
     /// User that the test script runs as; the image's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What it may reach, when that differs from the environment's.
+    /// Network access, if it differs from the environment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
     /// Variables of the test script; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Template>,
-    /// Commands that run in the agent's environment before its artifacts are taken.
+    /// Commands that run in the agent's environment before its artifacts are collected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub collect: Vec<CollectHook>,
-    /// An environment of its own, into which the artifacts are brought; the agent's when absent.
+    /// Separate environment into which the artifacts are copied; the agent's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Box<TaskEnvironment>>,
 }
 
-/// A command that makes a result ready to be taken.
+/// A command that prepares a result for collection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectHook {
-    /// Run by the shell of the service's container.
+    /// The command, run by the shell of the service's container.
     pub command: String,
     /// Service that it runs in; the agent's environment when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub struct Artifact {
     /// Path below the trial's `artifacts/`; the source's own, without its leading `/`, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
-    /// Patterns of what to leave out, relative to the source.
+    /// Patterns of files to exclude, relative to the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
     /// Service that it is taken from; the agent's environment when absent.
