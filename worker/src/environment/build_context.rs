@@ -1,5 +1,5 @@
-//! What a build sees of its context: the files of a directory that `.dockerignore` leaves, in one
-//! fixed order.
+//! Entries of a build context: the files of a directory that `.dockerignore` does not exclude, in
+//! one fixed order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::dockerignore::Dockerignore;
 
-/// One thing of a build context.
+/// One entry of a build context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextEntry {
     /// Path relative to the context, separated by `/`.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ContextKind,
 }
 
-/// Kinds of [`ContextEntry`]. Everything else (sockets, devices) is no part of a build.
+/// Kinds of [`ContextEntry`]. Everything else (sockets, devices) is left out of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContextKind {
     /// A directory.
@@ -28,14 +28,14 @@ pub enum ContextKind {
     },
     /// A symbolic link.
     Link {
-        /// Where it points.
+        /// Its target.
         target: PathBuf,
     },
 }
 
-/// Lists what the build of `context` sees: what `ignore` leaves, what stands in `always` whatever
-/// `ignore` says, and the directories above those. Ordered by path, directories before their
-/// content.
+/// Lists the entries that the build of `context` sees: those that `ignore` does not exclude, those
+/// in `always` whatever `ignore` says, and the directories above both. Ordered by path, directories
+/// before their content.
 ///
 /// # Errors
 /// When a directory cannot be read or a name is not UTF-8.

@@ -1,5 +1,5 @@
-//! Kinds of environment providers: one descriptor for each, in one table. Everything that depends on
-//! the kind is looked up here.
+//! Descriptors of the provider kinds, one each, in one table. Everything that depends on the kind
+//! is looked up here.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use super::{ComposeFile, Failure, Provider};
 
-/// The kind of a job that names none.
+/// The kind of a job that does not set one.
 pub const DEFAULT_KIND: ProviderKind = ProviderKind::Docker;
 
-/// Key of a provider's name among its settings, as they are stored.
+/// Key of the provider's name in its stored settings.
 const TYPE_KEY: &str = "type";
 
 /// A kind of provider.
@@ -25,34 +25,34 @@ pub struct ProviderDescriptor {
     pub name: &'static str,
     /// Whether files and options may name it.
     pub is_public: bool,
-    /// Its name in configurations of Harbor.
+    /// Its name in Harbor configurations.
     pub harbor: HarborName,
     /// Its settings.
     pub settings: &'static [ProviderSetting],
     /// Abilities of its environments.
     pub capabilities: ProviderCapabilities,
-    /// Makes a provider; `None` when this program was built without it.
+    /// Creates a provider; `None` when this program was built without it.
     pub make: Option<MakeProvider>,
-    /// Checks a description of services; `None` when this program cannot tell.
+    /// Checks a Compose file; `None` when this program cannot check it.
     pub check_services: Option<CheckServices>,
-    /// Lists the instructions of a Dockerfile that its environments cannot honour; `None` when this
-    /// program cannot tell.
+    /// Lists the Dockerfile instructions that its environments do not support; `None` when this
+    /// program cannot check them.
     pub check_dockerfile: Option<CheckDockerfile>,
 }
 
-/// Makes a provider.
+/// Creates a provider.
 pub type MakeProvider = fn(&ProviderPaths<'_>) -> Arc<dyn Provider>;
 
-/// Checks a description of services.
+/// Checks a Compose file.
 pub type CheckServices = fn(&ComposeFile) -> Result<(), Failure>;
 
-/// Lists the instructions of a Dockerfile that cannot be honoured.
+/// Lists the Dockerfile instructions that are not supported.
 pub type CheckDockerfile = fn(&str) -> Vec<UnsupportedInstruction>;
 
-/// The name of a provider in configurations of Harbor.
+/// The name of a provider in Harbor configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HarborName {
-    /// A type of its own.
+    /// An environment type.
     Type(&'static str),
     /// The path of a class.
     Class(&'static str),
@@ -70,7 +70,7 @@ pub struct ProviderSetting {
 /// Values of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingValues {
-    /// One of some words.
+    /// One of a fixed set of words.
     Words(&'static [&'static str]),
     /// Any text.
     Text,
@@ -78,34 +78,34 @@ pub enum SettingValues {
     Flag,
 }
 
-/// Whether environments have an ability.
+/// Whether environments have a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapabilitySupport {
-    /// They have it.
+    /// Supported.
     Yes,
-    /// They do not, for this reason.
+    /// Not supported, for this reason.
     No(&'static str),
 }
 
-/// Abilities of environments.
+/// Capabilities of environments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProviderCapabilities {
-    /// They are made of images.
+    /// Made from images.
     pub images: CapabilitySupport,
     /// Commands run as any user.
     pub users: CapabilitySupport,
-    /// The network changes between phases.
+    /// Different networks in different phases.
     pub phase_networks: CapabilitySupport,
-    /// Graphics processors.
+    /// GPUs.
     pub gpus: CapabilitySupport,
     /// Services beside the environment.
     pub services: CapabilitySupport,
 }
 
-/// Places of a host and its programs that providers use.
+/// Paths and programs of the host that providers use.
 #[derive(Debug, Clone, Copy)]
 pub struct ProviderPaths<'a> {
-    /// Locks by which the processes of this host build an image once.
+    /// Directory of the locks that make the processes of this host build an image once.
     pub image_locks: &'a Path,
     /// Directory of sandboxes.
     pub sandboxes: &'a Path,
@@ -113,7 +113,7 @@ pub struct ProviderPaths<'a> {
     pub sandbox_helper: &'a [OsString],
 }
 
-/// An instruction of a Dockerfile that cannot be honoured.
+/// A Dockerfile instruction that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Dockerfile line {line}: {instruction}: {reason}")]
 pub struct UnsupportedInstruction {
@@ -125,7 +125,7 @@ pub struct UnsupportedInstruction {
     pub reason: String,
 }
 
-/// Every descriptor. Of several with one kind, the first describes the kind.
+/// All descriptors. If several have one kind, the first describes the kind.
 static DESCRIPTORS: &[&ProviderDescriptor] = &[
     &DOCKER,
     &PROCESS,
@@ -133,7 +133,7 @@ static DESCRIPTORS: &[&ProviderDescriptor] = &[
     &super::fake::DESCRIPTOR,
 ];
 
-/// Settings of containers.
+/// Settings of the Docker provider.
 pub(super) const DOCKER_SETTINGS: &[ProviderSetting] = &[
     ProviderSetting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
     ProviderSetting { key: "platform", values: SettingValues::Text },
@@ -177,9 +177,9 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
         ProviderSetting { key: "ignore_dockerfile", values: SettingValues::Flag },
     ],
     capabilities: ProviderCapabilities {
-        images: CapabilitySupport::No("processes have no image"),
-        users: CapabilitySupport::No("everything in a process sandbox runs as its root"),
-        phase_networks: CapabilitySupport::No("a process sandbox keeps one"),
+        images: CapabilitySupport::No("a process sandbox has no image"),
+        users: CapabilitySupport::No("everything in a process sandbox runs as root"),
+        phase_networks: CapabilitySupport::No("a process sandbox keeps its initial network"),
         gpus: CapabilitySupport::No("a process sandbox has none"),
         services: CapabilitySupport::No("a process sandbox has none"),
     },
@@ -201,12 +201,12 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
     check_dockerfile: None,
 };
 
-/// The kinds that files and options may name.
+/// Descriptors of the kinds that files and options may name.
 pub fn public_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
     DESCRIPTORS.iter().copied().filter(|descriptor| descriptor.is_public)
 }
 
-/// The kinds that this program was built with, and that files and options may name.
+/// Descriptors of the kinds that this program was built with and that files and options may name.
 pub fn built_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
     public_descriptors().filter(|descriptor| descriptor.make.is_some())
 }
@@ -217,7 +217,7 @@ pub fn for_kind(kind: ProviderKind) -> &'static ProviderDescriptor {
     found.expect("every kind has a descriptor")
 }
 
-/// The kind that files and options call `name`.
+/// The descriptor of the kind that files and options call `name`.
 pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
     public_descriptors().find(|descriptor| descriptor.name == name)
 }
@@ -228,7 +228,7 @@ pub fn names() -> String {
     names.join(" or ")
 }
 
-/// The settings of a provider that were given and those that have a default, by key.
+/// The provider settings that were set or have a default, by key.
 pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
     let document = serde_json::to_value(spec).expect("settings have only text keys");
     let Value::Object(mut settings) = document else { unreachable!("a spec is an object") };
@@ -237,29 +237,30 @@ pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
 }
 
 impl ProviderDescriptor {
-    /// The provider with `settings`, whose keys and values are those of [`ProviderDescriptor::settings`].
+    /// The provider spec with `settings`, whose keys and values match
+    /// [`ProviderDescriptor::settings`].
     ///
     /// # Panics
-    /// When they are not.
+    /// When they do not match.
     pub fn spec(&self, mut settings: Map<String, Value>) -> ProviderSpec {
         settings.insert(TYPE_KEY.to_owned(), Value::String(self.kind.to_string()));
         let spec = serde_json::from_value(Value::Object(settings));
         spec.expect("the table describes the settings of every provider")
     }
 
-    /// The provider with the settings that it has by default.
+    /// The provider spec with default settings.
     pub fn default_spec(&self) -> ProviderSpec {
         self.spec(Map::new())
     }
 }
 
 impl CapabilitySupport {
-    /// Whether it is there.
+    /// Whether the capability is supported.
     pub const fn is_supported(self) -> bool {
         matches!(self, Self::Yes)
     }
 
-    /// The reason why it is not there.
+    /// The reason why the capability is not supported.
     pub const fn unsupported_reason(self) -> Option<&'static str> {
         match self {
             Self::Yes => None,

@@ -1,8 +1,8 @@
-//! `.dockerignore`: which files of a build context a build may see.
+//! Parser and matcher of `.dockerignore`, which excludes files of a build context from a build.
 //!
 //! The rules are those of Docker's own matcher: patterns are matched against the whole relative
 //! path and against each of its parent directories, `*` and `?` stop at `/`, `**` does not, a
-//! leading `!` takes files back in, and the last pattern that matches decides.
+//! leading `!` includes files again, and the last pattern that matches wins.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::glob::{self, Dialect};
 /// The file's name, at the root of the context.
 pub const FILE_NAME: &str = ".dockerignore";
 
-/// A pattern that cannot be read.
+/// An invalid pattern.
 #[derive(Debug, thiserror::Error)]
 #[error("{FILE_NAME} line {line}: `{pattern}` is not a valid pattern")]
 pub struct InvalidPattern {
@@ -92,7 +92,7 @@ impl Dockerignore {
         Ok(Self { patterns })
     }
 
-    /// Whether `path` (relative to the context, separated by `/`) is kept from the build.
+    /// Whether `path` (relative to the context, separated by `/`) is excluded from the build.
     pub fn excludes(&self, path: &str) -> bool {
         let mut excluded = false;
         for pattern in &self.patterns {
@@ -106,8 +106,8 @@ impl Dockerignore {
         excluded
     }
 
-    /// Whether something below an excluded directory may be taken back in, so that the directory
-    /// has to be looked into.
+    /// Whether a file below an excluded directory may be included again, so that the directory has
+    /// to be read.
     pub fn has_exceptions(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.takes_back)
     }
@@ -131,7 +131,7 @@ impl PatternMatcher {
     }
 }
 
-/// Lexical cleaning: no empty, `.` or inner `..` parts, no leading or trailing slash.
+/// Lexical cleaning: removes empty, `.` and inner `..` parts and leading and trailing slashes.
 fn clean(pattern: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in pattern.split('/') {

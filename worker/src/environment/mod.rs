@@ -1,14 +1,14 @@
-//! Environments: where tries run, and the providers that make them.
+//! Environments in which tries run, and the providers that make them.
 //!
-//! A [`Provider`] prepares images and creates environments; an [`Environment`] is one running
-//! place with a file system and processes. Every implementation passes the same contract suite.
+//! A [`Provider`] prepares images and creates environments. An [`Environment`] has a file system
+//! and runs processes. Every implementation passes the same contract suite.
 //!
 //! # Obligations of every implementation
-//! * Whatever is created carries the [`EnvironmentLabels`] of its owner from the call that creates it.
-//! * [`Environment::destroy`] is idempotent: something already gone is a success.
+//! * Every object carries the [`EnvironmentLabels`] of its owner from the call that creates it.
+//! * [`Environment::destroy`] is idempotent: an object that no longer exists is a success.
 //! * An error says whether the other side refused (an answer) or could not be reached (no answer);
 //!   see [`Failure`].
-//! * An exit code is never an error: errors mean that the command's end is not known.
+//! * An exit code is never an error: errors mean that the outcome of the command is not known.
 //! * Dropping a future may leave its effect done or undone, never half-known: the next call works.
 //! * No asynchronous work happens in `Drop`.
 
@@ -47,41 +47,41 @@ use crate::dependency::Dependency;
 pub use crate::host::{DeadOwners, Owner};
 use crate::shortage::Shortage;
 
-/// Makes environments.
+/// Creates environments.
 #[async_trait]
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// Which provider this is.
+    /// The provider's kind.
     fn kind(&self) -> ProviderKind;
 
-    /// Whether its environments are nothing but memory of this process: such an environment cannot
-    /// outlive it, so that nothing has to be noted of it and nothing is worth recording.
+    /// Whether its environments exist only in this process's memory. They cannot outlive the
+    /// process, so nothing about them has to be recorded.
     fn is_in_memory(&self) -> bool {
         false
     }
 
-    /// The largest environment it can make, from a look at what it makes them of.
+    /// The largest environment that it can create, from a query of its platform.
     ///
     /// # Errors
-    /// [`Failure`] when it can make none at present.
+    /// [`Failure`] when it can create none at present.
     async fn capacity(&self) -> Result<EnvironmentCapacity, Failure> {
         Ok(EnvironmentCapacity::default())
     }
 
-    /// The directory of this host in which its environments' files are, if they are on this host.
+    /// The directory of this host that holds its environments' files, if they are on this host.
     ///
     /// # Errors
-    /// [`Failure`] when that cannot be told at present.
+    /// [`Failure`] when the directory cannot be determined at present.
     async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
         Ok(None)
     }
 
-    /// The service that its environments live in, where there is one that can be away.
+    /// The external service that its environments need, if there is one that can be unavailable.
     fn dependency(&self) -> Option<&Dependency> {
         None
     }
 
-    /// Removes what calls of this process left when they broke off. What cannot be removed now is
-    /// kept in mind for the next call.
+    /// Removes objects that interrupted calls of this process left behind. Those that cannot be
+    /// removed now are retried in the next call.
     async fn remove_deferred(&self) {}
 
     /// Makes the image present: builds it once per content and host, or pulls it if absent.
@@ -91,8 +91,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// [`Failure`] with the build log or the registry's answer.
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure>;
 
-    /// Says where the digests of base images that a run has chosen are kept. Images of the run that
-    /// are built afterwards are built from those.
+    /// Sets the store of the base image digests that a run has chosen. Images of the run that are
+    /// built afterwards use these digests.
     fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         drop((run, digests));
     }
@@ -103,40 +103,40 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// [`Failure`]; nothing of the environment is left behind.
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure>;
 
-    /// Removes what dead owners left behind. Never touches what a living owner has, what was
-    /// preserved, or another user's.
+    /// Removes objects of dead owners. Never touches those of a live owner, preserved ones, or
+    /// another user's.
     ///
     /// # Errors
-    /// When the leftovers cannot be listed; single removals that fail are counted in the answer.
+    /// When the objects cannot be listed; single removals that fail are in the report.
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure>;
 }
 
-/// The digests of base images that a run has chosen, for all of its workers.
+/// The digests of base images that a run has chosen, shared by all of its workers.
 #[async_trait]
 pub trait BaseDigests: Send + Sync + fmt::Debug {
-    /// The digest of an image, if one was chosen.
+    /// The chosen digest of an image, if any.
     ///
     /// # Errors
-    /// [`Failure`] when that cannot be said.
+    /// [`Failure`] when the digest cannot be looked up.
     async fn chosen_digest(&self, image: &str) -> Result<Option<String>, Failure>;
 
-    /// Chooses a digest, unless another one was chosen before; which one it is.
+    /// Chooses a digest unless one was chosen before; returns the chosen one.
     ///
     /// # Errors
-    /// [`Failure`] when it cannot be kept.
+    /// [`Failure`] when it cannot be stored.
     async fn choose_digest(&self, image: &str, digest: String) -> Result<String, Failure>;
 }
 
 /// One running environment.
 #[async_trait]
 pub trait Environment: Send + Sync + fmt::Debug {
-    /// Name of the environment at its provider, for people.
+    /// Name of the environment at its provider, shown to people.
     fn id(&self) -> &str;
 
     /// Directory in which scripts run (the image's working directory).
     fn workdir(&self) -> &str;
 
-    /// Which limits really hold.
+    /// The limits that are enforced.
     fn limits(&self) -> EnforcedLimits;
 
     /// Places files into the environment. `uploads` are applied in order, in one operation where
@@ -154,39 +154,39 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// [`Failure`]; `None` when there is nothing at `path`.
     async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure>;
 
-    /// Runs a command to its end, writing what it prints to `output` as it comes. Returning early
-    /// is not possible: a command is ended by [`Environment::kill_processes`] or
+    /// Runs a command to its end, writing its output to `output` as it arrives. Returning early is
+    /// not possible: a command is ended by [`Environment::kill_processes`] or
     /// [`Environment::destroy`], after which this returns within a few seconds.
     ///
     /// # Errors
-    /// [`Failure`] when the command could not be started or its end is not known.
+    /// [`Failure`] when the command could not be started or its outcome is not known.
     async fn exec(
         &self,
         command: ExecCommand,
         output: Arc<dyn OutputSink>,
     ) -> Result<CommandExit, Failure>;
 
-    /// Ends every process that a command started, `setsid` and double forks included, and verifies
-    /// that they are gone; the environment itself (its init and keep-alive) stays usable.
+    /// Kills every process that a command started, `setsid` and double forks included, and verifies
+    /// that they have ended. The environment itself (its init and keep-alive) stays usable.
     ///
     /// # Errors
     /// [`Failure`] when processes may still be alive.
     async fn kill_processes(&self) -> Result<(), Failure>;
 
-    /// Changes what the environment may reach, within what the provider's settings allow.
+    /// Changes the environment's network access, within the provider's settings.
     ///
     /// # Errors
-    /// [`Failure`]; refused where it cannot be enforced. What holds then is at least as strict as
+    /// [`Failure`]; refused where it cannot be enforced. The access is then at least as strict as
     /// before.
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure>;
 
-    /// The service that it lives in, see [`Provider::dependency`].
+    /// The external service that it needs, see [`Provider::dependency`].
     fn dependency(&self) -> Option<&Dependency> {
         None
     }
 
-    /// A service beside the environment, by its name: a place for commands and files only, which
-    /// lives as long as the environment.
+    /// A service of the environment, by name. It accepts only commands and files, and lives as long
+    /// as the environment.
     fn service(&self, name: &str) -> Option<&dyn Environment> {
         let _none = name;
         None
@@ -195,11 +195,12 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// Whether the memory limit has killed a process so far.
     async fn oom_killed(&self) -> bool;
 
-    /// Measures what was written since the environment was made, where the storage limit is
-    /// measured rather than enforced. Above the limit, everything that runs in it is ended.
+    /// Measures the data written since the environment was created, where the storage limit is
+    /// measured rather than enforced. Above the limit, all its processes are killed.
     ///
     /// # Errors
-    /// [`FailureKind::StorageExceeded`] and nothing else: what cannot be measured is no failure.
+    /// [`FailureKind::StorageExceeded`] and nothing else: a measurement that is not possible is no
+    /// failure.
     async fn check_storage(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -210,14 +211,14 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// [`Failure`].
     async fn stop(&self) -> Result<(), Failure>;
 
-    /// Removes the environment and everything it holds.
+    /// Removes the environment with all its contents.
     ///
     /// # Errors
     /// [`Failure`] when something is left.
     async fn destroy(&self) -> Result<(), Failure>;
 
-    /// Marks the environment as one to keep: no reaper removes it afterwards. Returns how a person
-    /// gets into it.
+    /// Marks the environment as preserved: no reaper removes it afterwards. Returns instructions
+    /// for entering it.
     ///
     /// # Errors
     /// [`Failure`].
@@ -227,7 +228,7 @@ pub trait Environment: Send + Sync + fmt::Debug {
 /// A stream of bytes from an environment.
 pub type ByteStream = Box<dyn AsyncRead + Send + Unpin>;
 
-/// Receives what a command prints. Called from the task that runs the command; must not block.
+/// Receives a command's output. Called from the task that runs the command; must not block.
 pub trait OutputSink: Send + Sync {
     /// More bytes of a stream.
     fn write(&self, stream: OutputStream, bytes: &[u8]);
@@ -242,25 +243,25 @@ pub enum OutputStream {
     Stderr,
 }
 
-/// What image an environment needs.
+/// Request for an environment's image.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {
     /// The image named by the task, unless it has to be built.
     pub source: ImageSource,
     /// Build without cache.
     pub force_build: bool,
-    /// Time for the build or pull. The caller enforces it too.
+    /// Timeout of the build or pull. The caller enforces it too.
     pub timeout: Duration,
-    /// Where the log of a build that fails goes, bounded, into a directory that may not exist yet;
-    /// its tail stands in the failure anyway.
+    /// Path for the bounded log of a failed build; the directory may not exist yet. The log's tail
+    /// is in the failure anyway.
     pub log: Option<PathBuf>,
-    /// The provider's settings of the job.
+    /// The provider's settings in the job.
     pub settings: ProviderSpec,
-    /// Who asks.
+    /// Labels of the requester.
     pub labels: EnvironmentLabels,
 }
 
-/// Where an image comes from.
+/// Source of an image.
 #[derive(Debug, Clone)]
 pub enum ImageSource {
     /// A reference to pull if it is absent.
@@ -279,9 +280,9 @@ pub enum ImageSource {
 pub struct Image {
     /// The provider's reference.
     pub reference: String,
-    /// Whether this call built or pulled it (as opposed to finding it).
+    /// Whether this call built or pulled it; false if it was present.
     pub made: bool,
-    /// How it was built, when it was built and that is known.
+    /// Build info, if it was built and the info is known.
     pub build: Option<ImageBuild>,
 }
 
@@ -292,54 +293,54 @@ impl Image {
     }
 }
 
-/// What environment to create.
+/// Request for an environment.
 #[derive(Debug, Clone)]
 pub struct CreateRequest {
     /// Its image.
     pub image: Image,
     /// The image's source, for providers that build their environments from the context itself.
     pub source: ImageSource,
-    /// Ceilings.
+    /// Resource limits.
     pub resources: Resources,
-    /// Variables of everything that runs in it, on top of the image's own.
+    /// Environment variables of all its commands, on top of the image's own.
     pub env: BTreeMap<String, String>,
     /// Directory in which scripts run; the image's when absent.
     pub workdir: Option<String>,
-    /// What it may reach at first, within what the provider's settings allow.
+    /// Initial network access, within the provider's settings.
     pub network: NetworkPolicy,
-    /// Services beside it.
+    /// Its services.
     pub compose: Option<ComposeFile>,
     /// Files to place before anything runs.
     pub uploads: Vec<Upload>,
-    /// The provider's settings of the job.
+    /// The provider's settings in the job.
     pub settings: ProviderSpec,
-    /// Whose environment it is.
+    /// Labels of its owner.
     pub labels: EnvironmentLabels,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: EnvironmentPurpose,
 }
 
-/// What an environment is for. One execution has at most one of each at a time; what is named after
-/// the execution has to be named after this, too.
+/// Purpose of an environment. One execution has at most one environment of each purpose at a time,
+/// so names derived from the execution must include the purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum EnvironmentPurpose {
-    /// The agent works in it, and mostly it is verified there, too.
+    /// Runs the agent, and usually the verifier too.
     #[default]
     Agent,
-    /// Nothing but the verification of what was brought there from the agent's.
+    /// Runs only the verifier, on files copied from the agent's environment.
     Verifier,
 }
 
-/// A description of services beside an environment, in the format of Docker Compose.
+/// A description of services in the Docker Compose format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComposeFile {
-    /// The unpacked build context, also of an environment whose own image is named.
+    /// The unpacked build context. Also set if the environment's own image is named.
     pub dir: PathBuf,
     /// The file, relative to it.
     pub file: PathBuf,
 }
 
-/// Whose environment something is: set in the call that creates it.
+/// Labels that identify the owner of an object, set in the call that creates it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentLabels {
     /// Run.
@@ -356,22 +357,23 @@ pub struct EnvironmentLabels {
     pub owner: Owner,
 }
 
-/// What a reaper did.
+/// Result of a reap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReapReport {
-    /// Names of what was removed.
+    /// Names of the removed objects.
     pub removed: Vec<String>,
-    /// Names and reasons of what should have been removed but could not.
+    /// Names of the objects that could not be removed, with the reason.
     pub failed: Vec<(String, String)>,
-    /// How much was left because its owner lives or cannot be proven dead, or was preserved.
+    /// Number of objects that were kept because their owner is alive or cannot be proven dead, or
+    /// because they were preserved.
     pub kept: usize,
 }
 
 /// Files to place into an environment.
 #[derive(Debug, Clone)]
 pub enum Upload {
-    /// An empty directory at an absolute path, open to every user, made anew: whatever was there
-    /// before (a tree, a file, a link) is gone.
+    /// An empty directory at an absolute path, open to every user. Any tree, file or link there is
+    /// replaced.
     FreshDir {
         /// Absolute path.
         path: String,
@@ -390,18 +392,18 @@ pub enum Upload {
         /// Whether it can be executed.
         executable: bool,
     },
-    /// The content of one of our own deterministic tar archives below an absolute path that is made
-    /// anew like [`Upload::FreshDir`].
+    /// The content of a deterministic tar archive of this program below an absolute path that is
+    /// replaced like [`Upload::FreshDir`].
     Archive {
         /// Absolute path of the directory.
         path: String,
         /// The archive on local disk.
         tar: PathBuf,
     },
-    /// The content of one of our own deterministic tar archives over what is at an absolute path:
-    /// what the archive does not name stays.
+    /// The content of a deterministic tar archive of this program, merged into an absolute path:
+    /// other files there stay.
     Merge {
-        /// Absolute path of the directory; made when it is not there.
+        /// Absolute path of the directory; made if absent.
         path: String,
         /// The archive on local disk.
         tar: PathBuf,
@@ -413,30 +415,30 @@ pub enum Upload {
 pub struct ExecCommand {
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Variables on top of the image's own.
+    /// Environment variables on top of the environment's own.
     pub env: BTreeMap<String, String>,
     /// Directory; the environment's working directory when absent.
     pub workdir: Option<String>,
-    /// Name or number of the user that it runs as; the environment's own when absent.
+    /// Name or number of the user that runs it; the environment's own user when absent.
     pub user: Option<String>,
 }
 
-/// How a command ended.
+/// Outcome of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandExit {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i32,
 }
 
-/// Why a provider or environment could not do what it was asked for.
+/// Failure of a provider or environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What kind of failure.
+    /// Its kind.
     pub kind: FailureKind,
-    /// What was tried, on what, and what the other side said.
+    /// The operation, its object and the other side's message.
     pub message: String,
-    /// The cause, where it is an error of its own.
+    /// The cause, if it is a separate error.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -444,42 +446,42 @@ pub struct Failure {
 /// Kinds of [`Failure`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The request itself is wrong for good: a Dockerfile that does not build, an image that does
-    /// not exist or is denied, an instruction that cannot be honoured.
+    /// The request itself is permanently wrong: a Dockerfile that does not build, an image that
+    /// does not exist or is denied, an instruction that is not supported.
     Refused,
     /// The task needs something that this kind of environment, or its platform, does not have.
     Unsupported,
-    /// More was asked for than the platform can give.
+    /// The request exceeds the platform's resources.
     Resources,
-    /// The host has no open files, memory or processes left just now.
+    /// The host has no open files, memory or processes left at present.
     Exhausted,
-    /// The environment came up and went down, or a command could not be started in it.
+    /// The environment stopped after its start, or a command could not be started in it.
     NotStarted,
-    /// The environment is gone.
+    /// The environment no longer exists.
     Gone,
-    /// The kernel or the platform forbids what is needed.
+    /// The kernel or the platform forbids a required operation.
     NotPermitted,
     /// A disk of the host is full.
     DiskFull,
-    /// What runs in the environment wrote more than the environment's own storage limit allows.
+    /// Processes in the environment wrote more than its own storage limit allows.
     StorageExceeded,
-    /// What a task or an agent put into the environment cannot be used: a service that ended, a
-    /// file where a directory is needed.
+    /// Content of the environment that a task or an agent put there cannot be used: a service that
+    /// ended, a file where a directory is needed.
     Unusable,
     /// No answer: the service may be down.
     Unreachable,
-    /// The time given in the request passed before the work was done.
+    /// The timeout in the request expired before the work was done.
     TimedOut,
-    /// An answer that says the service has a problem of its own.
+    /// An answer that reports a problem of the service itself.
     Service,
-    /// Something is left that should be gone.
+    /// An object that should have been removed is left.
     LeftBehind,
-    /// A defect of ours.
+    /// A bug in this program.
     Bug,
 }
 
 impl FailureKind {
-    /// The kind of a failure by what the host ran out of.
+    /// The kind of a failure caused by a shortage of the host.
     pub fn from_shortage(shortage: Option<Shortage>) -> Option<Self> {
         shortage.map(|shortage| match shortage {
             Shortage::Disk => Self::DiskFull,
@@ -489,12 +491,12 @@ impl FailureKind {
 }
 
 impl Failure {
-    /// A failure without a cause of its own.
+    /// A failure without a separate cause.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// A failure by an error of this host: a shortage, else of `kind`.
+    /// A failure caused by a local error: a shortage, else of `kind`.
     pub fn local(kind: FailureKind, message: impl Into<String>, error: std::io::Error) -> Self {
         let kind = FailureKind::from_shortage(Shortage::from_io_error(&error)).unwrap_or(kind);
         Self::new(kind, message).with_source(error)
@@ -510,7 +512,7 @@ impl Failure {
         self
     }
 
-    /// The message with the chain of causes, each said once.
+    /// The message with the chain of causes, without repetitions.
     pub fn chain(&self) -> String {
         let source = self.source.as_deref().map(|source| source as _);
         crate::backoff::with_causes(self.message.clone(), source)

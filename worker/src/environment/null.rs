@@ -1,4 +1,4 @@
-//! A provider whose environments are nothing: every call returns at once.
+//! A no-op provider: every call returns at once.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::{
     ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 
-/// Makes environments that are nothing, in place of the provider of a kind: for measurements of
-/// everything around environments.
+/// Creates no-op environments in place of a kind's provider, for measurements of everything around
+/// environments.
 #[derive(Debug)]
 pub struct NullProvider(pub ProviderKind);
 

@@ -1,4 +1,4 @@
-//! Commands: how they start, what they see, how they end.
+//! Checks of commands: start, input, environment variables and exit.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) async fn variables_reach_the_command_and_no_others_do(
     let printed = Arc::new(ContractOutput::default());
     let exit = environment.exec(command, printed.clone()).await.expect("it runs");
     assert_eq!(exit.code, 0);
-    // The last one is set in this process whenever tests run.
+    // The last variable is set in this process whenever tests run.
     let expected = "two words, a ' quote and a $dollar|||\n";
     assert_eq!(printed.text(OutputStream::Stdout), expected);
 }
@@ -54,7 +54,7 @@ async fn refusal(environment: &dyn Environment, command: ExecCommand) -> Failure
     let printed: Arc<dyn OutputSink> = Arc::new(ContractOutput::default());
     match environment.exec(command, printed).await {
         Err(failure) => failure.kind,
-        Ok(exit) => panic!("it ran and ended with {exit:?}"),
+        Ok(exit) => panic!("it ran and exited with {exit:?}"),
     }
 }
 

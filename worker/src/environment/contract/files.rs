@@ -1,4 +1,4 @@
-//! Files: what is placed, what replaces what, what is read.
+//! Checks of files: uploads, replacement and reads.
 
 use tar::EntryType;
 use tokio::io::AsyncReadExt as _;
@@ -84,7 +84,7 @@ pub(super) async fn a_fresh_directory_replaces_a_file(
     fresh(environment, "/fresh").await;
 }
 
-/// What an agent can leave in the place of a directory.
+/// Replacements of a directory that an agent can leave.
 const REPLACEMENTS: [&str; 7] = [
     "true",
     "ln -s /nowhere /logs",

@@ -1,4 +1,4 @@
-//! Life and death of environments.
+//! Checks of the life cycle of environments.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ pub(super) async fn files_stay_readable_after_a_stop(
     );
 }
 
-/// Says that one owner is dead.
+/// Reports one owner as dead.
 struct DeadOwner(Owner);
 
 impl DeadOwners for DeadOwner {
@@ -104,7 +104,7 @@ impl DeadOwners for DeadOwner {
     }
 }
 
-/// An owner that this test alone knows.
+/// An owner that only this test knows.
 fn dead_owner(subject: &ProviderUnderTest) -> Owner {
     let labels = subject.labels(subject.owner.clone());
     let exec = labels.exec.as_bytes();
@@ -120,9 +120,9 @@ pub(super) async fn only_dead_owners_are_reaped(
     let dead = subject.create_for(owner.clone(), Vec::new()).await.expect("a second environment");
     let reaped = subject.provider.reap(&DeadOwner(owner.clone())).await.expect("listed");
     assert_eq!((reaped.removed.len(), &reaped.failed), (1, &Vec::new()), "{reaped:?}");
-    assert!(reaped.kept >= 1, "the living one was seen: {reaped:?}");
+    assert!(reaped.kept >= 1, "the live environment was counted: {reaped:?}");
     assert_gone(dead.as_ref()).await;
-    dead.destroy().await.expect("what is reaped is gone");
+    dead.destroy().await.expect("a reaped environment is removed");
     assert_eq!(output(living, "echo lives").await, "lives\n");
     let again = subject.provider.reap(&DeadOwner(owner)).await.expect("listed");
     assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");

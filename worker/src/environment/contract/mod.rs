@@ -1,7 +1,9 @@
-//! The suite that every provider passes. A provider's tests make a [`ProviderUnderTest`] and call [`run_all`].
+//! The contract suite that every provider passes. A provider's tests make a [`ProviderUnderTest`]
+//! and call [`run_all`].
 //!
-//! Checks are plain functions; each gets an environment of its own that is removed afterwards, also
-//! when the check fails. Checks marked [`CheckRequirement::Shell`] use a real shell and real processes.
+//! Checks are plain functions. Each gets its own environment, which is removed afterwards, also
+//! when the check fails. Checks marked [`CheckRequirement::Shell`] use a real shell and real
+//! processes.
 
 mod commands;
 mod files;
@@ -30,10 +32,10 @@ use super::{
 };
 use crate::supervise::panic_message;
 
-/// Longest a single check may take: image builds are slow, everything else is not.
+/// Timeout of one check. Image builds are slow, everything else is not.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
-/// Longest an environment may need to show an effect that is due at once.
+/// Timeout for an effect that an environment should show at once.
 const EFFECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A provider under test and what it needs to make environments.
@@ -41,24 +43,24 @@ const EFFECT_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct ProviderUnderTest {
     /// The provider.
     pub provider: Arc<dyn Provider>,
-    /// An image with `/bin/sh`, `bash` and the usual small programs (coreutils), whose working
-    /// directory exists and which starts as root.
+    /// An image with `/bin/sh`, `bash` and the usual small programs (coreutils). Its working
+    /// directory exists and it starts as root.
     pub source: ImageSource,
     /// The provider's settings.
     pub settings: ProviderSpec,
-    /// Ceilings of every environment.
+    /// Resource limits of every environment.
     pub resources: Resources,
-    /// The living owner of the environments: this process.
+    /// The live owner of the environments: this process.
     pub owner: Owner,
-    /// Worker id of the environments.
+    /// Worker ID of the environments.
     pub worker: WorkerId,
-    /// A directory of this test alone.
+    /// A scratch directory used only by this test.
     pub scratch: PathBuf,
-    /// Whether commands are run by a real shell of real processes.
+    /// Whether commands run in a real shell with real processes.
     pub real_shell: bool,
 }
 
-/// What a check needs of its subject.
+/// Capability that a check needs of the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckRequirement {
     /// Files and the simplest commands: `echo`, `cat`, `pwd`, `test`, `exit`, `sleep`.
@@ -72,7 +74,7 @@ pub enum CheckRequirement {
 pub struct ProviderCheck {
     /// Its name.
     pub name: &'static str,
-    /// What it needs.
+    /// Its requirement.
     pub needs: CheckRequirement,
     /// The check; panics when the provider breaks the contract.
     pub run: for<'a> fn(&'a ProviderUnderTest, &'a dyn Environment) -> BoxFuture<'a, ()>,
@@ -139,7 +141,7 @@ checks! {
     Little lifecycle::what_is_preserved_is_not_reaped;
 }
 
-/// Runs every check that the subject can run.
+/// Runs every check that the provider supports.
 ///
 /// # Panics
 /// When a check fails; the message names every failed check.
@@ -154,10 +156,10 @@ pub async fn run_all(subject: &ProviderUnderTest) {
     assert!(failed.is_empty(), "{} checks failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Runs one check in an environment of its own.
+/// Runs one check in its own environment.
 ///
 /// # Errors
-/// Why it failed.
+/// The reason why it failed.
 pub async fn run_one(subject: &ProviderUnderTest, check: ProviderCheck) -> Result<(), String> {
     let environment = subject.create(Vec::new()).await.map_err(|f| f.chain())?;
     let run = AssertUnwindSafe((check.run)(subject, environment.as_ref())).catch_unwind();
@@ -222,7 +224,7 @@ impl ProviderUnderTest {
         })
     }
 
-    /// Creates what `change` makes of a plain request.
+    /// Creates an environment from a plain request that `change` modifies.
     async fn create_changed(
         &self,
         change: impl FnOnce(&mut CreateRequest),
@@ -243,7 +245,7 @@ impl ProviderUnderTest {
         }
     }
 
-    /// One of our archives, made from names and contents; a name that ends in `/` is a directory.
+    /// A deterministic archive of names and contents; a name that ends in `/` is a directory.
     fn archive(&self, entries: &[(&str, &str)]) -> PathBuf {
         static COUNTER: AtomicU64 = AtomicU64::new(1);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +268,7 @@ impl ProviderUnderTest {
     }
 }
 
-/// What a command printed.
+/// Captured output of a command.
 #[derive(Debug, Default)]
 struct ContractOutput(std::sync::Mutex<[Vec<u8>; 2]>);
 
@@ -288,7 +290,7 @@ fn shell(script: &str) -> ExecCommand {
     ExecCommand { argv, env: std::collections::BTreeMap::new(), workdir: None, user: None }
 }
 
-/// Runs a script; its exit code, standard output and standard error.
+/// Runs a script; returns its exit code, standard output and standard error.
 async fn run(environment: &dyn Environment, script: &str) -> (i32, String, String) {
     let printed = Arc::new(ContractOutput::default());
     let CommandExit { code } = match environment.exec(shell(script), printed.clone()).await {
@@ -298,7 +300,7 @@ async fn run(environment: &dyn Environment, script: &str) -> (i32, String, Strin
     (code, printed.text(OutputStream::Stdout), printed.text(OutputStream::Stderr))
 }
 
-/// Runs a script that must succeed; its standard output.
+/// Runs a script that must succeed; returns its standard output.
 async fn output(environment: &dyn Environment, script: &str) -> String {
     let (code, stdout, stderr) = run(environment, script).await;
     assert_eq!(code, 0, "`{script}`: {stdout}{stderr}");
@@ -349,7 +351,7 @@ async fn eventually(environment: &dyn Environment, condition: &str) {
         if code == 0 {
             return;
         }
-        assert!(tokio::time::Instant::now() < deadline, "`{condition}` did not come true");
+        assert!(tokio::time::Instant::now() < deadline, "`{condition}` did not become true");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

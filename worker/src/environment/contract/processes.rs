@@ -1,4 +1,4 @@
-//! Processes: what survives a command, and that killing leaves nothing.
+//! Checks of processes: which survive a command, and that a kill leaves none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::{
     ContractOutput, EFFECT_TIMEOUT, Environment, ProviderUnderTest, eventually, output, run, shell,
 };
 
-/// A process that ignores TERM, in a session of its own, twice forked, that says every 50 ms in
-/// `/tmp/beats` that it lives.
+/// A twice-forked process in its own session that ignores TERM and appends to `/tmp/beats` every 50
+/// ms.
 const BEAT: &str = "(setsid sh -c 'trap \"\" TERM HUP INT; \
     (while :; do echo x >> /tmp/beats; sleep 0.05; done) &' >/dev/null 2>&1 </dev/null &)";
 

@@ -1,4 +1,4 @@
-//! What a request can ask for beside an image: users, variables, a directory, a network, limits.
+//! Checks of request options besides the image: users, variables, directory, network, limits.
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ pub(super) async fn a_user_that_does_not_exist_is_refused(
     let command = ExecCommand { user: Some("no-such-user".to_owned()), ..shell("exit 0") };
     let failure = match environment.exec(command, Arc::new(ContractOutput::default())).await {
         Err(failure) => failure,
-        Ok(exit) => panic!("it ran and ended with {exit:?}"),
+        Ok(exit) => panic!("it ran and exited with {exit:?}"),
     };
-    // Where there are no users at all, no user is supported.
+    // A provider without users supports no user.
     let kinds = [FailureKind::Refused, FailureKind::Unsupported];
     assert!(kinds.contains(&failure.kind), "{}", failure.chain());
     assert!(failure.chain().contains("no-such-user"), "{}", failure.chain());
@@ -111,7 +111,7 @@ pub(super) async fn without_network_there_is_only_loopback(
 ) {
     let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
-    // Tunnels without an end are there in every new network of some kernels, and down.
+    // Some kernels create tunnel devices in every new network. They are down and have no endpoint.
     let up = "while read name to rest; do [ \"$to\" = 00000000 ] && echo \"$name\"; done \
               < /proc/net/route; grep -c : /proc/net/dev; grep lo: /proc/net/dev | wc -l";
     let seen = output(environment.as_ref(), up).await;
@@ -125,7 +125,7 @@ pub(super) async fn what_is_no_ceiling_limits_nothing(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
-    // Far too little for anything, were it a limit.
+    // Far too little for anything if it were enforced.
     let resources = Resources {
         memory_mb: 1,
         storage_mb: 1,

@@ -1,5 +1,5 @@
-//! Which images the bases of Dockerfiles are. They are looked up once per run and stay the same for
-//! all of it, on every worker, whatever happens to their tags meanwhile.
+//! Resolution of the base images of Dockerfiles. Each is looked up once per run and stays the same
+//! for the whole run on every worker, even if its tag moves meanwhile.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -17,27 +17,27 @@ use super::image::inspect;
 use crate::environment::dockerfile::{BaseImage, Dockerfile};
 use crate::environment::{BaseDigests, Failure};
 
-/// Bases remembered, of all runs.
+/// Limit of remembered base images, over all runs.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// Runs whose choices are known.
+/// Limit of runs whose digests are remembered.
 const RUNS: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 
-/// Time for the answer of a registry. Without one the local image counts.
+/// Timeout of a registry lookup. Without an answer the local image is used.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Time for which a registry that did not say which image a base is, is not asked again.
+/// Pause before a registry that did not resolve a base image is asked again.
 const REGISTRY_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// An image of a run, once it is known which one it is.
+/// The resolved base image of a run, once it is known.
 type ResolvedBaseCell = Arc<OnceCell<ResolvedBase>>;
 
-/// Which image a base is.
+/// The image that a base resolves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ResolvedBase {
-    /// The one with this digest in its registry.
+    /// The image with this digest in its registry.
     Digest(String),
-    /// One of this host that no registry knows, by its id.
+    /// An image of this host that no registry knows, by its id.
     Local(String),
 }
 
@@ -50,10 +50,10 @@ impl std::fmt::Display for ResolvedBase {
     }
 }
 
-/// The bases of a build: each with the image that it is, if that is known.
+/// The base images of a build, each with its resolution if that is known.
 pub(super) type ResolvedBases = Vec<(BaseImage, Option<ResolvedBase>)>;
 
-/// The bases of all runs.
+/// Resolves the base images of all runs.
 #[derive(Debug)]
 pub(super) struct BaseImageResolver {
     client: Arc<DockerClient>,
@@ -71,18 +71,18 @@ impl BaseImageResolver {
         Self { client, known, runs: Mutex::new(LruCache::new(RUNS)), told, silent }
     }
 
-    /// Says where the choices of a run are kept.
+    /// Sets the store of a run's base image digests.
     pub(super) fn set_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).put(run, digests);
     }
 
-    /// Whether something is said of a base for the first time in a run.
+    /// Returns whether this is the first report about a base image in a run.
     pub(super) fn mark_reported(&self, run: RunId, image: &str) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.put((run, image.to_owned()), ()).is_none()
     }
 
-    /// Which images the bases of a build are in a run. A Dockerfile that cannot be read has none.
+    /// Resolves the base images of a build in a run. A Dockerfile that cannot be read has none.
     pub(super) async fn resolve(
         &self,
         run: RunId,
@@ -116,7 +116,7 @@ impl BaseImageResolver {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.get_or_insert_mut((run, image.to_owned()), ResolvedBaseCell::default).clone()
         };
-        // Without an answer it is asked again later.
+        // Without an answer the registry is asked again later.
         if let (None, true) = (cell.get(), is_silent) {
             return Ok(None);
         }
@@ -131,13 +131,13 @@ impl BaseImageResolver {
         }
     }
 
-    /// Which image it is; the error is empty when that is not known.
+    /// Looks up one image; the error is empty when the image cannot be resolved.
     async fn look_up(&self, run: RunId, image: &str) -> Result<ResolvedBase, Option<Failure>> {
         let local = inspect(&self.client, image).await?;
         let kept = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned();
         let digest = local.as_ref().and_then(|local| local_digest(local, image));
         if let (Some(local), None) = (&local, &digest) {
-            tracing::info!(image, "the base image is one of this host, which no registry knows");
+            tracing::info!(image, "no registry has the base image: using the local image");
             return local.id.clone().map(ResolvedBase::Local).ok_or(None);
         }
         if let Some(kept) = &kept
@@ -157,7 +157,7 @@ impl BaseImageResolver {
                 if digest.is_some() {
                     tracing::warn!(
                         image,
-                        "the registry does not say which image this is ({why}): the local one counts"
+                        "cannot resolve the image in its registry ({why}): using the local image"
                     );
                 }
                 digest.map(ResolvedBase::Digest).ok_or(None)
@@ -165,19 +165,19 @@ impl BaseImageResolver {
         }
     }
 
-    /// The digest in the registry, or why it is not known.
+    /// The digest in the registry, or the reason why it is not known.
     async fn ask_registry(&self, image: &str) -> Result<Result<String, String>, Failure> {
         let docker = self.client.docker().await?;
         let asked = docker.inspect_registry_image(image, None);
         Ok(match tokio::time::timeout(ANSWER_WITHIN, asked).await {
             Ok(Ok(found)) => found.descriptor.digest.ok_or_else(|| "no digest".to_owned()),
-            Ok(Err(error)) => Err(self.client.failure("asking", error).message),
+            Ok(Err(error)) => Err(self.client.failure("cannot ask the registry", error).message),
             Err(_) => Err(format!("no answer within {ANSWER_WITHIN:?}")),
         })
     }
 }
 
-/// The digest by which the repository of `name` knows a local image. Other repositories may know it
+/// The digest of a local image in the repository of `name`. Other repositories may have it
 /// too: it was pushed there, or pulled from there and tagged.
 fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
     let digests = image.repo_digests.iter().flatten();
@@ -186,7 +186,7 @@ fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
     known.map(|(_, digest)| digest.to_owned())
 }
 
-/// The repository of an image, as short as engines write it.
+/// The repository of an image in the short form that engines use.
 fn repository(image: &str) -> &str {
     let image = image.split_once('@').map_or(image, |(name, _)| name);
     let last = image.rfind('/').map_or(0, |slash| slash + 1);
@@ -196,13 +196,13 @@ fn repository(image: &str) -> &str {
     hub.map_or(name, |name| name.strip_prefix("library/").unwrap_or(name))
 }
 
-/// The bases as records have them.
+/// The base images in the form of records.
 pub(super) fn recorded(found: &ResolvedBases) -> BTreeMap<String, String> {
     let known = found.iter().filter_map(|(base, known)| Some((base, known.as_ref()?)));
     known.map(|(base, known)| (base.image.clone(), known.to_string())).collect()
 }
 
-/// The bases by digest, for the Dockerfile that is sent.
+/// The base images by digest, for the Dockerfile that is sent.
 pub(super) fn by_digest(found: &ResolvedBases) -> Vec<(BaseImage, String)> {
     let digests = found.iter().filter_map(|(base, known)| match known {
         Some(ResolvedBase::Digest(digest)) => {

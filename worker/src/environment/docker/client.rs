@@ -12,25 +12,24 @@ use super::failure;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
 
-/// Where an engine listens when nothing else is said.
+/// Default address of the engine.
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 
-/// How long an answer to an ordinary call may take to begin. An overloaded engine needs seconds to
-/// start a container; one that says nothing for two minutes is not there.
+/// Timeout for the start of an answer to an ordinary call. An overloaded engine needs seconds to
+/// start a container; one that is silent for two minutes is down.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
-/// The same for calls that work on many files: removing a layer of 200,000 files was seen to take
-/// 20 seconds, and a large archive is extracted before the answer begins.
+/// The same for calls that work on many files. Removing a layer of 200,000 files took 20 seconds in
+/// a measurement, and a large archive is extracted before the answer begins.
 pub(super) const SLOW_ANSWER_WITHIN: Duration = Duration::from_secs(600);
 
-/// How long the engine may take to say that it is there.
+/// Timeout of a ping.
 const PING_WITHIN: Duration = Duration::from_secs(10);
 
-/// The oldest Engine API with everything that is used (Docker 20.10).
+/// The oldest Engine API that has all calls used here (Docker 20.10).
 const OLDEST_API: (usize, usize) = (1, 41);
 
-/// A lazily made connection to one engine: an engine that is down when a worker starts may come up
-/// later.
+/// A lazy connection to one engine: an engine that is down when a worker starts may come up later.
 #[derive(Debug)]
 pub(super) struct DockerClient {
     host: String,
@@ -40,7 +39,7 @@ pub(super) struct DockerClient {
     engine: Dependency,
 }
 
-/// Asks the engine whether it is there, on a connection of its own.
+/// Pings the engine on its own connection.
 #[derive(Debug)]
 struct EngineProbe {
     host: String,
@@ -51,14 +50,14 @@ impl Probe for EngineProbe {
     async fn probe(&self) -> Result<(), String> {
         let docker =
             connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
-        // The text of a broken connection says enough without its causes.
+        // The error text of a broken connection is enough without its causes.
         docker.ping().await.map(drop).map_err(|error| crate::backoff::error_chain(&error))
     }
 }
 
 impl DockerClient {
-    /// A client of the engine at `host`: `unix:///path`, the path of a socket, `tcp://host:port`,
-    /// or, when absent, what `DOCKER_HOST` says.
+    /// A client of the engine at `host`: `unix:///path`, the path of a socket or `tcp://host:port`.
+    /// If absent, the value of `DOCKER_HOST`.
     pub(super) fn new(host: Option<String>) -> Self {
         let host = host
             .or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()))
@@ -75,12 +74,12 @@ impl DockerClient {
         }
     }
 
-    /// The engine, and whether it answers.
+    /// The engine as a dependency, with its availability.
     pub(super) fn engine(&self) -> &Dependency {
         &self.engine
     }
 
-    /// Where the engine listens.
+    /// The engine's address.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
@@ -90,27 +89,27 @@ impl DockerClient {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that another connection sends.
+    /// Counts a request that was sent on another connection.
     pub(super) fn count_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the engine may have BuildKit: until it was seen that it has not.
+    /// Whether the engine may have BuildKit: true until a build shows that it does not.
     pub(super) fn has_buildkit(&self) -> bool {
         !self.no_buildkit.load(Ordering::Relaxed)
     }
 
-    /// Notes that the engine has no BuildKit.
+    /// Records that the engine has no BuildKit.
     pub(super) fn disable_buildkit(&self, why: &str) {
         if !self.no_buildkit.swap(true, Ordering::Relaxed) {
             let host = &self.host;
             tracing::warn!(
-                "the engine at {host} has no BuildKit, its classic builder is used: {why}"
+                "the engine at {host} has no BuildKit: using its classic builder: {why}"
             );
         }
     }
 
-    /// The connection; made, checked and its version agreed on by the first call.
+    /// The connection. The first call makes and checks it and negotiates the API version.
     pub(super) async fn docker(&self) -> Result<&Docker, Failure> {
         self.docker.get_or_try_init(|| self.connect()).await
     }
@@ -120,16 +119,16 @@ impl DockerClient {
         self.with_timeout(SLOW_ANSWER_WITHIN).await
     }
 
-    /// The connection for calls whose answer begins within `patience`.
+    /// The connection for calls with another timeout for the start of the answer.
     pub(super) async fn with_timeout(&self, patience: Duration) -> Result<Docker, Failure> {
         Ok(self.docker().await?.clone().with_timeout(patience))
     }
 
-    /// The failure of `what`, with what the engine said.
+    /// The failure of `what`, with the engine's error.
     pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
         let slow = matches!(error, bollard::errors::Error::RequestTimeoutError);
         let failure = failure::call_failure(&self.host, what, error);
-        // An answer that comes late is no outage: the next question to the engine decides.
+        // A slow answer is no outage: the next call to the engine decides.
         if failure.kind == FailureKind::Unreachable && !slow {
             self.engine.mark_failed(&failure.message);
         }
@@ -137,7 +136,7 @@ impl DockerClient {
     }
 
     async fn connect(&self) -> Result<Docker, Failure> {
-        let what = "connecting to the Docker engine";
+        let what = "cannot connect to the Docker engine";
         let docker = connection(&self.host, ANSWER_WITHIN.as_secs())?;
         let calls = Arc::clone(&self.calls);
         let docker = docker.with_request_modifier(move |r| {
@@ -161,7 +160,7 @@ impl DockerClient {
     }
 }
 
-/// A connection to the engine at `host`, which nothing is sent over yet.
+/// A connection to the engine at `host`; sends nothing yet.
 fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
     let docker = match host.split_once("://") {
         Some(("unix", _)) => Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION),
@@ -176,5 +175,6 @@ fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
             ));
         }
     };
-    docker.map_err(|error| failure::call_failure(host, "connecting to the Docker engine", error))
+    docker
+        .map_err(|error| failure::call_failure(host, "cannot connect to the Docker engine", error))
 }

@@ -1,5 +1,5 @@
-//! A connection for calls that the client library has no form for: those that are taken over by
-//! another protocol, and answers in more than one form.
+//! A connection for calls that the client library does not support: those that are upgraded to
+//! another protocol, and answers in more than one format.
 
 use std::io;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::client::{DockerClient, SLOW_ANSWER_WITHIN};
 use crate::environment::Failure;
 use crate::supervise::{self, Task};
 
-/// Largest line of an answer. Progress of builds comes in far smaller pieces.
+/// Largest line of an answer. Progress messages of builds are far smaller.
 const LINE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Largest answer that only says what went wrong.
+/// Largest error answer.
 const ERROR_BYTES: usize = 64 * 1024;
 
 /// Both directions of a connection.
@@ -39,7 +39,7 @@ pub(super) struct EngineConnection {
     prefix: String,
 }
 
-/// The lines of an answer as they come.
+/// The lines of an answer as they arrive.
 #[derive(Debug)]
 pub(super) struct ResponseLines {
     body: Incoming,
@@ -47,7 +47,7 @@ pub(super) struct ResponseLines {
     _driver: Task<()>,
 }
 
-/// An answer's text when it is not what was asked for.
+/// An error answer's text.
 #[derive(Deserialize)]
 struct EngineErrorMessage {
     message: String,
@@ -56,7 +56,7 @@ struct EngineErrorMessage {
 impl EngineConnection {
     /// Connects.
     pub(super) async fn open(client: &DockerClient) -> Result<Self, Failure> {
-        let what = "connecting to the Docker engine";
+        let what = "cannot connect to the Docker engine";
         let version = client.docker().await?.client_version();
         let failed = |err| client.failure(what, Error::IOError { err });
         let stream = connect(client.host()).await.map_err(failed)?;
@@ -65,14 +65,14 @@ impl EngineConnection {
             shaken.map_err(|err| client.failure(what, Error::HyperResponseError { err }))?;
         let driver = supervise::spawn("docker connection", async move {
             if let Err(error) = connection.with_upgrades().await {
-                // The calls that were under way say it, too.
-                tracing::debug!(%error, "a connection to the Docker engine broke");
+                // The calls in progress report it too.
+                tracing::debug!(%error, "a connection to the Docker engine failed");
             }
         });
         Ok(Self { sender, driver, prefix: format!("/v{version}") })
     }
 
-    /// Sends a POST request without a body; the answer's head.
+    /// Sends a POST request without a body; returns the answer's head.
     pub(super) async fn post(
         &mut self,
         client: &DockerClient,
@@ -97,7 +97,7 @@ impl EngineConnection {
     }
 }
 
-/// The error that an answer of another status than the expected one stands for.
+/// The error of an answer with an unexpected status.
 pub(super) async fn refusal(answer: Response<Incoming>) -> Error {
     let status_code = answer.status().as_u16();
     let mut body = answer.into_body();
@@ -110,7 +110,7 @@ pub(super) async fn refusal(answer: Response<Incoming>) -> Error {
             }
         }
     };
-    // Without its end the beginning has to do.
+    // If the end does not arrive, the beginning is used.
     tokio::time::timeout(Duration::from_secs(10), reading).await.ok();
     let message = match serde_json::from_slice::<EngineErrorMessage>(&text) {
         Ok(message) => message.message,
@@ -123,7 +123,7 @@ pub(super) async fn refusal(answer: Response<Incoming>) -> Error {
 }
 
 impl ResponseLines {
-    /// The next line without its end; `None` when there is none.
+    /// The next line without its terminator; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let mut searched = 0;
         loop {

@@ -1,4 +1,4 @@
-//! One container: what is known of it, its state, its end.
+//! One container: its properties, its state, its removal.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -19,22 +19,22 @@ use super::storage::StorageLimit;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
-/// Lines and bytes of a container's own output that stand in a failure.
+/// Lines and bytes of a container's own output that a failure quotes.
 const OUTPUT_LINES: &str = "20";
 const OUTPUT_BYTES: usize = 4 * 1024;
 
-/// Names of containers that are kept begin with this, so that no reaper takes them: labels cannot
-/// be changed after the creation, the name can.
+/// Prefix of the names of preserved containers, which reapers skip. Labels cannot be changed after
+/// the creation, the name can.
 pub(super) const PRESERVED_PREFIX: &str = "rollout-kept-";
 
-/// Names of all our containers begin with this.
+/// Prefix of the names of all containers of this program.
 pub(super) const PREFIX: &str = "rollout-";
 
-/// Time between the signals of a stop: the keep-alive ends at the first one at once, so this is
-/// for images whose ENTRYPOINT does not pass the signal on.
+/// Time between the signals of a stop. The keep-alive ends at the first one at once, so this is for
+/// images whose ENTRYPOINT does not pass the signal on.
 const STOP_GRACE_SECONDS: i32 = 1;
 
-/// Time for a removal, which the engine does in the background for large layers.
+/// Timeout of a removal, which the engine does in the background for large layers.
 const REMOVE_WITHIN: Duration = Duration::from_secs(600);
 
 /// One container at its engine.
@@ -45,15 +45,15 @@ pub(super) struct Container {
     pub(super) engine_id: String,
     /// The name it was created with.
     pub(super) name: String,
-    /// What it may reach.
+    /// Its network.
     pub(super) network: ContainerNetwork,
-    /// What its storage limit is, where there is one.
+    /// Its storage limit, if there is one.
     pub(super) storage: OnceLock<StorageLimit>,
-    /// Why its storage limit ended it, once it did.
+    /// The reason why its storage limit ended it, if it did.
     pub(super) over_storage: OnceLock<String>,
-    /// Whether the memory limit was seen to kill a process.
+    /// Whether a kill by the memory limit was observed.
     pub(super) oom_seen: AtomicBool,
-    /// The kernel's count of such kills, where this host can read it.
+    /// The kernel's file that counts such kills, if this host can read it.
     pub(super) oom_count: OnceLock<PathBuf>,
     readers: Mutex<Vec<Task<()>>>,
 }
@@ -84,28 +84,28 @@ impl Container {
         self.client.failure(&format!("{what} in the container {}", self.name), error)
     }
 
-    /// Keeps a task that reads what a command prints until the command's streams end.
+    /// Keeps a task that reads a command's output until its streams end.
     pub(super) fn track_reader(&self, reader: Task<()>) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
     }
 
-    /// What the engine knows of it.
+    /// The engine's description of the container.
     pub(super) async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
         let docker = self.client.docker().await?;
         docker
             .inspect_container(&self.engine_id, None::<InspectContainerOptions>)
             .await
-            .map_err(|e| self.failure("looking at the state", e))
+            .map_err(|e| self.failure("cannot inspect the state", e))
     }
 
-    /// Whether its first process runs.
+    /// Whether its first process is running.
     pub(super) async fn is_running(&self) -> Result<bool, Failure> {
         Ok(self.inspect().await?.state.and_then(|state| state.running) == Some(true))
     }
 
-    /// Why it does not run, with what it printed.
+    /// The reason why it is not running, with its output.
     pub(super) async fn exit_failure(&self) -> Failure {
         if let Err(failure) = self.check_storage_exceeded() {
             return failure;
@@ -115,7 +115,7 @@ impl Container {
             Err(failure) => return failure,
         };
         let mut message = format!(
-            "the container {} ended with exit code {}",
+            "the container {} exited with code {}",
             self.name,
             state.exit_code.unwrap_or_default()
         );
@@ -128,7 +128,7 @@ impl Container {
         }
         let output = self.output().await;
         if output.is_empty() {
-            message.push_str("; an ENTRYPOINT must run the command it is given and not end");
+            message.push_str("; an ENTRYPOINT must run the command it is given and not exit");
         } else {
             message.push_str("; it printed:\n");
             message.push_str(&output);
@@ -136,7 +136,7 @@ impl Container {
         Failure::new(FailureKind::NotStarted, message)
     }
 
-    /// The end of what the first process printed.
+    /// The last output of the first process.
     pub(super) async fn output(&self) -> String {
         let Ok(docker) = self.client.docker().await else { return String::new() };
         let options = LogsOptions {
@@ -164,15 +164,15 @@ impl Container {
         docker
             .stop_container(&self.engine_id, Some(options))
             .await
-            .map_err(|e| self.failure("ending all processes", e))
+            .map_err(|e| self.failure("cannot end all processes", e))
     }
 
-    /// Removes it with its volumes; one that is gone is a success.
+    /// Removes it with its volumes. Success if it no longer exists.
     pub(super) async fn remove(&self) -> Result<(), Failure> {
         remove(&self.client, &self.engine_id, &self.name).await
     }
 
-    /// Gives it a name that reapers leave alone; returns the name.
+    /// Gives it a name that reapers skip; returns the name.
     pub(super) async fn preserve(&self) -> Result<String, Failure> {
         let rest = self.name.strip_prefix(PREFIX).unwrap_or(&self.name);
         let kept = format!("{PRESERVED_PREFIX}{rest}");
@@ -181,14 +181,14 @@ impl Container {
         match docker.rename_container(&self.engine_id, options).await {
             Ok(()) => Ok(kept),
             Err(error) if says(&error, "same name") => Ok(kept),
-            Err(error) => Err(self.failure("setting aside", error)),
+            Err(error) => Err(self.failure("cannot set the preserved name", error)),
         }
     }
 }
 
-/// Removes the container `id` with its volumes and waits until it is gone.
+/// Removes the container `id` with its volumes and waits until the engine has removed it.
 pub(super) async fn remove(client: &DockerClient, id: &str, name: &str) -> Result<(), Failure> {
-    let what = format!("removing the container {name}");
+    let what = format!("cannot remove the container {name}");
     match tokio::time::timeout(REMOVE_WITHIN, remove_and_wait(client, id, &what)).await {
         Ok(result) => result,
         Err(_) => {
@@ -204,7 +204,7 @@ async fn remove_and_wait(client: &DockerClient, id: &str, what: &str) -> Result<
     match docker.remove_container(id, Some(options)).await {
         Ok(()) => return Ok(()),
         Err(error) if has_status(&error, 404) => return Ok(()),
-        // Somebody else removes it, or an earlier request of ours still does.
+        // Another process is removing it, or an earlier request of this one still is.
         Err(error) if has_status(&error, 409) => {}
         Err(error) => return Err(client.failure(what, error)),
     }

@@ -1,4 +1,4 @@
-//! Files into and out of a container.
+//! Files copied into and out of a container.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::upload;
 use crate::environment::{ByteStream, Failure, FailureKind, Upload};
 use crate::supervise;
 
-/// The engine's words for a path through something that is no directory.
+/// Engine errors for a path through something that is not a directory.
 const NOT_A_DIRECTORY_ERRORS: [&str; 3] =
     [": not a directory", "too many links", "too many levels of symbolic links"];
 
-/// Ends of the engine's words when something stands in the way of what is placed.
+/// Endings of engine errors when something blocks the target of an upload.
 const BLOCKED_PATH_ERRORS: [&str; 5] = [
     ": not a directory",
     ": is a directory",
@@ -27,9 +27,9 @@ const BLOCKED_PATH_ERRORS: [&str; 5] = [
 ];
 
 impl Container {
-    /// Places files. A directory that is made anew and turns out to be a mount point cannot be
-    /// removed: the engine has emptied it when it says so, and the upload is repeated with the
-    /// directory left in place.
+    /// Places files. A directory to be replaced that turns out to be a mount point cannot be
+    /// removed. The engine has emptied it by the time it reports that, so the upload is repeated
+    /// with the directory left in place.
     pub(super) async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
         self.check_storage_exceeded()?;
         let uploads = Arc::new(uploads);
@@ -69,10 +69,10 @@ impl Container {
         let (sent, written) = tokio::join!(sending, writing);
         match (sent, written) {
             (_, Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                let what = format!("packing files for the container {}", self.name);
+                let what = format!("cannot pack files for the container {}", self.name);
                 Err(Failure::local(FailureKind::Bug, what, error))
             }
-            (Err(error), _) => Err(self.failure("placing files", error)),
+            (Err(error), _) => Err(self.failure("cannot place files", error)),
             (Ok(()), _) => Ok(()),
         }
     }
@@ -82,20 +82,20 @@ impl Container {
         let docker = self.client.slow().await?;
         let options = DownloadFromContainerOptions { path: path.to_owned() };
         let stream = docker.download_from_container(&self.engine_id, Some(options));
-        // The answer's status comes with the first piece.
+        // The answer's status arrives with the first chunk.
         let mut stream = Box::pin(stream.peekable());
         match stream.as_mut().peek().await {
             Some(Err(error)) if has_status(error, 404) && !says(error, "No such container") => {
                 return Ok(None);
             }
-            // A file or a circle of links stands where a directory would have to be.
+            // A file or a link loop is where a directory would have to be.
             Some(Err(error)) if NOT_A_DIRECTORY_ERRORS.iter().any(|text| says(error, text)) => {
                 return Ok(None);
             }
             Some(Err(_)) => {
                 let error = stream.next().await.and_then(Result::err);
                 let error = error.expect("an error was seen and is still there");
-                return Err(self.failure(&format!("reading {path}"), error));
+                return Err(self.failure(&format!("cannot read {path}"), error));
             }
             Some(Ok(_)) | None => {}
         }
@@ -103,7 +103,7 @@ impl Container {
     }
 }
 
-/// The failure, which is the environment's own when something in it stands at or above a place of
+/// The failure. It is the environment's own fault when something in it is at or above a path of
 /// `uploads`.
 fn blocked(mut failure: Failure, uploads: &[Upload]) -> Failure {
     let stood_in_the_way = || {
@@ -152,7 +152,7 @@ mod tests {
         let uploads = [fresh("/test"), fresh("/tests"), fresh("/data/")];
         let busy = |path: &str| {
             let text = format!(
-                "placing files in the container x: Error processing tar file(exit status 1): \
+                "cannot place files in the container x: Error processing tar file(exit status 1): \
                  unlinkat /{path}: device or resource busy"
             );
             busy_mount(&Failure::new(FailureKind::Service, text), &uploads)
@@ -171,7 +171,7 @@ mod tests {
         let uploads = [file, Upload::FreshDir { path: "/logs/verifier".into() }];
         let kind = |path: &str, error: &str| {
             let text = format!(
-                "placing files in the container x: Error processing tar file(exit status 1): open \
+                "cannot place files in the container x: Error processing tar file(exit status 1): open \
                  {path}: {error}"
             );
             blocked(Failure::new(FailureKind::Service, text), &uploads).kind

@@ -1,4 +1,4 @@
-//! Creating a container and bringing it up.
+//! Creation and start of a container.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,44 +25,45 @@ use crate::environment::{
     CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind,
 };
 
-/// When it is looked whether an entrypoint still runs, each after the one before.
+/// Delays of the checks whether an entrypoint is still running, each after the previous one.
 const ENTRYPOINT_CHECKS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(100)];
 
-/// Keeps a container alive without doing anything and ends at once when it is told to, which
-/// `sleep` alone as the first process would not.
+/// Keeps a container alive without doing anything and ends at once on TERM, which `sleep` alone as
+/// the first process would not.
 pub(super) const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
-/// Processes and threads in one container: enough for parallel builds and test runs, far below what
-/// would hurt the host, so that a fork bomb stays inside.
+/// Limit of processes and threads in one container: enough for parallel builds and test runs, and
+/// low enough to contain a fork bomb.
 pub(super) const PIDS: i64 = 512;
 
-/// The container's own output, which only matters when it does not come up: a chatty ENTRYPOINT
-/// must not fill the host's disk.
+/// Limit of the container's own output, which only matters when it does not come up: a chatty
+/// ENTRYPOINT must not fill the host's disk.
 pub(super) const LOG_BYTES: &str = "1m";
 
-/// Time for an earlier attempt's container to appear and to be removed, and between two looks.
+/// Timeout for an earlier attempt's container to appear and be removed, and the poll interval.
 const NAME_FREE_WITHIN: Duration = Duration::from_secs(30);
 const NAME_PAUSE: Duration = Duration::from_millis(50);
 
-/// Storage drivers that refuse a limit they cannot hold; others may ignore it.
+/// Storage drivers that refuse a limit they cannot enforce; others may ignore it.
 const LIMITING_DRIVERS: [&str; 4] = ["overlay2", "btrfs", "zfs", "devicemapper"];
 
 const MIB: u64 = 1024 * 1024;
 
-/// A container that is up.
+/// A container that is running.
 #[derive(Debug)]
 pub(super) struct StartedContainer {
     pub(super) container: Container,
     pub(super) workdir: String,
     pub(super) limits: EnforcedLimits,
-    /// What its storage limit is about.
+    /// Its storage limit.
     pub(super) storage: StorageLimit,
-    /// What else belongs to it.
+    /// The project that it belongs to, if any.
     pub(super) project: Option<ComposeProject>,
 }
 
-/// Creates and starts a container with the request's files in place. On failure nothing is left.
+/// Creates and starts a container with the request's files in place. On failure nothing is left
+/// behind.
 pub(super) async fn create(
     client: &Arc<DockerClient>,
     no_storage_limits: &AtomicBool,
@@ -131,8 +132,9 @@ async fn make(
     }
 }
 
-/// An earlier attempt of this very execution may have been given up while the engine created the
-/// container. The name is taken for some time before the container can be seen.
+/// Removes the container of an earlier attempt of this execution, which may have been cancelled
+/// while the engine created the container. The name is taken for some time before the container is
+/// visible.
 async fn remove_own(
     client: &DockerClient,
     name: &str,
@@ -146,13 +148,13 @@ async fn remove_own(
             tokio::time::sleep(NAME_PAUSE).await;
             return Ok(());
         }
-        Err(error) => return Err(client.failure(&format!("looking for {name}"), error)),
+        Err(error) => return Err(client.failure(&format!("cannot look for {name}"), error)),
     };
     let exec = found.config.and_then(|config| config.labels?.remove(labels::EXEC));
     if exec == Some(owner.exec.to_string()) {
         container::remove(client, name, name).await
     } else {
-        Err(client.failure(&format!("creating the container {name}"), conflict))
+        Err(client.failure(&format!("cannot create the container {name}"), conflict))
     }
 }
 
@@ -164,12 +166,12 @@ fn create_failure(
 ) -> Failure {
     let image = &request.image.reference;
     let missing = has_status(&error, 404) && says(&error, "No such image");
-    let mut failure =
-        client.failure(&format!("creating the container {name} of the image {image}"), error);
+    let mut failure = client
+        .failure(&format!("cannot create the container {name} from the image {image}"), error);
     if missing {
-        // It was there when it was prepared, so another try may well find it again.
+        // It existed when it was prepared, so a retry may find it again.
         failure.kind = FailureKind::Service;
-        failure.message.push_str(" (it was removed after it had been prepared)");
+        failure.message.push_str(" (the image was removed after its preparation)");
     }
     failure
 }
@@ -184,7 +186,7 @@ fn body(
         image: Some(request.image.reference.clone()),
         cmd: Some(command),
         env: (!request.env.is_empty()).then(|| variables(&request.env)),
-        // The engine makes it when the image does not have it.
+        // The engine creates it if the image does not have it.
         working_dir: request.workdir.clone(),
         labels: Some(labels::for_container(&request.labels)),
         stop_signal: Some("SIGTERM".to_owned()),
@@ -227,22 +229,22 @@ fn host_config(
     }
 }
 
-/// Variables as the engine takes them.
+/// Variables in the engine's format.
 pub(super) fn variables(env: &BTreeMap<String, String>) -> Vec<String> {
     env.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// A limit of memory as the engine takes it.
+/// A memory limit in the engine's format.
 fn bytes(mib: u64) -> i64 {
     i64::try_from(mib.saturating_mul(MIB)).unwrap_or(i64::MAX)
 }
 
-/// A limit of processor time as the engine takes it.
+/// A processor limit in the engine's format.
 fn nano_cpus(cpus: u32) -> i64 {
     i64::from(cpus) * 1_000_000_000
 }
 
-/// Any graphics processors of the engine's host, through whatever driver gives them.
+/// Any GPUs of the engine's host, with any driver.
 fn gpus(count: u32) -> DeviceRequest {
     DeviceRequest {
         count: Some(i64::from(count)),
@@ -251,7 +253,7 @@ fn gpus(count: u32) -> DeviceRequest {
     }
 }
 
-/// Which limits hold, from what was asked for and what the engine warned about.
+/// The enforced limits, from the request and the engine's warnings.
 pub(super) fn enforced_limits(
     warnings: &[String],
     resources: &Resources,
@@ -277,8 +279,9 @@ pub(super) fn enforced_limits(
     }
 }
 
-/// An entrypoint that cannot be run is a good start for the engine: the container's init comes up,
-/// fails to run it, and ends. That takes milliseconds; images without an entrypoint do not wait.
+/// Checks that the container stays up. The engine reports success for an entrypoint that cannot be
+/// run: the container's init starts, fails to run it, and ends. That takes milliseconds; images
+/// without an entrypoint do not wait.
 async fn stays_up(container: &Container) -> Result<(), Failure> {
     for pause in ENTRYPOINT_CHECKS {
         tokio::time::sleep(pause).await;
@@ -290,7 +293,7 @@ async fn stays_up(container: &Container) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Places the files, starts the container, and looks whether it stays up.
+/// Places the files, starts the container and checks that it stays up.
 async fn bring_up(
     container: &Container,
     request: CreateRequest,
@@ -302,7 +305,7 @@ async fn bring_up(
     container.close_before_start().await?;
     let docker = container.client.docker().await?;
     docker.start_container(&container.engine_id, None).await.map_err(|error| {
-        let mut failure = container.failure("starting the first process", error);
+        let mut failure = container.failure("cannot start the first process", error);
         if failure.kind == FailureKind::Refused {
             failure.kind = FailureKind::NotStarted;
         }
@@ -311,8 +314,7 @@ async fn bring_up(
     check_running(container, limits).await
 }
 
-/// Looks whether a container that was started stays up. Returns its working directory and which
-/// limits hold.
+/// Checks that a started container stays up. Returns its working directory and its enforced limits.
 pub(super) async fn check_running(
     container: &Container,
     mut limits: EnforcedLimits,
@@ -336,7 +338,7 @@ pub(super) async fn check_running(
     Ok((workdir(config.working_dir), limits))
 }
 
-/// A container's working directory, from what the engine says of it.
+/// A container's working directory, from the engine's description.
 pub(super) fn workdir(found: Option<String>) -> String {
     found.filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned())
 }

@@ -1,5 +1,4 @@
-//! Containers that should be gone, but whose removal failed: their owner lives, so that no reaper
-//! would ever take them.
+//! Containers whose removal failed. Their owner is alive, so no reaper would remove them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +7,7 @@ use super::client::DockerClient;
 use super::{compose, container};
 use crate::environment::Failure;
 
-/// Something to remove.
+/// An object to remove.
 #[derive(Debug)]
 pub(super) enum DeferredRemoval {
     /// A container, by the engine's identifier and by name.
@@ -43,23 +42,20 @@ pub(super) struct DeferredRemovals {
 }
 
 impl DeferredRemovals {
-    /// None yet.
+    /// An empty list.
     pub(super) fn new(client: Arc<DockerClient>) -> Self {
         Self { client, waiting: Mutex::default() }
     }
 
-    /// Removes it now, or when the engine answers again.
+    /// Removes it now, or later when the engine answers again.
     pub(super) async fn remove_or_defer(&self, leftover: DeferredRemoval) {
         if let Err(failure) = leftover.remove(&self.client).await {
-            tracing::warn!(
-                error = failure.chain(),
-                "cannot remove {leftover} now: it is removed later"
-            );
+            tracing::warn!(error = failure.chain(), "cannot remove {leftover} now, retrying later");
             self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
         }
     }
 
-    /// Tries again to remove what is left.
+    /// Retries the removals that failed.
     pub(super) async fn retry_all(&self) {
         let waiting =
             std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));

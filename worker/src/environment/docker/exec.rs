@@ -1,9 +1,9 @@
-//! Running commands in a container.
+//! Execution of commands in a container.
 //!
-//! The engine cannot end a command, and it loses the exit code of one that prints after its client
-//! has gone. So what a command prints is read by a task of its own until the streams end, however
-//! early the caller is answered. The streams of a command that left a process behind end two
-//! seconds after the command itself; its exit code is known at once, by asking.
+//! The engine cannot kill a command, and it loses the exit code of one that prints after its client
+//! has disconnected. So a command's output is read by its own task until the streams end, however
+//! early the caller gets its answer. The streams of a command that left a process behind end two
+//! seconds after the command itself; its exit code is available at once, by asking.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,23 +23,23 @@ use crate::environment::{
 };
 use crate::supervise;
 
-/// Buffer for what a command prints.
+/// Buffer for a command's output.
 const BUFFER: usize = 64 * 1024;
 
-/// While its streams are open, the first look at whether the command has ended; short commands end
-/// their streams before, at the price of no call at all.
+/// First check whether a command has ended while its streams are open. Short commands end their
+/// streams earlier and need no such call.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The longest time between two looks.
+/// The longest time between two checks.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When nothing came for this long after the end of the command, nothing of it is under way.
+/// If no output arrives for this long after the end of the command, there is no more.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
-/// After this long the engine has ended the streams itself, or never will.
+/// After this long the engine has closed the streams itself, or never will.
 const DRAIN_WITHIN: Duration = Duration::from_millis(2500);
 
-/// Bytes of output kept to recognise the engine's own words.
+/// Bytes of output kept to recognise the engine's own errors.
 const OUTPUT_START_BYTES: usize = 1024;
 
 impl Container {
@@ -62,7 +62,7 @@ impl Container {
         output: Arc<dyn OutputSink>,
     ) -> Result<CommandExit, Failure> {
         let program = command.argv.first().cloned().unwrap_or_default();
-        let what = format!("running `{program}`");
+        let what = format!("cannot run `{program}`");
         let id = self.create_exec(command, &what).await?;
         let printed = Arc::new(ExecOutput::new(output));
         let closing = OutputCloser(Arc::clone(&printed));
@@ -112,13 +112,13 @@ impl Container {
         self.track_reader(supervise::spawn("docker exec output", async move {
             read(output, &printed).await;
             drop(input);
-            // Nobody may be waiting any more.
+            // The receiver may have been dropped.
             end.send(()).ok();
         }));
         Ok(ended)
     }
 
-    /// Waits for the end of the command and of what it prints.
+    /// Waits for the end of the command and of its output.
     async fn wait(
         &self,
         id: &str,
@@ -138,13 +138,13 @@ impl Container {
                     printed.drain(&mut ended).await;
                     return Ok(found);
                 }
-                // An engine that does not answer may recover: the open stream tells.
+                // An engine that does not answer may recover: the open stream shows whether it has.
                 Ok(_) => {}
                 Err(failure) if failure.kind == FailureKind::Unreachable => {}
                 Err(failure) => return Err(failure),
             }
         }
-        // The end of the streams is not the end of a command that closed them.
+        // A command that closed its streams may still be running.
         let mut pause = Duration::from_millis(5);
         loop {
             let found = self.inspect_exec(id, what).await?;
@@ -161,15 +161,15 @@ impl Container {
             Ok(found) => Ok(found),
             Err(error) if has_status(&error, 404) => {
                 self.check_storage_exceeded()?;
-                let message = format!("{what}: the container {} went away meanwhile", self.name);
+                let message = format!("{what}: the container {} was removed meanwhile", self.name);
                 Err(Failure::new(FailureKind::Gone, message))
             }
             Err(error) => Err(self.failure(what, error)),
         }
     }
 
-    /// The exit, or the failure of a command that never started: the engine says so on the
-    /// command's own stream, and no process ever was.
+    /// The exit code, or the failure of a command that never started. In that case the engine
+    /// writes its error to the command's own stream, and no process ever existed.
     async fn command_exit(
         &self,
         found: &ExecInspectResponse,
@@ -185,7 +185,7 @@ impl Container {
             words.starts_with("unable to find user") || words.starts_with("unable to find group");
         let engine_speaks = words.contains("OCI runtime") || no_such_user;
         if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
-            // It may be the whole container that is ending.
+            // The whole container may be ending.
             sleep(QUIET_PERIOD).await;
             if !self.is_running().await? {
                 return Err(self.exit_failure().await);
@@ -207,21 +207,22 @@ async fn read(
             Ok(LogOutput::StdErr { message }) => printed.write(OutputStream::Stderr, &message),
             Ok(piece) => printed.write(OutputStream::Stdout, piece.as_ref()),
             Err(error) => {
-                tracing::debug!(%error, "a command's output broke off");
+                tracing::debug!(%error, "a command's output was cut off");
                 return;
             }
         }
     }
 }
 
-/// What a command prints, on its way to whoever wants it.
+/// A command's output on its way to the caller.
 struct ExecOutput {
     output: Mutex<Option<Arc<dyn OutputSink>>>,
     first_words: Mutex<Vec<u8>>,
     pieces: AtomicU64,
 }
 
-/// Ends the output of a command whose caller is answered or gone: it is read on and dropped.
+/// Closes the output of a command whose caller has its answer or has stopped waiting. The rest is
+/// read and discarded.
 struct OutputCloser(Arc<ExecOutput>);
 
 impl Drop for OutputCloser {
@@ -254,7 +255,7 @@ impl ExecOutput {
         String::from_utf8_lossy(&words).into_owned()
     }
 
-    /// Waits until what an ended command printed has arrived.
+    /// Waits until the output of an ended command has arrived.
     async fn drain(&self, ended: &mut oneshot::Receiver<()>) {
         let deadline = Instant::now() + DRAIN_WITHIN;
         let mut seen = self.pieces.load(Ordering::Relaxed);

@@ -9,15 +9,15 @@ use rollout_protocol::id::RunId;
 use super::image::ImageFailure;
 use crate::environment::FailureKind;
 
-/// Builds of one image in a run when the failures may pass: as many as the retry policy's default
-/// gives a single trial. Many trials need no more to know that it does not work.
+/// Builds of one image in a run when the failures may be temporary: as many as the retry policy
+/// gives a single trial by default. More are useless, even for many trials.
 const BUILDS_PER_RUN: u32 = 3;
 
-/// Failed builds remembered: more than the tasks of large data sets, in some 60 MB at worst.
+/// Limit of remembered builds: more than the tasks of large datasets, some 60 MB at worst.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// Largest log kept for later trials, so that all of them stay below 1 GB of disk. The tail of
-/// every log stands in the message anyway.
+/// Largest log kept for later trials, so that all of them together stay below 1 GB of disk. The
+/// tail of every log is in the message anyway.
 const LOG_BYTES: u64 = 64 * 1024;
 
 /// An image's tag and the run that builds it.
@@ -42,7 +42,7 @@ impl Default for FailedBuilds {
 }
 
 impl FailedBuilds {
-    /// The failure to answer with instead of building again, if that is to be done.
+    /// The failure to return instead of building again, if any.
     pub(super) fn get(&self, key: &FailedBuildKey) -> Option<ImageFailure> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = known.get(key)?;
@@ -59,14 +59,14 @@ impl FailedBuilds {
         Some(last)
     }
 
-    /// Notes how a build ended; an image that was built has no failures any more.
+    /// Records the outcome of a build. A success clears the image's failures.
     pub(super) fn record<T>(&self, key: FailedBuildKey, result: &Result<T, ImageFailure>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(broken) = result else {
             known.pop(&key);
             return;
         };
-        // No answer says nothing about the build.
+        // Without an answer nothing is known about the build.
         if broken.kind == FailureKind::Unreachable {
             return;
         }

@@ -1,4 +1,4 @@
-//! What the engine's answers, and the lack of them, mean.
+//! Classification of the engine's errors and missing answers.
 
 use std::error::Error as StdError;
 use std::io::ErrorKind;
@@ -44,27 +44,27 @@ fn kind_for_status(status: u16, message: &str) -> FailureKind {
         404 if message.contains("No such container") || message.contains("No such exec") => {
             FailureKind::Gone
         }
-        // A conflict is about what else is going on, not about the request.
+        // A conflict is caused by other work in progress, not by the request.
         409 => FailureKind::Service,
         400..500 => FailureKind::Refused,
         _ => FailureKind::Service,
     }
 }
 
-/// Kinds that show in the text whatever the status is.
+/// Kinds recognised by the text, whatever the status is.
 fn kind_for_text(message: &str) -> Option<FailureKind> {
     const RESOURCES: [&str; 2] = ["Range of CPUs", "Minimum memory limit"];
-    // No graphics processors, and images of another system.
+    // No GPUs, and images of another system.
     const UNSUPPORTED: [&str; 2] =
         ["could not select device driver", "cannot be used on this platform"];
     const NOT_STARTED: [&str; 4] = [
         "OCI runtime create failed",
         "failed to create shim",
         "failed to create task",
-        // With status 409 or 500, by how far the engine had come when the container ended.
+        // With status 409 or 500, depending on how far the engine was when the container ended.
         "is not running",
     ];
-    // The engine is shutting down, or its runtime is gone: no answer to the request.
+    // The engine is shutting down, or its runtime has exited: no answer to the request.
     const NO_ANSWER: [&str; 4] = [
         "containerd.sock",
         "transport is closing",
@@ -89,9 +89,9 @@ fn kind_for_text(message: &str) -> Option<FailureKind> {
     }
 }
 
-/// What it means that services did not come up, from what was said of it.
+/// The kind of a failed start of services, from the error text.
 pub(super) fn kind_for_services(message: &str) -> FailureKind {
-    // Others have it just now.
+    // Resources in use by others at present.
     const TAKEN: [&str; 5] = [
         "port is already allocated",
         "address already in use",
@@ -114,7 +114,7 @@ pub(super) fn kind_for_services(message: &str) -> FailureKind {
     } else if any(&["Cannot connect to the Docker daemon", "error during connect"]) {
         FailureKind::Unreachable
     } else if any(&["No such image"]) {
-        // It was there when it was prepared.
+        // It existed when it was prepared.
         FailureKind::Service
     } else if any(&BROKEN) {
         FailureKind::Unusable
@@ -127,8 +127,8 @@ pub(super) fn kind_for_services(message: &str) -> FailureKind {
     }
 }
 
-/// What a registry's trouble means, from the text the engine passes on; `None` when the text is of
-/// something else.
+/// The kind of a registry error, from the text that the engine passes on; `None` when the text is
+/// about something else.
 pub(super) fn kind_for_registry(message: &str) -> Option<FailureKind> {
     const NO_ANSWER: [&str; 18] = [
         "connection refused",
@@ -176,22 +176,22 @@ pub(super) fn kind_for_registry(message: &str) -> Option<FailureKind> {
 
 fn no_answer(host: &str, what: &str, error: Error) -> Failure {
     if let Some(kind) = FailureKind::from_shortage(Shortage::from_error(&error)) {
-        return Failure::new(kind, format!("{what}: the engine at {host} was not asked"))
+        return Failure::new(kind, format!("{what}: no request was sent to the engine at {host}"))
             .with_source(error);
     }
     let hint = match io_kind(&error) {
         _ if matches!(error, Error::SocketNotFoundError(_)) => {
-            "there is no such socket: is Docker installed and running (`systemctl start docker`)?"
+            "the socket does not exist: is Docker installed and running (`systemctl start docker`)?"
         }
         Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
             "nothing listens there: is Docker running (`systemctl start docker`)?"
         }
         Some(ErrorKind::PermissionDenied) => {
-            "the socket may not be used by this user: add the user to the group `docker` \
+            "permission denied for this user: add the user to the group `docker` \
              (`usermod -aG docker USER`, then log in again)"
         }
         _ if matches!(error, Error::RequestTimeoutError) => "it did not answer in time",
-        _ => "the connection broke",
+        _ => "the connection failed",
     };
     let message = format!("{what}: no answer from the Docker engine at {host}: {hint}");
     Failure::new(FailureKind::Unreachable, message).with_source(error)

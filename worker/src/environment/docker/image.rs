@@ -1,4 +1,4 @@
-//! Images: found, pulled or built, once for everybody who asks.
+//! Images: found, pulled or built, once for all concurrent requests.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,24 @@ use super::single_flight::SingleFlight;
 use super::{labels, lock};
 use crate::environment::{BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource};
 
-/// Version of how contexts become images: part of the tag, so that images of another way of
-/// building are not taken for ours.
+/// Version of how contexts become images. It is part of the tag, so that images built in another
+/// way are not reused.
 const BUILD_FORMAT: &str = "2";
 
-/// Forced builds remembered, so that a run builds each of its images once and not once per trial.
+/// Limit of remembered forced builds, so that a run builds each of its images once and not once per
+/// trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// Begins the reference of what is no image, and could not be one's name: services beside the environment are described in the
-/// context, and no Dockerfile, so that their description says what the environment is made of.
+/// Prefix of references to compose files instead of images; not valid in an image name. The
+/// services beside the environment are described in the context, which has no Dockerfile, so their
+/// compose file defines the environment's image.
 pub(super) const SERVICES_REFERENCE_PREFIX: &str = "services of ";
 
-/// Names of such descriptions.
+/// Names of compose files.
 const COMPOSE_FILE_NAMES: [&str; 4] =
     ["docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"];
 
-/// Makes images present.
+/// Pulls and builds images.
 #[derive(Debug)]
 pub(super) struct ImageManager {
     client: Arc<DockerClient>,
@@ -47,14 +49,14 @@ pub(super) struct ImageManager {
     failed: Arc<FailedBuilds>,
 }
 
-/// A failed build or pull, told to everybody who waited for it.
+/// A failed build or pull, shared by all callers that waited for it.
 #[derive(Debug, Clone)]
 pub(super) struct ImageFailure {
-    /// What kind.
+    /// Its kind.
     pub(super) kind: FailureKind,
-    /// What happened, with the tail of the log.
+    /// The message, with the tail of the log.
     pub(super) message: String,
-    /// The log, for as long as somebody may want a copy.
+    /// The log, kept while a caller may want a copy.
     pub(super) log: Option<Arc<tempfile::TempPath>>,
 }
 
@@ -65,7 +67,8 @@ impl From<Failure> for ImageFailure {
 }
 
 impl ImageManager {
-    /// Images of the engine of `client`; processes that share `locks` build an image once.
+    /// An image manager for the engine of `client`. Processes that share `locks` build an image
+    /// once.
     pub(super) fn new(client: Arc<DockerClient>, locks: PathBuf, frontend: Option<String>) -> Self {
         let frontends = Arc::new(FrontendSelector::new(frontend));
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
@@ -116,7 +119,7 @@ impl ImageManager {
             let pulled = pull(&client, &image, platform.as_deref());
             match client.engine().within(timeout, pulled).await {
                 Some(result) => result.map(|()| None).map_err(ImageFailure::from),
-                None => Err(out_of_time(&format!("pulling {image}"), timeout).into()),
+                None => Err(out_of_time(&format!("cannot pull {image}"), timeout).into()),
             }
         };
         let (result, made) = self.flights.join(&key, pull).await;
@@ -161,7 +164,7 @@ impl ImageManager {
             let building = build_once(&client, &frontends, &locks, &build, force);
             let result = match client.engine().within(timeout, building).await {
                 Some(result) => result,
-                None => Err(out_of_time(&format!("building {}", build.tag), timeout).into()),
+                None => Err(out_of_time(&format!("cannot build {}", build.tag), timeout).into()),
             };
             failed.record(attempt, &result);
             result
@@ -179,8 +182,8 @@ impl ImageManager {
         }
     }
 
-    /// An image of an earlier run, where a registry does not say which image a base is. Where all is
-    /// known, it is told that a base has changed.
+    /// An image of an earlier run, for when a registry does not resolve a base image. If all are
+    /// resolved, reports that a base image has changed.
     async fn find_earlier(&self, run: RunId, build: &BuildSpec) -> Result<Option<Image>, Failure> {
         if build.bases.is_empty() {
             return Ok(None);
@@ -191,7 +194,7 @@ impl ImageManager {
             ..Default::default()
         };
         let listed = self.client.docker().await?.list_images(Some(options)).await;
-        let listed = listed.map_err(|e| self.client.failure("looking for built images", e))?;
+        let listed = listed.map_err(|e| self.client.failure("cannot list built images", e))?;
         let newest = listed.into_iter().max_by_key(|image| image.created);
         let Some((tag, image)) = newest.and_then(|i| Some((i.repo_tags.first()?.clone(), i)))
         else {
@@ -206,7 +209,7 @@ impl ImageManager {
                 tracing::warn!(
                     base,
                     tag,
-                    "no registry says which image the base is: the image built before is used"
+                    "cannot resolve the base image in a registry: using the image built earlier"
                 );
                 return Ok(Some(Image { build: how, ..Image::found(tag) }));
             };
@@ -218,14 +221,14 @@ impl ImageManager {
                     base,
                     now,
                     before,
-                    "the base image has changed: a task is built again"
+                    "the base image has changed: building the image again"
                 );
             }
         }
         Ok(None)
     }
 
-    /// Where builds are locked.
+    /// Directory of the build locks.
     pub(super) fn locks(&self) -> &Path {
         &self.locks
     }
@@ -250,7 +253,7 @@ fn tag(build: &BuildSpec) -> String {
     format!("rollout/task:{}", &hasher.finish().hex()[..32])
 }
 
-/// Everything that decides about a build but its base images, with the frontend that the host names.
+/// Digest of all inputs of a build but its base images, including the frontend that the host sets.
 fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     let mut hasher = DigestHasher::default();
     let platform = build.platform.as_deref().unwrap_or("");
@@ -273,7 +276,7 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     hasher.finish().hex()[..32].to_owned()
 }
 
-/// Builds unless another process has done it while the lock was waited for.
+/// Builds the image, unless another process built it during the wait for the lock.
 async fn build_once(
     client: &DockerClient,
     frontends: &FrontendSelector,
@@ -295,13 +298,13 @@ async fn build_once(
     result
 }
 
-/// How an image was built, as its label says.
+/// The build info in an image's label.
 fn read_build_label(image: &ImageInspect) -> Option<ImageBuild> {
     let label = image.config.as_ref()?.labels.as_ref()?.get(labels::BUILD)?;
     serde_json::from_str(label).ok()
 }
 
-/// The failure for one of those who waited, with the whole log where it was asked for.
+/// The failure for one of the waiting callers, with the whole log if requested.
 async fn failure_with_log(broken: ImageFailure, log: Option<&Path>) -> Failure {
     if let (Some(from), Some(to)) = (&broken.log, log)
         && let Err(error) = copy(from, to).await
@@ -320,7 +323,7 @@ async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
 }
 
 fn out_of_time(what: &str, timeout: std::time::Duration) -> Failure {
-    Failure::new(FailureKind::TimedOut, format!("{what} took longer than {timeout:?}"))
+    Failure::new(FailureKind::TimedOut, format!("{what}: it took longer than {timeout:?}"))
 }
 
 /// Whether the engine has the image, for the platform when one is asked for.
@@ -337,7 +340,7 @@ pub(super) async fn is_present(
     }))
 }
 
-/// What the engine knows of an image, if it has it.
+/// The engine's description of an image, if it has it.
 pub(super) async fn inspect(
     client: &DockerClient,
     name: &str,
@@ -345,7 +348,7 @@ pub(super) async fn inspect(
     match client.docker().await?.inspect_image(name).await {
         Ok(image) => Ok(Some(image)),
         Err(error) if has_status(&error, 404) => Ok(None),
-        Err(error) => Err(client.failure(&format!("looking for the image {name}"), error)),
+        Err(error) => Err(client.failure(&format!("cannot look for the image {name}"), error)),
     }
 }
 
@@ -363,7 +366,7 @@ pub(super) async fn pull(
     };
     let docker = client.slow().await?;
     let mut progress = docker.create_image(Some(options), None, None);
-    let what = format!("pulling the image {name}");
+    let what = format!("cannot pull the image {name}");
     while let Some(step) = progress.next().await {
         if let Err(error) = step {
             let mut failure = client.failure(&what, error);
@@ -376,8 +379,8 @@ pub(super) async fn pull(
     Ok(())
 }
 
-/// The repository and the tag or digest of an image's name. Without a tag the engine would pull
-/// every tag.
+/// Splits an image name into the repository and the tag or digest. Without a tag the engine would
+/// pull every tag.
 fn split_reference(name: &str) -> (&str, &str) {
     if let Some((repository, digest)) = name.split_once('@') {
         return (repository, digest);

@@ -1,4 +1,4 @@
-//! Ending everything that commands started.
+//! Killing of all processes that commands started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use tokio::time::{Instant, sleep};
 use super::container::Container;
 use crate::environment::{ExecCommand, Failure, FailureKind, OutputSink, OutputStream};
 
-/// The sweep. It depends on the image's shell, which may be missing or hostile, so that its result
+/// The kill script. It depends on the image's shell, which may be missing or hostile, so its result
 /// is checked from outside.
 const SWEEP: &str = include_str!("kill.sh");
 
-/// Time for the sweep: storms of 3,000 processes were seen to take 3 seconds.
+/// Timeout of the script: with 3,000 processes it took 3 seconds in a measurement.
 const SWEEP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for killed processes to leave the engine's list.
+/// Time for killed processes to disappear from the engine's list.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// After this long, a container that was restarted has failed or is up.
+/// After this long, a restarted container is either up or has failed.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 
-/// What the engine's host shows of the container's processes.
+/// Format in which the engine's host lists the container's processes.
 const PS: &str = "-eo pid,ppid,stat";
 
 impl Container {
-    /// Ends every process but the container's own. When the sweep cannot, a restart does: all
-    /// processes end with the first one, and files stay.
+    /// Ends every process but the container's own. If the script fails, the container is restarted:
+    /// all processes end with the first one, and files stay.
     pub(super) async fn kill_processes(&self) -> Result<(), Failure> {
         let swept = match tokio::time::timeout(SWEEP_WITHIN, self.sweep()).await {
             Ok(Ok(true)) => self.wait_for_survivors().await,
@@ -47,7 +47,7 @@ impl Container {
         }
     }
 
-    /// Whether the sweep found nothing left.
+    /// Runs the script; returns whether it left nothing.
     async fn sweep(&self) -> Result<bool, Failure> {
         let command = ExecCommand {
             argv: ["/bin/sh", "-c", SWEEP].map(str::to_owned).to_vec(),
@@ -58,8 +58,8 @@ impl Container {
         Ok(self.exec(command, Arc::new(DiscardedOutput)).await?.code == 0)
     }
 
-    /// Whether only the container's own processes are left, as seen from outside it. Not when
-    /// nothing can be seen.
+    /// Whether only the container's own processes are left, as seen from outside it. False if they
+    /// cannot be listed.
     async fn wait_for_survivors(&self) -> Result<bool, Failure> {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut pause = Duration::from_millis(20);
@@ -67,7 +67,7 @@ impl Container {
             match self.count_survivors().await? {
                 Some(0) => return Ok(true),
                 Some(_) => {}
-                // The sweep's own word is no proof: its shell belongs to the container.
+                // The script's own result is no proof: its shell belongs to the container.
                 None => return Ok(false),
             }
             if Instant::now() > deadline {
@@ -78,7 +78,8 @@ impl Container {
         }
     }
 
-    /// Number of processes that are not the container's own; `None` when the engine cannot say.
+    /// Number of processes that are not the container's own; `None` when the engine cannot list
+    /// them.
     async fn count_survivors(&self) -> Result<Option<usize>, Failure> {
         let state = self.inspect().await?.state.unwrap_or_default();
         let Some(init) = state.pid.filter(|pid| *pid > 0) else { return Ok(Some(0)) };
@@ -86,8 +87,8 @@ impl Container {
         match self.client.docker().await?.top_processes(&self.engine_id, Some(options)).await {
             Ok(list) => Ok(Some(count_strangers(init, &list.processes.unwrap_or_default()))),
             Err(error) => {
-                // Some engines' hosts have no ps.
-                tracing::debug!(%error, container = self.name, "processes cannot be listed");
+                // Some engine hosts have no ps.
+                tracing::debug!(%error, container = self.name, "cannot list processes");
                 Ok(None)
             }
         }
@@ -95,27 +96,27 @@ impl Container {
 
     async fn restart(&self) -> Result<(), Failure> {
         tracing::info!(container = self.name, "restarting it to end its processes");
-        // The count of the memory limit's kills starts anew with the restart.
+        // The count of kills by the memory limit restarts with the container.
         self.oom_killed().await;
         let options = RestartContainerOptions { t: Some(0), signal: None };
         let restarted =
             self.client.docker().await?.restart_container(&self.engine_id, Some(options)).await;
         if let Err(error) = restarted {
-            let mut failure = self.failure("ending all processes by a restart", error);
+            let mut failure = self.failure("cannot end all processes by a restart", error);
             if failure.kind != FailureKind::Unreachable && failure.kind != FailureKind::Gone {
                 failure.kind = FailureKind::LeftBehind;
             }
             return Err(failure);
         }
-        // A first process that cannot begin is seen running for some milliseconds.
+        // A first process that cannot start appears to run for some milliseconds.
         sleep(SETTLED_AFTER).await;
         if self.is_running().await? { Ok(()) } else { Err(self.exit_failure().await) }
     }
 }
 
-/// Counts the living processes that are neither `init` nor in the tree of its only child. Rows are
-/// process, parent and state. Orphans of commands are children of `init`, commands are children
-/// of nobody in the list.
+/// Counts the live processes that are neither `init` nor in the tree of its only child. Rows are
+/// process, parent and state. Orphans of commands are children of `init`; the parents of commands
+/// are not in the list.
 fn count_strangers(init: i64, rows: &[Vec<String>]) -> usize {
     let alive: Vec<(i64, i64)> = rows
         .iter()
@@ -130,7 +131,7 @@ fn count_strangers(init: i64, rows: &[Vec<String>]) -> usize {
     if let Some((first, _)) = alive.iter().find(|(_, parent)| *parent == init) {
         own.insert(*first);
     }
-    // Parents may stand behind their children.
+    // Parents may come after their children.
     for _ in 0..alive.len() {
         for (pid, parent) in &alive {
             if *parent != init && own.contains(parent) {
@@ -141,7 +142,7 @@ fn count_strangers(init: i64, rows: &[Vec<String>]) -> usize {
     alive.iter().filter(|(pid, _)| !own.contains(pid)).count()
 }
 
-/// Throws away what the sweep prints.
+/// Discards the script's output.
 struct DiscardedOutput;
 
 impl OutputSink for DiscardedOutput {

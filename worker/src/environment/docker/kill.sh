@@ -2,8 +2,8 @@
 # keep-alive). Run as root by `/bin/sh -c`. Uses shell builtins only: nothing can be forked when the
 # limit of processes is reached, and an image may have no ps or pkill.
 
-# Reads state, parent and start time of process $1 into z, pp, st. The name in the file may hold
-# anything, newlines and parentheses included, so the fields are those after the last one.
+# Reads state, parent and start time of process $1 into z, pp, st. The name in the file may contain
+# anything, newlines and parentheses included, so the fields start after the last parenthesis.
 rd() {
   s=
   { while IFS= read -r l || [ -n "$l" ]; do s="$s$l"; done </proc/$1/stat; } 2>/dev/null
@@ -13,7 +13,7 @@ rd() {
   z=$1 pp=$2 st=${20}
 }
 
-# Stops everything at once, so that nothing can fork away from what follows. The kernel spares
+# Stops every process at once, so that none can escape the kill below by forking. The kernel skips
 # pid 1 and the caller.
 kill -STOP -1
 
@@ -30,7 +30,7 @@ done
 
 n=0 killed=0
 while :; do
-  # What is kept: the oldest child and its descendants.
+  # The processes to keep: the oldest child and its descendants.
   K=" $o "; c=1
   while [ $c = 1 ]; do
     c=0
@@ -41,7 +41,7 @@ while :; do
       case "$K" in *" $pp "*) K="$K$p "; c=1 ;; esac
     done
   done
-  # Everything else is killed until a pass finds nothing alive.
+  # Kills every other process until a pass finds none alive.
   left=0
   for d in /proc/[0-9]*; do
     p=${d#/proc/}

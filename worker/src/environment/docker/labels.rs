@@ -1,4 +1,4 @@
-//! Labels that say whose a container or image is.
+//! Labels that identify the owner of a container or image.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use crate::environment::{EnvironmentLabels, Owner};
 /// On every container: the owner as JSON.
 pub(super) const OWNER: &str = "dev.rollout.owner";
 
-/// On every image that was built: digest of its context.
+/// On every built image: digest of its context.
 pub(super) const CONTEXT: &str = "dev.rollout.context";
 
-/// On every image that was built: how, as JSON.
+/// On every built image: build info as JSON.
 pub(super) const BUILD: &str = "dev.rollout.build";
 
-/// On every image that was built: the build, whatever its base images are.
+/// On every built image: digest of the build without its base images.
 pub(super) const RECIPE: &str = "dev.rollout.recipe";
 
 /// On every container: the execution.
@@ -22,7 +22,7 @@ pub(super) const EXEC: &str = "dev.rollout.exec";
 /// On everything of an environment with services: the environment.
 pub(super) const PROJECT: &str = "dev.rollout.project";
 
-/// The service that a container belongs to, as Docker Compose notes it.
+/// The service that a container belongs to, as set by Docker Compose.
 pub(super) const COMPOSE_SERVICE: &str = "com.docker.compose.service";
 
 /// The labels of a container.

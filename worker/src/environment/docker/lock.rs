@@ -5,25 +5,26 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The file that locks the build of an image. Its time is that of the image's last use.
+/// The lock file of an image's build. Its modification time is the time of the image's last use.
 pub(super) fn lock_path(locks: &Path, tag: &str) -> PathBuf {
     locks.join(format!("{}.lock", tag.rsplit(':').next().unwrap_or(tag)))
 }
 
-/// Notes that an image is used.
+/// Records a use of an image.
 pub(super) fn touch(path: &Path) {
     if let Some(parent) = path.parent() {
-        // Opening the file says what is wrong with the directory.
+        // If this fails, opening the file reports the reason.
         std::fs::create_dir_all(parent).ok();
     }
     let file = File::options().create(true).truncate(false).write(true).open(path);
-    // Without the note the image seems older than it is, and may be built again.
+    // Without the new time the image seems older than it is and may be built again.
     if let Err(error) = file.and_then(|file| file.set_modified(SystemTime::now())) {
-        tracing::debug!(path = %path.display(), %error, "cannot note the use of an image");
+        tracing::debug!(path = %path.display(), %error, "cannot record the use of an image");
     }
 }
 
-/// Takes the lock of the file at `path`, which is made when absent and stays, unless another has it.
+/// Takes the lock of the file at `path` unless another process holds it. The file is created if
+/// absent and stays.
 pub(super) fn try_exclusive(path: &Path) -> io::Result<Option<File>> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
@@ -36,11 +37,11 @@ pub(super) fn try_exclusive(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Takes the lock of the file at `path`, which is made when absent and stays. The lock ends when
-/// the file is dropped. Waiting can be given up at any time.
+/// Takes the lock of the file at `path`, which is created if absent and stays. Dropping the file
+/// releases the lock. Cancel-safe.
 ///
 /// # Errors
-/// When the file cannot be made or locked.
+/// When the file cannot be created or locked.
 pub(super) async fn exclusive(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;

@@ -1,20 +1,21 @@
 //! Environments as containers of a Docker engine, through its API.
 //!
-//! * `client`, `connection`, `failure`: connections, and what the engine's answers mean.
-//! * `image`, `flight`, `lock`, `build`: images, each pulled or built once per host, by BuildKit where
-//!   the engine has it.
-//! * `bases`: the images that builds begin from, by digest.
+//! * `client`, `connection`, `failure`: connections, and the classification of engine errors.
+//! * `image`, `single_flight`, `lock`, `build`: images, each pulled or built once per host, by
+//!   BuildKit where the engine has it.
+//! * `base_images`: the base images of builds, by digest.
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `upload`, `copy`: files in and out, without running anything in the container.
-//! * `exec`, `kill`: commands, and ending everything they started.
-//! * `compose`: environments with services beside them.
-//! * `network`: what a container may reach.
-//! * `limits`, `storage`: memory kills and storage, which have to be watched.
-//! * `prune`: images that are no longer used.
-//! * `reap`, `labels`: what dead processes left behind; `leftovers`: what this one has to.
+//! * `exec`, `kill`: commands, and killing everything they started.
+//! * `compose`: environments with services.
+//! * `network`: network access of a container.
+//! * `oom`, `storage`: memory kills and storage, which have to be watched.
+//! * `prune`: removal of unused images.
+//! * `reap`, `labels`: removal of what dead processes left behind; `deferred_removal`: of what this
+//!   process could not remove.
 //!
-//! Nothing that a job says can make a container privileged, mount the host into it or share the
-//! host's namespaces.
+//! No job setting can make a container privileged, mount the host into it or share the host's
+//! namespaces.
 
 mod base_images;
 mod build;
@@ -69,21 +70,21 @@ use crate::supervise::{self, Task};
 pub use self::compose::check as check_compose;
 pub use self::prune::{ImageLimits, PrunedImages, TaskImage};
 
-/// How to reach an engine and what to keep where.
+/// Options of the provider.
 #[derive(Debug, Clone)]
 pub struct DockerOptions {
-    /// Where the engine listens: `unix:///path`, the path of a socket, or `tcp://host:port`. What
-    /// `DOCKER_HOST` says when absent, else the default socket.
+    /// Address of the engine: `unix:///path`, the path of a socket, or `tcp://host:port`. If
+    /// absent, the value of `DOCKER_HOST`, else the default socket.
     pub host: Option<String>,
-    /// Directory for the locks by which the processes of a host build an image once.
+    /// Directory of the locks that make the processes of a host build an image once.
     pub locks: PathBuf,
-    /// The program `docker compose`. What `ROLLOUT_DOCKER_COMPOSE` says when absent, else the one
-    /// that is installed.
+    /// Path of the program `docker compose`. If absent, the value of `ROLLOUT_DOCKER_COMPOSE`, else
+    /// the installed program.
     pub compose: Option<PathBuf>,
-    /// Image of the frontend that reads the Dockerfiles that name none. What
-    /// `ROLLOUT_DOCKERFILE_FRONTEND` says when absent, else the engine's own.
+    /// Image of the frontend for Dockerfiles that name none. If absent, the value of
+    /// `ROLLOUT_DOCKERFILE_FRONTEND`, else the engine's own frontend.
     pub frontend: Option<String>,
-    /// Time between two looks at the size of a container whose storage is measured.
+    /// Time between two measurements of a container's storage, where it is measured.
     pub storage_interval: Duration,
 }
 
@@ -95,8 +96,8 @@ impl DockerOptions {
     }
 }
 
-/// Makes environments as containers of a Docker engine. The connection is made by the first call,
-/// so that an engine may come up after its worker.
+/// Creates environments as containers of a Docker engine. The first call connects, so that an
+/// engine may come up after its worker.
 #[derive(Debug)]
 pub struct DockerProvider {
     client: Arc<DockerClient>,
@@ -109,7 +110,7 @@ pub struct DockerProvider {
 }
 
 impl DockerProvider {
-    /// A provider; nothing is called yet.
+    /// A provider; makes no call yet.
     pub fn new(options: DockerOptions) -> Self {
         let client = Arc::new(DockerClient::new(options.host));
         let images =
@@ -129,15 +130,16 @@ impl DockerProvider {
     /// Checks that the engine answers and is new enough.
     ///
     /// # Errors
-    /// [`Failure`] that says what to do.
+    /// [`Failure`] that says how to fix it.
     pub async fn check(&self) -> Result<(), Failure> {
         self.client.docker().await.map(|_| ())
     }
 
-    /// Removes images that were built for tasks, by age and size. None that a container is made of.
+    /// Removes images that were built for tasks, by age and size, except those that a container
+    /// uses.
     ///
     /// # Errors
-    /// [`Failure`] when they cannot be listed; single removals that fail are in the answer.
+    /// [`Failure`] when they cannot be listed; single removals that fail are in the result.
     pub async fn prune_images(&self, limits: &ImageLimits) -> Result<PrunedImages, Failure> {
         prune::prune(&self.client, self.images.locks(), limits).await
     }
@@ -157,7 +159,7 @@ impl Provider for DockerProvider {
     async fn capacity(&self) -> Result<EnvironmentCapacity, Failure> {
         let info = self.client.docker().await?.info().await;
         let info =
-            info.map_err(|e| self.client.failure("asking the Docker engine what it has", e))?;
+            info.map_err(|e| self.client.failure("cannot query the Docker engine's resources", e))?;
         let bytes = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
         Ok(EnvironmentCapacity {
             cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0),
@@ -165,14 +167,14 @@ impl Provider for DockerProvider {
         })
     }
 
-    /// The engine's own directory, when the engine is on this host and shows it.
+    /// The engine's data directory, if the engine is on this host and reports it.
     async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
         if !self.client.host().starts_with("unix://") {
             return Ok(None);
         }
         let info = self.client.docker().await?.info().await;
         let info =
-            info.map_err(|e| self.client.failure("asking the Docker engine where it is", e))?;
+            info.map_err(|e| self.client.failure("cannot query the Docker engine's directory", e))?;
         let root = info.docker_root_dir.map(PathBuf::from);
         Ok(root.filter(|root| root.is_absolute() && root.is_dir()))
     }
@@ -194,8 +196,8 @@ impl Provider for DockerProvider {
         self.images.set_base_digests(run, digests);
     }
 
-    /// A creation that is given up goes on in the background and is undone there, because the
-    /// engine may already be at it.
+    /// A cancelled creation continues in the background and is undone there, because the engine may
+    /// have started it.
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = docker_settings(&request.settings)?.clone();
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
@@ -224,7 +226,7 @@ impl Provider for DockerProvider {
         self.track_creation(creation);
         match answered.await {
             Ok(made) => Ok(Box::new(made?)),
-            Err(_) => Err(Failure::new(FailureKind::Bug, "creating a container broke off")),
+            Err(_) => Err(Failure::new(FailureKind::Bug, "container creation was interrupted")),
         }
     }
 
@@ -268,7 +270,7 @@ impl DockerEnvironment {
         let enforced = up.limits.storage == LimitEnforcement::Enforced;
         if up.limits.storage != LimitEnforcement::No {
             let StorageLimit { beside, before, .. } = up.storage;
-            // A new container has none yet.
+            // A new container has no storage limit yet.
             let _first = container.storage.set(StorageLimit { limit_mb, enforced, beside, before });
         }
         let watch = (up.limits.storage == LimitEnforcement::Measured).then(|| {
@@ -359,7 +361,7 @@ impl Environment for DockerEnvironment {
 
     async fn stop(&self) -> Result<(), Failure> {
         self.end_watch();
-        // The kernel's count goes with the processes.
+        // The kernel's count is lost when the processes end.
         self.container.record_oom();
         match &self.project {
             Some(project) => compose::project::stop(&self.container.client, &project.name).await,

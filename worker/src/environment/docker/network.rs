@@ -1,10 +1,10 @@
-//! What a container may reach: the engine's bridge, or nothing.
+//! Network access of a container: the engine's bridge, or nothing.
 //!
-//! A container in the network mode `none` can never be connected, so one that has no network for
-//! now is made on the bridge and taken off it before its first process starts. Taking a running
-//! one off removes its interface: what was connected gets no further. Single hosts cannot be
-//! allowed: whatever filters names would have to stand where nothing in the container can go
-//! around it, and a bridge of the engine is no such place.
+//! A container in the network mode `none` can never be connected. So one that has no network at
+//! first is created on the bridge and disconnected before its first process starts. Disconnecting a
+//! running container removes its interface, and its open connections break. Single hosts cannot be
+//! allowed: a filter by name would have to be where nothing in the container can bypass it, and a
+//! bridge of the engine is no such place.
 
 use bollard::models::{NetworkConnectRequest, NetworkDisconnectRequest};
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
@@ -18,21 +18,21 @@ use crate::environment::{Failure, FailureKind};
 /// The engine's default network.
 const BRIDGE: &str = "bridge";
 
-/// What a container reaches, and may.
+/// The network state of a container, and the limits set by the job.
 #[derive(Debug)]
 pub(super) struct ContainerNetwork {
-    /// The job says that nothing shall have a network.
+    /// The job denies every network.
     never: bool,
-    /// Whether it is on the bridge; `None` when a change broke off. Held during changes.
+    /// Whether it is on the bridge; `None` after an interrupted change. Held during changes.
     open: Mutex<Option<bool>>,
-    /// What was asked for at the creation.
+    /// The state requested at creation.
     first: bool,
-    /// Whether it stays what it was at the creation.
+    /// Whether it cannot change after the creation.
     fixed: bool,
 }
 
 impl ContainerNetwork {
-    /// The network of a container that is about to be made.
+    /// The network of a container that is about to be created.
     pub(super) fn for_policy(
         settings: &DockerSettings,
         policy: &NetworkPolicy,
@@ -42,18 +42,18 @@ impl ContainerNetwork {
         Ok(Self { never, open: Mutex::new(Some(!never)), first, fixed: false })
     }
 
-    /// The network of a container among services, which share it for as long as they live.
+    /// The network of a container among services, fixed for their lifetime.
     pub(super) fn shared(settings: &DockerSettings, open: bool) -> Self {
         let never = settings.network == DockerNetwork::None;
         Self { never, open: Mutex::new(Some(open)), first: open, fixed: true }
     }
 
-    /// For a container whose network is of no interest.
+    /// For a container whose network does not matter.
     pub(super) fn unmanaged() -> Self {
         Self { never: false, open: Mutex::new(None), first: false, fixed: true }
     }
 
-    /// The network mode that it is made with.
+    /// The network mode for its creation.
     pub(super) fn mode(settings: &DockerSettings) -> &'static str {
         match settings.network {
             DockerNetwork::Bridge => BRIDGE,
@@ -62,26 +62,26 @@ impl ContainerNetwork {
     }
 }
 
-/// Whether a policy lets anything through; refused when it is between all and nothing.
+/// Whether a policy allows network access. Refuses policies between all and nothing.
 pub(super) fn is_open(policy: &NetworkPolicy) -> Result<bool, Failure> {
     match policy {
         NetworkPolicy::Public => Ok(true),
         NetworkPolicy::NoNetwork => Ok(false),
         NetworkPolicy::Allowlist(_) => {
             let text = "single hosts cannot be allowed: that needs a proxy that nothing in the \
-                        container can go around";
+                        container can bypass";
             Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
 }
 
 impl Container {
-    /// Takes a container that is not to have a network off its network, before it starts.
+    /// Disconnects a container that must not have a network, before it starts.
     pub(super) async fn close_before_start(&self) -> Result<(), Failure> {
         if self.network.first { Ok(()) } else { self.switch(false).await }
     }
 
-    /// Changes what it may reach, within what the job allows.
+    /// Changes the network access, within the job's limits.
     pub(super) async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
         self.switch(is_open(policy)?).await
     }
@@ -95,11 +95,11 @@ impl Container {
             return Ok(());
         }
         if self.network.fixed {
-            let text = "an environment with services beside it keeps the network that it was made \
-                        with: what it may reach cannot differ between phases";
+            let text = "an environment with services keeps its initial network: network access \
+                        cannot differ between phases";
             return Err(Failure::new(FailureKind::Unsupported, text));
         }
-        // Whoever drops this future leaves it unknown.
+        // If this future is dropped, the state stays unknown.
         *now = None;
         if open {
             self.connect().await?;
@@ -118,7 +118,7 @@ impl Container {
         match docker.connect_network(BRIDGE, request).await {
             Ok(()) => Ok(()),
             Err(error) if says(&error, "already exists") => Ok(()),
-            Err(error) => Err(self.failure("giving it a network", error)),
+            Err(error) => Err(self.failure("cannot connect the network", error)),
         }
     }
 
@@ -129,9 +129,9 @@ impl Container {
         match docker.disconnect_network(BRIDGE, request).await {
             Ok(()) => {}
             Err(error) if says(&error, "is not connected to") => {}
-            Err(error) => return Err(self.failure("taking away its network", error)),
+            Err(error) => return Err(self.failure("cannot disconnect the network", error)),
         }
-        // The engine's word is not enough for what must not be open.
+        // For a network that must be closed, the engine's success answer is not enough.
         let left = self.inspect().await?.network_settings.and_then(|settings| settings.networks);
         match left.filter(|networks| !networks.is_empty()) {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Kills by the memory limit, as the kernel or the engine tells of them.
+//! Kills by the memory limit, as reported by the kernel or the engine.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use futures_util::StreamExt as _;
 
 use super::container::Container;
 
-/// How long the engine may take to list past events.
+/// Timeout for the engine to list past events.
 const EVENTS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Container {
-    /// Whether the memory limit has killed a process so far: the kernel's own count where this host
-    /// has it, else the engine's memory of events, which is short.
+    /// Whether the memory limit has killed a process so far. Uses the kernel's own count if this
+    /// host has it, else the engine's event history, which is short.
     pub(super) async fn oom_killed(&self) -> bool {
         if !self.record_oom() && self.oom_event().await {
             self.oom_seen.store(true, Ordering::Relaxed);
@@ -23,7 +23,7 @@ impl Container {
         self.oom_seen.load(Ordering::Relaxed)
     }
 
-    /// Remembers what the kernel has counted; whether it could be read or was known.
+    /// Records the kernel's count; returns whether it could be read or was already known.
     pub(super) fn record_oom(&self) -> bool {
         let counted = self.oom_count.get().and_then(|file| std::fs::read_to_string(file).ok());
         let seen = counted.as_ref().is_some_and(|text| oom_kills(text) > 0);
@@ -48,8 +48,8 @@ impl Container {
     }
 }
 
-/// Where the kernel counts the memory limit's kills in the container `id` whose first process is
-/// `pid` on the engine's host, when that is this host.
+/// The file in which the kernel counts the memory limit's kills in the container `id` whose first
+/// process is `pid` on the engine's host, if that is this host.
 pub(super) fn oom_count_file(pid: i64, id: &str) -> Option<PathBuf> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let file = oom_count_path(&groups, id)?;

@@ -1,4 +1,4 @@
-//! Removing the images of tasks that are no longer used.
+//! Removal of unused task images.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::environment::Failure;
 /// Images used within this time stay: a run may be about to start a container of one.
 const RECENT_USE: Duration = Duration::from_secs(3600);
 
-/// Which images of tasks to remove.
+/// Limits that select the task images to remove.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ImageLimits {
-    /// Those not used for longer than this.
+    /// Remove the images not used for longer than this.
     pub older_than: Option<Duration>,
-    /// Those used longest ago, until all together have at most so many bytes.
+    /// Remove the least recently used images until the total size is at most this.
     pub max_bytes: Option<u64>,
-    /// Remove nothing, only say what would be removed.
+    /// Remove nothing, only report.
     pub dry_run: bool,
 }
 
@@ -30,26 +30,27 @@ pub struct ImageLimits {
 pub struct TaskImage {
     /// Its name.
     pub reference: String,
-    /// Its size. Layers that it shares with others do not count where the engine tells them apart.
+    /// Its size. Layers shared with other images do not count if the engine reports them
+    /// separately.
     pub bytes: u64,
-    /// When a run of this host and user last used it; when it was built, if none has.
+    /// When a run of this host and user last used it; if none has, when it was built.
     pub used: SystemTime,
-    /// Whether a container, running or not, is made of it.
+    /// Whether a container, running or not, uses it.
     pub in_use: bool,
 }
 
-/// How images were removed.
+/// Outcome of a removal of images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrunedImages {
-    /// What was removed, or would be.
+    /// The images that were removed, or would be.
     pub removed: Vec<TaskImage>,
-    /// What could not be removed, with the reason.
+    /// The images that could not be removed, with the reason.
     pub failed: Vec<(String, String)>,
-    /// What stays.
+    /// The images that stay.
     pub kept: Vec<TaskImage>,
 }
 
-/// Removes images of tasks. `locks` is where builds are locked and uses noted.
+/// Removes task images. `locks` is the directory of build locks, whose times record uses.
 pub(super) async fn prune(
     client: &DockerClient,
     locks: &Path,
@@ -74,12 +75,12 @@ pub(super) async fn prune(
     Ok(pruned)
 }
 
-/// The images of tasks, those used longest ago first.
+/// The task images, least recently used first.
 async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Failure> {
     let docker = client.slow().await?;
     let options = ListContainersOptions { all: true, ..Default::default() };
     let containers = docker.list_containers(Some(options)).await;
-    let containers = containers.map_err(|e| client.failure("listing containers", e))?;
+    let containers = containers.map_err(|e| client.failure("cannot list containers", e))?;
     let in_use: HashSet<String> = containers.into_iter().filter_map(|one| one.image_id).collect();
     let options = ListImagesOptions {
         filters: Some([("label".to_owned(), vec![labels::CONTEXT.to_owned()])].into()),
@@ -87,7 +88,7 @@ async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Fai
         ..Default::default()
     };
     let listed = docker.list_images(Some(options)).await;
-    let listed = listed.map_err(|e| client.failure("listing images", e))?;
+    let listed = listed.map_err(|e| client.failure("cannot list images", e))?;
     let mut images = Vec::new();
     for image in listed {
         let built = Duration::from_secs(u64::try_from(image.created).unwrap_or_default());
@@ -107,7 +108,7 @@ async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Fai
     Ok(images)
 }
 
-/// Which of the images, those used longest ago first, are to be removed.
+/// For each of the images (least recently used first), whether to remove it.
 fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bool> {
     let mut total: u64 = images.iter().map(|image| image.bytes).sum();
     let mut chosen = Vec::new();
@@ -124,7 +125,8 @@ fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bo
     chosen
 }
 
-/// Removes an image; whether it is gone. One that is being built or used meanwhile stays.
+/// Removes an image; returns whether it was removed. One that is being built or used meanwhile
+/// stays.
 async fn remove(client: &DockerClient, locks: &Path, image: &TaskImage) -> Result<bool, Failure> {
     let path = lock::lock_path(locks, &image.reference);
     let Ok(Some(held)) = lock::try_exclusive(&path) else { return Ok(false) };
@@ -143,7 +145,7 @@ async fn remove(client: &DockerClient, locks: &Path, image: &TaskImage) -> Resul
         Err(error) if has_status(&error, 404) => Ok(true),
         Err(error) if has_status(&error, 409) => Ok(false),
         Err(error) => {
-            Err(client.failure(&format!("removing the image {}", image.reference), error))
+            Err(client.failure(&format!("cannot remove the image {}", image.reference), error))
         }
     }
 }

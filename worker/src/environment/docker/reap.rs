@@ -1,5 +1,5 @@
-//! Removing what dead owners left behind: containers, and the networks and volumes of those with
-//! services beside them.
+//! Removal of what dead owners left behind: containers, and the networks and volumes of those with
+//! services.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use super::container::{self, PREFIX, PRESERVED_PREFIX};
 use super::labels;
 use crate::environment::{DeadOwners, Failure, ReapReport};
 
-/// Removals at the same time: each costs the engine 100 milliseconds of processor time.
+/// Concurrent removals: each costs the engine 100 milliseconds of processor time.
 const AT_ONCE: usize = 4;
 
-/// Removes what dead owners have.
+/// Removes the containers, networks and volumes of dead owners.
 pub(super) async fn reap(
     client: &DockerClient,
     dead: &dyn DeadOwners,
@@ -28,7 +28,7 @@ pub(super) async fn reap(
         .await?
         .list_containers(Some(options))
         .await
-        .map_err(|e| client.failure("listing containers that were left behind", e))?;
+        .map_err(|e| client.failure("cannot list containers that were left behind", e))?;
     let mut reaped = ReapReport::default();
     let (mut doomed, mut kept) = (Vec::new(), HashSet::new());
     for mut summary in listed {
@@ -54,8 +54,8 @@ pub(super) async fn reap(
     Ok(reaped)
 }
 
-/// Removes networks and volumes whose containers are gone. Those of a project in `kept` are still
-/// in use, or were preserved with it.
+/// Removes networks and volumes whose containers no longer exist. Those of a project in `kept` are
+/// still in use, or were preserved with it.
 async fn reap_networks_and_volumes(
     client: &DockerClient,
     dead: &dyn DeadOwners,
@@ -92,7 +92,7 @@ fn is_dead(labels: &HashMap<String, String>, dead: &dyn DeadOwners) -> bool {
     })
 }
 
-/// Identifier and name of a container that nobody owns any more.
+/// Identifier and name of a container without a live owner.
 fn abandoned(summary: &ContainerSummary, dead: &dyn DeadOwners) -> Option<(String, String)> {
     let names = summary.names.as_deref().unwrap_or_default();
     let name = names.first()?.trim_start_matches('/');

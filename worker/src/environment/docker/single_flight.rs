@@ -1,4 +1,4 @@
-//! One piece of work for all who ask for it at the same time.
+//! Work shared by all callers that ask for it at the same time.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-/// Work in progress by key. The work goes on while somebody waits for it; when the last one stops
-/// waiting it is dropped.
+/// Work in progress by key. The work runs while at least one caller waits for it, and is dropped
+/// when the last one stops waiting.
 pub(super) struct SingleFlight<T> {
     flying: Mutex<HashMap<String, WeakShared<BoxFuture<'static, T>>>>,
 }
@@ -27,8 +27,8 @@ impl<T> fmt::Debug for SingleFlight<T> {
 }
 
 impl<T: Clone + Send + 'static> SingleFlight<T> {
-    /// Joins the work of `key`, beginning it with `work` when there is none. Whether this call
-    /// began it stands beside the result.
+    /// Joins the work of `key`, or starts it with `work` if there is none. The flag in the result
+    /// says whether this call started it.
     pub(super) async fn join<F>(&self, key: &str, work: impl FnOnce() -> F) -> (T, bool)
     where
         F: Future<Output = T> + Send + 'static,

@@ -1,5 +1,5 @@
-//! The storage limit of an environment: its containers' writable layers and their volumes are
-//! measured together where the engine cannot hold the limit itself.
+//! The storage limit of an environment. If the engine cannot enforce it, the containers' writable
+//! layers and volumes are measured together.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -15,40 +15,40 @@ use super::container::Container;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise;
 
-/// A measurement may take this share of the time at most: it costs the engine 4 microseconds per
+/// A measurement may use at most this share of the time: it costs the engine 4 microseconds per
 /// file.
 const COST_FACTOR: u32 = 20;
 
-/// Share of an enforced limit above which a full disk is the container's own: directories and
+/// Share of an enforced limit above which a full disk is the container's own fault. Directories and
 /// names count against the limit, but not in the layer's size.
 const OWN_SHARE: f64 = 0.9;
 
 const MIB: u64 = 1024 * 1024;
 
-/// What a storage limit is about.
+/// A storage limit and what it applies to.
 #[derive(Debug)]
 pub(super) struct StorageLimit {
     pub(super) limit_mb: u64,
-    /// Whether the engine holds the limit of the container's own layer.
+    /// Whether the engine enforces the limit of the container's own layer.
     pub(super) enforced: bool,
-    /// The engine's identifiers of the containers of services.
+    /// Engine identifiers of the services' containers.
     pub(super) beside: Vec<String>,
-    /// Bytes that each volume held when the environment was made: those are the image's.
+    /// Bytes in each volume when the environment was created; they belong to the image.
     pub(super) before: BTreeMap<PathBuf, u64>,
 }
 
-/// What several containers take.
+/// Sizes of several containers.
 #[derive(Debug, Default)]
 struct ContainerSizes {
-    /// Layers by their length, with their directories at the engine's host.
+    /// Length of each layer, with its directory on the engine's host.
     layers: Vec<(u64, Option<PathBuf>)>,
-    /// Directories of volumes at the engine's host.
+    /// Directories of volumes on the engine's host.
     volumes: BTreeSet<PathBuf>,
 }
 
 impl StorageLimit {
-    /// What is to be measured of a container that has just come up, with those of its services.
-    /// The limit is none yet.
+    /// The storage state of a container that has just started, with its services' containers. The
+    /// limit is not set yet.
     pub(super) async fn for_container(
         main: &Container,
         beside: Vec<String>,
@@ -76,7 +76,7 @@ impl StorageLimit {
 }
 
 impl Container {
-    /// Refuses when the storage limit has ended the container.
+    /// Fails if the storage limit has ended the container.
     pub(super) fn check_storage_exceeded(&self) -> Result<(), Failure> {
         match self.over_storage.get() {
             Some(why) => Err(Failure::new(FailureKind::StorageExceeded, why.clone())),
@@ -84,8 +84,8 @@ impl Container {
         }
     }
 
-    /// Measures again and again, first after `pause`. Returns when the limit is exceeded or the
-    /// container is gone.
+    /// Measures repeatedly, first after `pause`. Returns when the limit is exceeded or the
+    /// container no longer exists.
     pub(super) async fn watch_storage(self: Arc<Self>, pause: Duration) {
         let mut next = pause;
         loop {
@@ -103,13 +103,17 @@ impl Container {
         }
     }
 
-    /// Refuses when more is stored than the limit allows. Everything that runs is ended then.
+    /// Fails if more is stored than the limit allows, and then ends all processes.
     pub(super) async fn check_storage(&self) -> Result<(), Failure> {
         match self.measure_storage().await {
             Err(failure) if failure.kind == FailureKind::StorageExceeded => Err(failure),
             Err(failure) => {
                 let error = failure.chain();
-                tracing::debug!(error, container = self.name, "its storage was not measured");
+                tracing::debug!(
+                    error,
+                    container = self.name,
+                    "cannot measure the container's storage"
+                );
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -129,7 +133,7 @@ impl Container {
         self.check_storage_exceeded()
     }
 
-    /// The failure of a disk that was full, after a look whether the container itself filled it.
+    /// The failure of a full disk, after a check whether the container itself filled it.
     pub(super) async fn attribute_full_disk(&self, failure: Failure) -> Failure {
         let (FailureKind::DiskFull, Some(storage)) = (failure.kind, self.storage.get()) else {
             return failure;
@@ -155,7 +159,7 @@ impl Container {
     ) -> Result<ContainerInspectResponse, Failure> {
         let found = self.client.docker().await?;
         let found = found.inspect_container(id, Some(InspectContainerOptions { size })).await;
-        found.map_err(|error| self.failure("measuring the storage", error))
+        found.map_err(|error| self.failure("cannot measure the storage", error))
     }
 
     async fn sizes(&self, storage: &StorageLimit) -> Result<ContainerSizes, Failure> {
@@ -175,7 +179,7 @@ impl Container {
         let with = if beside.is_empty() { "" } else { " with its services" };
         let why = format!(
             "storage limit exceeded: the container {}{with} wrote {size_mb} MiB, {limit_mb} MiB \
-             are allowed; it was ended",
+             are allowed; it was killed",
             self.name
         );
         self.over_storage.set(why).ok();
@@ -184,16 +188,16 @@ impl Container {
             let options = KillContainerOptions { signal: "KILL".to_owned() };
             if let Err(error) = docker.kill_container(id, Some(options)).await {
                 let container = &self.name;
-                tracing::warn!(%error, container, "cannot end it over its storage limit");
+                tracing::warn!(%error, container, "cannot kill the container over its storage limit");
             }
         }
     }
 }
 
 impl ContainerSizes {
-    /// The bytes that are really taken. The engine counts the length of files, so that one sparse
-    /// file looks like a full disk; where this host has the layers, their blocks are counted
-    /// instead. Volumes count where this host has them.
+    /// The bytes in use. The engine counts the length of files, so one sparse file looks like a
+    /// full disk. If this host has the layers, their blocks are counted instead. Volumes count if
+    /// this host has them.
     async fn bytes(self, storage: &StorageLimit, limit: u64) -> u64 {
         let before = storage.before.clone();
         let measure = move || {
@@ -226,7 +230,7 @@ fn volumes_of(found: &ContainerInspectResponse) -> impl Iterator<Item = PathBuf>
 fn blocks(root: &Path) -> std::io::Result<u64> {
     let (mut total, mut linked) = (0, HashSet::new());
     let mut pending = vec![root.to_owned()];
-    // The first one must be readable; what disappears meanwhile counts nothing.
+    // The root must be readable; files that disappear meanwhile count as nothing.
     std::fs::read_dir(root)?;
     while let Some(dir) = pending.pop() {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {

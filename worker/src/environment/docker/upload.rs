@@ -1,9 +1,9 @@
-//! Files for a container as one tar stream that the engine extracts at `/`.
+//! Uploads to a container as one tar stream that the engine extracts at `/`.
 //!
-//! The engine replaces whatever stands at a path by what the archive holds, except that a directory
-//! over a directory is merged. So a directory is made anew by an empty file of that name followed
-//! by the directory: the file removes the old tree, the directory removes the file, and no process
-//! has to run in the container.
+//! The engine replaces the file or directory at a path by the archive's entry, except that a
+//! directory over a directory is merged. So a directory is replaced by an empty file of that name
+//! followed by the directory: the file removes the old tree, the directory removes the file, and no
+//! process has to run in the container.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -15,22 +15,22 @@ use tokio::sync::mpsc;
 use crate::archive::ArchiveError;
 use crate::environment::Upload;
 
-/// Time of modification of everything that is placed into an environment or build context, seconds
-/// since the epoch (2000-01-01): fixed, so that equal content is equal, and not zero, because ZIP
-/// tools refuse files from before 1980.
+/// Modification time of everything that is placed into an environment or build context, seconds
+/// since the epoch (2000-01-01). It is fixed so that equal content is equal, and not zero because
+/// ZIP tools refuse files from before 1980.
 pub(super) const FIXED_MTIME: u64 = 946_684_800;
 
-/// Directories for files of several users, as `/tmp` has them.
+/// Mode of directories for files of several users, like `/tmp`.
 const OPEN_DIR: u32 = 0o1777;
 
-/// Bytes per piece of the stream.
+/// Bytes per chunk of the stream.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Pieces on their way from the writer to the connection.
+/// Chunks in the queue from the writer to the connection.
 const CHUNK_QUEUE_LENGTH: usize = 4;
 
-/// Writes `uploads` as one archive. Directories in `in_place` are not made anew by the archive
-/// (they are mount points).
+/// Writes `uploads` as one archive. Directories in `in_place` are not replaced by the archive (they
+/// are mount points).
 pub(super) fn write(
     uploads: &[Upload],
     in_place: &BTreeSet<String>,
@@ -50,7 +50,7 @@ pub(super) fn write(
                 fresh_directory(&mut tar, path, 0o755, in_place)?;
                 below(&mut tar, relative(path)?, archive)?;
             }
-            // The directory itself is made with the first entry below it and stays as it is.
+            // The first entry below the directory creates it; an existing directory stays as it is.
             Upload::Merge { path, tar: archive } => {
                 below(&mut tar, path.trim_matches('/'), archive)?;
             }
@@ -59,7 +59,7 @@ pub(super) fn write(
     tar.into_inner()?.flush()
 }
 
-/// The directories that `uploads` make anew.
+/// The directories that `uploads` replace.
 pub(super) fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::FreshDir { path } | Upload::Archive { path, .. } => Some(path.as_str()),
@@ -67,7 +67,7 @@ pub(super) fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A header with our owner and time.
+/// A header with the fixed owner and time.
 pub(super) fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -103,10 +103,10 @@ fn fresh_directory(
     directory(tar, name, mode)
 }
 
-/// Adds the entries of one of our archives below `dir`.
+/// Adds the entries of a deterministic archive below `dir`.
 fn below(tar: &mut tar::Builder<impl Write>, dir: &str, archive: &Path) -> io::Result<()> {
     let file = std::fs::File::open(archive)
-        .map_err(|error| io::Error::other(ArchiveError::io("opening", archive, error)))?;
+        .map_err(|error| io::Error::other(ArchiveError::io("open", archive, error)))?;
     let mut entries = tar::Archive::new(io::BufReader::with_capacity(CHUNK_BYTES, file));
     for entry in entries.entries()? {
         let entry = entry?;
@@ -124,7 +124,7 @@ fn below(tar: &mut tar::Builder<impl Write>, dir: &str, archive: &Path) -> io::R
                 let target = entry.link_name()?.ok_or_else(|| invalid("a link has no target"))?;
                 tar.append_link(&mut header(kind, 0o777, 0), &path, target)?;
             }
-            _ => return Err(invalid(&format!("`{path}` is no file, directory or link"))),
+            _ => return Err(invalid(&format!("`{path}` is not a file, directory or link"))),
         }
     }
     Ok(())
@@ -149,27 +149,26 @@ fn invalid(message: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-/// The blocking end of a stream of pieces: what is written comes out of the other end. Fails when
-/// the other end is gone.
+/// The blocking writer of a chunk stream. Fails when the receiver has been dropped.
 #[derive(Debug)]
 pub(super) struct ChunkWriter {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     buffer: BytesMut,
 }
 
-/// A stream of pieces and the writer that fills it, for use on a blocking thread.
+/// A chunk stream and the writer that fills it, for use on a blocking thread.
 pub(super) fn chunk_channel() -> (ChunkWriter, mpsc::Receiver<io::Result<Bytes>>) {
     let (pieces, receiver) = mpsc::channel(CHUNK_QUEUE_LENGTH);
     (ChunkWriter { pieces, buffer: BytesMut::with_capacity(CHUNK_BYTES) }, receiver)
 }
 
 impl ChunkWriter {
-    /// Runs `write` and tells the reading end how it ended.
+    /// Runs `write` and reports its result to the receiver.
     pub(super) fn run(mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let result = write(&mut self).and_then(|()| self.flush());
         if let Err(error) = &result {
             let copy = io::Error::new(error.kind(), error.to_string());
-            // A reader that is gone needs no error.
+            // A dropped receiver needs no error.
             self.pieces.blocking_send(Err(copy)).ok();
         }
         result

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::parse::{Dockerfile, DockerfileInstruction};
 use super::words::{self, VariableLookup};
 
-/// An image that a stage begins with, or that files are taken from.
+/// An image that a stage starts from, or that files are copied from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseImage {
     /// Line of the instruction, from 1.
@@ -16,12 +16,12 @@ pub struct BaseImage {
     pub image: String,
     /// The instruction's bytes in the file.
     span: Range<usize>,
-    /// What stands before the image there, and the image as written.
+    /// The text before the image there, and the image as written.
     before: &'static str,
     written: String,
 }
 
-/// Arguments, and whether one was asked for that has no value.
+/// Values of arguments, and whether one was requested that has no value.
 struct ArgumentValues<'a> {
     values: &'a BTreeMap<String, String>,
     missing: Cell<bool>,
@@ -36,15 +36,15 @@ impl VariableLookup for ArgumentValues<'_> {
 }
 
 impl BaseImage {
-    /// Whether a digest decides which image it is.
+    /// Whether a digest identifies the image.
     pub fn has_digest(&self) -> bool {
         self.image.contains('@')
     }
 }
 
 impl Dockerfile {
-    /// The images of other builds: those of `FROM`, of `COPY --from` and of `RUN --mount`. Stages of
-    /// the Dockerfile are not among them, nor are images whose name needs an argument without a
+    /// The images of other builds: those of `FROM`, of `COPY --from` and of `RUN --mount`. Stages
+    /// of the Dockerfile are left out, and so are images whose name needs an argument without a
     /// value here.
     pub fn base_images(&self, build_args: &BTreeMap<String, String>) -> Vec<BaseImage> {
         let mut values = BTreeMap::new();
@@ -68,7 +68,7 @@ impl Dockerfile {
                 "COPY" | "ADD" => {
                     let from = instruction.flags.iter().filter_map(|f| f.strip_prefix("--from="));
                     let from = from.filter(|name| !is_stage_number(name));
-                    // Arguments of the file's head are no variables of a flag.
+                    // Arguments before the first FROM are not variables of a flag.
                     found.extend(from.filter_map(|name| {
                         self.image(instruction, "--from=", name, &BTreeMap::new(), &stages)
                     }));
@@ -135,8 +135,8 @@ impl Dockerfile {
     }
 }
 
-/// The Dockerfile with these images instead. Those that cannot be found in the text as they were
-/// read, such as a name that goes over two lines, stay.
+/// The Dockerfile with these images instead. An image that cannot be found in the text as it was
+/// read, such as a name that spans two lines, stays.
 pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
     let mut places: Vec<(Range<usize>, &str)> = Vec::new();
     for (base, image) in images {

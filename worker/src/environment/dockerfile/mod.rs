@@ -1,7 +1,7 @@
 //! The grammar of Dockerfiles, as BuildKit reads them.
 //!
 //! * `parse`: directives, instructions, flags, here-documents.
-//! * `rules`: what every builder demands of them.
+//! * `rules`: rules of every builder.
 //! * `images`: the images that it is built from.
 //! * `words`: quotes, escapes and variables.
 
@@ -13,7 +13,7 @@ pub(super) mod words;
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 
-/// The arguments of an instruction that are written as a list in JSON.
+/// The arguments of an instruction that are written as a JSON list.
 pub(super) fn json_list(text: &str) -> Option<Vec<String>> {
     text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten()
 }

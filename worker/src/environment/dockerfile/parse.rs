@@ -1,4 +1,4 @@
-//! Lines of a Dockerfile to directives and instructions.
+//! Parser from lines of a Dockerfile to directives and instructions.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::words;
 
-/// A Dockerfile, read.
+/// A parsed Dockerfile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dockerfile {
     /// The frontend that `# syntax=` names, with its line.
@@ -16,7 +16,7 @@ pub struct Dockerfile {
     pub escape: char,
     /// The instructions, in order.
     pub instructions: Vec<DockerfileInstruction>,
-    /// What does not follow the grammar, in order.
+    /// Violations of the grammar, in order.
     pub problems: Vec<DockerfileProblem>,
 }
 
@@ -25,7 +25,7 @@ pub struct Dockerfile {
 pub struct DockerfileInstruction {
     /// First line, from 1.
     pub line: usize,
-    /// Name in capitals.
+    /// Name in upper case.
     pub name: String,
     /// Words before the arguments that begin with `--`.
     pub flags: Vec<String>,
@@ -33,7 +33,7 @@ pub struct DockerfileInstruction {
     pub rest: String,
     /// Number of here-documents that belong to it.
     pub heredocs: usize,
-    /// Bytes of the file that it takes up, without its here-documents.
+    /// Its byte range in the file, without its here-documents.
     pub(super) span: Range<usize>,
 }
 
@@ -43,11 +43,11 @@ pub struct DockerfileInstruction {
 pub struct DockerfileProblem {
     /// The line, from 1.
     pub line: usize,
-    /// Why not.
+    /// The reason.
     pub message: String,
 }
 
-/// A directive. Those of other names are comments, and end the directives.
+/// A directive. A line with any other name is a comment and ends the directives.
 static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*$").expect("a pattern")
 });
@@ -56,7 +56,7 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
 static HEREDOC: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^\d*<<(-?)\s*([^<]+)$").expect("a pattern"));
 
-/// A line of the file and where it begins.
+/// A line of the file and its start.
 #[derive(Clone, Copy)]
 struct DockerfileLine<'a> {
     at: usize,
@@ -64,7 +64,7 @@ struct DockerfileLine<'a> {
 }
 
 impl DockerfileInstruction {
-    /// The arguments: a list in JSON, or words.
+    /// The arguments: a JSON list, or words.
     pub fn words(&self) -> Vec<String> {
         super::json_list(&self.rest)
             .unwrap_or_else(|| self.rest.split_whitespace().map(str::to_owned).collect())
@@ -105,7 +105,7 @@ impl Dockerfile {
                 break;
             }
             if seen.contains(&name) {
-                self.problem(index + 1, format!("the directive `{name}` is there twice"));
+                self.problem(index + 1, format!("duplicate directive `{name}`"));
                 continue;
             }
             match (name.as_str(), value) {
@@ -121,7 +121,7 @@ impl Dockerfile {
         }
     }
 
-    /// Reads the instruction that begins at `next`, if one does, and moves behind it.
+    /// Reads the instruction that begins at `next`, if one does, and advances past it.
     fn instruction(&mut self, lines: &[DockerfileLine<'_>], next: &mut usize) {
         let first = *next;
         let logical = join(lines, next, self.escape);
@@ -144,7 +144,7 @@ impl Dockerfile {
             match lines[*next..].iter().position(ends) {
                 Some(length) => *next += length + 1,
                 None => {
-                    self.problem(first + 1, format!("the here-document `{word}` does not end"));
+                    self.problem(first + 1, format!("the here-document `{word}` is not closed"));
                     *next = lines.len();
                 }
             }
@@ -166,8 +166,8 @@ fn lines(text: &str) -> Vec<DockerfileLine<'_>> {
     lines.collect()
 }
 
-/// Joins the line at `next` with those that continue it. Comments and empty lines between them do
-/// not count. A line is continued by one escape character at its end, not by two.
+/// Joins the line at `next` with its continuation lines. Comments and empty lines between them are
+/// skipped. A line is continued by one escape character at its end, not by two.
 fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String {
     let mut logical = String::new();
     let mut begun = false;
@@ -193,7 +193,7 @@ fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String 
     logical
 }
 
-/// The flags in front of the arguments, and the arguments.
+/// The flags before the arguments, and the arguments.
 fn flags(text: &str) -> (Vec<String>, &str) {
     let (mut flags, mut rest) = (Vec::new(), text);
     while rest.starts_with("--") {
@@ -204,8 +204,8 @@ fn flags(text: &str) -> (Vec<String>, &str) {
     (flags, rest)
 }
 
-/// The here-documents that an instruction begins: whether leading tabs go, and the word that ends
-/// them. They are words of their own; a list in JSON has none.
+/// The here-documents that an instruction begins: whether leading tabs are stripped, and the word
+/// that ends them. They are separate words; a JSON list has none.
 fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
     let (name, rest) = match (name, rest.split_once(char::is_whitespace)) {
         ("ONBUILD", Some((inner, rest))) => (inner.to_ascii_uppercase(), flags(rest.trim()).1),

@@ -1,8 +1,8 @@
-//! What every builder demands of the instructions of a Dockerfile.
+//! Rules that every builder applies to the instructions of a Dockerfile.
 
 use super::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 
-/// Every instruction, with the flags that it may have.
+/// Every instruction, with its allowed flags.
 const INSTRUCTIONS: [(&str, &[&str]); 18] = [
     ("ADD", &["checksum", "chmod", "chown", "exclude", "keep-git-dir", "link", "unpack"]),
     ("ARG", &[]),
@@ -24,10 +24,10 @@ const INSTRUCTIONS: [(&str, &[&str]); 18] = [
     ("WORKDIR", &[]),
 ];
 
-/// Instructions that mean something without an argument.
+/// Instructions that are valid without an argument.
 const OPTIONAL_ARGUMENTS: [&str; 2] = ["CMD", "ENTRYPOINT"];
 
-/// Notes what no builder accepts.
+/// Records the violations that every builder refuses.
 pub(super) fn check(file: &mut Dockerfile) {
     let mut problems = Vec::new();
     let mut staged = false;
@@ -47,7 +47,7 @@ pub(super) fn check(file: &mut Dockerfile) {
 }
 
 fn before_from() -> String {
-    "only ARG may stand before the first FROM".to_owned()
+    "only ARG is allowed before the first FROM".to_owned()
 }
 
 fn find_problem(instruction: &DockerfileInstruction) -> Option<String> {
@@ -68,7 +68,7 @@ fn find_problem(instruction: &DockerfileInstruction) -> Option<String> {
         "FROM" => match words.as_slice() {
             [_] => None,
             [_, word, _] if word.eq_ignore_ascii_case("as") => None,
-            _ => Some("FROM has the form `FROM IMAGE` or `FROM IMAGE AS NAME`".to_owned()),
+            _ => Some("FROM must be `FROM IMAGE` or `FROM IMAGE AS NAME`".to_owned()),
         },
         "COPY" | "ADD" => {
             let list = super::json_list(&instruction.rest);
@@ -77,7 +77,7 @@ fn find_problem(instruction: &DockerfileInstruction) -> Option<String> {
         }
         "SHELL" => super::json_list(&instruction.rest)
             .is_none()
-            .then(|| "SHELL needs a list in JSON".to_owned()),
+            .then(|| "SHELL needs a JSON list".to_owned()),
         _ => None,
     }
 }

@@ -33,10 +33,7 @@ fn dockerfile_directives_count_only_at_top() {
     let twice = "# syntax=a\n# syntax=b\n# escape=x\nFROM a\n";
     assert_eq!(
         problems(twice),
-        [
-            "line 2: the directive `syntax` is there twice",
-            "line 3: `x` cannot be the escape character"
-        ]
+        ["line 2: duplicate directive `syntax`", "line 3: `x` cannot be the escape character"]
     );
 }
 
@@ -57,7 +54,7 @@ fn dockerfile_heredoc_lines_are_not_instructions() {
     assert_eq!(problems(text), [""; 0]);
     assert!(Dockerfile::read(text).has_heredocs());
     let open = "FROM a\nRUN <<EOF\necho\n";
-    assert_eq!(problems(open), ["line 2: the here-document `EOF` does not end"]);
+    assert_eq!(problems(open), ["line 2: the here-document `EOF` is not closed"]);
 }
 
 // Since BuildKit 0.22.
@@ -75,13 +72,13 @@ fn dockerfile_problem_is_reported_with_line() {
     for (text, expected) in [
         ("", "line 1: the Dockerfile has no instruction"),
         ("ARG A\n", "line 1: the Dockerfile has no FROM"),
-        ("RUN a\nFROM b\n", "line 1: only ARG may stand before the first FROM"),
+        ("RUN a\nFROM b\n", "line 1: only ARG is allowed before the first FROM"),
         ("FROM a\nAPT-GET install x\n", "line 2: `APT-GET` is not an instruction"),
         ("FROM a\nRUN\n", "line 2: RUN needs an argument"),
-        ("FROM a b\n", "line 1: FROM has the form `FROM IMAGE` or `FROM IMAGE AS NAME`"),
+        ("FROM a b\n", "line 1: FROM must be `FROM IMAGE` or `FROM IMAGE AS NAME`"),
         ("FROM a\nCOPY --form=b c d\n", "line 2: COPY has no flag `--form`"),
         ("FROM a\nCOPY [\"only\"]\n", "line 2: COPY needs a source and a target"),
-        ("FROM a\nSHELL bash\n", "line 2: SHELL needs a list in JSON"),
+        ("FROM a\nSHELL bash\n", "line 2: SHELL needs a JSON list"),
     ] {
         assert_eq!(problems(text), [expected], "{text}");
     }

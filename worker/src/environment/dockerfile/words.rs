@@ -3,14 +3,14 @@
 /// Deepest nesting of `${a:-${b}}`.
 const MAX_NESTING: usize = 16;
 
-/// Where values come from.
+/// Source of variable values.
 pub(in super::super) trait VariableLookup {
     /// The value of a variable that is set.
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words, and
-/// so do blanks behind `<<`, which may stand between it and the word that ends a here-document.
+/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words. So
+/// do blanks after `<<`, which may separate it from the word that ends a here-document.
 pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -43,10 +43,10 @@ pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
     words
 }
 
-/// Takes quotes and escapes away and puts values in.
+/// Removes quotes and escapes and substitutes variables.
 ///
 /// # Errors
-/// What is not supported or not closed.
+/// A message about the part that is not supported or not closed.
 pub(in super::super) fn expand(
     word: &str,
     escape: char,

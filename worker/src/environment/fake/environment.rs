@@ -1,4 +1,4 @@
-//! The fake's environments.
+//! Environments of the fake provider.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -50,7 +50,7 @@ impl FakeEnvironment {
         ours.for_each(|(_, place)| place.end(life));
     }
 
-    /// Runs `work` on the environment, which must not be gone.
+    /// Runs `work` on the environment, which must still exist.
     fn with<T>(
         &self,
         work: impl FnOnce(&mut FakeEnvironmentState) -> Result<T, Failure>,
@@ -58,7 +58,7 @@ impl FakeEnvironment {
         let mut state = self.provider.lock();
         match state.environments.get_mut(&self.id) {
             Some(place) if place.life != FakeLifecycle::Gone => work(place),
-            _ => Err(Failure::new(FailureKind::Gone, format!("{} is gone", self.id))),
+            _ => Err(Failure::new(FailureKind::Gone, format!("{} no longer exists", self.id))),
         }
     }
 
@@ -92,7 +92,7 @@ impl FakeEnvironment {
     }
 }
 
-/// Counts a command as running while it lives.
+/// Counts a command as running for as long as it exists.
 struct RunningCommandGuard<'a>(&'a FakeEnvironment);
 
 impl Drop for RunningCommandGuard<'_> {

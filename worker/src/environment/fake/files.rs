@@ -1,4 +1,4 @@
-//! File trees in memory, and tar archives of them.
+//! File trees in memory, and their tar archives.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::environment::{Failure, FailureKind, Upload};
 
-/// Something in a file tree.
+/// A node of a file tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileNode {
     /// A directory.
@@ -32,7 +32,7 @@ fn key(path: &str) -> String {
 }
 
 impl FileTree {
-    /// What is at `path`.
+    /// The node at `path`.
     pub fn get(&self, path: &str) -> Option<&FileNode> {
         self.0.get(&key(path))
     }
@@ -40,7 +40,7 @@ impl FileTree {
     /// Makes a directory and its parents.
     ///
     /// # Errors
-    /// [`Failure`] when something that is no directory is in the way.
+    /// [`Failure`] when something other than a directory is in the way.
     pub fn make_dir(&mut self, path: &str) -> Result<(), Failure> {
         let mut partial = String::new();
         for part in key(path).split('/') {
@@ -51,7 +51,7 @@ impl FileTree {
             match self.0.get(&partial) {
                 None => drop(self.0.insert(partial.clone(), FileNode::Dir)),
                 Some(FileNode::Dir) => {}
-                Some(_) => return Err(refused(&partial, "is no directory")),
+                Some(_) => return Err(refused(&partial, "is not a directory")),
             }
         }
         Ok(())
@@ -60,7 +60,8 @@ impl FileTree {
     /// Puts a node at a path, replacing a file or link there, and makes the parents.
     ///
     /// # Errors
-    /// [`Failure`] when something that is no directory is in the way, or a directory at the path.
+    /// [`Failure`] when something other than a directory is in the way, or a directory is at the
+    /// path.
     pub fn put(&mut self, path: &str, node: FileNode) -> Result<(), Failure> {
         let key = key(path);
         if let Some((parent, _)) = key.rsplit_once('/') {
@@ -73,7 +74,7 @@ impl FileTree {
         Ok(())
     }
 
-    /// Removes what is at a path and below.
+    /// Removes the node at a path and everything below it.
     pub fn remove(&mut self, path: &str) {
         let key = key(path);
         let below = format!("{key}/");
@@ -142,7 +143,7 @@ impl FileTree {
         Ok(())
     }
 
-    /// An archive of what is at a path, with names that start with its base name.
+    /// An archive of the node at a path, with names that start with its base name.
     pub(super) fn archive(&self, path: &str) -> Option<Vec<u8>> {
         let root = key(path);
         self.0.get(&root)?;
@@ -171,13 +172,13 @@ fn refused(path: &str, reason: &str) -> Failure {
     Failure::new(FailureKind::Refused, format!("/{path} {reason}"))
 }
 
-/// One entry of an archive exactly as told, however hostile: names and link targets are cut at 100
-/// bytes and written as they are.
+/// One archive entry with exactly these values, however hostile. Names and link targets are cut at
+/// 100 bytes and written as they are.
 pub fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], content: &[u8]) -> Vec<u8> {
     raw_entry_with_mode(name, kind, link, content, 0o644)
 }
 
-/// The same with a mode.
+/// Like [`raw_entry`], with a mode.
 pub fn raw_entry_with_mode(
     name: &[u8],
     kind: tar::EntryType,

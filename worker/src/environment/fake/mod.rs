@@ -1,23 +1,23 @@
-//! A scripted provider in memory. Its environments have files and a small shell, no processes and
-//! no kernel. Any call can be made to fail, hang or panic; every call is recorded; nothing it made
-//! may be left at the end.
+//! A scripted provider in memory, for tests. Its environments have files and a small shell, no
+//! processes and no kernel. Any call can be made to fail, hang or panic. Every call is recorded, so
+//! that a test can check that no environment is left at its end.
 //!
 //! # The shell
-//! Commands are `sh|bash -c TEXT` and `sh|bash PATH ARGUMENT…` (no statement reads arguments). Statements end at a newline or `;`, the first
-//! that fails ends the script with code 1. Words know `'…'`, `"…"` and `$NAME`; output knows
-//! `> PATH`, `>> PATH` and `>&2`.
+//! Commands are `sh|bash -c TEXT` and `sh|bash PATH ARGUMENT…` (no statement reads arguments).
+//! Statements end at a newline or `;`; the first that fails ends the script with code 1. Words
+//! support `'…'`, `"…"` and `$NAME`; redirections are `> PATH`, `>> PATH` and `>&2`.
 //!
 //! | Statement | Effect |
 //! | --- | --- |
 //! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N` | as in a shell |
 //! | `test -d\|-f\|-e\|-s\|-L PATH`, `test WORD = WORD` | as in a shell |
 //! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH` | as in a shell |
-//! | `sleep SECONDS` | waits until then or until it is killed |
-//! | `flood BYTES` | prints so many bytes |
+//! | `sleep SECONDS` | waits that long or until it is killed |
+//! | `flood BYTES` | prints that many bytes |
 //! | `background NAME` | leaves a process behind; `alive NAME` succeeds while it lives |
 //! | `oom` | the memory limit kills the script: 137 |
-//! | `vanish` | the environment dies under the script |
-//! | `panic` | the provider has a defect |
+//! | `vanish` | the environment disappears while the script runs |
+//! | `panic` | the provider panics |
 //!
 //! Every user exists, except those whose names begin with `no-such`.
 
@@ -52,11 +52,11 @@ use crate::dependency::Dependency;
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";
 
-/// Makes what a hostile environment gives for a path: a stream, nothing (`Some(None)`), or what is
-/// really there (`None`).
+/// Returns the read result of a hostile environment for a path: a stream, nothing (`Some(None)`),
+/// or the real content (`None`).
 pub type HostileReader = Arc<dyn Fn(&str) -> Option<Option<ByteStream>> + Send + Sync>;
 
-/// A provider that does what its test says.
+/// A provider scripted by its test.
 #[derive(Debug, Clone)]
 pub struct FakeProvider {
     kind: ProviderKind,
@@ -92,12 +92,12 @@ pub enum FakeCall {
     Preserve,
 }
 
-/// Something that goes wrong with calls.
+/// An injected fault.
 #[derive(Debug, Clone, Copy)]
 pub struct FakeFault {
-    /// Which calls, counted from 0 …
+    /// The calls that it hits, counted from 0.
     pub at: FaultTrigger,
-    /// … and what becomes of them.
+    /// Its effect on them.
     pub effect: FaultEffect,
 }
 
@@ -112,12 +112,12 @@ pub enum FaultTrigger {
     Every(FakeCall),
 }
 
-/// What becomes of a call that a fault hits.
+/// Effect of a fault on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultEffect {
     /// It fails and does nothing.
     Fail(FailureKind),
-    /// It does what it should, but its answer is a failure.
+    /// It takes effect, but returns a failure.
     FailAfterwards(FailureKind),
     /// It never returns.
     Hang,
@@ -148,9 +148,9 @@ struct FakeEnvironmentState {
     /// Counts the kills: a command ends when it changes.
     kills: watch::Sender<u64>,
     commands: Vec<super::ExecCommand>,
-    /// What it was created with.
+    /// The request that created it.
     request: CreateRequest,
-    /// What it was told it may reach, one after the other.
+    /// The network policies set afterwards, in order.
     networks: Vec<NetworkPolicy>,
 }
 
@@ -161,7 +161,7 @@ enum FakeLifecycle {
     Gone,
 }
 
-/// Passes for the provider of containers. Files and options cannot name it.
+/// Descriptor that stands in for the Docker provider's. Files and options cannot name it.
 pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
     name: "scripted",
@@ -193,7 +193,7 @@ impl Default for FakeProvider {
 }
 
 impl FakeProvider {
-    /// A provider that passes for one of `kind`. Its images hold `/app` and `/tmp`.
+    /// A fake provider of `kind`. Its images hold `/app` and `/tmp`.
     pub fn new(kind: ProviderKind) -> Self {
         let mut image = FileTree::default();
         for path in [WORKDIR, "/tmp"] {
@@ -212,13 +212,13 @@ impl FakeProvider {
         Self { kind, in_memory: false, engine: None, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The same, whose environments live in a service that can be away.
+    /// Makes the environments depend on a service that can be unavailable.
     #[must_use]
     pub fn with_engine(self, engine: Arc<Dependency>) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// The same provider, admitting that its environments are only memory.
+    /// Makes the provider report that its environments are only memory.
     #[must_use]
     pub fn in_memory(self) -> Self {
         Self { in_memory: true, ..self }
@@ -240,20 +240,20 @@ impl FakeProvider {
         self.lock().image.put(path, node).expect("a path of directories");
     }
 
-    /// Gives every environment a service beside it.
+    /// Gives every environment a service.
     pub fn add_service(&self, name: &str) {
         self.lock().services.push(name.to_owned());
     }
 
-    /// What every environment was created with, and what it was told it may reach afterwards, in
-    /// order of creation.
+    /// The request that created each environment and the network policies set afterwards, in order
+    /// of creation.
     pub fn requests(&self) -> Vec<(CreateRequest, Vec<NetworkPolicy>)> {
         let state = self.lock();
         let places = state.environments.iter().filter(|(id, _)| !id.contains('/'));
         places.map(|(_, place)| (place.request.clone(), place.networks.clone())).collect()
     }
 
-    /// Replaces what reading paths gives.
+    /// Replaces the result of reading paths.
     pub fn set_hostile_reader(&self, hostile: HostileReader) {
         self.lock().hostile = Some(hostile);
     }
@@ -278,7 +278,7 @@ impl FakeProvider {
         self.list(|place| place.life != FakeLifecycle::Gone && place.preserved)
     }
 
-    /// Names of environments that exist though nobody preserved them: leaks.
+    /// Names of environments that exist without having been preserved: leaks.
     pub fn leaked(&self) -> Vec<String> {
         self.list(|place| place.life != FakeLifecycle::Gone && !place.preserved)
     }
@@ -294,7 +294,7 @@ impl FakeProvider {
     }
 
     fn lock(&self) -> MutexGuard<'_, FakeState> {
-        // Panics are part of the script: they happen with the lock free.
+        // Scripted panics happen without the lock.
         self.state.lock().expect("nothing panics while it holds the state")
     }
 
@@ -457,7 +457,7 @@ impl FakeEnvironmentState {
     }
 }
 
-/// Hosts cannot be told apart.
+/// Single hosts cannot be allowed.
 fn check_network_policy(policy: &NetworkPolicy) -> Result<(), Failure> {
     match policy {
         NetworkPolicy::Public | NetworkPolicy::NoNetwork => Ok(()),
@@ -467,7 +467,7 @@ fn check_network_policy(policy: &NetworkPolicy) -> Result<(), Failure> {
     }
 }
 
-/// What every fake environment says of its limits.
+/// The enforced limits that every fake environment reports.
 const LIMITS: EnforcedLimits = EnforcedLimits {
     cpus: rollout_protocol::record::LimitEnforcement::No,
     memory: rollout_protocol::record::LimitEnforcement::No,

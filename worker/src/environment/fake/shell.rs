@@ -10,17 +10,17 @@ use crate::environment::{
     CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
 };
 
-/// Gives a statement its environment for a moment.
+/// Gives a statement short access to its environment.
 pub(super) type WithEnvironment<'a> =
     &'a (dyn Fn(&mut dyn FnMut(&mut FakeEnvironmentState)) -> Result<(), Failure> + Sync);
 
-/// What a script can touch.
+/// Context of a script.
 pub(super) struct ShellContext<'a> {
     pub(super) place: WithEnvironment<'a>,
     pub(super) output: &'a dyn OutputSink,
 }
 
-/// How a statement ended, when the script does not go on.
+/// Outcome of a statement that ends the script.
 enum StatementEnd {
     Exit(i32),
     Lost(Failure),
@@ -32,7 +32,7 @@ impl From<Failure> for StatementEnd {
     }
 }
 
-/// Runs a command until its end or until the environment's processes are killed.
+/// Runs a command until it ends or the environment's processes are killed.
 pub(super) async fn run(
     world: &ShellContext<'_>,
     command: ExecCommand,
@@ -62,7 +62,7 @@ pub(super) async fn run(
     }
 }
 
-/// The text that a command runs.
+/// The script text of a command.
 fn script(
     world: &ShellContext<'_>,
     command: &ExecCommand,
@@ -83,7 +83,7 @@ fn script(
     }
 }
 
-/// An absolute path as it is, another one below the working directory.
+/// An absolute path as it is, a relative one below the working directory.
 fn below(workdir: &str, path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("{workdir}/{path}") }
 }
@@ -116,7 +116,7 @@ impl FakeShell<'_> {
 
     async fn script(&self, text: &str) -> Result<(), StatementEnd> {
         for statement in statements(text) {
-            // A real command takes time: others may act between two statements.
+            // A real command takes time: other tasks may act between two statements.
             tokio::task::yield_now().await;
             self.statement(&statement).await?;
         }
@@ -256,7 +256,7 @@ impl FakeShell<'_> {
     }
 }
 
-/// Where a statement prints.
+/// Output target of a statement.
 enum RedirectTarget {
     Stream(OutputStream),
     File { path: String, append: bool },

@@ -1,4 +1,4 @@
-//! The fake keeps the contract as far as it can without a kernel.
+//! Contract checks of the fake, as far as they work without a kernel.
 
 use std::sync::Arc;
 

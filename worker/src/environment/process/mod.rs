@@ -1,17 +1,17 @@
-//! Sandboxes: environments made of namespaces of this host's kernel. Nothing has to be installed:
-//! the running program is its own supervisor.
+//! Process sandboxes: environments made of namespaces of this host's kernel. Nothing has to be
+//! installed: the running program is its own supervisor.
 //!
-//! A sandbox has its own users, mounts, processes, IPC and host name, and a network of its own when
-//! the job says so. Its root is a directory on disk in which the host's `/usr` and a little
-//! configuration are shown read-only; everything else in it is empty, private and writable.
-//! Nothing of the host's data is visible: no datasets, run directories, stores or sockets.
+//! A sandbox has its own users, mounts, processes, IPC and host name, and its own network if the
+//! job requests it. Its root is a directory on disk in which the host's `/usr` and some
+//! configuration are shown read-only; everything else in it is empty, private and writable. None of
+//! the host's data is visible: no datasets, run directories, stores or sockets.
 //!
-//! It is not a security boundary: code inside shares the host's kernel and runs as the worker's
-//! user, and unless its network is `none` it reaches whatever listens on the host's loopback.
+//! A sandbox is not a security boundary: code inside shares the host's kernel and runs as the
+//! worker's user. Unless its network is `none`, it reaches every service on the host's loopback.
 //!
 //! * [`ProcessProvider`] makes sandboxes.
-//! * [`supervisor`] is what runs inside; the program that holds the provider calls it first thing.
-//! * [`dockerfile`] says what of a task's Dockerfile a sandbox can honour.
+//! * [`supervisor`] runs inside; the program that holds the provider calls it first.
+//! * [`dockerfile`] defines the part of a task's Dockerfile that a sandbox supports.
 
 pub mod dockerfile;
 #[cfg(target_os = "linux")]
@@ -27,17 +27,17 @@ pub use linux::{ProcessProvider, supervisor};
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{ProcessProvider, supervisor};
 
-/// Processes of one sandbox, threads included, unless the operator says otherwise.
+/// Default limit of processes in one sandbox, threads included.
 pub const DEFAULT_PIDS: u64 = 512;
 
-/// What a provider of sandboxes needs to know.
+/// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct ProcessConfig {
-    /// Directory for the files of all sandboxes; made when it does not exist. It must be on a disk
-    /// that allows programs to be run.
+    /// Directory for the files of all sandboxes; made if absent. Its disk must allow the execution
+    /// of programs.
     pub base: PathBuf,
-    /// Program and first arguments that end up in [`supervisor::main`]: usually this program and a
-    /// hidden word.
+    /// Program and first arguments that lead to [`supervisor::main`]: usually this program and a
+    /// hidden subcommand.
     pub helper: Vec<OsString>,
     /// Most processes of one sandbox, threads included.
     pub pids: u64,

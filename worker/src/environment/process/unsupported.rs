@@ -1,4 +1,4 @@
-//! Systems without the kernel features that sandboxes are made of.
+//! Stub for systems without the kernel features that sandboxes need.
 
 use async_trait::async_trait;
 use rollout_protocol::spec::environment::ProviderKind;
@@ -9,12 +9,12 @@ use crate::environment::{
     ReapReport,
 };
 
-/// Says that sandboxes need Linux.
+/// Fails with the message that sandboxes need Linux.
 #[derive(Debug)]
 pub struct ProcessProvider;
 
 impl ProcessProvider {
-    /// A provider that makes nothing.
+    /// A provider that creates nothing.
     pub fn new(_: ProcessConfig) -> Self {
         Self
     }
@@ -44,7 +44,7 @@ impl Provider for ProcessProvider {
     }
 }
 
-/// What runs inside a sandbox; there are none here.
+/// The supervisor, which does not exist here.
 pub mod supervisor {
     /// Does nothing and fails.
     pub fn main(_: &[std::ffi::OsString]) -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! BuildKit, by the Engine API.
+//! Builds with BuildKit over the Engine API.
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -26,10 +26,10 @@ use crate::environment::dockerfile::Dockerfile;
 use crate::environment::{Failure, FailureKind, dockerignore};
 use crate::supervise;
 
-/// Messages with progress.
+/// Type of progress messages.
 const TRACE: &str = "moby.buildkit.trace";
 
-/// What stands before the reason of an error, and names that change with every build.
+/// Prefixes of errors, and names that change with every build.
 static NOISE: LazyLock<Regex> = LazyLock::new(|| {
     let texts = [
         r"failed to solve(?: with frontend \S+)?: ",
@@ -40,7 +40,7 @@ static NOISE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&texts.join("|")).expect("a pattern")
 });
 
-/// The end of the error of a command.
+/// The end of a failed command's error.
 static EXIT_CODE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"exit code: (\d+)$").expect("a pattern"));
 
@@ -57,8 +57,8 @@ struct BuildOutputLine {
     stream: Option<String>,
 }
 
-/// Builds the image. Dropping the future closes the session and the connection, which ends the
-/// build at the engine.
+/// Builds the image. Dropping the future closes the session and the connection, which cancels the
+/// build in the engine.
 pub(super) async fn run(
     client: &DockerClient,
     frontends: &FrontendSelector,
@@ -97,13 +97,13 @@ pub(super) async fn run(
         Err(error) => {
             if let Some(why) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let message =
-                    format!("{what}: reading the build context {}", build.context.display());
+                    format!("{what}: cannot read the build context {}", build.context.display());
                 return Err(Failure::local(FailureKind::Refused, message, why).into());
             }
             let mut failure = explain(client, &what, error, &steps);
             if old && failure.message.contains("Unknown flag") {
                 failure.message.push_str(&format!(
-                    ": the Dockerfile frontend of this engine may be too old for it: {}",
+                    ": the Dockerfile frontend of this engine may be too old: {}",
                     frontend::remedy()
                 ));
             }
@@ -112,7 +112,7 @@ pub(super) async fn run(
     }
 }
 
-/// Names everything that the build may read, by its content.
+/// Session key: identifies everything that the build may read, by content.
 fn content_key(build: &BuildSpec, text: &str) -> String {
     let mut hasher = DigestHasher::default();
     for part in [build.digest.as_bytes().as_slice(), build.dockerfile.as_bytes(), text.as_bytes()] {
@@ -140,7 +140,7 @@ async fn files(
     });
     let (entries, ignore, dockerfile) = listed.await.map_err(|error| {
         let message =
-            format!("{}: reading the build context {}", build.title(), build.context.display());
+            format!("{}: cannot read the build context {}", build.title(), build.context.display());
         Failure::local(FailureKind::Refused, message, error)
     })?;
     let dir = |entries, instead| SessionDir { root: build.context.clone(), entries, instead };
@@ -169,7 +169,7 @@ fn with_parents(paths: &[&str]) -> Vec<ContextEntry> {
     found
 }
 
-/// Builds, and follows the build to its end; whether an image came out.
+/// Runs the build to its end; returns whether it produced an image.
 async fn solve(
     client: &DockerClient,
     session: &BuildSession,
@@ -219,13 +219,13 @@ async fn solve(
     Ok(built)
 }
 
-/// The failing step with its instruction, the reason, and the last lines that it printed.
+/// The failed step with its instruction, the reason and the last lines that it printed.
 fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) -> Failure {
     let Error::DockerStreamError { error } = error else { return client.failure(what, error) };
     let said = NOISE.replace_all(error.trim(), "").into_owned();
     let from_engine = client.failure(what, Error::DockerStreamError { error: said.clone() }).kind;
     let exit = EXIT_CODE.captures(&said).map(|found| found[1].to_owned());
-    // A command's own words, which the message repeats, say nothing of the engine.
+    // The message repeats the command's own text, which says nothing about the engine.
     let kind = if exit.is_some() { FailureKind::Refused } else { failure_kind(&said, from_engine) };
     let Some(step) = steps.failed(&error) else {
         return Failure::new(kind, format!("{what}: {said}"));
@@ -234,7 +234,7 @@ fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) 
     let mut message = format!("{what}: the step `{}` failed: {reason}", step.name);
     let printed = step.printed();
     if !printed.is_empty() {
-        message.push_str(&format!("\nThe step's last lines:\n{printed}"));
+        message.push_str(&format!("\nThe last lines of the step's output:\n{printed}"));
     }
     Failure::new(kind, message)
 }

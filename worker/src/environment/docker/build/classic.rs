@@ -12,7 +12,7 @@ use crate::environment::docker::upload;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise;
 
-/// Builds the image. Dropping the future ends the build.
+/// Builds the image. Dropping the future cancels the build.
 pub(super) async fn run(
     client: &DockerClient,
     build: &BuildSpec,
@@ -35,7 +35,7 @@ pub(super) async fn run(
     if let Err(error) = sent
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        let message = format!("{what}: reading the build context {}", build.context.display());
+        let message = format!("{what}: cannot read the build context {}", build.context.display());
         return Err(Failure::local(FailureKind::Refused, message, error).into());
     }
     match built {
@@ -48,7 +48,7 @@ pub(super) async fn run(
     }
 }
 
-/// Follows the build to its end; whether an image came out.
+/// Follows the build to its end; returns whether it produced an image.
 async fn follow(
     mut steps: impl Stream<Item = Result<bollard::models::BuildInfo, bollard::errors::Error>> + Unpin,
     log: &mut ImageBuildLog,
@@ -79,7 +79,7 @@ fn failed(
     }
     let tail = log.tail();
     if !tail.is_empty() {
-        failure.message.push_str(&format!("\nThe build's log ends:\n{}", tail.trim()));
+        failure.message.push_str(&format!("\nThe end of the build log:\n{}", tail.trim()));
     }
     failure
 }

@@ -1,4 +1,4 @@
-//! The files of a build context.
+//! Reading and packing of a build context.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use super::super::upload;
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 
-/// The patterns for the build with a Dockerfile: those of the file that is named after it, else the
+/// The ignore patterns of a build: those of the ignore file named after the Dockerfile, else the
 /// context's.
 fn patterns(context: &Path, dockerfile: &str) -> io::Result<Dockerignore> {
     let own = format!("{dockerfile}{}", dockerignore::FILE_NAME);
@@ -18,19 +18,19 @@ fn patterns(context: &Path, dockerfile: &str) -> io::Result<Dockerignore> {
     Dockerignore::read(context)
 }
 
-/// What a build copies from.
+/// The entries that a build can copy.
 pub(super) fn visible(context: &Path, dockerfile: &str) -> io::Result<Vec<ContextEntry>> {
     build_context::list(context, &patterns(context, dockerfile)?, &[])
 }
 
-/// Writes the context as an archive that is the same for the same content, with the Dockerfile
-/// whether it is visible or not.
+/// Writes the context as a deterministic archive. The Dockerfile is included whether it is visible
+/// or not.
 pub(in super::super) fn pack(context: &Path, dockerfile: &str, to: impl Write) -> io::Result<()> {
     let ignore = patterns(context, dockerfile)?;
     pack_all(context, &ignore, &[dockerfile, dockerignore::FILE_NAME], to)
 }
 
-/// The same with another text of the Dockerfile.
+/// Like [`pack`], with another text of the Dockerfile.
 pub(super) fn pack_with(
     context: &Path,
     dockerfile: &str,
@@ -42,7 +42,7 @@ pub(super) fn pack_with(
     pack_entries(context, &ignore, &always, Some((dockerfile, text)), to)
 }
 
-/// Writes what `ignore` leaves of a directory, and what stands in `always`.
+/// Writes the entries of a directory that `ignore` does not exclude, and those in `always`.
 pub(in super::super) fn pack_all(
     dir: &Path,
     ignore: &Dockerignore,

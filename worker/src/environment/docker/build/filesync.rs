@@ -1,4 +1,4 @@
-//! Directories for BuildKit: it lists what there is and asks for the files that it does not have.
+//! Transfer of directories to BuildKit: sends a listing, then the files that BuildKit asks for.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ struct SyncPacket {
     data: Bytes,
 }
 
-/// What is known of a file, directory or link.
+/// Metadata of a file, directory or link.
 #[derive(Clone, PartialEq, prost::Message)]
 struct SyncStat {
     #[prost(string, tag = "1")]
@@ -61,24 +61,24 @@ struct SyncStat {
     link: String,
 }
 
-/// The directories that a build may read, and the error that reading them ended with.
+/// The directories that a build may read, and the first error in reading them.
 #[derive(Debug)]
 pub(super) struct SessionFiles {
-    /// What is copied from.
+    /// The build context.
     pub(super) context: SessionDir,
-    /// Where the Dockerfile is.
+    /// The directory with the Dockerfile.
     pub(super) dockerfile: SessionDir,
-    /// The files of patterns alone.
+    /// The directory with only the ignore files.
     pub(super) ignore: SessionDir,
     pub(super) failed: std::sync::Arc<Mutex<Option<io::Error>>>,
 }
 
-/// A directory that can be read.
+/// A directory that BuildKit can read.
 #[derive(Debug)]
 pub(super) struct SessionDir {
     pub(super) root: PathBuf,
     pub(super) entries: Vec<ContextEntry>,
-    /// A file whose content is another than on disk.
+    /// A file whose content is replaced, with the replacement.
     pub(super) instead: Option<(String, Bytes)>,
 }
 
@@ -99,27 +99,27 @@ impl SessionFiles {
         }
     }
 
-    /// Keeps why a directory could not be sent.
+    /// Records the reason why a directory could not be sent.
     pub(super) fn record_error(&self, error: io::Error) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.get_or_insert(error);
     }
 }
 
-/// A wish of the other side.
+/// A request for a file.
 enum FileRequest {
     File(u32),
     End,
 }
 
-/// Sends what BuildKit asks for of a directory.
+/// Sends the files of a directory that BuildKit asks for.
 pub(super) async fn send_dir(
     dir: &SessionDir,
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
 ) -> io::Result<()> {
     let (asking, mut asked) = mpsc::unbounded_channel();
-    // Both at once: each side would otherwise wait for the other to read.
+    // Both run at once; otherwise each side would wait for the other to read.
     let sending = async {
         for entry in &dir.entries {
             let stat = Some(dir.stat(entry)?);
@@ -135,7 +135,7 @@ pub(super) async fn send_dir(
                 }
             }
         }
-        Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the transfer of files broke off"))
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file transfer was interrupted"))
     };
     let reading = read(body, asking);
     tokio::pin!(sending, reading);
@@ -148,7 +148,7 @@ pub(super) async fn send_dir(
     }
 }
 
-/// Reads wishes up to the last.
+/// Reads file requests to the last one.
 async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<FileRequest>) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     while let Some(bytes) = body.data().await {
@@ -175,7 +175,7 @@ fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<SyncPacket>> {
     let Some(prefix) = buffer.get(..5) else { return Ok(None) };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if prefix[0] != 0 || length > MESSAGE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of a transfer"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of a file transfer"));
     }
     if buffer.len() < 5 + length {
         return Ok(None);
@@ -245,7 +245,7 @@ impl SessionDir {
 fn shown(target: &Path) -> io::Result<String> {
     let text = target.to_str().map(str::to_owned);
     text.ok_or_else(|| {
-        let text = format!("the target {} of a link is not UTF-8", target.display());
+        let text = format!("the link target {} is not UTF-8", target.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }

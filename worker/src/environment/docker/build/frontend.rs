@@ -1,5 +1,5 @@
-//! The frontend that reads a Dockerfile: the engine's own, or an image that the Dockerfile names in
-//! `# syntax=`, or that this host names for all of them.
+//! Choice of the frontend that reads a Dockerfile: the engine's own, the image named in `#
+//! syntax=`, or the image that this host sets for all Dockerfiles.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,28 +10,28 @@ use crate::environment::docker::image;
 use crate::environment::dockerfile::Dockerfile;
 use crate::environment::{Failure, FailureKind};
 
-/// Names the frontend for all Dockerfiles of this host that name none.
+/// Variable that sets the frontend of Dockerfiles that name none.
 pub(in super::super) const VARIABLE: &str = "ROLLOUT_DOCKERFILE_FRONTEND";
 
-/// Time for pulling a frontend, an image of some 15 MB.
+/// Timeout of the pull of a frontend, an image of some 15 MB.
 const PULLED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Time for which a frontend that could not be pulled is not tried again.
+/// Pause before a frontend that could not be pulled is tried again.
 const PULL_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The first Engine API whose own frontend knows here-documents (Docker 23).
+/// The first Engine API whose own frontend supports here-documents (Docker 23).
 const HEREDOCS_API: (usize, usize) = (1, 42);
 
-/// Which frontends can be had at an engine.
+/// Frontends that are available at an engine.
 #[derive(Debug)]
 pub(in super::super) struct FrontendSelector {
     named: Option<String>,
     missing: Mutex<HashMap<String, (Instant, String)>>,
 }
 
-/// The Dockerfile as it is sent.
+/// The Dockerfile to send.
 pub(super) struct FrontendDockerfile {
-    /// Its text.
+    /// The text.
     pub(super) text: String,
     /// Lines for the log about the frontend.
     pub(super) notes: String,
@@ -40,13 +40,13 @@ pub(super) struct FrontendDockerfile {
 }
 
 impl FrontendSelector {
-    /// Those of a host that names this one.
+    /// A selector for a host whose default frontend is `named`.
     pub(in super::super) fn new(named: Option<String>) -> Self {
         let named = named.or_else(|| std::env::var(VARIABLE).ok()).filter(|name| !name.is_empty());
         Self { named, missing: Mutex::default() }
     }
 
-    /// The frontend that this host names.
+    /// The frontend that this host sets.
     pub(in super::super) fn named(&self) -> Option<&str> {
         self.named.as_deref()
     }
@@ -68,11 +68,11 @@ impl FrontendSelector {
                 }
                 None => {
                     let text = with_syntax(text, file, Some(image));
-                    notes.push_str(&format!("The Dockerfile is read by the frontend {image}.\n"));
+                    notes.push_str(&format!("The Dockerfile frontend is {image}.\n"));
                     return Ok(FrontendDockerfile { text, notes, own: false });
                 }
                 Some(why) => notes.push_str(&format!(
-                    "The frontend {image} cannot be used: {why}. The next one is taken.\n"
+                    "The frontend {image} cannot be used: {why}. Trying the next one.\n"
                 )),
             }
         }
@@ -82,7 +82,7 @@ impl FrontendSelector {
         Ok(FrontendDockerfile { text: with_syntax(text, file, None), notes, own: true })
     }
 
-    /// Why the image of a frontend is not present and cannot be pulled.
+    /// The reason why a frontend's image is neither present nor can be pulled.
     async fn missing(&self, client: &DockerClient, image: &str) -> Result<Option<String>, Failure> {
         if image::is_present(client, image, None).await? {
             return Ok(None);
@@ -94,12 +94,12 @@ impl FrontendSelector {
         let pulled = tokio::time::timeout(PULLED_WITHIN, image::pull(client, image, None)).await;
         let why = match pulled {
             Ok(Ok(())) => return Ok(None),
-            // Without an answer of the engine nothing is known of the frontend.
+            // If the engine does not answer, the frontend may still be available.
             Ok(Err(failure)) if client.docker().await?.ping().await.is_err() => {
                 return Err(failure);
             }
             Ok(Err(failure)) => failure.chain(),
-            Err(_) => format!("it could not be pulled within {PULLED_WITHIN:?}"),
+            Err(_) => format!("the pull took longer than {PULLED_WITHIN:?}"),
         };
         let mut missing = self.missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         missing.insert(image.to_owned(), (Instant::now(), why.clone()));
@@ -113,16 +113,16 @@ impl FrontendSelector {
     }
 }
 
-/// Whether the engine's own frontend is one without here-documents.
+/// Whether the engine's own frontend lacks here-documents.
 pub(super) async fn is_old(client: &DockerClient) -> Result<bool, Failure> {
     let version = client.docker().await?.client_version();
     Ok((version.major_version, version.minor_version) < HEREDOCS_API)
 }
 
-/// Where to get a newer frontend.
+/// Hint on how to get a newer frontend.
 pub(super) fn remedy() -> String {
     format!(
-        "use Docker 23 or newer, or a newer frontend that the engine can pull, named by \
+        "use Docker 23 or newer, or a newer frontend that the engine can pull, set by \
          `# syntax=docker/dockerfile:1` in the Dockerfile or by {VARIABLE} on this host"
     )
 }
@@ -134,7 +134,7 @@ pub(super) fn check_heredocs(what: &str, file: &Dockerfile) -> Result<(), Failur
     };
     let message = format!(
         "{what}: line {}: {} has a here-document, which the Dockerfile frontend of this engine \
-         does not know: {}",
+         does not support: {}",
         first.line,
         first.name,
         remedy()
@@ -142,8 +142,8 @@ pub(super) fn check_heredocs(what: &str, file: &Dockerfile) -> Result<(), Failur
     Err(Failure::new(FailureKind::Refused, message))
 }
 
-/// The Dockerfile with another frontend, or with none. Other directives stay; lines keep their
-/// numbers where the Dockerfile has had a frontend.
+/// The Dockerfile with another frontend, or with none. Other directives stay. Line numbers stay the
+/// same where the Dockerfile had a frontend.
 fn with_syntax(text: &str, file: &Dockerfile, image: Option<&str>) -> String {
     let directive = image.map(|image| format!("# syntax={image}\n"));
     let Some((line, _)) = file.syntax else {
@@ -156,7 +156,7 @@ fn with_syntax(text: &str, file: &Dockerfile, image: Option<&str>) -> String {
             lines.concat()
         }
         None => {
-            // A comment in its place would end the directives, so it comes after them.
+            // A comment in its place would end the directives, so it goes after them.
             lines.remove(line - 1);
             let directive = |line: &&&str| line.starts_with('#') && line.contains('=');
             let end = lines.iter().take_while(directive).count();

@@ -1,17 +1,17 @@
-//! The log of a build: its beginning on disk, its end in memory.
+//! The log of a build: its head on disk, its tail in memory.
 
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// The end of what a build printed that stands in the failure.
+/// Bytes of the build's last output that are quoted in a failure.
 pub(super) const TAIL_BYTES: usize = 4 * 1024;
 
 /// Bytes of the log that are kept on disk.
 const LOG_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Sequences by which programs colour what they print.
+/// ANSI colour sequences.
 static ANSI_COLORS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]").expect("a pattern"));
 
@@ -43,7 +43,7 @@ impl ImageBuildLog {
         self.tail.text()
     }
 
-    /// The file, with the end of what did not fit.
+    /// The log file, with the tail of the output that did not fit.
     pub(super) fn into_file(mut self) -> Option<tempfile::TempPath> {
         if self.written >= LOG_BYTES {
             let end = format!("\n[…]\n{}", self.tail.text());
@@ -69,7 +69,7 @@ impl LogTail {
         }
     }
 
-    /// Whole lines where there are several, without colours.
+    /// The text without colours; whole lines if there are several.
     pub(super) fn text(&self) -> String {
         let from = self.bytes.len().saturating_sub(TAIL_BYTES);
         let text = String::from_utf8_lossy(&self.bytes[from..]);

@@ -1,10 +1,10 @@
-//! Building one image.
+//! Builds of one image.
 //!
 //! * `buildkit`, `classic`: the builders of an engine. BuildKit is used wherever an engine has it.
-//! * `session`, `filesync`: what BuildKit asks of its client during a build: only the files of the
-//!   build context, never a secret, a key or a credential of this host.
-//! * `progress`: the steps of a build, and what the failing one printed.
-//! * `frontend`: the image that reads the Dockerfile, where it is not the engine's own.
+//! * `session`, `filesync`: the calls that BuildKit makes to its client during a build. They can
+//!   read only the files of the build context, never a secret, a key or a credential of this host.
+//! * `progress`: the steps of a build, and the output of the failed one.
+//! * `frontend`: the image that reads the Dockerfile, if it is not the engine's own.
 //! * `log`, `context`: the log of a build, and the files that it sees.
 
 mod buildkit;
@@ -38,18 +38,18 @@ use crate::environment::{Failure, FailureKind};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
-/// Names of the builders, as records have them.
+/// Names of the builders in records.
 pub(super) const BUILDKIT: &str = "buildkit";
 pub(super) const CLASSIC: &str = "classic";
 
-/// What to build.
+/// Specification of a build.
 #[derive(Debug, Clone)]
 pub(super) struct BuildSpec {
     /// The image's name.
     pub(super) tag: String,
-    /// Digest of everything that decides about it but its base images.
+    /// Digest of all inputs of the build but its base images.
     pub(super) recipe: String,
-    /// The images that it begins from.
+    /// Its base images.
     pub(super) bases: ResolvedBases,
     /// The build context.
     pub(super) context: PathBuf,
@@ -59,14 +59,14 @@ pub(super) struct BuildSpec {
     pub(super) platform: Option<String>,
     /// The Dockerfile, relative to the context.
     pub(super) dockerfile: String,
-    /// Values of its arguments.
+    /// Values of the build arguments.
     pub(super) args: BTreeMap<String, String>,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
 }
 
 impl BuildSpec {
-    /// The build of a context as it is. The tag is still to be given.
+    /// The build of a context without options. The caller sets the tag.
     pub(super) fn plain(context: PathBuf, digest: Digest, platform: Option<String>) -> Self {
         Self {
             tag: String::new(),
@@ -81,17 +81,17 @@ impl BuildSpec {
         }
     }
 
-    /// Whether the context alone decides what comes out.
+    /// Whether the context is the build's only input.
     pub(super) fn is_plain(&self) -> bool {
         self.dockerfile == DOCKERFILE && self.args.is_empty() && self.target.is_none()
     }
 
-    /// What the build is called in messages.
+    /// The name of the build in messages.
     fn title(&self) -> String {
-        format!("building {}", self.tag)
+        format!("cannot build {}", self.tag)
     }
 
-    /// How it is built, by one of the builders.
+    /// The build info of one of the builders.
     fn image_build(&self, builder: &str) -> ImageBuild {
         ImageBuild { builder: builder.to_owned(), bases: base_images::recorded(&self.bases) }
     }
@@ -119,7 +119,7 @@ impl BuildSpec {
     }
 }
 
-/// A build that has ended without an image, before its log is put together.
+/// A build that ended without an image, before its log is attached.
 enum BuildFailure {
     /// It failed.
     Failed(Failure),
@@ -133,7 +133,7 @@ impl From<Failure> for BuildFailure {
     }
 }
 
-/// Builds the image; which builder did it. Dropping the future ends the build.
+/// Builds the image; returns the builder that was used. Dropping the future cancels the build.
 pub(super) async fn run(
     client: &DockerClient,
     frontends: &FrontendSelector,
@@ -156,7 +156,7 @@ pub(super) async fn run(
         }
     };
     let mut log = ImageBuildLog::new().map_err(|error| {
-        Failure::local(FailureKind::Bug, format!("{what}: no file for the log"), error)
+        Failure::local(FailureKind::Bug, format!("{what}: cannot create the log file"), error)
     })?;
     let mut builder = BUILDKIT;
     let mut built = Err(BuildFailure::NoBuilder(String::new()));
@@ -192,7 +192,7 @@ fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     broken
 }
 
-/// The kind of a failure that the builder reports: its word about an instruction is the
+/// The kind of a failure that the builder reports. An error about an instruction is the
 /// Dockerfile's fault, unless it is about the registry of a base image or the engine itself.
 fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
     if from_engine != FailureKind::Service {

@@ -1,4 +1,4 @@
-//! The steps of a build with BuildKit.
+//! Steps of a build with BuildKit.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use super::log::{ImageBuildLog, LogTail};
 /// The standard error of a command.
 const STDERR: i64 = 2;
 
-/// Lines of it that are shown although they are not among the last of the output.
+/// Lines of standard error that are shown although they are not among the last lines of the output.
 const ERROR_LINES: usize = 10;
 
-/// Progress of a build, as far as it is shown.
+/// Progress of a build, reduced to the fields that are shown.
 #[derive(Clone, PartialEq, prost::Message)]
 struct StatusResponse {
     #[prost(message, repeated, tag = "1")]
@@ -50,7 +50,7 @@ struct VertexLog {
     msg: Vec<u8>,
 }
 
-/// A moment.
+/// A point in time.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct BuildTimestamp {
     #[prost(int64, tag = "1")]
@@ -71,7 +71,7 @@ pub(super) struct BuildSteps {
 pub(super) struct BuildStep {
     /// Its position and instruction, such as `[2/3] RUN make`.
     pub(super) name: String,
-    /// Why it failed; empty when it did not.
+    /// The reason why it failed; empty when it did not.
     pub(super) error: String,
     tail: LogTail,
     errors: LogTail,
@@ -81,8 +81,8 @@ pub(super) struct BuildStep {
 }
 
 impl BuildStep {
-    /// The last lines that it printed. What it printed as errors may have come long before the end
-    /// of its output, and is there all the same.
+    /// The last lines of its output. Lines of standard error are included even if they were printed
+    /// long before the end.
     pub(super) fn printed(&self) -> String {
         let (mut text, errors) = (self.tail.text(), self.errors.text());
         let lines: Vec<&str> = errors.lines().rev().take(ERROR_LINES).collect();
@@ -97,8 +97,8 @@ impl BuildStep {
 }
 
 impl BuildSteps {
-    /// Takes one message of the builder, and writes what is new into the log. Messages that cannot
-    /// be read are no progress.
+    /// Processes one message of the builder and writes new output to the log. Messages that cannot
+    /// be read are skipped.
     pub(super) fn read_status(&mut self, image: &str, aux: &str, log: &mut ImageBuildLog) {
         let Ok(bytes) = BASE64.decode(aux.as_bytes()) else { return };
         let Ok(status) = StatusResponse::decode(bytes.as_slice()) else { return };
@@ -110,7 +110,8 @@ impl BuildSteps {
         }
     }
 
-    /// The step that failed, given the build's error: those that were given up for it do not count.
+    /// The step that failed, given the build's error. Steps that were cancelled because of it do
+    /// not count.
     pub(super) fn failed(&self, error: &str) -> Option<&BuildStep> {
         let failed = || self.steps.iter().filter(|step| !step.error.is_empty());
         let given_up = |step: &&BuildStep| step.error.contains("context canceled");

@@ -1,8 +1,8 @@
-//! The session of a build: BuildKit calls its client back over a connection that the client opens.
+//! The session of a build: BuildKit calls its client over a connection that the client opened.
 //!
-//! The calls are gRPC over HTTP/2. Answered are the check that the client is alive and the transfer
-//! of the build context; everything else (secrets, SSH agents, credentials) is not implemented, so
-//! that a Dockerfile gets none of it.
+//! The calls are gRPC over HTTP/2. Only the health check and the transfer of the build context are
+//! implemented. Everything else (secrets, SSH agents, credentials) is not, so that a Dockerfile
+//! cannot get any of it.
 
 use std::sync::Arc;
 
@@ -22,43 +22,43 @@ use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
 use crate::supervise::{self, Task};
 
-/// The call by which BuildKit checks that its client is alive.
+/// The health check of the client.
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
-/// The answer to it: serving.
+/// Its answer: serving.
 const SERVING: &[u8] = &[0x08, 0x01];
 
 /// The call by which BuildKit reads a directory.
 const DIFF_COPY: &str = "/moby.filesync.v1.FileSync/DiffCopy";
 
-/// Codes of gRPC.
+/// gRPC status codes.
 const OK: &str = "0";
 const NOT_FOUND: &str = "5";
 const UNIMPLEMENTED: &str = "12";
 const INTERNAL: &str = "13";
 
-/// An open session. Dropping it ends it.
+/// An open session. Dropping it closes it.
 #[derive(Debug)]
 pub(super) struct BuildSession {
     pub(super) id: String,
     _server: Task<()>,
 }
 
-/// How opening a session ended.
+/// Outcome of opening a session.
 pub(super) enum OpenedSession {
     Session(BuildSession),
-    /// The engine has no sessions, and so no BuildKit.
+    /// The engine has no sessions and so no BuildKit.
     Unsupported(String),
 }
 
-/// Opens a session in which `files` can be read. BuildKit keeps what it was sent under `key`, and does
-/// not ask again for a file of the same size and time: other files need another key.
+/// Opens a session in which `files` can be read. BuildKit caches the files it was sent under `key`
+/// and does not ask again for a file of the same size and time, so other files need another key.
 pub(super) async fn open(
     client: &DockerClient,
     files: SessionFiles,
     key: &str,
 ) -> Result<OpenedSession, Failure> {
-    let what = "opening a session for a build";
+    let what = "cannot open a build session";
     let id = format!("{:032x}", rand::random::<u128>());
     let mut connection = EngineConnection::open(client).await?;
     let headers = [
@@ -83,7 +83,7 @@ pub(super) async fn open(
     let io =
         io.map_err(|err| client.failure(what, bollard::errors::Error::HyperResponseError { err }))?;
     let server = supervise::spawn("build session", async move {
-        // The connection's driver must live as long as what it was taken over by.
+        // The connection's driver must live as long as the upgraded stream.
         let _connection = connection;
         serve(TokioIo::new(io), &Arc::new(files)).await;
     });
@@ -94,19 +94,19 @@ pub(super) async fn open(
 async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, files: &Arc<SessionFiles>) {
     let mut server = match h2::server::handshake(io).await {
         Ok(server) => server,
-        Err(error) => return tracing::debug!(%error, "a build session did not begin"),
+        Err(error) => return tracing::debug!(%error, "a build session did not start"),
     };
     let mut calls = FuturesUnordered::new();
     loop {
         tokio::select! {
             call = server.accept() => match call {
                 Some(Ok((request, respond))) => calls.push(answer(request, respond, files)),
-                Some(Err(error)) => return tracing::debug!(%error, "a build session broke"),
+                Some(Err(error)) => return tracing::debug!(%error, "a build session failed"),
                 None => return,
             },
             Some(ended) = calls.next(), if !calls.is_empty() => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a call of a build session broke");
+                    tracing::debug!(%error, "a call of a build session failed");
                 }
             }
         }
@@ -169,7 +169,7 @@ fn end(stream: &mut SendStream<Bytes>, code: &str, message: &str) -> Result<(), 
     stream.send_trailers(trailers)
 }
 
-/// A message with gRPC's prefix: not compressed, and its length.
+/// A message with the gRPC prefix: not compressed, and its length.
 pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(5 + message.len());
     frame.put_u8(0);

@@ -1,6 +1,6 @@
-//! What a compose file may make the program read. It runs as the worker's user, so that a file of
-//! the host must not find its way into a service by being included, inherited from or read for
-//! variables: everything that is named has to lie in the build context, links followed.
+//! Checks of the files that a compose file makes the program read. The program runs as the worker's
+//! user, so a file of the host must not get into a service through `include`, `extends` or
+//! `env_file`: every named file must lie in the build context, with links resolved.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,22 +9,22 @@ use serde_json::{Map, Value};
 
 use crate::environment::{ComposeFile, Failure, FailureKind};
 
-/// Files that inherit from one another: more than anybody writes by hand.
+/// Depth limit of `extends` between files: more than real files use.
 const DEPTH: usize = 8;
 
-/// Maps whose keys are names of somebody's own.
+/// Maps whose keys are names chosen by the user.
 const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
 
-/// The variable that names the build context.
+/// The variable that holds the path of the build context.
 pub(super) const CONTEXT: &str = "CONTEXT_DIR";
 
-/// Checks the file and what it leads to, before any program reads it.
+/// Checks the file and the files that it refers to, before any program reads them.
 ///
 /// # Errors
-/// [`Failure`] that names the file and what in it is refused.
+/// [`Failure`] that names the file and the key that is refused.
 pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     let root = compose.dir.canonicalize().map_err(|error| {
-        let text = format!("the build context {}", compose.dir.display());
+        let text = format!("cannot read the build context {}", compose.dir.display());
         Failure::local(FailureKind::Bug, text, error)
     })?;
     let refuse = |ComposeFileError { kind, what }: ComposeFileError| {
@@ -42,7 +42,7 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     check_file(&root, &file, 0).map_err(refuse)
 }
 
-/// Why a file is refused.
+/// The reason why a file is refused.
 struct ComposeFileError {
     kind: FailureKind,
     what: String,
@@ -61,52 +61,52 @@ impl From<String> for ComposeFileError {
     }
 }
 
-/// The file or directory `name`, relative to `base`, when it lies in `root`.
+/// The file or directory `name`, relative to `base`, if it lies in `root`.
 pub(super) fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, String> {
     let prefixes = [format!("${{{CONTEXT}}}/"), format!("${CONTEXT}/")];
     let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()));
     let path = rest.map_or_else(|| base.join(name), |rest| root.join(rest));
     if rest.unwrap_or(name).contains('$') {
-        return Err(format!("`{name}` depends on variables, so that it is not known what it is"));
+        return Err(format!("`{name}` contains variables, so it cannot be checked"));
     }
-    // What it is relative to differs between versions of the program.
+    // Versions of the program disagree about the base directory.
     if Path::new(name).components().any(|part| part == Component::ParentDir) {
-        return Err(format!("`{name}` goes through `..`"));
+        return Err(format!("`{name}` contains `..`"));
     }
     match path.canonicalize() {
         Ok(path) if path.starts_with(root) => Ok(path),
         Ok(_) => Err(outside(name)),
-        Err(error) => Err(format!("`{name}` cannot be read: {error}")),
+        Err(error) => Err(format!("cannot read `{name}`: {error}")),
     }
 }
 
 fn outside(name: &str) -> String {
-    format!("`{name}` lies outside the task's environment directory")
+    format!("`{name}` is outside the task's environment directory")
 }
 
 fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileError> {
     if depth > DEPTH {
-        return Err(format!("`extends` goes through more than {DEPTH} files").into());
+        return Err(format!("`extends` is nested through more than {DEPTH} files").into());
     }
     let shown = file.strip_prefix(root).unwrap_or(file).display();
     let meta = file
         .metadata()
-        .map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
+        .map_err(|error| ComposeFileError::broken(format!("cannot read `{shown}`: {error}")))?;
     if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
         let most = limits::CONFIG_FILE_BYTES;
         return Err(ComposeFileError::broken(format!(
-            "`{shown}` is no file of at most {most} bytes"
+            "`{shown}` is not a file of at most {most} bytes"
         )));
     }
     let text = std::fs::read_to_string(file);
-    let text = text
-        .map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
+    let text =
+        text.map_err(|error| ComposeFileError::broken(format!("cannot read `{shown}`: {error}")))?;
     let value: Value = serde_saphyr::from_str(&text)
         .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
-    // The task's own file is read as if it stood at the top.
+    // The task's own file is read as if it were at the top.
     let base = if depth == 0 { root } else { file.parent().unwrap_or(root) };
     let Some(top) = value.as_object() else {
-        return Err(ComposeFileError::broken(format!("`{shown}` is no map")));
+        return Err(ComposeFileError::broken(format!("`{shown}` is not a map")));
     };
     let mut others = Vec::new();
     let walk = ComposeFileWalk { root, base };
@@ -132,14 +132,14 @@ impl ComposeFileWalk<'_> {
         }
     }
 
-    /// Whatever a key stands in: parts of a file can be merged into others.
+    /// Checks a map wherever it is: parts of a file can be merged into others.
     fn map(
         &self,
         map: &Map<String, Value>,
         at: &str,
         others: &mut Vec<PathBuf>,
     ) -> Result<(), String> {
-        // What stands here is named as somebody likes: a service may be called `labels`.
+        // The keys here are names chosen by the user: a service may be called `labels`.
         let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for (key, value) in map {
             let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
@@ -171,7 +171,7 @@ impl ComposeFileWalk<'_> {
         }
     }
 
-    /// A file that may be missing, which the program complains of where it matters.
+    /// A missing file is accepted: the program reports it where it matters.
     fn readable(&self, name: &str) -> Result<(), String> {
         let plain = !name.contains('$') && !Path::new(name).is_absolute();
         let path = self.base.join(name);
@@ -183,7 +183,7 @@ impl ComposeFileWalk<'_> {
     }
 }
 
-/// The texts of a value that is a text, or a list of texts or of maps with one at `key`.
+/// The names in a value: a text, or a list of texts or of maps with a text at `key`.
 fn names<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     match value {
         Value::String(name) => vec![name],
@@ -243,15 +243,12 @@ mod tests {
             ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "`..`"),
             ("services: {}\n---\nservices: {main: {env_file: /etc/passwd}}", "compose.yaml"),
             ("services: {main: {env_file: '${HOME}/.netrc'}}", "variables"),
-            (
-                "services: {main: {extends: {file: /etc/compose.yaml, service: x}}}",
-                "cannot be read",
-            ),
+            ("services: {main: {extends: {file: /etc/compose.yaml, service: x}}}", "cannot read"),
             ("services: {main: {extends: {file: link, service: x}}}", "outside"),
             ("x: &x {env_file: /etc/passwd}\nservices: {main: {<<: *x}}", "main.env_file"),
             ("include: [/etc/compose.yaml]", "include"),
             ("services: [", "compose.yaml"),
-            ("- a", "no map"),
+            ("- a", "not a map"),
         ] {
             let refused = checked(&[("compose.yaml", text)]).expect_err(text);
             assert!(refused.contains(word), "{text}: {refused}");

@@ -1,6 +1,7 @@
-//! Host paths of the format's older form. There, directories of the host are mounted into `main` and
-//! into services, and what is written to them is collected. Here volumes of the project stand for
-//! them: the environment has them at its own directories as soon as a service shares them.
+//! Host paths of the older compose format. That format mounts directories of the host into `main`
+//! and into services and collects the files written there. Here volumes of the project replace the
+//! host directories. The environment gets them at its own directories as soon as a service shares
+//! them.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +11,7 @@ use super::rules::{entries, literal};
 /// A directory of the environment that services can share.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HostPath {
-    /// The part of the variables' names between `HOST_` or `ENV_` and `_PATH`.
+    /// The part of the variable names between `HOST_` or `ENV_` and `_PATH`.
     name: &'static str,
     /// The value of the `HOST_` variable: a path that no host has.
     host: &'static str,
@@ -40,7 +41,7 @@ const HOST_PATHS: [HostPath; 3] = [
     },
 ];
 
-/// The variables that a file refers to them by.
+/// The variables by which a file refers to the host paths.
 pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
     HOST_PATHS.iter().flat_map(|path| {
         let variable = |of: &str| format!("{of}_{}_PATH", path.name);
@@ -48,10 +49,10 @@ pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
     })
 }
 
-/// The host path that the source of a mount is.
+/// The host path that is the source of a mount.
 ///
 /// # Errors
-/// Why a source below one cannot be mounted.
+/// The reason why a source below a host path cannot be mounted.
 pub(super) fn for_source(source: &str) -> Result<Option<&'static HostPath>, String> {
     let source = source.trim_end_matches('/');
     for path in &HOST_PATHS {
@@ -59,7 +60,7 @@ pub(super) fn for_source(source: &str) -> Result<Option<&'static HostPath>, Stri
             Some("") => return Ok(Some(path)),
             Some(below) if below.starts_with('/') => {
                 return Err(format!(
-                    "`HOST_{}_PATH` can be mounted only as a whole, not `{below}` in it",
+                    "`HOST_{}_PATH` can only be mounted as a whole, not its `{below}`",
                     path.name
                 ));
             }
@@ -77,7 +78,7 @@ fn for_mount(mount: &Value) -> Option<&'static HostPath> {
     for_source(&literal(source)).ok().flatten()
 }
 
-/// Whether a mount of a resolved file is one of a host path.
+/// Whether a mount of a resolved file has a host path as its source.
 pub(super) fn is_host_path(mount: &Value) -> bool {
     for_mount(mount).is_some()
 }
@@ -87,12 +88,12 @@ fn is_at(mount: &Value, inside: &str) -> bool {
     target.is_some_and(|target| target.trim_end_matches('/') == inside)
 }
 
-/// The host paths that a resolved file mounts at all.
+/// The host paths that a resolved file mounts.
 pub(super) fn used(model: &Value) -> Vec<&'static HostPath> {
     mounted(model, |_, _, _| true)
 }
 
-/// Those that it mounts anywhere but at the environment's own directory.
+/// The host paths that it mounts anywhere but at the environment's own directory.
 fn shared(model: &Value) -> Vec<&'static HostPath> {
     mounted(model, |name, mount, path| name != MAIN || !is_at(mount, path.inside))
 }
@@ -112,7 +113,7 @@ fn mounted(
     HOST_PATHS.iter().filter(|path| uses(path)).collect()
 }
 
-/// Puts volumes in the place of all host paths. One that only the environment itself has, at its
+/// Replaces all host paths by volumes. A host path that only the environment itself mounts, at its
 /// own directory, needs none.
 pub(super) fn replace_with_volumes(model: &mut Value) {
     let shared = shared(model);
@@ -135,7 +136,7 @@ pub(super) fn replace_with_volumes(model: &mut Value) {
     }
 }
 
-/// Gives the environment's container what services share, at its own directories.
+/// Mounts the shared volumes into the environment's container at its own directories.
 fn own(service: &mut Map<String, Value>, shared: &[&HostPath]) {
     if shared.is_empty() && mounts(service).is_empty() {
         return;
@@ -156,7 +157,7 @@ fn mounts(service: &mut Map<String, Value>) -> &mut Vec<Value> {
     mounts.as_array_mut().expect("it was made one")
 }
 
-/// As a directory of the host does, the volume hides what an image has at its target.
+/// Like a directory of the host, the volume hides the image's files at its target.
 fn volume(path: &HostPath, target: &Value, read_only: bool) -> Value {
     json!({
         "type": "volume",

@@ -1,16 +1,16 @@
-//! Environments with services beside them, described in the format of Docker Compose.
+//! Environments with services, described in the Docker Compose format.
 //!
-//! * `files`, `rules`, `shares`: what such a file may read, ask for and take; everything else is
-//!   refused before anything is created.
+//! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
+//!   everything else is refused before anything is created.
 //! * `host_paths`: directories of the environment that services share.
-//! * `program`: the program `docker compose`, which resolves the file and brings the services up.
-//! * `render`: the file that is brought up. The program neither builds nor pulls: images are made
+//! * `program`: the program `docker compose`, which resolves the file and starts the services.
+//! * `render`: the file that is started. The program neither builds nor pulls: images are made
 //!   present like all others, each once per content.
-//! * `project`, `service`: what came up, until it is removed by label, without the program.
+//! * `project`, `service`: the started containers. They are removed by label, without the program.
 //!
-//! The service `main` is the environment. What the services reach beside each other is decided when
-//! they are created: with a network they have one of their own that leads out, without one they
-//! have one that leads nowhere, not even to the host.
+//! The service `main` is the environment. The network of the services is decided when they are
+//! created: with a network they get their own one with access to the outside, without one they get
+//! an internal one that reaches nothing, not even the host.
 
 mod files;
 mod host_paths;
@@ -59,24 +59,25 @@ use crate::environment::{
 };
 use crate::supervise;
 
-/// Time for resolving a file, and for making the images of all services present.
+/// Timeout for resolving a file and for making the images of all services present.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const IMAGES_WITHIN: Duration = Duration::from_secs(480);
 
-/// Time for creating all containers, and for them to be up and healthy.
+/// Timeout for creating all containers and for them to be up and healthy.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
 const UP_WITHIN: Duration = Duration::from_secs(480);
 
-/// What a failure quotes of the program's messages.
+/// Bytes of the program's messages that a failure quotes.
 const MESSAGE_BYTES: usize = 4 * 1024;
 
-/// Largest file that is placed by being read as a whole.
+/// Largest file that is uploaded by reading it into memory.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Where the program looks for settings while it resolves a file, which can refer to it.
+/// `DOCKER_CONFIG` of the program while it resolves a file: not the user's, because the file can
+/// refer to it.
 const NO_SETTINGS: &str = "/nonexistent";
 
-/// Brings up environments with services.
+/// Starts environments with services.
 #[derive(Debug)]
 pub(super) struct ComposeRunner {
     client: Arc<DockerClient>,
@@ -85,7 +86,7 @@ pub(super) struct ComposeRunner {
     program: OnceCell<ComposeProgram>,
 }
 
-/// The services beside an environment, by name; of several containers of one, the first.
+/// The services of an environment, by name; of several containers of one service, the first.
 pub(super) type ComposeServiceMap = BTreeMap<String, ComposeService>;
 
 /// The project that an environment belongs to.
@@ -95,14 +96,14 @@ pub(super) struct ComposeProject {
     pub(super) services: ComposeServiceMap,
 }
 
-/// Work on one creation.
+/// State of one creation.
 struct ComposeCreation<'a> {
     compose: &'a ComposeRunner,
     program: &'a ComposeProgram,
     settings: &'a DockerSettings,
     request: &'a CreateRequest,
     file: &'a ComposeFile,
-    /// The build context, without links.
+    /// The build context, with links resolved.
     root: PathBuf,
     name: String,
     scratch: tempfile::TempDir,
@@ -113,7 +114,7 @@ fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
     Failure::new(FailureKind::Refused, format!("{}: {why}", file.file.display()))
 }
 
-/// The file asks for something that no environment with services gives.
+/// The file asks for something that environments with services do not support.
 fn unsupported(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
     Failure { kind: FailureKind::Unsupported, ..refused(file, why) }
 }
@@ -160,7 +161,7 @@ impl ComposeRunner {
         let model = creation.resolve().await?;
         let needs = creation.needs(&model)?;
         let images = creation.images(&needs).await?;
-        // An earlier attempt of this very execution may have been given up halfway.
+        // An earlier attempt of this execution may have been cancelled halfway.
         project::remove(&self.client, &creation.name).await?;
         match creation.bring_up(model, &needs, &images).await {
             Ok(up) => Ok(up),
@@ -173,12 +174,12 @@ impl ComposeRunner {
 }
 
 impl ComposeCreation<'_> {
-    /// Whether the environment's own image was prepared; else the services' file says what it is.
+    /// Whether the environment's own image was prepared. Otherwise the compose file names it.
     fn is_prepared(&self) -> bool {
         !self.request.image.reference.starts_with(image::SERVICES_REFERENCE_PREFIX)
     }
 
-    /// What stands before the task's own file.
+    /// The base file that the task's own file is merged onto.
     fn base(&self) -> Value {
         let mut main = json!({
             "command": ["/bin/sh", "-c", KEEP_ALIVE.replace('$', "$$")],
@@ -209,7 +210,7 @@ impl ComposeCreation<'_> {
         for (name, path) in host_paths::variables() {
             set(&name, path.to_owned());
         }
-        // The task must not lead the program to another engine.
+        // The task must not direct the program to another engine.
         variables.retain(|name, _| {
             let leads = |prefix: &&str| name.starts_with(*prefix);
             !["DOCKER_", "COMPOSE_", "LD_"].iter().any(leads)
@@ -245,7 +246,7 @@ impl ComposeCreation<'_> {
         self.program.run(&all, variables, limit).await
     }
 
-    /// The task's file with everything in it replaced, merged and checked.
+    /// Resolves the task's file: replaced, merged and checked.
     async fn resolve(&self) -> Result<Value, Failure> {
         let base = self.write("base.json", &self.base())?;
         let own = self.root.join(&self.file.file);
@@ -258,7 +259,7 @@ impl ComposeCreation<'_> {
             tracing::warn!(environment = self.name, "{}", line.trim());
         }
         let model: Value = serde_json::from_slice(&ended.output).map_err(|error| {
-            refused(self.file, format!("docker compose printed no model: {error}"))
+            refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         Ok(model)
@@ -272,7 +273,7 @@ impl ComposeCreation<'_> {
         render::needs(model, prepared).map_err(|why| refused(self.file, why))
     }
 
-    /// Makes every image present; their names by service.
+    /// Makes every image present; returns their names by service.
     async fn images(
         &self,
         needs: &BTreeMap<String, ServiceRequirements>,
@@ -311,7 +312,7 @@ impl ComposeCreation<'_> {
                     build::pack(&dir, &always, &mut content).map(|()| content.0.finish())
                 });
                 let digest = digest.await.map_err(|error| {
-                    let text = format!("reading the build context {}", context.display());
+                    let text = format!("cannot read the build context {}", context.display());
                     Failure::new(FailureKind::Refused, text).with_source(error)
                 })?;
                 let build = BuildSpec {
@@ -365,7 +366,7 @@ impl ComposeCreation<'_> {
     }
 
     async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
-        // Settings are nobody's own: the user's do not matter.
+        // The program must not read the user's settings.
         let variables = [
             ("DOCKER_HOST", self.compose.client.host().to_owned()),
             ("DOCKER_CONFIG", self.scratch.path().display().to_string()),
@@ -380,11 +381,12 @@ impl ComposeCreation<'_> {
         while !said.is_char_boundary(from) {
             from += 1;
         }
-        let text = format!("docker compose {} of {}: {}", words[0], self.name, &said[from..]);
+        let text =
+            format!("docker compose {} failed for {}: {}", words[0], self.name, &said[from..]);
         Err(Failure::new(failure::kind_for_services(said), text))
     }
 
-    /// What the containers that do not run, or run badly, have said.
+    /// The output of the containers that are not running or are unhealthy.
     async fn failed_container_output(&self, members: &[ProjectContainer]) -> String {
         let mut text = String::new();
         for member in members {
@@ -410,14 +412,14 @@ impl ComposeCreation<'_> {
         member.container(&self.compose.client, ContainerNetwork::shared(self.settings, self.open))
     }
 
-    /// Places files into a container that was not started yet.
+    /// Places files into a container that has not started yet.
     async fn place_files(
         &self,
         member: &ProjectContainer,
         needs: Option<&ServiceRequirements>,
         used: &[&HostPath],
     ) -> Result<(), Failure> {
-        // A new volume belongs to root alone.
+        // A new volume belongs to root only.
         let open = |path: &&HostPath| Upload::Dir { path: path.inside.to_owned() };
         let mut uploads: Vec<_> = used.iter().map(open).collect();
         for placed in needs.map(|needs| needs.files.as_slice()).unwrap_or_default() {
@@ -448,7 +450,7 @@ impl ComposeCreation<'_> {
         let shown = from.display().to_string();
         let upload = supervise::blocking(move || as_upload(&from, target, tar)).await;
         upload.map_err(|error| {
-            Failure::new(FailureKind::Refused, format!("placing {shown}")).with_source(error)
+            Failure::new(FailureKind::Refused, format!("cannot place {shown}")).with_source(error)
         })
     }
 
@@ -484,7 +486,7 @@ impl ComposeCreation<'_> {
     }
 }
 
-/// A file, or a directory by way of an archive, as it is to be placed.
+/// The upload of a file, or of a directory as an archive.
 fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
     use std::os::unix::fs::PermissionsExt as _;
     let meta = from.metadata()?;
@@ -494,7 +496,7 @@ fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
         return Ok(Upload::Archive { path: target, tar });
     }
     if !meta.is_file() || meta.len() > FILE_BYTES {
-        let text = format!("it is no file of at most {FILE_BYTES} bytes");
+        let text = format!("it is not a file of at most {FILE_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let executable = meta.permissions().mode() & 0o100 != 0;

@@ -1,6 +1,6 @@
-//! The program that understands compose files.
+//! The `docker compose` program.
 //!
-//! It is run by itself and not through `docker`: a client that is ended leaves its plugin behind.
+//! It is run directly and not through `docker`: a client that is killed leaves its plugin behind.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use tokio::process::Command;
 
 use crate::environment::{Failure, FailureKind};
 
-/// Names the program when it is in none of the usual places.
+/// Variable with the path of the program, for when it is in none of the usual directories.
 pub(super) const VARIABLE: &str = "ROLLOUT_DOCKER_COMPOSE";
 
-/// Where plugins of the `docker` program are installed for every user.
+/// Directories in which plugins of the `docker` program are installed for every user.
 const DIRECTORIES: [&str; 4] = [
     "/usr/local/lib/docker/cli-plugins",
     "/usr/local/libexec/docker/cli-plugins",
@@ -26,10 +26,10 @@ const DIRECTORIES: [&str; 4] = [
 
 const NAME: &str = "docker-compose";
 
-/// Time for saying its version.
+/// Timeout of the version query.
 const VERSION_WITHIN: Duration = Duration::from_secs(20);
 
-/// Most that is taken of what it prints: a resolved file of hundreds of services, and messages.
+/// Limit of its output: a resolved file of hundreds of services, and messages.
 const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
 const MESSAGE_BYTES: u64 = 64 * 1024;
 
@@ -37,17 +37,17 @@ const MESSAGE_BYTES: u64 = 64 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct ComposeProgram(PathBuf);
 
-/// How a run of it ended.
+/// Outcome of a run of the program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
     pub(super) success: bool,
     pub(super) output: Vec<u8>,
-    /// What it said beside its output.
+    /// Its standard error.
     pub(super) messages: String,
 }
 
 impl ComposeProgram {
-    /// Looks for a program of the second version or a later one.
+    /// Looks for a program of version 2 or newer.
     pub(super) async fn find(named: Option<&Path>) -> Result<Self, Failure> {
         let places = match named {
             Some(path) => vec![path.to_owned()],
@@ -61,19 +61,19 @@ impl ComposeProgram {
             };
             let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
             if ended.success && is_new_enough(&version) {
-                tracing::info!(program = %program.0.display(), version, "docker compose was found");
+                tracing::info!(program = %program.0.display(), version, "found docker compose");
                 return Ok(program);
             }
         }
         let text = format!(
-            "the task has services beside its environment, and the program `docker compose`, \
-             version 2 or newer, was not found: install it (the package docker-compose-plugin or \
-             docker-compose-v2), or name it in {VARIABLE}"
+            "the task has services, but the program `docker compose` (version 2 or newer) was not \
+             found: install it (package docker-compose-plugin or docker-compose-v2), or set its \
+             path in {VARIABLE}"
         );
         Err(Failure::new(FailureKind::Unsupported, text))
     }
 
-    /// Runs it with these variables and no others: a file that it resolves can refer to them.
+    /// Runs it with only these variables: a file that it resolves can refer to them.
     pub(super) async fn run(
         &self,
         words: &[OsString],
@@ -84,7 +84,7 @@ impl ComposeProgram {
         command.args(words).env_clear().kill_on_drop(true);
         command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let cannot = |error: std::io::Error| {
-            let text = format!("running {}", self.0.display());
+            let text = format!("cannot run {}", self.0.display());
             Failure::new(FailureKind::NotPermitted, text).with_source(error)
         };
         let mut child = command.spawn().map_err(cannot)?;
@@ -130,7 +130,7 @@ fn is_new_enough(version: &str) -> bool {
 async fn bounded(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut stream) = stream else { return kept };
-    // A stream that breaks off has ended.
+    // A stream that breaks has ended.
     let _read = (&mut stream).take(limit).read_to_end(&mut kept).await;
     let _rest = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     kept

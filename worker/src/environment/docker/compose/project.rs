@@ -1,4 +1,5 @@
-//! What belongs to one project at the engine: found and removed by label, without the program.
+//! Containers, networks and volumes of one project at the engine: found and removed by label,
+//! without the program.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use super::super::labels;
 use super::super::network::ContainerNetwork;
 use crate::environment::{Failure, FailureKind};
 
-/// Containers of a project that are removed at the same time.
+/// Containers of a project that are removed concurrently.
 const AT_ONCE: usize = 4;
 
-/// How often a project is looked at until nothing of it is left: a creation that was given up may
-/// still be going on in the engine.
+/// Attempts to remove a project completely: a cancelled creation may still be running in the
+/// engine.
 const MAX_REMOVE_ATTEMPTS: u32 = 20;
 const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -55,8 +56,8 @@ pub(super) async fn members(
     let options =
         ListContainersOptions { all: true, filters: Some(filters(project)), ..Default::default() };
     let listed = client.docker().await?.list_containers(Some(options)).await;
-    let listed =
-        listed.map_err(|e| client.failure(&format!("listing the containers of {project}"), e))?;
+    let listed = listed
+        .map_err(|e| client.failure(&format!("cannot list the containers of {project}"), e))?;
     let mut members: Vec<_> = listed.into_iter().map(member).collect();
     members.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(members)
@@ -89,7 +90,7 @@ pub(in super::super) async fn stop(
     Ok(())
 }
 
-/// Gives every container of a project a name that reapers leave alone; the names.
+/// Gives every container of a project a name that reapers skip; returns the names.
 pub(in super::super) async fn preserve(
     client: &Arc<DockerClient>,
     project: &str,
@@ -105,7 +106,7 @@ pub(in super::super) async fn preserve(
     Ok(names)
 }
 
-/// Removes everything of a project; what is gone is a success.
+/// Removes all objects of a project. Objects that no longer exist count as success.
 pub(in super::super) async fn remove(client: &DockerClient, project: &str) -> Result<(), Failure> {
     let mut last = None;
     for look in 0..MAX_REMOVE_ATTEMPTS {
@@ -119,7 +120,7 @@ pub(in super::super) async fn remove(client: &DockerClient, project: &str) -> Re
             Err(failure) => last = Some(failure),
         }
     }
-    let text = format!("something of {project} is left");
+    let text = format!("cannot remove {project} completely");
     let left = Failure::new(FailureKind::LeftBehind, text);
     Err(match last {
         Some(why) => left.with_source(why),
@@ -127,7 +128,7 @@ pub(in super::super) async fn remove(client: &DockerClient, project: &str) -> Re
     })
 }
 
-/// Removes what is there now; how much it was.
+/// Removes the objects that exist now; returns their number.
 async fn remove_once(client: &DockerClient, project: &str) -> Result<usize, Failure> {
     let members = members(client, project).await?;
     let mut found = members.len();
@@ -149,7 +150,7 @@ async fn remove_once(client: &DockerClient, project: &str) -> Result<usize, Fail
     Ok(found)
 }
 
-/// Name and labels of something.
+/// Name and labels of an object.
 pub(in super::super) type NamedLabels = (String, HashMap<String, String>);
 
 pub(in super::super) async fn networks(
@@ -158,7 +159,7 @@ pub(in super::super) async fn networks(
 ) -> Result<Vec<NamedLabels>, Failure> {
     let options = ListNetworksOptions { filters: Some(filters) };
     let listed = client.docker().await?.list_networks(Some(options)).await;
-    let listed = listed.map_err(|e| client.failure("listing networks", e))?;
+    let listed = listed.map_err(|e| client.failure("cannot list networks", e))?;
     let named =
         |n: bollard::models::Network| (n.name.unwrap_or_default(), n.labels.unwrap_or_default());
     Ok(listed.into_iter().map(named).collect())
@@ -170,7 +171,7 @@ pub(in super::super) async fn volumes(
 ) -> Result<Vec<NamedLabels>, Failure> {
     let options = ListVolumesOptions { filters: Some(filters) };
     let listed = client.docker().await?.list_volumes(Some(options)).await;
-    let listed = listed.map_err(|e| client.failure("listing volumes", e))?;
+    let listed = listed.map_err(|e| client.failure("cannot list volumes", e))?;
     Ok(listed.volumes.unwrap_or_default().into_iter().map(|v| (v.name, v.labels)).collect())
 }
 
@@ -181,7 +182,7 @@ pub(in super::super) async fn remove_network(
     match client.docker().await?.remove_network(name).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),
-        Err(error) => Err(client.failure(&format!("removing the network {name}"), error)),
+        Err(error) => Err(client.failure(&format!("cannot remove the network {name}"), error)),
     }
 }
 
@@ -192,6 +193,6 @@ pub(in super::super) async fn remove_volume(
     match client.docker().await?.remove_volume(name, None::<RemoveVolumeOptions>).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),
-        Err(error) => Err(client.failure(&format!("removing the volume {name}"), error)),
+        Err(error) => Err(client.failure(&format!("cannot remove the volume {name}"), error)),
     }
 }

@@ -1,7 +1,7 @@
-//! From a resolved file to the one that is brought up: every service with an image that is present,
-//! the owner's labels on everything, limits, and nothing of the host mounted into it. Files of the
-//! build context that a service wants mounted are placed into its container instead, so that they
-//! are each trial's own and the engine may be on another machine.
+//! Conversion of a resolved file to the one that is started: every service has an image that is
+//! present, the owner's labels, limits and no mount of the host. Files of the build context that a
+//! service mounts are placed into its container instead. So each trial has its own copy, and the
+//! engine may be on another machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ use crate::environment::CreateRequest;
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";
 
-/// What one service needs before it can be created.
+/// Requirements of one service before it can be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServiceRequirements {
     pub(super) image: ServiceImage,
     pub(super) files: Vec<PlacedFile>,
 }
 
-/// Where a service's image comes from.
+/// Source of a service's image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServiceImage {
-    /// The environment's own, which was prepared.
+    /// The environment's own image, which was prepared.
     Prepared,
-    /// One to pull when it is absent.
+    /// An image to pull if absent.
     Named(String),
-    /// One to build.
+    /// An image to build.
     Built {
         context: PathBuf,
         dockerfile: String,
@@ -41,14 +41,14 @@ pub(super) enum ServiceImage {
     },
 }
 
-/// Something to place into a container before it starts.
+/// A file or text to place into a container before it starts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PlacedFile {
     pub(super) content: PlacedContent,
     pub(super) target: String,
 }
 
-/// What is placed.
+/// Content of a placed file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PlacedContent {
     /// A file or directory of the build context.
@@ -57,8 +57,8 @@ pub(super) enum PlacedContent {
     Text(String),
 }
 
-/// What every service needs, by name. `prepared` is the environment's own image with the build
-/// context it was built from; none when the services' file says what `main` is.
+/// The requirements of every service, by name. `prepared` is the environment's own image with the
+/// build context it was built from; none when the compose file defines the image of `main`.
 pub(super) fn needs(
     model: &Value,
     prepared: Option<(&str, Option<&str>)>,
@@ -94,7 +94,7 @@ fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<Serv
     if let Some((image, from)) = prepared {
         let plain = dockerfile == "Dockerfile" && args.is_empty() && target.is_none();
         let own = plain && from == Some(context.as_str());
-        // A named image goes before a build under its name.
+        // A named image takes precedence over a build under its name.
         if own || (from.is_none() && named.as_deref() == Some(image)) {
             return Some(ServiceImage::Prepared);
         }
@@ -136,7 +136,7 @@ fn files(model: &Value, service: &Value) -> Vec<PlacedFile> {
     files
 }
 
-/// What the file that is brought up depends on.
+/// Inputs of the rendered file.
 #[derive(Debug)]
 pub(super) struct RenderContext<'a> {
     /// Name of the project, and of the environment's container.
@@ -144,20 +144,20 @@ pub(super) struct RenderContext<'a> {
     pub(super) labels: HashMap<String, String>,
     pub(super) request: &'a CreateRequest,
     pub(super) settings: &'a DockerSettings,
-    /// Whether anything beside the services can be reached.
+    /// Whether anything outside the services can be reached.
     pub(super) open: bool,
     /// Images by service.
     pub(super) images: &'a BTreeMap<String, String>,
-    /// What services may take, by name.
+    /// Resource shares of services, by name.
     pub(super) shares: BTreeMap<String, ResourceShare>,
 }
 
-/// As it stands in a file whose variables are replaced.
+/// Escapes a text for a file whose variables get replaced.
 fn quoted(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-/// The map at `key`, made when there is none.
+/// The map at `key`, created if absent.
 pub(super) fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let entry = value.entry(key).or_insert_with(|| json!({}));
     if !entry.is_object() {
@@ -167,7 +167,7 @@ pub(super) fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut M
 }
 
 impl RenderContext<'_> {
-    /// Makes the file that is brought up of a resolved one that was checked.
+    /// Renders the file to start from a resolved and checked one.
     pub(super) fn render(&self, mut model: Value) -> Value {
         host_paths::replace_with_volumes(&mut model);
         let Some(top) = model.as_object_mut() else { return model };
@@ -190,7 +190,7 @@ impl RenderContext<'_> {
             {
                 network.insert("internal".to_owned(), json!(true));
                 network.remove("enable_ipv6");
-                // Without an address of the host in it, the network does not lead to the host.
+                // Without an address of the host in it, the network does not reach the host.
                 let inhibit = json!({"com.docker.network.bridge.inhibit_ipv4": "true"});
                 network.insert("driver_opts".to_owned(), inhibit);
             }
@@ -219,7 +219,7 @@ impl RenderContext<'_> {
     }
 
     fn service(&self, name: &str, service: &mut Map<String, Value>) {
-        // Services reach each other on their own network; ports of the host are not theirs to take.
+        // Services reach each other on their own network; they may not use ports of the host.
         for key in ["build", "pull_policy", "configs", "secrets", "profiles", "ports"] {
             service.remove(key);
         }
@@ -251,7 +251,7 @@ impl RenderContext<'_> {
             }
         }
         if !self.open {
-            // Old engines ask servers on the host's own loopback for a container's names.
+            // Old engines resolve a container's names through servers on the host's own loopback.
             service.insert("dns".to_owned(), json!(["127.0.0.1"]));
             let dropped = service.entry("cap_drop").or_insert_with(|| json!([]));
             if let Value::Array(dropped) = dropped {
@@ -273,7 +273,7 @@ impl RenderContext<'_> {
         for (name, value) in &request.env {
             variables.insert(name.clone(), json!(quoted(value)));
         }
-        // The request's figures are the task's own after the job's overrides.
+        // The request's limits are those of the task after the job's overrides.
         service.remove("deploy");
         for key in ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cpu_percent"] {
             service.remove(key);
@@ -297,8 +297,8 @@ impl RenderContext<'_> {
     }
 }
 
-/// Names of containers belong to the whole engine: inside the task's networks the service is known
-/// by the name it asked for all the same.
+/// Container names are global to the engine, so the requested name becomes an alias in the task's
+/// networks.
 fn also_known_as(service: &mut Map<String, Value>, alias: &str) {
     for network in service.get_mut("networks").and_then(Value::as_object_mut).into_iter().flatten()
     {

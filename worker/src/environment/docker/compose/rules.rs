@@ -1,5 +1,5 @@
-//! What services may ask for. Nothing that a task says gives it power over the host: what is not
-//! known here is refused, with the service and the key.
+//! Rules for services. A task can never get control over the host: unknown keys are refused, with
+//! the service and the key.
 
 use std::path::Path;
 
@@ -69,28 +69,28 @@ const SERVICE_KEYS: [&str; 58] = [
     "build",
 ];
 
-/// Keys of a build that its files alone decide about.
+/// Keys of a build that use only its files.
 const BUILD_KEYS: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "tags", "target"];
 
 /// Keys of the whole file.
 const TOP_LEVEL_KEYS: [&str; 7] =
     ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
 
-/// The engine's weight of a container that says nothing of it.
+/// The default CPU weight of a container.
 const CPU_SHARES: f64 = 1024.0;
 
-/// Networks and volumes of one file: addresses for networks are few on every host.
+/// Networks and volumes of one file: network addresses are scarce on every host.
 const MAX_COUNTS: [(&str, usize); 2] = [("networks", 8), ("volumes", 32)];
 
-/// Checks a resolved file. The build context is `root`, without links.
+/// Checks a resolved file. The build context is `root`, with links resolved.
 pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
-    let top = model.as_object().ok_or("it is no map")?;
+    let top = model.as_object().ok_or("it is not a map")?;
     if let Some(key) = top.keys().find(|key| !known(&TOP_LEVEL_KEYS, key)) {
         return Err(format!("`{key}` is not supported"));
     }
     for (name, service) in entries(model, "services") {
-        let keys = service.as_object().ok_or_else(|| format!("service `{name}` is no map"))?;
-        // Configs and secrets that say no place have one by their name.
+        let keys = service.as_object().ok_or_else(|| format!("service `{name}` is not a map"))?;
+        // Configs and secrets without a target are mounted under their name.
         let placed = ["configs", "secrets"].iter().filter_map(|key| keys.get(*key)).flat_map(list);
         for used in placed.filter(|used| used.get("target").is_some_and(|to| !is_empty(to))) {
             let to = used.get("target").and_then(Value::as_str).unwrap_or_default();
@@ -106,7 +106,7 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     for (kind, most) in MAX_COUNTS {
         let asked = entries(model, kind).count();
         if asked > most {
-            return Err(format!("`{kind}`: {asked} are more than the {most} that are allowed"));
+            return Err(format!("`{kind}`: {asked} requested, at most {most} are allowed"));
         }
     }
     for (kind, rule) in
@@ -128,7 +128,7 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The named things of a kind.
+/// The named objects of a kind.
 pub(super) fn entries<'a>(
     model: &'a Value,
     kind: &str,
@@ -140,7 +140,7 @@ fn known(list: &[&str], key: &str) -> bool {
     list.contains(&key) || key.starts_with("x-")
 }
 
-/// What says nothing, or that something is off.
+/// Whether a value is empty or off.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -158,9 +158,9 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
         "build" => build(value, root),
         "volumes" => list(value).try_for_each(|volume| mount(volume, root)),
         "deploy" => deploy(value),
-        // Against containers of other trials, which have the usual weight.
+        // Compared with containers of other trials, which have the default weight.
         "cpu_shares" if value.as_f64().is_some_and(|shares| shares > CPU_SHARES) => {
-            Err(format!("{value} is more than the usual {CPU_SHARES}"))
+            Err(format!("{value} is more than the default {CPU_SHARES}"))
         }
         "security_opt" => {
             let only = ["no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"];
@@ -170,14 +170,14 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
             }
         }
         "privileged" | "cap_add" | "devices" | "device_cgroup_rules" => {
-            Err("would give the task power over the host".to_owned())
+            Err("would give the task control over the host".to_owned())
         }
         "network_mode" if text == "none" || of_service => Ok(()),
         "pid" if of_service => Ok(()),
         "ipc" if of_service || matches!(text, "private" | "shareable") => Ok(()),
         "cgroup" if text == "private" => Ok(()),
         "network_mode" | "pid" | "ipc" | "cgroup" | "uts" | "userns_mode" => {
-            Err(format!("`{text}` would leave the task's own containers"))
+            Err(format!("`{text}` would reach outside the task's own containers"))
         }
         key if known(&SERVICE_KEYS, key) => Ok(()),
         _ => Err("is not supported".to_owned()),
@@ -185,7 +185,7 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
 }
 
 fn build(value: &Value, root: &Path) -> Result<(), String> {
-    let keys = value.as_object().ok_or("is no map")?;
+    let keys = value.as_object().ok_or("is not a map")?;
     if let Some((key, _)) =
         keys.iter().find(|(key, value)| !known(&BUILD_KEYS, key) && !is_empty(value))
     {
@@ -194,12 +194,12 @@ fn build(value: &Value, root: &Path) -> Result<(), String> {
     inside(root, value, "context")?;
     let dockerfile = value.get("dockerfile").and_then(Value::as_str).unwrap_or_default();
     if dockerfile.starts_with('/') || dockerfile.split('/').any(|part| part == "..") {
-        return Err(format!("the Dockerfile `{dockerfile}` lies outside its context"));
+        return Err(format!("the Dockerfile `{dockerfile}` is outside its context"));
     }
     Ok(())
 }
 
-/// The place of something in a container.
+/// Checks a path in a container.
 fn target(value: &Value) -> Result<(), String> {
     let target = value.get("target").and_then(Value::as_str).map(literal).unwrap_or_default();
     let below = Path::new(&target).components().all(|part| {
@@ -208,7 +208,7 @@ fn target(value: &Value) -> Result<(), String> {
     if target.starts_with('/') && below && !target.trim_matches('/').is_empty() {
         return Ok(());
     }
-    Err(format!("`{target}` is no absolute path below the root of the container"))
+    Err(format!("`{target}` is not an absolute path below the root of the container"))
 }
 
 fn mount(value: &Value, root: &Path) -> Result<(), String> {
@@ -241,7 +241,7 @@ fn network_key(key: &str, value: &Value) -> Result<(), String> {
     match key {
         "name" | "ipam" | "internal" | "attachable" | "labels" | "enable_ipv6" => Ok(()),
         "driver" if matches!(value.as_str(), Some("bridge" | "default")) => Ok(()),
-        "external" => Err("a network that is not the task's own".to_owned()),
+        "external" => Err("the network must be the task's own".to_owned()),
         _ => Err("is not supported".to_owned()),
     }
 }
@@ -250,14 +250,14 @@ fn volume_key(key: &str, value: &Value) -> Result<(), String> {
     match key {
         "name" | "labels" => Ok(()),
         "driver" if value.as_str() == Some("local") => Ok(()),
-        "external" => Err("a volume that is not the task's own".to_owned()),
+        "external" => Err("the volume must be the task's own".to_owned()),
         _ => Err("is not supported".to_owned()),
     }
 }
 
 /// A config or secret.
 fn file_definition(value: &Value, root: &Path) -> Result<(), String> {
-    let keys = value.as_object().ok_or("is no map")?;
+    let keys = value.as_object().ok_or("is not a map")?;
     for (key, value) in keys.iter().filter(|(_, value)| !is_empty(value)) {
         match key.as_str() {
             "name" | "labels" | "content" => {}
@@ -268,16 +268,16 @@ fn file_definition(value: &Value, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the path at `key`, which the program has made absolute, lies in `root`.
+/// Checks that the path at `key`, which the program has made absolute, lies in `root`.
 fn inside(root: &Path, value: &Value, key: &str) -> Result<(), String> {
     let path = value.get(key).and_then(Value::as_str).unwrap_or_default();
     let path = literal(path);
     match Path::new(&path).canonicalize() {
         Ok(real) if real.starts_with(root) => Ok(()),
         Err(error) if Path::new(&path).starts_with(root) => {
-            Err(format!("`{path}` cannot be read: {error}"))
+            Err(format!("cannot read `{path}`: {error}"))
         }
-        _ => Err(format!("`{path}` lies outside the task's environment directory")),
+        _ => Err(format!("`{path}` is outside the task's environment directory")),
     }
 }
 
@@ -285,7 +285,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// A text of a resolved file as it is meant: dollar signs are doubled there.
+/// A text of a resolved file, unescaped: dollar signs are doubled there.
 pub(super) fn literal(text: &str) -> String {
     text.replace("$$", "$")
 }

@@ -1,4 +1,4 @@
-//! A service beside an environment: a place for commands and files.
+//! A service of an environment, for commands and files.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, OutputSink, Upload,
 };
 
-/// One container of a service. Its life is that of the environment.
+/// One container of a service. It lives as long as the environment.
 #[derive(Debug)]
 pub(in super::super) struct ComposeService {
     pub(super) container: Container,
@@ -49,15 +49,15 @@ impl Environment for ComposeService {
         self.container.exec(command, output).await
     }
 
-    /// Starts the service anew: which processes are its own and which were started by commands
-    /// cannot be told apart in an image whose first process is not ours.
+    /// Restarts the service. In an image whose first process is not the keep-alive, the service's
+    /// own processes cannot be told apart from those that commands started.
     async fn kill_processes(&self) -> Result<(), Failure> {
         let options = RestartContainerOptions { t: Some(0), signal: None };
         let docker = self.container.client.docker().await?;
         docker
             .restart_container(&self.container.engine_id, Some(options))
             .await
-            .map_err(|e| self.container.failure("ending all processes by a restart", e))
+            .map_err(|e| self.container.failure("cannot end all processes by a restart", e))
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
@@ -72,7 +72,7 @@ impl Environment for ComposeService {
         self.container.stop().await
     }
 
-    /// Goes with the environment.
+    /// Removed with the environment.
     async fn destroy(&self) -> Result<(), Failure> {
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! What the services beside an environment may take. Together they get as many processors and as
-//! much memory again as the environment itself: what they do not divide among themselves is divided
-//! evenly, and more is refused.
+//! Resource limits of services. Together they get as many processors and as much memory as the
+//! environment itself. The part that they do not request is divided evenly; requests above the
+//! total are refused.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,24 @@ use super::super::create::PIDS;
 use super::render::{MAIN, map};
 use super::rules::entries;
 
-/// Containers beside the environment: more than any application needs for a test, few enough for
-/// every host.
+/// Limit of containers beside the environment: more than any application needs for a test, few
+/// enough for every host.
 pub(super) const CONTAINERS: u64 = 20;
 
 /// Processes and threads in all of them together, and in one.
 const PIDS_BESIDE: i64 = 4 * PIDS;
 
-/// Least memory of one container, MiB, and least processors: less is taken by the engine as none.
+/// Least memory (MiB) and least processors of one container: the engine reads smaller values as
+/// none.
 const LEAST_MEMORY_MB: u64 = 16;
 const LEAST_CPUS: f64 = 0.01;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Keys of a service that say the same as `cpus`.
+/// Keys of a service with the same meaning as `cpus`.
 const CPU_KEYS: [&str; 5] = ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cpu_percent"];
 
-/// What each container of a service may take.
+/// Resource limits of each container of a service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ResourceShare {
     cpus: Option<f64>,
@@ -35,47 +36,48 @@ pub(super) struct ResourceShare {
     pids: i64,
 }
 
-/// How many containers a service asks for.
+/// Number of containers that a service requests.
 pub(super) fn containers(service: &Value) -> Result<u64, String> {
     let replicas = service.get("deploy").and_then(|deploy| deploy.get("replicas"));
     let asked = [("scale", service.get("scale")), ("deploy.replicas", replicas)];
     let found = asked.into_iter().find_map(|(key, value)| Some((key, value?)));
     let Some((key, value)) = found.filter(|(_, value)| !value.is_null()) else { return Ok(1) };
-    value.as_u64().ok_or_else(|| format!("`{key}`: {value} is no number of containers"))
+    value.as_u64().ok_or_else(|| format!("`{key}`: {value} is not a number of containers"))
 }
 
-/// The services but the environment itself.
+/// The services other than the environment itself.
 fn side_services(model: &Value) -> impl Iterator<Item = (&String, &Value)> {
     entries(model, "services").filter(|(name, _)| *name != MAIN)
 }
 
-/// Refuses more containers than may be beside an environment.
+/// Refuses more containers than are allowed beside an environment.
 pub(super) fn check(model: &Value) -> Result<u64, String> {
     let mut all = 0u64;
     for (name, service) in side_services(model) {
         let asked = containers(service).map_err(|why| format!("service `{name}`: {why}"))?;
         all = all.saturating_add(asked);
         if asked > CONTAINERS {
-            let why = format!("{asked} containers are more than the {CONTAINERS} that are allowed");
+            let why = format!("{asked} containers requested, at most {CONTAINERS} are allowed");
             return Err(format!("service `{name}`: `scale`: {why}"));
         }
     }
     if all > CONTAINERS {
         return Err(format!(
-            "the services ask for {all} containers beside `{MAIN}`, {CONTAINERS} are allowed"
+            "the services request {all} containers besides `{MAIN}`, at most {CONTAINERS} are \
+             allowed"
         ));
     }
     Ok(all)
 }
 
-/// A figure that a service has in two places.
+/// A limit that a service can set in two places.
 fn figure<'a>(service: &'a Value, key: &str, limit: &str) -> Option<&'a Value> {
     let limits = service.get("deploy").and_then(|deploy| deploy.get("resources")?.get("limits"));
     let found = service.get(key).or_else(|| limits?.get(limit));
     found.filter(|value| !value.is_null())
 }
 
-/// A number, also one that is written as text.
+/// A number, also if it is written as text.
 fn number(value: &Value) -> Option<f64> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
     (number.is_finite() && number > 0.0).then_some(number)
@@ -94,8 +96,8 @@ fn memory(service: &Value) -> Option<f64> {
     figure(service, "mem_limit", "memory").and_then(number)
 }
 
-/// What each of several containers gets of a ceiling: its own figure, else an even part of what the
-/// figures of the others leave.
+/// Divides a limit among several containers. Each gets its own request, else an even part of the
+/// rest.
 fn divide(
     asked: &[(u64, Option<f64>)],
     ceiling: f64,
@@ -107,7 +109,7 @@ fn divide(
         (named.sum::<f64>(), asked.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum());
     let others: u64 = others;
     let left = ceiling - named;
-    // Figures are rounded on their way through the file.
+    // The values are rounded on their way through the file.
     if left < -ceiling * 1e-6 {
         return Err(told(named));
     }
@@ -118,7 +120,7 @@ fn divide(
     Ok(share)
 }
 
-/// What every service beside the environment gets, by name.
+/// The share of every service beside the environment, by name.
 pub(super) fn for_services(
     model: &Value,
     resources: &Resources,
@@ -132,7 +134,7 @@ pub(super) fn for_services(
         let asked: Vec<_> = services.iter().map(|(_, n, cpus, _)| (*n, *cpus)).collect();
         even_cpus = Some(divide(&asked, f64::from(ceiling), LEAST_CPUS, |sum| {
             format!(
-                "the services ask for {sum} cpus together, and the environment has {ceiling}: raise \
+                "the services request {sum} cpus in total, but the environment has {ceiling}: raise \
                  `cpus` of the task"
             )
         })?);
@@ -144,7 +146,7 @@ pub(super) fn for_services(
         even_memory = Some(divide(&asked, most, least, |sum| {
             let sum = (sum / MIB as f64).ceil();
             format!(
-                "the services ask for {sum} MiB of memory together, and the environment has \
+                "the services request {sum} MiB of memory in total, but the environment has \
                  {ceiling}: raise `memory_mb` of the task"
             )
         })?);
@@ -158,7 +160,7 @@ pub(super) fn for_services(
 }
 
 impl ResourceShare {
-    /// Writes it into a service, in the place of all that it said of the same.
+    /// Writes it into a service and replaces all that the service set.
     pub(super) fn write(self, service: &mut Map<String, Value>) {
         let count = containers(&Value::Object(service.clone())).unwrap_or(1);
         let own_pids = service.get("pids_limit").and_then(Value::as_i64).filter(|pids| *pids > 0);
@@ -172,7 +174,7 @@ impl ResourceShare {
         }
         service.insert("scale".to_owned(), json!(count));
         if let Some(cpus) = self.cpus {
-            // The engine takes hundredths.
+            // The engine accepts hundredths.
             service.insert("cpus".to_owned(), json!((cpus * 100.0).floor().max(1.0) / 100.0));
         }
         if let Some(bytes) = self.memory_bytes {

@@ -1,11 +1,11 @@
-//! Which files of a context `COPY` and `ADD` mean.
+//! Selection of the context's files that `COPY` and `ADD` copy.
 
 use regex::Regex;
 
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::glob::{self, Dialect};
 
-/// Ends of the names of archives that `ADD` would extract.
+/// File name extensions of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =
     [".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst"];
 
@@ -14,11 +14,11 @@ pub(super) fn has_archive_extension(name: &str) -> bool {
     ARCHIVES.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
 }
 
-/// Things to copy: each with the path below the target. An empty path is the target itself.
+/// Entries to copy, each with the path below the target. An empty path is the target itself.
 pub(in super::super) type CopyPaths<'a> = Vec<(&'a ContextEntry, String)>;
 
-/// What `source` stands for; `None` when nothing matches. A directory stands for what is in it, a
-/// file for itself, by its name when the target `is_dir`.
+/// The entries that `source` selects; `None` when nothing matches. A directory selects its content,
+/// a file itself under its own name when the target `is_dir`.
 pub(in super::super) fn matching<'a>(
     entries: &'a [ContextEntry],
     source: &str,
@@ -49,7 +49,7 @@ pub(in super::super) fn matching<'a>(
     found
 }
 
-/// `source` without `.`, `..` and empty parts; a context has nothing above it.
+/// `source` without `.`, `..` and empty parts; a path cannot leave the context.
 fn clean(source: &str) -> String {
     let mut parts = Vec::new();
     for part in source.split('/') {

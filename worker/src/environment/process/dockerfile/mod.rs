@@ -1,8 +1,8 @@
-//! The part of a Dockerfile that a sandbox of the host's own system can honour.
+//! The subset of Dockerfiles that a process sandbox on the host's own system supports.
 //!
-//! A sandbox has no image: whatever base `FROM` names is replaced by the host's `/usr`. Of a single
-//! stage, `WORKDIR`, `ENV`, `ARG` and `COPY`/`ADD` of plain files are honoured; instructions that do
-//! not change what a script sees are ignored; everything else is unsupported, by name and line.
+//! A sandbox has no image: the base of `FROM` is replaced by the host's `/usr`. In a single stage,
+//! `WORKDIR`, `ENV`, `ARG` and `COPY`/`ADD` of plain files are supported; instructions that scripts
+//! cannot observe are ignored; everything else is reported as unsupported, with name and line.
 //! Without a `WORKDIR` the working directory is `/`, as in an image.
 
 mod copy;
@@ -22,7 +22,7 @@ pub const DOCKERFILE_NAME: &str = "Dockerfile";
 /// Search path of commands when the Dockerfile sets none; Docker's own default.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Instructions that change nothing that a script sees.
+/// Instructions that scripts cannot observe.
 const IGNORED: [&str; 9] = [
     "CMD",
     "ENTRYPOINT",
@@ -35,28 +35,28 @@ const IGNORED: [&str; 9] = [
     "VOLUME",
 ];
 
-/// Directories that are the host's or the kernel's, read-only inside …
+/// Directories that are the host's or the kernel's, read-only inside, ...
 const READ_ONLY: [&str; 11] =
     ["bin", "dev", "lib", "lib32", "lib64", "libx32", "nix", "proc", "sbin", "sys", "usr"];
 
-/// … with one exception, where images like to work.
+/// ... except this one, which images often use.
 const WRITABLE: &str = "usr/src";
 
-/// Everything in a Dockerfile that a process sandbox cannot honour, in order.
+/// All instructions of a Dockerfile that a process sandbox does not support, in order.
 pub fn check(dockerfile: &str) -> Vec<UnsupportedInstruction> {
     SandboxRecipe::read(dockerfile).unsupported
 }
 
-/// What can be honoured of a Dockerfile.
+/// The supported part of a Dockerfile.
 #[derive(Debug, Default)]
 pub(super) struct SandboxRecipe {
     /// Variables of all commands.
     pub(super) env: BTreeMap<String, String>,
-    /// What changes the tree, in order.
+    /// Changes of the tree, in order.
     pub(super) steps: Vec<RecipeStep>,
-    /// Where commands run.
+    /// Working directory of commands.
     pub(super) workdir: String,
-    /// What cannot be honoured and is not among the steps.
+    /// Instructions that are not supported and not among the steps.
     pub(super) unsupported: Vec<UnsupportedInstruction>,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct CopyInstruction {
 }
 
 impl SandboxRecipe {
-    /// What an environment without a Dockerfile is.
+    /// The recipe of an environment without a Dockerfile.
     pub(super) fn empty() -> Self {
         let env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         Self { env, workdir: "/".to_owned(), ..Self::default() }
@@ -130,7 +130,7 @@ impl VariableLookup for RecipeReader {
     }
 }
 
-/// Whether an instruction was honoured, and why not.
+/// Whether an instruction is supported; the error is the reason.
 type InstructionResult = Result<(), String>;
 
 impl RecipeReader {
@@ -146,14 +146,14 @@ impl RecipeReader {
             "WORKDIR" => self.workdir(rest),
             "COPY" | "ADD" => self.copy(instruction),
             "USER" => self.user(rest),
-            "RUN" => Err("a process sandbox runs nothing when it is built".to_owned()),
+            "RUN" => Err("a process sandbox runs no build commands".to_owned()),
             "ONBUILD" => Err("not supported in a process sandbox".to_owned()),
             name if IGNORED.contains(&name) => Ok(()),
-            _ => Err("not an instruction of a Dockerfile".to_owned()),
+            _ => Err("not a Dockerfile instruction".to_owned()),
         }
     }
 
-    /// The last stage is the image; what earlier ones did is not part of it.
+    /// The last stage is the image; earlier ones are not part of it.
     fn from(&mut self) -> InstructionResult {
         self.stages += 1;
         if self.stages == 1 {
@@ -162,7 +162,7 @@ impl RecipeReader {
         let unsupported = std::mem::take(&mut self.recipe.unsupported);
         self.recipe = SandboxRecipe { unsupported, ..SandboxRecipe::empty() };
         self.args.clear();
-        Err("a process sandbox has a single stage".to_owned())
+        Err("a process sandbox supports only one stage".to_owned())
     }
 
     fn arg(&mut self, rest: &str) -> InstructionResult {
@@ -178,7 +178,7 @@ impl RecipeReader {
     fn env(&mut self, rest: &str) -> InstructionResult {
         let words = words::split(rest, self.escape);
         let pairs: Vec<(String, String)> = match words.first() {
-            None => return Err("names no variable".to_owned()),
+            None => return Err("has no variable name".to_owned()),
             Some(first) if first.contains('=') => words
                 .iter()
                 .map(|word| word.split_once('=').ok_or(format!("`{word}` has no value")))
@@ -207,7 +207,7 @@ impl RecipeReader {
         if root {
             Ok(())
         } else {
-            Err(format!("`{user}`: a process sandbox has the user root only"))
+            Err(format!("`{user}`: a process sandbox has only the user root"))
         }
     }
 
@@ -240,7 +240,9 @@ impl RecipeReader {
         }
         for source in &words {
             if add && (source.contains("://") || source.starts_with("git@")) {
-                return Err(format!("`{source}`: nothing is downloaded for a process sandbox"));
+                return Err(format!(
+                    "`{source}`: downloads are not supported in a process sandbox"
+                ));
             }
             if add && copy::has_archive_extension(source) {
                 return Err(format!("`{source}`: archives are not extracted; use COPY"));
@@ -261,10 +263,10 @@ impl RecipeReader {
         expand(word, self.escape, self)
     }
 
-    /// `path` from the present working directory, without `.` and `..`.
+    /// `path` resolved against the current working directory, without `.` and `..`.
     fn absolute(&self, path: &str) -> Result<String, String> {
         if path.is_empty() {
-            return Err("names no path".to_owned());
+            return Err("has no path".to_owned());
         }
         let mut clean = Vec::new();
         for component in Path::new(&self.recipe.workdir).join(path).components() {
@@ -278,7 +280,7 @@ impl RecipeReader {
     }
 }
 
-/// Refuses what is not part of the sandbox's own tree.
+/// Refuses paths outside the sandbox's own tree.
 fn writable(path: &str) -> InstructionResult {
     let below = Path::new(path.trim_start_matches('/'));
     match READ_ONLY.iter().find(|dir| below.starts_with(dir)) {

@@ -82,7 +82,7 @@ fn dockerfile_unsupported_instruction_is_reported_with_line() {
     assert_eq!(lines(text), expected.map(|(line, name)| (line, name.to_owned())));
     assert_eq!(lines("# nothing\n"), [(1, "FROM".to_owned())]);
     let said = check("FROM a\nRUN x\n")[0].to_string();
-    assert_eq!(said, "Dockerfile line 2: RUN: a process sandbox runs nothing when it is built");
+    assert_eq!(said, "Dockerfile line 2: RUN: a process sandbox runs no build commands");
 }
 
 #[test]

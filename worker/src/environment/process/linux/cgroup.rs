@@ -1,10 +1,10 @@
-//! Control groups: memory, processors and processes of one environment, version 1 or 2, where the
-//! worker may make them.
+//! Control groups: limits of memory, processors and processes of one environment, version 1 or 2,
+//! where the worker may create them.
 //!
-//! A group of an environment stands below the worker's own, so that a limit of the worker holds for
-//! its environments too; with version 2, which allows no group inside one that has processes, beside
-//! it. Only commands are members: each joins through descriptors that the worker opened and sent, so
-//! the supervisor neither counts nor is killed with them.
+//! An environment's group is below the worker's own, so that the worker's limits apply to its
+//! environments too. Version 2 allows no group inside one that has processes, so there it is beside
+//! the worker's. Only commands are members: each joins through descriptors that the worker opened
+//! and sent, so the supervisor is neither counted nor killed with them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,13 +22,13 @@ use crate::supervise;
 /// The controllers that are used.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// Length of a period in which processor time is handed out.
+/// Period of the CPU quota.
 const PERIOD_MICROSECONDS: u64 = 100_000;
 
-/// How long a group is given to lose its members: they are dead, but not all collected yet.
+/// Timeout for a group to become empty: its members are dead, but not all reaped yet.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it is tried again.
+/// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The control groups of one environment.
@@ -40,7 +40,7 @@ pub(super) struct CgroupSet {
     held: BTreeMap<&'static str, bool>,
 }
 
-/// Where groups can be made.
+/// Parent directories for new groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct CgroupParents {
     /// Version 1: a directory per controller.
@@ -87,11 +87,11 @@ impl CgroupParents {
         self.split.values().chain(&self.unified).map(|parent| parent.join(name)).collect()
     }
 
-    /// Makes the groups of an environment and sets its limits. What cannot be made is not held; it
-    /// is no error.
+    /// Creates the groups of an environment and sets its limits. A limit that cannot be set is not
+    /// enforced; that is no error.
     ///
     /// # Errors
-    /// A shortage of this host: the limit would hold a moment later.
+    /// A temporary shortage of this host: a retry could set the limit.
     pub(super) fn make(
         &self,
         name: &str,
@@ -124,7 +124,7 @@ impl CgroupParents {
     }
 }
 
-/// Only a shortage of the host is an error; a full quota of groups is no disk.
+/// Only a shortage of the host is an error. A full quota of groups is not a full disk.
 fn ok_unless_shortage<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
@@ -133,7 +133,7 @@ fn ok_unless_shortage<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The path of the group in which the process is for `controller`; version 2 has no name.
+/// The group of the process for `controller`; version 2 has no controller names.
 fn membership<'a>(memberships: &'a str, controller: &str) -> Option<&'a str> {
     memberships.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -188,7 +188,7 @@ impl CgroupSet {
         Ok(())
     }
 
-    /// Writes the files of a limit that is `wanted`.
+    /// Writes the files of a limit if it is `wanted`.
     fn set(
         &mut self,
         controller: &'static str,
@@ -205,7 +205,7 @@ impl CgroupSet {
         Ok(())
     }
 
-    /// Memory and swap together may not be more than memory alone, where the kernel counts swap.
+    /// Limits memory and swap together to the memory limit, where the kernel counts swap.
     fn forbid_swap(&self, memory_mb: u64) {
         let Some(dir) = self.by_controller.get("memory") else { return };
         let (file, value) = if self.unified {
@@ -218,7 +218,7 @@ impl CgroupSet {
         }
     }
 
-    /// Whether the kernel holds a limit.
+    /// Whether the kernel enforces a limit.
     pub(super) fn enforcement(&self, controller: &str) -> LimitEnforcement {
         if self.held.get(controller).copied().unwrap_or(false) {
             LimitEnforcement::Enforced
@@ -234,13 +234,13 @@ impl CgroupSet {
         all
     }
 
-    /// Files through which a process joins.
+    /// Opens the files through which a process joins.
     pub(super) fn join_files(&self) -> io::Result<Vec<File>> {
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("cgroup.procs"));
         self.directories().iter().map(open).collect()
     }
 
-    /// How many processes the memory limit has ended.
+    /// Number of processes killed by the memory limit.
     pub(super) fn oom_kills(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         let Some(dir) = self.by_controller.get("memory") else { return 0 };
@@ -250,7 +250,7 @@ impl CgroupSet {
     }
 }
 
-/// Removes groups, ending what is left in them. Something already gone is a success.
+/// Removes groups and kills their members. A group that no longer exists is a success.
 pub(super) async fn remove(directories: &[PathBuf]) -> io::Result<()> {
     let until = Instant::now() + REMOVE_TIMEOUT;
     for dir in directories {
@@ -282,7 +282,7 @@ fn end_members(dir: &Path) {
     let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     for pid in members.lines().filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))
     {
-        // Gone in the meantime is what we want.
+        // The process may have ended meanwhile.
         let _killed = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }

@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 use super::message::{self, PACKET_BYTES, SetupStepError, SupervisorEvent, SupervisorRequest};
 use crate::supervise::{self, Task};
 
-/// What became of a command.
+/// Outcome of a command.
 #[derive(Debug)]
 pub(super) enum SpawnOutcome {
     /// It ended with this code.
     Exited(i32),
-    /// It never began; the system's error, if it was one.
+    /// It never started; the system's error, if there was one.
     NotStarted(String, Option<i32>),
 }
 
@@ -34,13 +34,13 @@ pub(super) struct SupervisorConnection {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// A stream that keeps the boundaries of packets: every one is sent and received in one call.
+    /// A socket that keeps packet boundaries: each packet is sent and received in one call.
     socket: UnixStream,
     waiting: Mutex<PendingReplies>,
     next: AtomicU64,
 }
 
-/// Who waits for what. Dropping a sender tells that no answer will come.
+/// Pending replies. A dropped sender means that there will be no answer.
 #[derive(Debug, Default)]
 struct PendingReplies {
     closed: bool,
@@ -49,17 +49,17 @@ struct PendingReplies {
     kills: HashMap<u64, oneshot::Sender<bool>>,
 }
 
-/// Tells whether the sandbox came up.
+/// Receives whether the sandbox started.
 pub(super) type ReadyReceiver = oneshot::Receiver<Result<(), SetupStepError>>;
 
-/// The two ends of a control socket; packets keep their boundaries.
+/// The two ends of a control socket, which keeps packet boundaries.
 pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 impl SupervisorConnection {
-    /// Takes our end.
+    /// Takes the worker's end.
     pub(super) fn new(socket: OwnedFd) -> io::Result<(Self, ReadyReceiver)> {
         let socket = StdStream::from(socket);
         socket.set_nonblocking(true)?;
@@ -75,12 +75,12 @@ impl SupervisorConnection {
         Ok((Self { shared, _reader: reader }, ready))
     }
 
-    /// Asks for the sandbox to be built.
+    /// Requests the set-up of the sandbox.
     pub(super) async fn setup(&self, setup: message::SandboxSetup) -> io::Result<()> {
         self.shared.send(&SupervisorRequest::Setup(setup), &[]).await
     }
 
-    /// Asks for a command, which reads what it is from its own socket.
+    /// Requests a command, which is read from its own socket.
     pub(super) async fn spawn(
         &self,
         socket: BorrowedFd<'_>,
@@ -98,7 +98,7 @@ impl SupervisorConnection {
         Ok(receiver)
     }
 
-    /// Asks for the end of every process; whether none is left.
+    /// Requests a kill of all processes; returns whether none is left.
     pub(super) async fn kill_all(&self) -> io::Result<bool> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
@@ -113,12 +113,12 @@ impl SupervisorConnection {
         receiver.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Ends the sandbox: the supervisor ends when the socket does, and everything with it.
+    /// Ends the sandbox: the supervisor and all processes end when the socket closes.
     pub(super) fn close(&self) {
         self.shared.shutdown();
     }
 
-    /// Something that can end the sandbox without keeping it.
+    /// A handle that can end the sandbox without keeping it alive.
     pub(super) fn closer(&self) -> ConnectionCloser {
         ConnectionCloser(Arc::downgrade(&self.shared))
     }
@@ -129,7 +129,7 @@ impl SupervisorConnection {
 pub(super) struct ConnectionCloser(std::sync::Weak<ConnectionState>);
 
 impl ConnectionCloser {
-    /// Ends it, unless it is gone.
+    /// Ends it, if it still exists.
     pub(super) fn close(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.shutdown();
@@ -142,7 +142,7 @@ impl ConnectionState {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reader sees the end and tells everybody who waits.
+    /// The reader sees the end and notifies all pending requests.
     fn shutdown(&self) {
         if let Err(error) = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both) {
             tracing::debug!(%error, "the control socket was closed already");
@@ -159,14 +159,14 @@ impl ConnectionState {
         let mut buffer = vec![0; PACKET_BYTES];
         loop {
             let mut receive = || match message::receive_with(&self.socket, &mut buffer) {
-                // The other side ended without reading everything. That is told once and first;
-                // what it said before its end comes after.
+                // The other side ended without reading everything. This error comes first and once;
+                // packets sent before the end are still readable.
                 Err(Errno::CONNRESET) => message::receive_with(&self.socket, &mut buffer),
                 other => other,
             };
             let receive = || Ok(receive()?);
             let event = match self.socket.async_io(Interest::READABLE, receive).await {
-                // The supervisor sends no descriptors; what came is closed here.
+                // The supervisor sends no descriptors; received ones are closed here.
                 Ok((length, _)) if length > 0 => message::decode(&buffer[..length]),
                 Ok(_) => break,
                 Err(error) => Err(error),
@@ -174,18 +174,18 @@ impl ConnectionState {
             match event {
                 Ok(event) => self.dispatch(event),
                 Err(error) => {
-                    tracing::warn!(%error, "a sandbox's supervisor does not speak our language");
+                    tracing::warn!(%error, "cannot decode a message of a sandbox's supervisor");
                     self.shutdown();
                     break;
                 }
             }
         }
-        // Whoever still waits learns that there will be no answer.
+        // Pending requests learn that there will be no answer.
         let mut waiting = self.waiting();
         *waiting = PendingReplies { closed: true, ..PendingReplies::default() };
     }
 
-    /// Nobody may wait any more: sending fails then, which is fine.
+    /// The receiver may have been dropped; then sending fails, which is fine.
     fn dispatch(&self, event: SupervisorEvent) {
         let mut waiting = self.waiting();
         match event {

@@ -1,4 +1,4 @@
-//! Makes one sandbox, or leaves nothing of it.
+//! Creation of one sandbox, all or nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,22 +22,22 @@ use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{CreateRequest, Failure, FailureKind, ImageSource};
 use crate::supervise;
 
-/// How long a supervisor may take to build its root. A few milliseconds are usual; the rest is for
-/// a machine that does a thousand things at once.
+/// Timeout of the sandbox's start. A few milliseconds are usual; the rest is for an overloaded
+/// machine.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What all sandboxes of a provider share.
+/// State shared by all sandboxes of a provider.
 #[derive(Debug, Clone)]
 pub(super) struct SandboxContext {
     pub(super) config: Arc<ProcessConfig>,
     pub(super) host: Arc<HostView>,
     pub(super) parents: Arc<CgroupParents>,
     pub(super) settings: ProcessSettings,
-    /// What the sandbox reaches, for as long as it lives.
+    /// The network of the sandbox for its whole lifetime.
     pub(super) network: ProcessNetwork,
 }
 
-/// Makes and starts a sandbox.
+/// Creates and starts a sandbox.
 pub(super) async fn create(
     parts: SandboxContext,
     request: CreateRequest,
@@ -58,14 +58,14 @@ pub(super) async fn create(
         Err(error) => {
             let cleaned = remove_sandbox(&parts.config.base, &id, &directory, &claim).await;
             if let Err(left) = cleaned {
-                tracing::warn!(error = %left, "a sandbox that did not come up left something");
+                tracing::warn!(error = %left, "cannot clean up a sandbox that did not start");
             }
             Err(error)
         }
     }
 }
 
-/// Removes all that is left of a sandbox whose processes are gone.
+/// Removes the files and groups of a sandbox whose processes have ended.
 pub(super) async fn remove_sandbox(
     base: &Path,
     id: &str,
@@ -91,7 +91,7 @@ async fn build(
 ) -> Result<SandboxParts, Failure> {
     let (parts_too, id, to) = (parts.clone(), id.to_owned(), directory.to_path_buf());
     let (resources, env) = (request.resources, request.env.clone());
-    // When nobody waits any more the work still goes on to its end, and a reaper must not come before.
+    // If the caller stops waiting, the work still runs to its end, and no reaper may interfere.
     let held = Arc::clone(hold);
     let on_disk = supervise::blocking(move || {
         let made = prepare(&parts_too, &id, &to, claim, request);
@@ -156,27 +156,27 @@ async fn start(
         hostname: HOSTNAME.to_owned(),
         own_network: network == ProcessNetwork::None,
     };
-    // Without a supervisor there is no answer either, which says more.
+    // Without a supervisor there is no answer either, and that error says more.
     let _sent = control.setup(setup).await;
     let failed = match tokio::time::timeout(STARTUP_TIMEOUT, ready).await {
         Ok(Ok(Ok(()))) => return Ok((guardian, control)),
         Ok(Ok(Err(failed))) => not_made(failed),
         Ok(Err(_)) => Failure::new(
             FailureKind::NotStarted,
-            "the supervisor of a sandbox ended before the sandbox was there",
+            "the supervisor of a sandbox exited before the sandbox was ready",
         ),
         Err(_) => Failure::new(
             FailureKind::NotStarted,
-            format!("a sandbox did not come up within {STARTUP_TIMEOUT:?}"),
+            format!("a sandbox did not start within {STARTUP_TIMEOUT:?}"),
         ),
     };
     control.close();
-    // What did not end stays in its directory, which cannot be removed then and says so.
+    // Processes that did not end keep their directory, whose removal then fails and reports it.
     let _ended = guardian.end().await;
     Err(failed)
 }
 
-/// The root of the sandbox in `directory`, without links on the way: mounts are found by it.
+/// The root of the sandbox in `directory`, with links resolved: mounts are found by this path.
 fn root(directory: &Path) -> PathBuf {
     let root = directory.join(tree::ROOT);
     root.canonicalize().unwrap_or(root)

@@ -1,4 +1,4 @@
-//! Runs one command in a sandbox and hands on what it prints.
+//! Execution of one command in a sandbox, with forwarding of its output.
 
 use std::fs::File;
 use std::io;
@@ -18,21 +18,21 @@ use super::message::{self, CommandRequest, PACKET_BYTES};
 use crate::environment::{Failure, FailureKind, OutputSink, OutputStream};
 use crate::shortage::Shortage;
 
-/// Bytes read at a time: what a pipe holds.
+/// Bytes per read: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// After a command's end its streams are read until nothing came for this long: helpers it left
-/// (`cmd > >(tee log)`) finish a little later …
+/// After a command's end its streams are read until no output arrives for this long: helper
+/// processes that it left (`cmd > >(tee log)`) finish a little later, ...
 const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
-/// … and at most this long in all.
+/// ... and at most this long in total.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Longest reason why a command was not started.
+/// Bytes of the reason why a command was not started.
 const REASON_BYTES: u64 = 4096;
 
-/// Pause between two reads of a stream that nobody listens to any more: a service goes on to write,
-/// a flood takes no processor time worth mentioning.
+/// Pause between two reads of a discarded stream: a service can continue to write, and a flood uses
+/// little processor time.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// A finished command.
@@ -40,7 +40,7 @@ const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct FinishedCommand {
     /// Its exit code.
     pub(super) code: i32,
-    /// Streams that background processes still hold. Closing them would end a service at its next
+    /// Streams that background processes still hold. Closing them would kill a service at its next
     /// line of output.
     pub(super) held: Vec<pipe::Receiver>,
 }
@@ -60,7 +60,7 @@ pub(super) async fn run(
     let mut outcome = control.spawn(theirs.as_fd()).await.map_err(gone)?;
     drop(theirs);
     let mut socket = into_nonblocking(ours).map_err(|e| super::failure("open a socket", e))?;
-    // A command that cannot be started does not read; its outcome says why.
+    // A command that cannot be started does not read; its outcome has the reason.
     let _sent = send(&mut socket, request, &writers, &doors).await;
     drop((writers, doors));
 
@@ -70,13 +70,13 @@ pub(super) async fn run(
         Some(SpawnOutcome::NotStarted(reason, errno)) => (reason, errno),
         Some(SpawnOutcome::Exited(code)) => {
             let mut reason = Vec::new();
-            // Closed without a word when the command took over.
+            // Closed without data when the command took over.
             let _read = socket.take(REASON_BYTES).read_to_end(&mut reason).await;
             if reason.is_empty() {
                 streams.drain(output).await;
                 return Ok(FinishedCommand { code, held: streams.into_open_receivers() });
             }
-            // Only a program of the sandbox can have said so: no shortage is believed here.
+            // Only a program of the sandbox can have sent this, so it is never taken as a shortage.
             (String::from_utf8_lossy(&reason).into_owned(), None)
         }
     };
@@ -85,7 +85,7 @@ pub(super) async fn run(
     Err(Failure::new(kind, format!("cannot start `{program}`: {reason}")))
 }
 
-/// Reads what background processes still write, so that they do not end by it.
+/// Reads and discards the output of background processes, so that writing does not kill them.
 pub(super) async fn discard(mut stream: pipe::Receiver) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(1..) = stream.read(&mut buffer).await {
@@ -134,7 +134,7 @@ impl CommandStreams {
         Ok((streams, [stdout_writer.into(), stderr_writer.into()]))
     }
 
-    /// Hands on what comes until the command has ended.
+    /// Forwards output until the command has ended.
     async fn pump(
         &mut self,
         output: &dyn OutputSink,
@@ -148,7 +148,7 @@ impl CommandStreams {
         }
     }
 
-    /// Hands on what is left after the end. All that the command itself wrote is in the pipes.
+    /// Forwards the rest after the end. All output of the command itself is in the pipes.
     async fn drain(&mut self, output: &dyn OutputSink) {
         let until = Instant::now() + DRAIN_TIMEOUT;
         while self.is_open() {
@@ -162,7 +162,7 @@ impl CommandStreams {
         }
     }
 
-    /// Hands on the next bytes of either stream, or notes its end. Cancel-safe: a read that is
+    /// Forwards the next bytes of either stream, or records its end. Cancel-safe: a read that is
     /// dropped has taken nothing.
     async fn forward(&mut self, output: &dyn OutputSink) {
         let [out_buffer, err_buffer] = &mut self.buffers;
@@ -189,7 +189,8 @@ impl CommandStreams {
     }
 }
 
-/// Bytes read; zero at the end or after an error, never for a stream that has ended before.
+/// Number of bytes read; zero at the end or after an error. Never returns for a stream that has
+/// ended before.
 async fn read(stream: &mut Option<pipe::Receiver>, buffer: &mut [u8]) -> usize {
     match stream {
         Some(stream) => stream.read(buffer).await.unwrap_or(0),

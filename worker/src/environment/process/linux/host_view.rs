@@ -1,4 +1,4 @@
-//! What a sandbox shows of the host, and the tree it starts with.
+//! The parts of the host that a sandbox shows, and its initial tree.
 
 use std::fs;
 use std::io;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::message::BindMount;
 
-/// Top-level parts of an operating system. Where the host has merged them into `/usr` they are the
-/// same links inside, except the libraries. `/usr` itself lives in memory and shows the host's parts
-/// one by one, so that `/usr/src`, where images like to work, can be an ordinary directory, and so
-/// that a sandbox has few directories on disk: making and removing them is most of its cost.
+/// Top-level parts of an operating system. If the host has merged them into `/usr`, they are the
+/// same links inside, except the libraries. `/usr` itself is in memory and shows the host's parts
+/// one by one. So `/usr/src`, which images often use, can be an ordinary directory, and a sandbox
+/// has few directories on disk: making and removing them is most of its cost.
 const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
 
-/// Where the configuration is shown, with links to it at its usual place.
+/// Directory in which the configuration is shown, with links to it at its usual place.
 const CONFIGURATION_AT: &str = "usr/.host";
 
 /// Configuration that programs of `/usr` need and that holds no secrets. Never whole trees such as
-/// `/etc/ssl`, where private keys lie beside certificates.
+/// `/etc/ssl`, which holds private keys beside certificates.
 const CONFIGURATION: [&str; 22] = [
     "etc/alternatives",
     "etc/ca-certificates",
@@ -90,7 +90,7 @@ const DIRECTORIES: [(&str, u32); 19] = [
     ("run/lock", 0o1777),
 ];
 
-/// Files that every sandbox gets.
+/// Files in every sandbox.
 const FILES: [(&str, &str); 6] = [
     (
         "etc/passwd",
@@ -103,22 +103,22 @@ const FILES: [(&str, &str); 6] = [
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
 ];
 
-/// The directory that lives in memory …
+/// The directory that is in memory, ...
 pub(super) const USR: &str = "usr";
 
-/// … except this part of it.
+/// ... except this part of it.
 pub(super) const OWN_USR: &str = "usr/src";
 
-/// The directory that is a mount of its own, so that it cannot be put aside together with …
+/// The directory that is a separate mount, so that it cannot be replaced together with ...
 pub(super) const ETC: &str = "etc";
 
-/// … this file, which stays empty: every program reads it, the supervisor's helper too.
+/// ... this file, which stays empty: every program reads it, the supervisor's helper too.
 pub(super) const PRELOAD: &str = "etc/ld.so.preload";
 
 /// The host name inside.
 pub(super) const HOSTNAME: &str = "sandbox";
 
-/// What this host shows to every sandbox.
+/// The parts of this host that every sandbox shows.
 #[derive(Debug, Clone)]
 pub(super) struct HostView {
     /// Read-only parts.
@@ -128,7 +128,7 @@ pub(super) struct HostView {
 }
 
 impl HostView {
-    /// Looks at the host.
+    /// Reads the host's layout.
     pub(super) fn detect() -> Self {
         let mut host = Self { binds: Vec::new(), links: Vec::new() };
         for name in SYSTEM {
@@ -170,8 +170,8 @@ impl HostView {
         self.binds.push(BindMount { source: Path::new("/").join(name), target: name.into() });
     }
 
-    /// The part of the host, or of the kernel, that hides what would be put at `path` (relative to
-    /// the root).
+    /// The part of the host, or of the kernel, that would hide a file at `path` (relative to the
+    /// root).
     pub(super) fn hidden_by(&self, path: &Path) -> Option<PathBuf> {
         if path.starts_with(OWN_USR) {
             return None;
@@ -213,7 +213,7 @@ impl HostView {
     }
 }
 
-/// Makes the directories above `path`; `root` is not used by anybody else yet.
+/// Makes the directories above `path`; `root` is not in use yet.
 fn make_parents(root: &Path, path: &Path) -> io::Result<()> {
     let parent = path.parent().expect("a path with a name has a parent");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(root.join(parent))

@@ -17,17 +17,17 @@ use tokio::sync::{Notify, watch};
 use crate::host::start_ticks;
 use crate::supervise::{self, Task};
 
-/// How long a sandbox may take to end by itself, and again after it was killed. Milliseconds are
-/// usual; a process that dumps its memory to a slow disk takes longer.
+/// Timeout for a sandbox to end by itself, and again after a kill. Milliseconds are usual; a
+/// process that dumps its memory to a slow disk takes longer.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the supervisor has to say beside the control socket, in the directory of the environment.
+/// Output of the supervisor beside the control socket, in the directory of the environment.
 const LOG_FILE: &str = "supervisor.log";
 
 /// Number and start time of the process, in the directory of the environment.
 const PID_FILE: &str = "supervisor.pid";
 
-/// The process, and whoever waits for its end. It ends when the control socket does.
+/// The process and the state of its exit. The process ends when the control socket closes.
 #[derive(Debug)]
 pub(super) struct Launcher {
     ended: watch::Receiver<bool>,
@@ -57,7 +57,7 @@ impl Launcher {
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
         let asked = Arc::clone(&kill);
-        let task = supervise::spawn("sandbox-guardian", async move {
+        let task = supervise::spawn("sandbox-launcher", async move {
             tokio::select! {
                 _ = child.wait() => {}
                 () = asked.notified() => {
@@ -70,10 +70,10 @@ impl Launcher {
         Ok(Self { ended, kill, _task: task })
     }
 
-    /// Waits until nothing of the sandbox lives, after its control socket was closed.
+    /// Waits until no process of the sandbox is alive, after its control socket was closed.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] when it does not end even when killed.
+    /// [`io::ErrorKind::TimedOut`] when it does not end even after a kill.
     pub(super) async fn end(&self) -> io::Result<()> {
         for kill in [false, true] {
             if kill {
@@ -89,23 +89,23 @@ impl Launcher {
     }
 }
 
-/// Writes down which process it is, for a reaper. Without it a reaper can only wait.
+/// Records the process for a reaper. Without the record a reaper can only wait.
 fn write_pid_file(directory: &Path, pid: Option<u32>) {
     let text = pid.and_then(|pid| Some(format!("{pid} {}", start_ticks(pid)?)));
     if let Some(text) = text
         && let Err(error) = std::fs::write(directory.join(PID_FILE), text)
     {
-        tracing::debug!(%error, "the supervisor of a sandbox was not recorded");
+        tracing::debug!(%error, "cannot record the supervisor of a sandbox");
     }
 }
 
-/// Kills the outermost process of the sandbox in `directory`, if it is still that very process.
+/// Kills the outermost process of the sandbox in `directory`, if it is still the recorded one.
 pub(super) fn kill_recorded(directory: &Path) {
     let text = std::fs::read_to_string(directory.join(PID_FILE)).unwrap_or_default();
     let Some((pid, started)) = text.split_once(' ') else { return };
     let (Ok(pid), Ok(started)) = (pid.parse::<i32>(), started.parse::<u64>()) else { return };
     let Some(number) = Pid::from_raw(pid) else { return };
-    // The handle names one process for ever, so that the check holds for the kill.
+    // The handle always refers to one process, so the check is still valid at the kill.
     let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return };
     if start_ticks(pid.unsigned_abs()) == Some(started)
         && let Err(error) = pidfd_send_signal(&handle, Signal::KILL)

@@ -1,5 +1,5 @@
-//! What the worker and the supervisor say to each other: JSON in packets of a socket, file
-//! descriptors beside it.
+//! Messages between the worker and the supervisor: JSON in packets of a socket, with file
+//! descriptors attached.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Largest packet on the control socket: the longest message lists some thirty mounts.
 pub(super) const PACKET_BYTES: usize = 64 * 1024;
 
-/// Most file descriptors beside one message: two streams and a few control groups.
+/// Limit of file descriptors per message: two streams and a few control groups.
 const PACKET_FDS: usize = 8;
 
 /// Largest command request: the kernel refuses longer arguments and variables anyway.
@@ -27,7 +27,7 @@ pub(super) const COMMAND_BYTES: u64 = 8 * 1024 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SupervisorRequest {
-    /// Build the root and be ready. Comes first and once.
+    /// Set up the root. Sent first and once.
     Setup(SandboxSetup),
     /// Start a command; its own socket comes with the message.
     Spawn {
@@ -41,7 +41,7 @@ pub(super) enum SupervisorRequest {
     },
 }
 
-/// What the sandbox shall look like.
+/// Layout of the sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SandboxSetup {
     /// Directory on the host that becomes `/`.
@@ -50,7 +50,7 @@ pub(super) struct SandboxSetup {
     pub(super) binds: Vec<BindMount>,
     /// Host name inside.
     pub(super) hostname: String,
-    /// Whether the network is a new one that needs its loopback started.
+    /// Whether the network is a new one whose loopback interface must be started.
     pub(super) own_network: bool,
 }
 
@@ -82,16 +82,16 @@ pub(super) enum SupervisorEvent {
     NotStarted {
         /// Number of the request.
         id: u64,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The system's error, 0 when it is none of the system's.
+        /// The system's error number; 0 if the error is not the system's.
         errno: i32,
     },
     /// An answer to [`SupervisorRequest::KillAll`].
     Killed {
         /// Number of the request.
         id: u64,
-        /// Whether nothing is left.
+        /// Whether no process is left.
         gone: bool,
     },
 }
@@ -100,9 +100,9 @@ pub(super) enum SupervisorEvent {
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{step}: {}", io::Error::from_raw_os_error(*.errno))]
 pub(super) struct SetupStepError {
-    /// What was done.
+    /// The step.
     pub(super) step: String,
-    /// The kernel's answer.
+    /// The kernel's error number.
     pub(super) errno: i32,
 }
 
@@ -112,24 +112,24 @@ impl SetupStepError {
     }
 }
 
-/// What a command is, sent on its own socket together with its streams.
+/// A command, sent on its own socket together with its streams.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CommandRequest {
     /// Program and arguments.
     pub(super) argv: Vec<String>,
-    /// All variables it gets.
+    /// All its environment variables.
     pub(super) env: BTreeMap<String, String>,
-    /// Its directory.
+    /// Its working directory.
     pub(super) workdir: String,
-    /// Bytes of private memory a single process may have, where no control group holds it.
+    /// Limit of private memory of a single process in bytes, where no control group enforces it.
     pub(super) data_bytes: Option<u64>,
-    /// Processes of the sandbox, where no control group holds it.
+    /// Limit of processes in the sandbox, where no control group enforces it.
     pub(super) processes: Option<u64>,
-    /// Most open files that it begins with; it may raise that to the system's own limit.
+    /// Initial limit of open files; the command may raise it to the system's own limit.
     pub(super) open_files: Option<u64>,
 }
 
-/// Sends bytes and file descriptors; the number of bytes sent.
+/// Sends bytes and file descriptors; returns the number of bytes sent.
 pub(super) fn send_with(
     socket: impl AsFd,
     bytes: &[u8],
@@ -143,8 +143,8 @@ pub(super) fn send_with(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// Receives at most `buffer` bytes and the descriptors beside them, closed on exec. No bytes mean
-/// that the other side is gone.
+/// Receives at most `buffer` bytes and the attached descriptors, closed on exec. No bytes mean that
+/// the other side has closed the socket.
 pub(super) fn receive_with(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -162,12 +162,12 @@ pub(super) fn receive_with(
     Ok((received.bytes, fds))
 }
 
-/// One packet as JSON.
+/// Encodes a packet as JSON.
 pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages hold text and numbers only")
 }
 
-/// Reads a packet back.
+/// Decodes a packet.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     serde_json::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }

@@ -1,4 +1,4 @@
-//! Sandboxes on Linux.
+//! Process sandboxes on Linux.
 
 mod cgroup;
 mod control;
@@ -29,8 +29,8 @@ use self::message::SetupStepError;
 use super::super::{Failure, FailureKind};
 use crate::shortage::Shortage;
 
-/// What a person can do when the kernel forbids sandboxes.
-const FORBIDDEN: &str = "the kernel does not let this user make namespaces. Check that \
+/// Hint for when the kernel forbids sandboxes.
+const FORBIDDEN: &str = "the kernel does not let this user create namespaces. Check that \
     /proc/sys/user/max_user_namespaces is not 0, that /proc/sys/kernel/unprivileged_userns_clone \
     (where it exists) is 1 and that /proc/sys/kernel/apparmor_restrict_unprivileged_userns (where it \
     exists) is 0, or give this program an AppArmor profile that allows `userns`; inside a container, \
@@ -42,19 +42,19 @@ fn failure(what: &str, error: io::Error) -> Failure {
     Failure::local(FailureKind::Service, format!("cannot {what}"), error)
 }
 
-/// A sandbox that could not be made.
+/// The failure of a sandbox that could not be made.
 fn not_made(failed: SetupStepError) -> Failure {
     match Errno::from_raw_os_error(failed.errno) {
         Errno::PERM | Errno::ACCESS | Errno::USERS | Errno::NOSYS => {
-            Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
+            Failure::new(FailureKind::NotPermitted, format!("cannot create a sandbox: {FORBIDDEN}"))
         }
-        // `unshare` says so when the number of namespaces is limited.
+        // `unshare` returns this when the number of namespaces is limited.
         Errno::NOSPC if failed.step.contains("namespace") => {
-            Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
+            Failure::new(FailureKind::NotPermitted, format!("cannot create a sandbox: {FORBIDDEN}"))
         }
         errno => {
             let kind = FailureKind::from_shortage(Shortage::from_errno(errno));
-            Failure::new(kind.unwrap_or(FailureKind::Service), "cannot make a sandbox")
+            Failure::new(kind.unwrap_or(FailureKind::Service), "cannot create a sandbox")
         }
     }
     .with_source(failed)

@@ -1,12 +1,12 @@
-//! What a sandbox may reach. It is decided when the sandbox is made: a network namespace cannot be
-//! changed for processes that live in it.
+//! Network of a sandbox. It is fixed when the sandbox is made: the network namespace of running
+//! processes cannot be changed.
 
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use crate::environment::{Failure, FailureKind};
 
-/// The network that a policy means within the job's settings.
+/// The network for a policy, within the job's settings.
 pub(super) fn effective_network(
     settings: &ProcessSettings,
     policy: &NetworkPolicy,
@@ -16,7 +16,7 @@ pub(super) fn effective_network(
         NetworkPolicy::NoNetwork => Ok(ProcessNetwork::None),
         NetworkPolicy::Allowlist(_) => {
             let text = "a process sandbox cannot allow single hosts: that needs a proxy that \
-                        nothing in it can go around";
+                        nothing in it can bypass";
             Err(Failure::new(FailureKind::Unsupported, text))
         }
     }

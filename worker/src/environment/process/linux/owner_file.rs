@@ -1,5 +1,5 @@
-//! Who owns a sandbox: a file beside its directory, written before anything else of it exists and
-//! removed after everything else of it is gone.
+//! Owner files of sandboxes. An owner file is beside the sandbox's directory. It is written before
+//! anything else of the sandbox exists and removed after everything else has been removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,32 +12,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::{EnvironmentLabels, Owner};
 
-/// End of the names of claims.
+/// File name suffix of owner files.
 const SUFFIX: &str = ".owner.json";
 
-/// Largest claim: labels and a few paths.
+/// Largest owner file: labels and a few paths.
 const OWNER_FILE_BYTES: u64 = 64 * 1024;
 
-/// Sandboxes of this process that somebody holds. What is ours and not among them was abandoned,
-/// for instance by a `create` that nobody waited for.
+/// Sandboxes that are in use in this process. Those that this process wrote and that are not in
+/// this set were abandoned, for instance by a cancelled `create`.
 static HELD_SANDBOXES: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// What a claim says.
+/// Content of an owner file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct OwnerFile {
-    /// Whose it is.
+    /// Labels of the owner.
     pub(super) labels: EnvironmentLabels,
     /// Control groups made for it.
     #[serde(default)]
     pub(super) groups: Vec<PathBuf>,
-    /// Whether it is to be kept.
+    /// Whether reapers must keep it.
     #[serde(default)]
     pub(super) preserved: bool,
-    /// The process that wrote it, which is usually the owner.
+    /// The process that wrote it, usually the owner.
     pub(super) writer: ProcessIdentity,
 }
 
-/// A process, as sure as it can be told apart from others.
+/// The identity of a process, as unique as the system allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProcessIdentity {
     boot_id: String,
@@ -55,9 +55,9 @@ impl ProcessIdentity {
 }
 
 impl OwnerFile {
-    /// Writes the claim of the environment `id`, whole or not at all.
+    /// Writes the owner file of the environment `id` atomically.
     pub(super) fn write(&self, base: &Path, id: &str) -> io::Result<()> {
-        // Until it is whole it is in the owner's directory, and goes with the owner whatever happens.
+        // Until complete it is in the owner's directory, and is removed with the owner in any case.
         let owned = self.write_via(&self.labels.owner.lock, base, id);
         // An owner may have no directory, or one on another disk.
         owned.or_else(|_| self.write_via(base, base, id))
@@ -70,7 +70,7 @@ impl OwnerFile {
         Ok(())
     }
 
-    /// Reads a claim of our own user; `None` when it is not ours or not readable.
+    /// Reads an owner file of the current user; `None` when it is another user's or not readable.
     fn read(base: &Path, id: &str) -> Option<Self> {
         let path = path(base, id);
         let meta = fs::symlink_metadata(&path).ok()?;
@@ -81,7 +81,7 @@ impl OwnerFile {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
-    /// Removes the claim.
+    /// Removes the owner file.
     pub(super) fn remove(base: &Path, id: &str) -> io::Result<()> {
         match fs::remove_file(path(base, id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -94,13 +94,14 @@ fn path(base: &Path, id: &str) -> PathBuf {
     base.join(format!("{id}{SUFFIX}"))
 }
 
-/// Makes the directory of all sandboxes, for its owner only: what is inside may carry set-user-id
-/// bits.
+/// Makes the directory of all sandboxes, accessible only to its owner: files inside may have
+/// set-user-id bits.
 pub(super) fn make_base(base: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(base)
 }
 
-/// All environments that have a claim. A claim that cannot be read or is another user's is absent.
+/// All environments that have an owner file. A file that cannot be read or is another user's is
+/// `None`.
 pub(super) fn read_all(base: &Path) -> io::Result<Vec<(String, Option<OwnerFile>)>> {
     let read = |id: String| {
         let claim = OwnerFile::read(base, &id);
@@ -124,18 +125,18 @@ fn list(base: &Path) -> io::Result<Vec<String>> {
     Ok(ids)
 }
 
-/// Shows that somebody in this process holds a sandbox.
+/// Marks a sandbox as in use in this process.
 #[derive(Debug)]
 pub(super) struct SandboxHold(PathBuf);
 
 impl SandboxHold {
-    /// Holds the sandbox at `directory`.
+    /// Marks the sandbox at `directory`.
     pub(super) fn new(directory: &Path) -> Self {
         lock_held_sandboxes().insert(directory.to_path_buf());
         Self(directory.to_path_buf())
     }
 
-    /// Whether somebody holds the sandbox at `directory`.
+    /// Whether the sandbox at `directory` is in use.
     pub(super) fn exists(directory: &Path) -> bool {
         lock_held_sandboxes().contains(directory)
     }

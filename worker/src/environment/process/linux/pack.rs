@@ -1,9 +1,9 @@
-//! Reads a part of a sandbox's tree as a tar stream, while hostile code may change it.
+//! Packing of a part of a sandbox's tree as a tar stream, while hostile code may change it.
 //!
 //! Only regular files, directories and links are packed, links as links. A file that grows, shrinks
-//! or cannot be read while it is packed keeps the announced length. The stream ends early with an
-//! error, never quietly, when something else goes wrong: what was left out unseen would look as if
-//! it had never been there.
+//! or becomes unreadable while it is packed keeps the announced length. On any other error the
+//! stream ends early with that error, never silently: missing files would look as if they had never
+//! existed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +26,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::tree::{SandboxTreeEntry, handle_at, open_handle, read_names};
 use crate::supervise::{self, Task};
 
-/// Names of a directory that are sorted at a time: memory stays bounded in a directory of millions.
+/// Names of a directory that are sorted at a time: this bounds the memory for a directory of
+/// millions.
 const BATCH: usize = 16 * 1024;
 
 /// Starts packing, with the permit for one walk. Dropping the stream ends it.
@@ -45,7 +46,7 @@ pub(super) fn stream(
         supervise::blocking(move || {
             let result = pack(&found, &writer);
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
-            // Closed after the result is known: the reader looks for it at the end.
+            // Closed after the result is set: the reader checks it at the end.
             drop((writer, walk));
         })
         .await;
@@ -89,12 +90,12 @@ fn pack(found: &SandboxTreeEntry, writer: &PipeWriter) -> io::Result<()> {
         };
         let path = level.path.join(&name);
         let handle = match handle_at(level.dir()?, &name) {
-            // Gone since it was listed.
+            // Removed since it was listed.
             Err(Errno::NOENT) => continue,
             other => other?,
         };
         let below = add(&mut archive, &path, &handle)?;
-        // One level more than a reader accepts, so that it sees that there is more.
+        // One level more than a reader accepts, so that the reader detects the excess.
         if open.len() <= limits::ARCHIVE_DEPTH {
             open.extend(below);
         }
@@ -126,7 +127,7 @@ impl PackLevel {
 
 type TarBuilder<'a> = Builder<io::BufWriter<&'a PipeWriter>>;
 
-/// Adds one thing; a directory is returned to be entered.
+/// Adds one entry; returns a directory that is to be entered.
 fn add(
     archive: &mut TarBuilder<'_>,
     path: &Path,
@@ -150,9 +151,9 @@ fn add(
             header.set_size(0);
             header.set_entry_type(EntryType::Symlink);
             let target = OsString::from_vec(target.into_bytes());
-            // A target that no header can hold is no loss: links are not followed anyway.
+            // A target that does not fit into a header is no loss: links are not followed anyway.
             if let Err(error) = archive.append_link(&mut header, path, &target) {
-                tracing::debug!(%error, ?path, "a link was not packed");
+                tracing::debug!(%error, ?path, "cannot pack a link");
             }
         }
         FileType::Directory => {

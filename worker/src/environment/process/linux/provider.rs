@@ -1,4 +1,4 @@
-//! The provider of sandboxes.
+//! The provider of process sandboxes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::environment::{
 };
 use crate::supervise;
 
-/// Unsupported instructions named in one failure.
+/// Limit of unsupported instructions listed in one failure.
 const MAX_LISTED_INSTRUCTIONS: usize = 5;
 
 /// Makes sandboxes on this host.
@@ -30,7 +30,7 @@ pub struct ProcessProvider {
 }
 
 impl ProcessProvider {
-    /// A provider whose sandboxes live below `config.base`.
+    /// A provider whose sandboxes are below `config.base`.
     pub fn new(config: ProcessConfig) -> Self {
         let (host, groups) = (Arc::new(HostView::detect()), Arc::new(CgroupParents::find()));
         Self { config: Arc::new(config), host, groups }
@@ -44,12 +44,12 @@ impl Provider for ProcessProvider {
     }
 
     async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
-        // It comes with the first sandbox.
+        // The first sandbox creates it.
         let made = self.config.base.ancestors().find(|path| path.is_dir());
         Ok(made.map(Path::to_path_buf))
     }
 
-    /// There is nothing to build: checks that the source can be honoured.
+    /// Builds nothing: checks that the source is supported.
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         let settings = settings(&request.settings)?;
         let source = request.source.clone();
@@ -90,18 +90,18 @@ fn settings(spec: &ProviderSpec) -> Result<ProcessSettings, Failure> {
     match spec {
         ProviderSpec::Process(settings) => Ok(settings.clone()),
         other => {
-            let text = format!("settings of {} came to the process provider", other.kind());
+            let text = format!("the process provider got the settings of `{}`", other.kind());
             Err(Failure::new(FailureKind::Bug, text))
         }
     }
 }
 
-/// Refuses what no sandbox has.
+/// Refuses options that no sandbox supports.
 fn check_request(request: &CreateRequest) -> Result<(), Failure> {
     let what = if request.compose.is_some() {
-        "a process sandbox has no services beside it"
+        "a process sandbox does not support services"
     } else if request.resources.gpus > 0 {
-        "a process sandbox cannot be given graphics processors"
+        "a process sandbox does not support GPUs"
     } else {
         return Ok(());
     };
@@ -109,7 +109,8 @@ fn check_request(request: &CreateRequest) -> Result<(), Failure> {
     Err(Failure::new(FailureKind::Unsupported, text))
 }
 
-/// What of a source can be honoured. What cannot is refused, unless the job says otherwise.
+/// The supported part of a source. Unsupported instructions are refused, unless the job allows
+/// them.
 pub(super) fn recipe(
     source: &ImageSource,
     settings: &ProcessSettings,
@@ -137,7 +138,7 @@ pub(super) fn recipe(
     Err(Failure::new(FailureKind::Unsupported, text.join("; ")))
 }
 
-/// Reads the Dockerfile of a context; without one nothing is asked for.
+/// Reads the Dockerfile of a context; without one the recipe is empty.
 fn read(context: &Path) -> Result<SandboxRecipe, Failure> {
     let path = context.join(dockerfile::DOCKERFILE_NAME);
     let cannot = |error| failure(&format!("read {}", path.display()), error);

@@ -1,4 +1,4 @@
-//! Removes what dead owners left.
+//! Removal of sandboxes of dead owners.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use super::owner_file::{OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
 
-/// How long a sandbox is given to notice that its worker is gone, before it is killed.
+/// Time for a sandbox to notice that its worker has ended, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a killed sandbox is given to end.
+/// Timeout for a killed sandbox to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked at.
+/// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Splits claims into those to remove and a number of those to keep.
+/// Splits sandboxes into those to remove and the number of those to keep.
 pub(super) fn select_abandoned(
     base: &Path,
     claims: Vec<(String, Option<OwnerFile>)>,
@@ -38,7 +38,7 @@ pub(super) fn select_abandoned(
     (doomed, kept)
 }
 
-/// Whether nobody needs a sandbox any more.
+/// Whether a sandbox has no live owner or user.
 fn is_abandoned(base: &Path, id: &str, claim: &OwnerFile, dead: &dyn DeadOwners) -> bool {
     let owner = &claim.labels.owner;
     if claim.preserved || owner.uid != rustix::process::geteuid().as_raw() {
@@ -65,11 +65,11 @@ async fn remove_one(base: &Path, id: &str, claim: &OwnerFile) -> io::Result<()> 
     let directory = base.join(id);
     let begun = Instant::now();
     let mut killed = false;
-    // The supervisor holds a shared lock while anything of the sandbox lives.
+    // The supervisor holds a shared lock while any process of the sandbox is alive.
     let _lock = loop {
         let lock = match File::open(&directory) {
             Ok(lock) => lock,
-            // It owned nothing yet, or nothing any more.
+            // The sandbox has no directory yet, or no longer.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
             Err(error) => return Err(error),
         };
@@ -84,7 +84,7 @@ async fn remove_one(base: &Path, id: &str, claim: &OwnerFile) -> io::Result<()> 
             killed = true;
         }
         if waited > EXIT_TIMEOUT + KILL_TIMEOUT {
-            return Err(io::Error::other("its processes do not end"));
+            return Err(io::Error::other("its processes do not exit"));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };

@@ -1,6 +1,6 @@
-//! Removes trees that hostile code has made: of any depth and size, with any modes.
+//! Removal of trees made by hostile code: of any depth and size, with any modes.
 //!
-//! Directories are moved up to one flat directory as they are met, so neither memory nor open files
+//! Directories are moved up to one flat directory as they are met. So neither memory nor open files
 //! grow with depth, and every name is relative to an open directory.
 
 use std::ffi::OsStr;
@@ -19,11 +19,11 @@ const BATCH: usize = 1024;
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes the directory at `path` with all it holds. Nothing may be at work in it any more;
-/// something already gone is a success.
+/// Removes the directory at `path` with all its contents. No process may be using it. A directory
+/// that no longer exists is a success.
 ///
 /// # Errors
-/// The first thing that could not be removed. Everything else is gone.
+/// The first entry that could not be removed. Everything else has been removed.
 pub(super) fn remove_dir(path: &Path) -> io::Result<()> {
     let flat = match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
         Ok(flat) => flat,
@@ -37,7 +37,7 @@ pub(super) fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Empties `flat`, using it as the place to which deeper directories are moved.
+/// Empties `flat`, into which deeper directories are moved.
 fn empty(flat: &OwnedFd) -> io::Result<()> {
     let mut moved = 0u64;
     loop {
@@ -64,7 +64,7 @@ fn empty(flat: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Removes one entry of `flat`: a file at once, a directory after what it holds. Directories in it
+/// Removes one entry of `flat`: a file at once, a directory after its contents. Directories in it
 /// become entries of `flat`.
 fn remove_entry(flat: &OwnedFd, name: &OsStr, moved: &mut u64) -> rustix::io::Result<()> {
     match unlink(flat, name) {
@@ -78,7 +78,7 @@ fn remove_entry(flat: &OwnedFd, name: &OsStr, moved: &mut u64) -> rustix::io::Re
         allow_owner(&handle)?;
     }
     loop {
-        // From the start each time: what was listed before is gone.
+        // From the start each time: the entries listed before no longer exist.
         let batch = read_names(&mut Dir::read_from(&dir)?, BATCH)?;
         if batch.is_empty() {
             break;

@@ -28,10 +28,10 @@ use crate::environment::{
 use crate::open_files;
 use crate::supervise::{self, Task};
 
-/// Home of the only user.
+/// Home directory of the only user.
 const HOME: &str = "/root";
 
-/// What [`create`] has made.
+/// The parts that [`create`] has made.
 #[derive(Debug)]
 pub(super) struct SandboxParts {
     pub(super) tree: SandboxTree,
@@ -46,7 +46,7 @@ pub(super) struct SandboxParts {
     pub(super) workdir: String,
 }
 
-/// A sandbox. Dropping it ends its processes; its files stay until a reaper comes.
+/// A sandbox. Dropping it ends its processes; its files stay until a reaper removes them.
 #[derive(Debug)]
 pub(super) struct Sandbox {
     id: String,
@@ -62,7 +62,7 @@ pub(super) struct Sandbox {
     control: SupervisorConnection,
     stopped: AtomicBool,
     exceeded: ExceededLimit,
-    /// Streams of background processes that nobody listens to any more.
+    /// Streams of background processes whose output is discarded.
     discarding: Mutex<Vec<Task<()>>>,
     teardown: tokio::sync::Mutex<()>,
     _storage: Option<Task<()>>,
@@ -110,7 +110,7 @@ impl Sandbox {
         Failure::new(FailureKind::Gone, format!("{}: {what}", self.id))
     }
 
-    /// Why nothing can be changed any more, if so.
+    /// Fails with the reason if nothing can be changed any more.
     fn usable(&self) -> Result<(), Failure> {
         self.exists()?;
         if let Some(what) = self.exceeded.get() {
@@ -131,7 +131,7 @@ impl Sandbox {
         }
     }
 
-    /// What becomes of a command's failure when the sandbox ended meanwhile.
+    /// Replaces a command's failure when the sandbox ended meanwhile.
     fn explain(&self, error: Failure) -> Failure {
         if error.kind == FailureKind::Gone { self.usable().err().unwrap_or(error) } else { error }
     }
@@ -143,7 +143,7 @@ impl Sandbox {
         let ended = self.guardian.end().await;
         self.discarding().clear();
         ended.map_err(|error| {
-            let text = format!("{}: processes do not end", self.id);
+            let text = format!("{}: processes do not exit", self.id);
             Failure::new(FailureKind::LeftBehind, text).with_source(error)
         })
     }
@@ -169,22 +169,22 @@ impl Sandbox {
     }
 }
 
-/// Refuses every user but the only one that there is.
+/// Refuses every user but root.
 fn only_root(user: Option<&str>) -> Result<(), Failure> {
     match user {
         None | Some("root" | "0") => Ok(()),
         Some(user) => {
             let text = format!(
-                "a process sandbox has no user but root, so nothing can run as `{user}`; use \
-                 `environment.type: docker`"
+                "a process sandbox has only the user root and cannot run commands as `{user}`; \
+                 use `environment.type: docker`"
             );
             Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
 }
 
-/// Whether the kernel's limit on a user's processes holds for one sandbox: it is counted per user
-/// namespace since Linux 5.14, before that for everything the user does, and never for root.
+/// Whether the kernel's limit on a user's processes can limit one sandbox. Since Linux 5.14 it is
+/// counted per user namespace, before that for all processes of the user, and never for root.
 fn limits_own_users() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -230,7 +230,7 @@ impl Environment for Sandbox {
         self.exists()?;
         let cannot = |error| failure(&format!("read {path} of the sandbox"), error);
         let Some(below) = relative(path).filter(|below| below.file_name().is_some()) else {
-            let text = format!("`{path}` is no absolute path of a file or directory");
+            let text = format!("`{path}` is not an absolute path of a file or directory");
             return Err(Failure::new(FailureKind::Refused, text));
         };
         let tree = Arc::clone(&self.tree);
@@ -262,14 +262,14 @@ impl Environment for Sandbox {
         match self.control.kill_all().await {
             Ok(true) => Ok(()),
             Ok(false) => {
-                let text = format!("{}: killed processes do not go", self.id);
+                let text = format!("{}: killed processes do not exit", self.id);
                 Err(Failure::new(FailureKind::LeftBehind, text))
             }
-            // The supervisor is gone or going, and takes everything with it.
+            // The supervisor has ended or is ending, and all processes with it.
             Err(_) => {
                 self.control.close();
                 self.guardian.end().await.map_err(|error| {
-                    let text = format!("{}: processes do not end", self.id);
+                    let text = format!("{}: processes do not exit", self.id);
                     Failure::new(FailureKind::LeftBehind, text).with_source(error)
                 })
             }
@@ -281,8 +281,8 @@ impl Environment for Sandbox {
         if wanted == self.parts.network {
             return Ok(());
         }
-        let text = "a process sandbox keeps the network it was made with: what it may reach cannot \
-                    differ between phases; use `environment.type: docker`";
+        let text = "a process sandbox keeps its initial network: network access cannot differ \
+                    between phases; use `environment.type: docker`";
         Err(Failure::new(FailureKind::Unsupported, text))
     }
 
@@ -295,7 +295,7 @@ impl Environment for Sandbox {
             && self.exceeded.get().is_none()
             && let Some(what) = storage::measure_once(&self.tree, limit).await
         {
-            // The watch may have been first.
+            // The storage watch may have set it first.
             let _first = self.exceeded.set(what);
             self.control.close();
         }
@@ -316,7 +316,7 @@ impl Environment for Sandbox {
         let base = &self.parts.config.base;
         let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.claim);
         removed.await.map_err(|error| {
-            let text = format!("{} cannot be removed", self.directory.display());
+            let text = format!("cannot remove {}", self.directory.display());
             Failure::new(FailureKind::LeftBehind, text).with_source(error)
         })
     }
@@ -329,6 +329,6 @@ impl Environment for Sandbox {
         let marked = supervise::blocking(move || claim.write(&base, &id)).await;
         marked.map_err(|e| failure("mark the sandbox as preserved", e))?;
         let root = self.directory.join(tree::ROOT);
-        Ok(format!("files in {} (its processes were ended)", root.display()))
+        Ok(format!("files in {} (its processes were killed)", root.display()))
     }
 }

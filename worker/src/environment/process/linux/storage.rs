@@ -1,4 +1,4 @@
-//! Watches the disk that a sandbox takes.
+//! Storage limit of a sandbox.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::supervise::{self, Task};
 /// Shortest time between two measurements.
 const MIN_MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A measurement may take one part in so many of the time.
+/// A measurement may use at most one part in this many of the time.
 const MEASURE_TIME_DIVISOR: u32 = 20;
 
-/// What was found above the limit.
+/// The message about an exceeded limit.
 pub(super) type ExceededLimit = Arc<OnceLock<String>>;
 
-/// Measures again and again until the limit is exceeded; the sandbox is ended then.
+/// Measures repeatedly until the limit is exceeded, and then ends the sandbox.
 pub(super) fn watch(
     tree: Arc<SandboxTree>,
     limit_mb: u64,
@@ -35,7 +35,7 @@ pub(super) fn watch(
             let found = measure_once(&tree, limit_mb).await;
             pause = MIN_MEASURE_INTERVAL.max(begun.elapsed() * MEASURE_TIME_DIVISOR);
             let Some(what) = found else { continue };
-            // Set once: the sandbox ends now.
+            // Set only once: the sandbox ends now.
             let _first = exceeded.set(what);
             closer.close();
             return;
@@ -43,7 +43,7 @@ pub(super) fn watch(
     })
 }
 
-/// Measures once: what exceeds the limit, if anything does.
+/// Measures once; returns a message if a limit is exceeded.
 pub(super) async fn measure_once(tree: &Arc<SandboxTree>, limit_mb: u64) -> Option<String> {
     let (tree, limit) = (Arc::clone(tree), limit_mb.saturating_mul(1024 * 1024));
     let walk = open_files::walk_permit().await;
@@ -60,7 +60,7 @@ pub(super) async fn measure_once(tree: &Arc<SandboxTree>, limit_mb: u64) -> Opti
         ),
         Ok(DiskUsage::Bytes(_)) => None,
         Err(error) => {
-            tracing::debug!(%error, "the storage of a sandbox was not measured");
+            tracing::debug!(%error, "cannot measure the storage of a sandbox");
             None
         }
     }

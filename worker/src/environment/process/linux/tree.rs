@@ -1,13 +1,13 @@
 //! The writable tree of a sandbox, seen from the host.
 //!
-//! What runs inside may change this tree at any moment, so nothing here resolves a path by name:
-//! every step opens one component relative to the descriptor of the directory before it and never
+//! Processes inside may change this tree at any moment, so nothing here resolves a path by name.
+//! Every step opens one component relative to the descriptor of the directory before it and never
 //! follows a link. New content is prepared in a directory that the sandbox cannot see and then
-//! renamed into place; what has to go is renamed away first. So whatever is done inside at the same
-//! time, nothing outside the tree is read or written, and a fresh directory is really empty.
+//! renamed into place; old content is renamed away first. So nothing outside the tree is read or
+//! written, whatever happens inside at the same time, and a fresh directory is really empty.
 //!
 //! Working on the host directly, rather than through a helper inside, needs no process that the
-//! sandbox could kill, and works the same when it has ended.
+//! sandbox could kill, and also works after the sandbox has ended.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -20,23 +20,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// Open to every user, as `/tmp` is.
+/// World-writable with the sticky bit, like `/tmp`.
 const WORLD_WRITABLE_MODE: u32 = 0o1777;
 
-/// Mode of directories that only have to be there.
+/// Mode of parent directories.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// How often a place is cleared again when something inside fills it as fast.
+/// Attempts to clear a path that processes inside keep filling.
 const MAX_CLEAR_ATTEMPTS: u32 = 100;
 
 /// A directory of the tree, opened without following links.
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A handle that allows nothing but looking at what it is.
+/// A handle that only allows to inspect its file.
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The tree with its two directories beside it.
+/// The tree and its two sibling directories.
 #[derive(Debug)]
 pub(super) struct SandboxTree {
     root: OwnedFd,
@@ -74,7 +74,7 @@ impl SandboxTree {
         self.root.as_fd()
     }
 
-    /// Makes an empty directory, open to every user; whatever was there is gone.
+    /// Makes an empty directory, open to every user. Existing content is replaced.
     pub(super) fn fresh_dir(&self, path: &Path) -> io::Result<()> {
         let (name, staged) = self.stage();
         rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?;
@@ -99,7 +99,7 @@ impl SandboxTree {
         Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?)
     }
 
-    /// Makes a directory and those above it, if they are not there.
+    /// Makes a directory and its parents if absent.
     pub(super) fn make_dirs(&self, path: &Path) -> io::Result<OwnedFd> {
         let mut dir = rustix::fs::openat(&self.root, ".", DIRECTORY, Mode::empty())?;
         for name in path {
@@ -108,7 +108,7 @@ impl SandboxTree {
         Ok(dir)
     }
 
-    /// Writes a file, with the directories above it.
+    /// Writes a file, with its parent directories.
     pub(super) fn file(
         &self,
         path: &Path,
@@ -121,19 +121,19 @@ impl SandboxTree {
         let mut file = File::from(file);
         io::copy(content, &mut file)?;
         file.flush()?;
-        // The mode at creation is cut by the umask.
+        // The umask cuts the mode at creation.
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
         self.put(&name, path)
     }
 
-    /// Makes a symbolic link, with the directories above it.
+    /// Makes a symbolic link, with its parent directories.
     pub(super) fn link(&self, path: &Path, target: &Path) -> io::Result<()> {
         let (name, _) = self.stage();
         rustix::fs::symlinkat(target, &self.staging, &name)?;
         self.put(&name, path)
     }
 
-    /// A directory that `fill` makes in a place nobody else sees, on the tree's file system.
+    /// A directory that `fill` makes where the sandbox cannot see it, on the tree's file system.
     pub(super) fn staged_dir(
         &self,
         fill: impl FnOnce(&Path) -> io::Result<()>,
@@ -144,7 +144,7 @@ impl SandboxTree {
         Ok(staged)
     }
 
-    /// Moves a file or link to its place; of a directory, makes one that is not there.
+    /// Moves a staged file or link to its path; for a directory, makes one if absent.
     pub(super) fn merge(&self, staged: &Path, path: &Path) -> io::Result<()> {
         if std::fs::symlink_metadata(staged)?.is_dir() {
             self.make_dirs(path)?;
@@ -154,7 +154,8 @@ impl SandboxTree {
         self.put(name, path)
     }
 
-    /// Puts a directory that `fill` makes in a place nobody else sees; whatever was there is gone.
+    /// Puts a directory that `fill` makes where the sandbox cannot see it. Existing content is
+    /// replaced.
     pub(super) fn filled_dir(
         &self,
         path: &Path,
@@ -176,7 +177,7 @@ impl SandboxTree {
         rustix::fs::openat2(&self.root, path, DIRECTORY, Mode::empty(), flags).is_ok()
     }
 
-    /// What is at `path`: links on the way are followed inside the tree, the last one is not.
+    /// The entry at `path`: links on the way are followed inside the tree, the last one is not.
     pub(super) fn find(&self, path: &Path) -> io::Result<Option<SandboxTreeEntry>> {
         let Some(name) = path.file_name() else { return Ok(None) };
         let above = path.parent().filter(|above| *above != Path::new(""));
@@ -199,7 +200,7 @@ impl SandboxTree {
         (name, path)
     }
 
-    /// Renames what was staged to `path`. A directory never merges with one that is there.
+    /// Renames a staged entry to `path`. A directory never merges with an existing one.
     fn put(&self, staged: impl AsRef<Path>, path: &Path) -> io::Result<()> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let above = self.make_dirs(path.parent().unwrap_or(Path::new("")))?;
@@ -214,7 +215,7 @@ impl SandboxTree {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Opens a directory, making it when it is not there or not one.
+    /// Opens a directory; makes it if there is none.
     fn enter(&self, above: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         for _ in 0..MAX_CLEAR_ATTEMPTS {
             match rustix::fs::openat(above, name, DIRECTORY, Mode::empty()) {
@@ -235,13 +236,13 @@ impl SandboxTree {
         Err(io::ErrorKind::NotADirectory.into())
     }
 
-    /// Moves what is at a place out of the tree.
+    /// Moves an entry out of the tree.
     fn clear(&self, above: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let (trashed, _) = self.stage();
         match rustix::fs::renameat(above, name, &self.trash, &trashed) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::ACCESS) => {
-                // Moving a directory rewrites its `..`, which its owner may have forbidden.
+                // Moving a directory rewrites its `..`, which its mode may forbid.
                 let handle = rustix::fs::openat(above, name, HANDLE, Mode::empty())?;
                 allow_owner(&handle)?;
                 Ok(rustix::fs::renameat(above, name, &self.trash, &trashed)?)
@@ -251,12 +252,12 @@ impl SandboxTree {
     }
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Debug)]
 pub(super) struct SandboxTreeEntry {
     /// Its name.
     pub(super) name: OsString,
-    /// It, not opened yet.
+    /// A handle of it that is not opened for reading yet.
     pub(super) handle: OwnedFd,
 }
 
@@ -271,13 +272,13 @@ fn retry<T>(mut lookup: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Re
     lookup()
 }
 
-/// A handle of something in a directory: never follows, never blocks, runs no driver.
+/// A handle of a directory's entry: never follows links, never blocks, calls no device driver.
 pub(super) fn handle_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(dir, name, HANDLE, Mode::empty())
 }
 
-/// Opens exactly what a handle stands for, which must be a regular file or a directory. An owner
-/// without permission gives it to itself.
+/// Opens exactly the file of a handle, which must be a regular file or a directory. If the owner
+/// lacks the permission, it is added first.
 pub(super) fn open_handle(handle: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - OFlags::NOFOLLOW;
     let handle = handle.as_fd();
@@ -290,7 +291,7 @@ pub(super) fn open_handle(handle: impl AsFd, flags: OFlags) -> rustix::io::Resul
     }
 }
 
-/// Lets the owner do everything with what `handle` stands for.
+/// Gives the owner all permissions on the file of `handle`.
 pub(super) fn allow_owner(handle: impl AsFd) -> rustix::io::Result<()> {
     let handle = handle.as_fd();
     let mode = rustix::fs::fstat(handle)?.st_mode;
@@ -298,7 +299,7 @@ pub(super) fn allow_owner(handle: impl AsFd) -> rustix::io::Result<()> {
     rustix::fs::chmod(proc_fd_path(handle), mode)
 }
 
-/// The path under which the kernel shows an open file to its holder.
+/// The path under which the kernel shows an open file to its process.
 fn proc_fd_path(handle: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle))
 }
@@ -329,7 +330,7 @@ pub(super) fn relative(path: &str) -> Option<PathBuf> {
     Some(clean)
 }
 
-/// Removes a name that is not a directory.
+/// Removes an entry that is not a directory.
 pub(super) fn unlink(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<()> {
     rustix::fs::unlinkat(dir, name, AtFlags::empty())
 }

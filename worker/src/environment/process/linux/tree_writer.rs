@@ -1,4 +1,4 @@
-//! Puts files of a build context and of uploads into a sandbox's tree.
+//! Writing of a build context's files and of uploads into a sandbox's tree.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ use crate::environment::process::dockerfile::{
 };
 use crate::environment::{Failure, FailureKind, Upload};
 
-/// Longest beginning of a file that tells an archive.
+/// Bytes at the start of a file that identify an archive.
 const MAGIC_BYTES: usize = 512;
 
-/// A tree together with the host whose parts hide some of it.
+/// A tree, and the parts of the host that hide some of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SandboxTreeWriter<'a> {
     pub(super) tree: &'a SandboxTree,
@@ -56,8 +56,8 @@ impl SandboxTreeWriter<'_> {
         Ok(())
     }
 
-    /// Follows the steps of a Dockerfile. Unsupported ones that only show here are skipped when
-    /// `lenient`.
+    /// Applies the steps of a Dockerfile. Instructions that turn out to be unsupported here are
+    /// skipped when `lenient`.
     pub(super) fn apply_recipe(
         self,
         recipe: &SandboxRecipe,
@@ -87,14 +87,14 @@ impl SandboxTreeWriter<'_> {
         Ok(())
     }
 
-    /// Makes the directory in which scripts run.
+    /// Makes the working directory of scripts.
     pub(super) fn make_workdir(self, path: &str) -> Result<(), Failure> {
         let Some(to) = relative(path) else {
-            let text = format!("the working directory `{path}` is no absolute path");
+            let text = format!("the working directory `{path}` is not an absolute path");
             return Err(Failure::new(FailureKind::Refused, text));
         };
         if self.host.hidden_by(&to).is_some() && !Path::new(path).is_dir() {
-            // Says whose it is.
+            // Fails and names the directory of the host that hides it.
             self.resolve_target(path)?;
         }
         self.tree.make_dirs(&to).map(drop).map_err(|e| write_failure(path, e))
@@ -159,8 +159,8 @@ impl SandboxTreeWriter<'_> {
         }
     }
 
-    /// Puts the members of one of our archives below a directory, each in the place of what was
-    /// there.
+    /// Puts the members of a deterministic archive below a directory, each replacing an existing
+    /// entry.
     fn merge(self, path: &str, tar: &Path) -> Result<(), Failure> {
         let put = |staged: &Path, entries: Vec<PathBuf>| {
             for entry in entries {
@@ -175,16 +175,16 @@ impl SandboxTreeWriter<'_> {
             self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| write_failure(path, e))?;
         let entries = below(&staged).map_err(|e| write_failure(path, e));
         let placed = entries.and_then(|entries| put(&staged, entries));
-        // Only empty directories are left of it.
+        // Only empty directories are left in it.
         let _removed = std::fs::remove_dir_all(&staged);
         placed
     }
 
-    /// The place of an upload in the tree.
+    /// The path of an upload in the tree.
     fn resolve_target(self, path: &str) -> Result<PathBuf, Failure> {
         let refuse = |what: String| Failure::new(FailureKind::Refused, what);
         let to = relative(path).filter(|to| to.file_name().is_some());
-        let to = to.ok_or_else(|| refuse(format!("`{path}` is no place for an upload")))?;
+        let to = to.ok_or_else(|| refuse(format!("`{path}` is not a valid upload path")))?;
         match self.host.hidden_by(&to) {
             None => Ok(to),
             Some(by) => Err(refuse(format!(
@@ -195,7 +195,7 @@ impl SandboxTreeWriter<'_> {
     }
 }
 
-/// Everything below a directory that only we see, directories before what is in them.
+/// All entries below a directory that the sandbox cannot see, directories before their content.
 fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::new()];
@@ -233,7 +233,7 @@ fn is_archive(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::with_capacity(MAGIC_BYTES);
     let read = File::open(path).and_then(|f| f.take(MAGIC_BYTES as u64).read_to_end(&mut magic));
     match read {
-        // A link that leads nowhere here is no archive.
+        // A link to a path that does not exist here is no archive.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other?,
     };
@@ -243,11 +243,11 @@ fn is_archive(path: &Path) -> io::Result<bool> {
         || magic.get(257..262) == Some(b"ustar"))
 }
 
-/// Extracts one of our own archives into a directory that only we see. To be called on a blocking
-/// thread of the runtime.
+/// Extracts a deterministic archive into a directory that the sandbox cannot see. Must be called on
+/// a blocking thread of the runtime.
 fn unpack(tar: &Path, dir: &Path) -> io::Result<()> {
     let opened = File::open(tar);
-    let opened = opened.map_err(|error| io::Error::other(ArchiveError::io("opening", tar, error)));
+    let opened = opened.map_err(|error| io::Error::other(ArchiveError::io("open", tar, error)));
     let source = tokio::fs::File::from_std(opened?);
     let extracted = archive::extract_trusted(source, dir, archive::ArchiveLimits::BUNDLE);
     tokio::runtime::Handle::current().block_on(extracted).map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! How much disk the tree of a sandbox takes, while hostile code may change it.
+//! Disk usage of a sandbox's tree, measured while hostile code may change it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,13 +12,14 @@ use super::tree::{handle_at, open_handle, read_names};
 /// Names read at a time.
 const BATCH: usize = 1024;
 
-/// Open directories at a time. What is deeper is measured afterwards, from a walk down to it.
+/// Limit of open directories. Deeper ones are measured afterwards, each with a new walk from the
+/// root.
 const DEPTH: usize = 64;
 
-/// Most directories left for afterwards. Only trees made to be trouble have more.
+/// Limit of directories deferred that way. Only trees made to cause trouble have more.
 const MAX_DEFERRED: usize = 1000;
 
-/// What a measurement found.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskUsage {
     /// Bytes of disk, or the first sum above the limit.
@@ -27,13 +28,13 @@ pub(super) enum DiskUsage {
     TooDeep,
 }
 
-/// Measures the tree below `root`, giving up as soon as it is above `limit`. A file with several
-/// names counts once as long as all of them are in the tree.
+/// Measures the tree below `root` and stops as soon as it exceeds `limit`. A file with several
+/// names counts once, provided that all of them are in the tree.
 pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<DiskUsage> {
     let mut total = 0u64;
     let mut deferred = vec![Vec::new()];
     while let Some(path) = deferred.pop() {
-        // Gone, or replaced, since it was seen.
+        // Removed or replaced since it was seen.
         let Some(dir) = walk(root, &path)? else { continue };
         let mut open = vec![UsageLevel::new(OsString::new(), dir)?];
         while let Some(level) = open.last_mut() {
@@ -64,7 +65,7 @@ pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<DiskUsage>
     Ok(DiskUsage::Bytes(total))
 }
 
-/// Opens a directory, unless it is gone or replaced.
+/// Opens a directory, unless it was removed or replaced.
 fn enter(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Option<OwnedFd>> {
     let opened = handle_at(dir, name)
         .and_then(|handle| open_handle(&handle, OFlags::RDONLY | OFlags::DIRECTORY));
@@ -97,7 +98,7 @@ impl UsageLevel {
         Ok(Self { name, listing: Dir::new(dir)?, ready: Vec::new() })
     }
 
-    /// Bytes of disk of one entry, and whether it is a directory.
+    /// Disk usage of one entry in bytes, and whether it is a directory.
     fn measure_entry(&self, name: &OsStr) -> io::Result<Option<(u64, bool)>> {
         let stat = match rustix::fs::statat(self.listing.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,

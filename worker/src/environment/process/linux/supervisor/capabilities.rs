@@ -1,9 +1,9 @@
-//! What the processes of a sandbox may do.
+//! Capabilities of the processes of a sandbox.
 
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// What the commands of a container may do by default; the rest is given up for good. Without
+/// The default capabilities of a container's commands; the others are dropped permanently. Without
 /// `SYS_ADMIN` no mount of the sandbox can be changed, without `SYS_PTRACE` the supervisor cannot
 /// be reached.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
@@ -21,9 +21,9 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Takes every capability that is not kept out of reach of whatever this process starts, from its
-/// first instruction on: commands can replace what the loader of the next `command` reads. This
-/// process keeps its own.
+/// Drops every other capability from the bounding set of this process's children, from their first
+/// instruction on: commands can replace the files that the loader of the next `command` reads. This
+/// process keeps its own capabilities.
 pub(super) fn limit_children() -> rustix::io::Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
@@ -32,7 +32,7 @@ pub(super) fn limit_children() -> rustix::io::Result<()> {
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // The first that the kernel does not know.
+            // The first capability that the kernel does not know.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error),
         }

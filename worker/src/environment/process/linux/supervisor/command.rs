@@ -1,4 +1,4 @@
-//! `command`: what runs between a request and the program it asks for.
+//! `command`: the step between a request and the program it asks for.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -13,13 +13,13 @@ use crate::environment::process::linux::message::{
     self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, SetupStepError,
 };
 
-/// Becomes the command that standard input, a socket, asks for. The socket closes without a word
-/// when that works; otherwise it says why not.
+/// Reads a request from standard input, a socket, and becomes the requested command. On success the
+/// socket closes without data; otherwise it carries the reason.
 pub(super) fn main() -> Result<ExitCode, SetupStepError> {
     let reason = match socket() {
         Ok(mut socket) => {
             let Err(reason) = become_command(&mut socket);
-            // The worker may have gone; then nobody asks for the reason.
+            // The worker may have ended; then the reason is not needed.
             let _told = socket.write_all(reason.to_string().as_bytes());
             reason
         }
@@ -32,7 +32,7 @@ pub(super) fn main() -> Result<ExitCode, SetupStepError> {
 /// The socket under a number that the command does not inherit.
 fn socket() -> io::Result<UnixStream> {
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
-    // Standard output is the supervisor's /dev/null until the command's own is put there.
+    // Standard output is the supervisor's /dev/null until the command's own replaces it.
     rustix::stdio::dup2_stdin(io::stdout().as_fd())?;
     Ok(UnixStream::from(socket))
 }

@@ -1,9 +1,9 @@
 //! `init`: process 1 of a sandbox.
 //!
-//! Signals from inside cannot end it (the kernel shields process 1 of a namespace), its descriptors
-//! are closed on exec, and it is neither in the control groups of the commands nor open to them by
-//! `ptrace` (it keeps capabilities that they gave up). When it ends, the kernel ends everything in
-//! the namespace.
+//! Signals from inside cannot end it (the kernel shields process 1 of a namespace) and its
+//! descriptors are closed on exec. It is not in the control groups of the commands, and they cannot
+//! `ptrace` it (it keeps capabilities that they dropped). When it ends, the kernel kills every
+//! process of the namespace.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,14 +24,13 @@ use crate::environment::process::linux::message::{
     self, PACKET_BYTES, SandboxSetup, SetupStepError, SupervisorEvent, SupervisorRequest,
 };
 
-/// How long a sweep goes on before it is reported as failed. Killed processes that do not go are
-/// stuck in the kernel.
+/// Timeout of a kill. Killed processes that do not end are stuck in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How often a sweep looks again without a signal that tells of an end.
+/// Pause between two kills when no signal reports an end.
 const KILL_RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Serves until the worker's end of the control socket, which is standard input, closes.
+/// Serves requests until the worker's end of the control socket, which is standard input, closes.
 pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     let kill = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(kill).step("follow the parent")?;
@@ -42,7 +41,7 @@ pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     let null = File::open("/dev/null").step("open /dev/null")?;
     let mut ends = SigSet::empty();
     ends.add(Signal::SIGCHLD);
-    ends.thread_block().step("hold back signals")?;
+    ends.thread_block().step("block signals")?;
     let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     let signals = signals.step("receive signals")?;
 
@@ -50,7 +49,7 @@ pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
         return Ok(ExitCode::FAILURE);
     };
     prepare(&setup)?;
-    rustix::stdio::dup2_stdin(null.as_fd()).step("leave standard input")?;
+    rustix::stdio::dup2_stdin(null.as_fd()).step("replace standard input")?;
     let mut init =
         InitProcess { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
     init.send_event(&SupervisorEvent::Ready);
@@ -66,7 +65,7 @@ fn prepare(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     capabilities::limit_children().step("limit the capabilities of commands")
 }
 
-/// The next request with what came beside it; `None` when the worker is gone.
+/// The next request with its descriptors; `None` when the worker has closed the socket.
 fn receive(control: &OwnedFd) -> Result<Option<(SupervisorRequest, Vec<OwnedFd>)>, SetupStepError> {
     let mut buffer = vec![0; PACKET_BYTES];
     let (length, fds) = rustix::io::retry_on_intr(|| message::receive_with(control, &mut buffer))
@@ -74,7 +73,7 @@ fn receive(control: &OwnedFd) -> Result<Option<(SupervisorRequest, Vec<OwnedFd>)
     if length == 0 {
         return Ok(None);
     }
-    let request = message::decode(&buffer[..length]).step("understand the control socket")?;
+    let request = message::decode(&buffer[..length]).step("decode a request")?;
     Ok(Some((request, fds)))
 }
 
@@ -83,7 +82,7 @@ struct InitProcess<'a> {
     null: OwnedFd,
     signals: SignalFd,
     helper: &'a [OsString],
-    /// Numbers of the requests by process.
+    /// Request numbers by process ID.
     commands: BTreeMap<i32, u64>,
 }
 
@@ -96,7 +95,7 @@ impl InitProcess<'_> {
                 continue;
             }
             match receive(&self.control)? {
-                // The kernel ends everybody when we return.
+                // The kernel kills all processes when this returns.
                 None => return Ok(()),
                 Some((SupervisorRequest::Spawn { id }, fds)) => self.spawn(id, fds),
                 Some((SupervisorRequest::KillAll { id }, _)) => {
@@ -108,7 +107,7 @@ impl InitProcess<'_> {
         }
     }
 
-    /// Waits for a request or the end of a process; whether it is a request.
+    /// Waits for a request or the end of a process; returns whether it is a request.
     fn wait(&self, timeout: Option<&Timespec>) -> Result<bool, SetupStepError> {
         let mut fds = [
             PollFd::new(&self.control, PollFlags::IN),
@@ -120,13 +119,13 @@ impl InitProcess<'_> {
         }
         let (control, signal) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
         if signal {
-            // Which process it was is asked of the kernel: signals are merged.
+            // Signals are merged, so they do not identify the process: `reap` asks the kernel.
             while let Ok(Some(_)) = self.signals.read_signal() {}
         }
         Ok(control)
     }
 
-    /// Starts a command, whose socket is the first descriptor. It reads what it shall become from
+    /// Starts a command, whose socket is the first descriptor. The command reads its request from
     /// that socket.
     fn spawn(&mut self, id: u64, fds: Vec<OwnedFd>) {
         let Some(socket) = fds.into_iter().next() else {
@@ -154,7 +153,7 @@ impl InitProcess<'_> {
         }
     }
 
-    /// Collects what has ended, commands and orphans.
+    /// Reaps ended processes, commands and orphans.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let Some(id) = self.commands.remove(&pid.as_raw_nonzero().get()) else { continue };
@@ -164,8 +163,8 @@ impl InitProcess<'_> {
         }
     }
 
-    /// Ends every process of the namespace and collects them; whether none is left. The kernel
-    /// signals all of them in one step, spares only us, and lets no fork slip through.
+    /// Kills and reaps every process of the namespace; returns whether none is left. The kernel
+    /// signals all of them in one step except this one, and no fork escapes.
     fn kill_all(&mut self) -> Result<bool, SetupStepError> {
         let everybody = nix::unistd::Pid::from_raw(-1);
         let until = Instant::now() + KILL_TIMEOUT;
@@ -183,7 +182,7 @@ impl InitProcess<'_> {
         Ok(false)
     }
 
-    /// Waits a moment for the end of a process, whatever the control socket says.
+    /// Waits a moment for the end of a process, regardless of the control socket.
     fn wait_for_end(&self) -> Result<(), SetupStepError> {
         let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&KILL_RETRY_INTERVAL)) {
@@ -194,7 +193,7 @@ impl InitProcess<'_> {
         Ok(())
     }
 
-    /// A worker that is gone is noticed at the next read.
+    /// An error is ignored: the next read shows that the worker has ended.
     fn send_event(&self, event: &SupervisorEvent) {
         let packet = message::encode(event);
         let _sent = rustix::io::retry_on_intr(|| message::send_with(&self.control, &packet, &[]));

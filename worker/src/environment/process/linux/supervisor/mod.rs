@@ -1,13 +1,13 @@
-//! The inside of a sandbox: the same program, started again in up to three roles.
+//! The supervisor inside a sandbox: the same program, started again in up to three roles.
 //!
-//! * `outer` makes the namespaces and waits for `init`;
-//! * `init` is process 1 of the sandbox: it builds the root, starts commands, collects orphans,
-//!   and ends everything when the worker's end of the control socket closes;
-//! * `command`, which has the capabilities of a command already, joins the control groups and becomes
-//!   it.
+//! * `outer` makes the namespaces and waits for `init`.
+//! * `init` is process 1 of the sandbox. It builds the root, starts commands, reaps orphans, and
+//!   kills everything when the worker's end of the control socket closes.
+//! * `command`, which already has a command's capabilities, joins the control groups and becomes
+//!   the command.
 //!
-//! Starting the program again instead of forking keeps all of this free of unsafe code: every role
-//! is an ordinary single-threaded program.
+//! Starting the program again instead of forking avoids unsafe code: every role is an ordinary
+//! single-threaded program.
 
 mod capabilities;
 mod command;
@@ -23,12 +23,11 @@ use std::process::ExitCode;
 
 use super::message::{self, SetupStepError, SupervisorEvent};
 
-/// Exit code of a role that could not do its work; the reason went over the control socket.
+/// Exit code of a failed role; the reason was sent over the control socket.
 const FAILED_EXIT_CODE: u8 = 125;
 
-/// Runs a role. To be called first thing in `main`, before any thread or runtime exists, when the
-/// program was started with the words that the provider was given as its helper; `args` are the
-/// words after those.
+/// Runs a role. Must be called first in `main`, before any thread or runtime exists, if the program
+/// was started with the helper words that the provider was given; `args` are the words after those.
 pub fn main(args: &[OsString]) -> ExitCode {
     let all: Vec<OsString> = std::env::args_os().collect();
     let helper = &all[..all.len().saturating_sub(args.len())];
@@ -43,14 +42,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Ok(code) => code,
         Err(failed) => {
             let packet = message::encode(&SupervisorEvent::Failed(failed));
-            // Nobody is left to hear of an error here.
+            // If this fails, there is no receiver for the error.
             let _sent = message::send_with(io::stdin().as_fd(), &packet, &[]);
             ExitCode::from(FAILED_EXIT_CODE)
         }
     }
 }
 
-/// Names the step of an error.
+/// Adds the step to an error.
 trait StepResultExt<T> {
     fn step(self, step: &str) -> Result<T, SetupStepError>;
 }

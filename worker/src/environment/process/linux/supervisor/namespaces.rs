@@ -20,12 +20,12 @@ pub(super) fn main(
     own_network: bool,
 ) -> Result<ExitCode, SetupStepError> {
     close_inherited();
-    // Signals of the worker's terminal are not for us. Already leading a group is not an error.
+    // Detaches from signals of the worker's terminal. Already leading a group is not an error.
     let _session = rustix::process::setsid();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(environment, flags, Mode::empty());
     let directory = directory.step("open the directory of the sandbox")?;
-    // Held while anything of the sandbox lives: a reaper waits for it.
+    // Held while any process of the sandbox is alive: a reaper waits for it.
     rustix::fs::flock(&directory, FlockOperation::LockShared).step("lock its directory")?;
 
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -47,20 +47,20 @@ pub(super) fn main(
     init.arg0(&helper[0]).args(&helper[1..]).arg("init").env_clear();
     init.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut init = init.spawn().step("start the supervisor")?;
-    // From here on the control socket belongs to the supervisor alone: when it ends, the worker
-    // sees the end of the socket.
+    // From here on only the supervisor holds the control socket: when it ends, the worker sees the
+    // socket close.
     let null = fs::File::open("/dev/null").step("open /dev/null")?;
-    rustix::stdio::dup2_stdin(null.as_fd()).step("leave the control socket")?;
+    rustix::stdio::dup2_stdin(null.as_fd()).step("close the control socket")?;
     let status = init.wait().step("wait for the supervisor")?;
     Ok(ExitCode::from(u8::from(!status.success())))
 }
 
-/// Closes whatever the worker's own parent left open in it: nothing of that belongs inside.
+/// Closes descriptors that the worker inherited from its own parent: they must not be open inside.
 fn close_inherited() {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     for number in numbers.filter(|number| *number > 2).collect::<Vec<i32>>() {
-        // The descriptor of the listing itself is in the list and closed already.
+        // The descriptor of the listing itself is in the list and already closed.
         let _closed = nix::unistd::close(number);
     }
 }

@@ -1,4 +1,4 @@
-//! Starts the loopback interface of a new network.
+//! Start of the loopback interface of a new network.
 
 use rustix::io::{Errno, Result};
 use rustix::net::netlink::SocketAddrNetlink;

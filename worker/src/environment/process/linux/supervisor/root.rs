@@ -1,4 +1,4 @@
-//! Builds the root of a sandbox and enters it.
+//! Construction of a sandbox's root.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,20 +18,21 @@ use crate::environment::process::linux::message::{SandboxSetup, SetupStepError};
 /// Device nodes shown inside.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Size of `/dev/shm`, as Docker has it.
+/// Options of `/dev/shm`; the size is Docker's.
 const SHM: &std::ffi::CStr = c"mode=1777,size=64m";
 
-/// Parts of `/proc` through which the host's kernel could be changed by its own root user.
+/// Parts of `/proc` through which root could change the host's kernel.
 const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
 
-/// Parts of `/proc` that tell about the host.
+/// Parts of `/proc` with information about the host.
 const PROC_HIDDEN: [&str; 5] = ["kcore", "keys", "key-users", "timer_list", "latency_stats"];
 
-/// Builds the root that `setup` describes and makes it ours; the host's tree is gone afterwards.
+/// Builds the root that `setup` describes and enters it; the host's tree is not reachable
+/// afterwards.
 pub(super) fn enter(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     let root = setup.root.as_path();
-    // Nothing goes to the host or comes from it: whatever it mounts below a directory that it
-    // shows would show inside, and writable.
+    // No mount propagates in either direction: otherwise the host's mounts below a shown directory
+    // would appear inside, and writable.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).step("make mounts private")?;
     rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
@@ -54,7 +55,7 @@ pub(super) fn enter(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     pivot(root).step("change the root")
 }
 
-/// Puts an empty `/usr` in memory, with the part of it that is on disk.
+/// Puts an empty `/usr` in memory, with its part that is on disk.
 fn mount_usr(root: &Path) -> Result<(), SetupStepError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let own = rustix::fs::open(root.join(OWN_USR), flags, Mode::empty()).step("open /usr/src")?;
@@ -63,13 +64,14 @@ fn mount_usr(root: &Path) -> Result<(), SetupStepError> {
     rustix::mount::mount("tmpfs", root.join(USR), "tmpfs", plain, Some(small))
         .step("mount /usr")?;
     fs::create_dir(root.join(OWN_USR)).step("mount /usr/src")?;
-    // Its path is covered by now; the handle still leads to it.
+    // Its path is covered by now; the handle still refers to it.
     let handle = format!("/proc/self/fd/{}", own.as_raw_fd());
     rustix::mount::mount_bind(handle, root.join(OWN_USR)).step("mount /usr/src")
 }
 
-/// Makes every mount below `root` read-only, except what is its own, and all of them free of devices
-/// and set-user-id programs. Attributes of the host's mounts cannot be taken away and are repeated.
+/// Makes every mount below `root` read-only, except the sandbox's own, and all of them free of
+/// devices and set-user-id programs. Attributes of the host's mounts cannot be removed and are
+/// repeated.
 fn remount_read_only(root: &Path) -> io::Result<()> {
     let table = fs::read("/proc/self/mountinfo")?;
     for line in table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -129,7 +131,7 @@ fn locked_mount_flags(options: &str) -> MountFlags {
     })
 }
 
-/// Mounts a `/proc` that shows the sandbox's processes only.
+/// Mounts a `/proc` that shows only the sandbox's processes.
 fn mount_proc(at: &Path) -> Result<(), SetupStepError> {
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", at, "proc", strict, None).step("mount /proc")?;
@@ -181,7 +183,7 @@ fn mount_dev(at: &Path) -> Result<(), SetupStepError> {
     rustix::mount::mount("tmpfs", at.join("shm"), "tmpfs", shared, Some(SHM)).step("mount /dev/shm")
 }
 
-/// Makes `root` the root and lets go of the former one.
+/// Makes `root` the root and unmounts the old one.
 fn pivot(root: &Path) -> io::Result<()> {
     rustix::process::chdir(root)?;
     rustix::process::pivot_root(".", ".")?;
