@@ -1,4 +1,4 @@
-//! Waiting for something that is down, for as long as it is.
+//! Retries with backoff for as long as a service is down.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,19 +8,19 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Sleep;
 
-/// First wait after a failure: a hiccup costs little.
+/// First wait after a failure: short, so that a brief failure costs little.
 const MIN_DELAY: Duration = Duration::from_millis(100);
-/// Longest wait: what is back is noticed soon.
+/// Longest wait: bounds how late a recovery is noticed.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Whether something is down, said once when it goes and once when it comes back.
+/// Whether something is down, logged once when it fails and once when it recovers.
 #[derive(Debug)]
 pub struct OutageLog {
     what: &'static str,
     down: AtomicBool,
 }
 
-/// The waits of one who tries again until it works.
+/// The waits between the retries of one caller.
 #[derive(Debug)]
 pub struct RetryBackoff<'a> {
     outage: &'a OutageLog,
@@ -28,42 +28,38 @@ pub struct RetryBackoff<'a> {
 }
 
 impl OutageLog {
-    /// Nothing failed yet of `what`.
+    /// A log for `what`, which has not failed yet.
     pub const fn new(what: &'static str) -> Self {
         Self { what, down: AtomicBool::new(false) }
     }
 
-    /// Notes a failure.
+    /// Records a failure.
     pub fn mark_failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "{} fails, trying again until it works: {}",
-                self.what,
-                error_chain(error)
-            );
+            tracing::warn!("{} failed, retrying until it works: {}", self.what, error_chain(error));
         }
     }
 
-    /// Notes a success.
+    /// Records a success.
     pub fn mark_recovered(&self) {
         if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) {
             tracing::info!("{} works again", self.what);
         }
     }
 
-    /// Whether the last thing noted was a failure.
+    /// Whether the last recorded outcome was a failure.
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// For one who tries until it works.
+    /// The backoff of a caller that retries until it works.
     pub const fn backoff(&self) -> RetryBackoff<'_> {
         RetryBackoff { outage: self, waits: None }
     }
 }
 
 impl RetryBackoff<'_> {
-    /// Notes a failure; the wait before the next attempt.
+    /// Records a failure and returns the wait before the next attempt.
     pub fn wait_after_failure(&mut self, error: &dyn Error) -> Sleep {
         self.outage.mark_failed(error);
         tokio::time::sleep(
@@ -71,7 +67,7 @@ impl RetryBackoff<'_> {
         )
     }
 
-    /// Notes a success.
+    /// Records a success.
     pub fn succeeded(&mut self) {
         self.outage.mark_recovered();
         self.waits = None;
@@ -87,12 +83,12 @@ fn exponential_backoff() -> ExponentialBackoff {
         .build()
 }
 
-/// An error with its causes, each said once: some errors repeat their cause in their own text.
+/// An error with its causes, each printed once: some errors repeat their cause in their own text.
 pub fn error_chain(error: &dyn Error) -> String {
     with_causes(error.to_string(), error.source())
 }
 
-/// A text with the causes behind it that it does not contain yet.
+/// A text followed by the causes that it does not contain yet.
 pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
     let mut next = first;
     while let Some(cause) = next {

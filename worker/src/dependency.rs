@@ -1,9 +1,8 @@
-//! A service that executions need: whether it answers, and clocks that stand still while it does
-//! not.
+//! A service that executions need: whether it responds, and timeouts that pause while it does not.
 //!
 //! There is no task that watches it. Executions that use it call [`Dependency::watch`] beside their
-//! own work, and those that wait for it call [`Dependency::check`]; of several calls at once, one
-//! asks.
+//! own work, and those that wait for it call [`Dependency::check`]. Concurrent calls share one
+//! probe.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,26 +12,26 @@ use async_trait::async_trait;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-/// Time between two questions while it answers.
+/// Time between two probes while the service responds.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The same while it does not.
+/// Time between two probes while the service does not respond.
 const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
 
-/// How long one answer may take. A busy engine answers this question at once.
+/// Timeout of one probe. Even a busy engine responds to it at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks a service whether it is there.
+/// A probe of a service.
 #[async_trait]
 pub trait Probe: Send + Sync + fmt::Debug {
-    /// Asks once.
+    /// Probes the service once.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// Why there was no response.
     async fn probe(&self) -> Result<(), String>;
 }
 
-/// A service, and whether it answers.
+/// A service, and whether it responds.
 #[derive(Debug)]
 pub struct Dependency {
     name: String,
@@ -43,22 +42,22 @@ pub struct Dependency {
 
 #[derive(Debug, Clone, Copy)]
 struct DependencyState {
-    /// When it answered last.
+    /// When it responded last.
     answered: Instant,
-    /// When it was asked last.
+    /// When it was probed last.
     asked: Instant,
-    /// How often it was asked.
+    /// Number of probes.
     rounds: u64,
-    /// Since when it does not answer: since its last answer.
+    /// Since when it does not respond: since its last response.
     down_since: Option<Instant>,
-    /// How long its former outages lasted.
+    /// Total length of its former outages.
     down_before: Duration,
-    /// How many outages there were.
+    /// Number of outages.
     outages: u64,
 }
 
 impl DependencyState {
-    /// How long it did not answer until `now`.
+    /// Total time without a response until `now`.
     fn down_until(&self, now: Instant) -> Duration {
         let present = self.down_since.map(|since| now.saturating_duration_since(since));
         self.down_before + present.unwrap_or_default()
@@ -66,7 +65,7 @@ impl DependencyState {
 }
 
 impl Dependency {
-    /// A service that is taken to answer until it does not.
+    /// A service that counts as up until it fails to respond.
     pub fn new(name: impl Into<String>, probe: Box<dyn Probe>) -> Self {
         let now = Instant::now();
         let state = DependencyState {
@@ -85,22 +84,22 @@ impl Dependency {
         }
     }
 
-    /// Whether the last that was heard of it was no answer.
+    /// Whether the last call or probe got no response.
     pub fn is_down(&self) -> bool {
         self.state.borrow().down_since.is_some()
     }
 
-    /// How many outages began so far.
+    /// Number of outages so far.
     pub fn outages(&self) -> u64 {
         self.state.borrow().outages
     }
 
-    /// How long it gave no answer so far, all outages together.
+    /// Total time without a response so far, over all outages.
     pub fn downtime(&self) -> Duration {
         self.state.borrow().down_until(Instant::now())
     }
 
-    /// A call got no answer.
+    /// Records that a call got no response.
     pub fn mark_failed(&self, why: &str) {
         let began = self.state.send_if_modified(|state| {
             let began = state.down_since.is_none();
@@ -111,11 +110,11 @@ impl Dependency {
             began
         });
         if began {
-            tracing::warn!("{} gives no answer: {why}", self.name);
+            tracing::warn!("{} does not respond: {why}", self.name);
         }
     }
 
-    /// It answered.
+    /// Records a response.
     fn mark_answered(&self) {
         let mut lasted = None;
         self.state.send_modify(|state| {
@@ -128,11 +127,11 @@ impl Dependency {
             state.answered = now;
         });
         if let Some(outage) = lasted {
-            tracing::info!("{} answers again, after {outage:.0?}", self.name);
+            tracing::info!("{} responds again after {outage:.0?}", self.name);
         }
     }
 
-    /// Asks whether it is there; whether it answered.
+    /// Probes the service and returns whether it responded.
     pub async fn check(&self) -> bool {
         let rounds = self.state.borrow().rounds;
         let _asking = self.asking.lock().await;
@@ -143,7 +142,7 @@ impl Dependency {
         match tokio::time::timeout(PROBE_TIMEOUT, self.probe.probe()).await {
             Ok(Ok(())) => self.mark_answered(),
             Ok(Err(why)) => self.mark_failed(&why),
-            Err(_) => self.mark_failed(&format!("it did not answer within {PROBE_TIMEOUT:?}")),
+            Err(_) => self.mark_failed(&format!("no response within {PROBE_TIMEOUT:?}")),
         }
         self.state.send_modify(|state| {
             state.asked = asked;
@@ -152,8 +151,8 @@ impl Dependency {
         !self.is_down()
     }
 
-    /// Asks again and again whether it is there, and tells when that changes: whether it is down
-    /// now. Never ends.
+    /// Probes the service repeatedly and calls `tell` with whether it is down when that changes.
+    /// Never ends.
     pub async fn watch(&self, tell: impl Fn(bool)) -> Infallible {
         let mut states = self.state.subscribe();
         let mut told = false;
@@ -174,8 +173,8 @@ impl Dependency {
         }
     }
 
-    /// Does `work` within `limit`, not counting the time in which the service gave no answer;
-    /// `None` when the limit passed. Before it is said to have passed, the service is asked.
+    /// Does `work` within `limit`, not counting the time in which the service did not respond;
+    /// `None` when the limit passed. Probes the service before it returns `None`.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         let mut states = self.state.subscribe();
@@ -206,7 +205,7 @@ async fn sleep_until_deadline(end: Option<Instant>) {
     }
 }
 
-/// Does `work` within `limit` on the clock of a service, where there is one.
+/// Does `work` within `limit`, which pauses during outages of the service, if there is one.
 pub async fn within<T>(
     dependency: Option<&Dependency>,
     limit: Duration,

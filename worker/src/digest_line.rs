@@ -1,10 +1,10 @@
-//! Small local files that end with the digest of their text, so that a changed one is recognised.
+//! Small local files that end with the digest of their text, so that damage is detected.
 
 use rollout_protocol::digest::Digest;
 
-/// The file's text is not what was written.
+/// The digest of a file's text is not the one that was written with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is damaged: its text has digest {found}, it was written with {written}")]
+#[error("the file is damaged: the digest of its text is {found}, expected {written}")]
 pub struct DigestMismatch {
     /// Digest of the text.
     pub found: Digest,
@@ -12,15 +12,15 @@ pub struct DigestMismatch {
     pub written: Digest,
 }
 
-/// A text of one line with a second line that holds its digest.
+/// Appends to a text of one line a second line that holds its digest.
 pub fn append(mut text: Vec<u8>) -> Vec<u8> {
     let digest = Digest::sha256(&text);
     text.extend_from_slice(format!("\n{digest}\n").as_bytes());
     text
 }
 
-/// The text of such a file. One without a second line was written by a former version, and is
-/// returned as it is.
+/// The text of such a file. A file without a second line was written by a former version and is
+/// returned unchanged.
 ///
 /// # Errors
 /// [`DigestMismatch`].

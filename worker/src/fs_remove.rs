@@ -1,15 +1,15 @@
-//! Removals of files and directories that may be gone already.
+//! Removal of files and directories that may not exist.
 
 use std::io;
 use std::path::Path;
 
 use crate::supervise;
 
-/// Removes a file, or a directory with all that is in it. That nothing is there is fine. A link is
+/// Removes a file, or a directory with its content. Succeeds when nothing is there. A link is
 /// removed, not followed.
 ///
 /// # Errors
-/// The system's; some of a directory may be gone then.
+/// Errors of the system; part of a directory may be removed then.
 pub fn remove_blocking(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
@@ -22,7 +22,7 @@ pub fn remove_blocking(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for whoever must not wait for a disk: a large directory takes long.
+/// The same for async callers, which must not block on a disk: a large directory takes long.
 ///
 /// # Errors
 /// As [`remove_blocking`].

@@ -1,8 +1,8 @@
-//! Patterns of names, as shells, Dockerfiles and `.dockerignore` have them.
+//! Name patterns of shells, Dockerfiles and `.dockerignore`.
 //!
-//! These patterns are about characters, and `globset` is about bytes: its `?` and its classes miss
-//! every name that is not ASCII (a test below shows it). It has no `**` inside of a name either. So
-//! patterns about characters become regular expressions here; those about bytes go to `globset` and
+//! These patterns match characters, and `globset` matches bytes: its `?` and its classes miss every
+//! name that is not ASCII (a test below shows it). It has no `**` inside of a name either. So
+//! patterns of characters become regular expressions here; patterns of bytes go to `globset` and
 //! `ignore` with [`for_globset`].
 
 use std::iter::Peekable;
@@ -10,20 +10,20 @@ use std::str::Chars;
 
 use regex::Regex;
 
-/// A kind of patterns.
+/// A pattern syntax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Whole names as shells match them: `*` and `?` match any characters, `[!a]` and `[^a]` all but
-    /// `a`. An unfinished class and a `\` at the end are their own text.
+    /// Whole names as shells match them: `*` and `?` match any characters, `[!a]` and `[^a]` all
+    /// but `a`. An unfinished class and a `\` at the end are literal.
     Shell,
-    /// [`Dialect::Shell`] as Go has it, where only `[^a]` is negated: parts of paths in Dockerfiles.
+    /// [`Dialect::Shell`] as in Go, where only `[^a]` is negated: parts of paths in Dockerfiles.
     Go,
     /// Paths in `.dockerignore`: `*` and `?` stop at `/`, `**` does not, `\` works inside of
     /// classes, and nothing may be unfinished.
     Docker,
 }
 
-/// The regular expression that matches whole texts as the pattern does; nothing when the pattern is
+/// The regular expression that matches whole texts as the pattern does; `None` when the pattern is
 /// not valid.
 pub fn compile(pattern: &str, dialect: Dialect) -> Option<Regex> {
     Regex::new(&translate(pattern, dialect)?).ok()
@@ -58,7 +58,7 @@ fn translate(pattern: &str, dialect: Dialect) -> Option<String> {
     Some(regex)
 }
 
-/// Reads a class behind its `[`. Nothing is read when it does not end.
+/// Reads a class after its `[`. Reads nothing when the class is unfinished.
 fn class(rest: &mut Peekable<Chars<'_>>, dialect: Dialect) -> Option<String> {
     let docker = dialect == Dialect::Docker;
     let mut ahead = rest.clone();
@@ -69,7 +69,7 @@ fn class(rest: &mut Peekable<Chars<'_>>, dialect: Dialect) -> Option<String> {
     loop {
         match ahead.next()? {
             ']' if !members.is_empty() => break,
-            // Elsewhere a `]` that comes first stands for itself.
+            // In the other dialects a `]` that comes first is literal.
             ']' if docker => return None,
             '\\' if docker => members.push((ahead.next()?, true)),
             c => members.push((c, false)),
@@ -101,8 +101,8 @@ fn escaped(c: char) -> String {
     regex::escape(c.encode_utf8(&mut [0; 4]))
 }
 
-/// A pattern of bytes as `globset` and `ignore` read it: braces stand for themselves, and so does a
-/// `\` at the end. Several `*` mean one unless `has_double_star`.
+/// A pattern of bytes for `globset` and `ignore`: braces and a `\` at the end are literal. Several
+/// `*` mean one unless `has_double_star`.
 pub fn for_globset(pattern: &str, has_double_star: bool) -> String {
     let mut glob = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -132,7 +132,7 @@ pub fn for_globset(pattern: &str, has_double_star: bool) -> String {
     glob
 }
 
-/// Bytes of a class behind its `[`, to its end.
+/// Length in bytes of a class after its `[`, including its end.
 fn class_length(after: &str) -> Option<usize> {
     let negation = usize::from(after.starts_with(['!', '^']));
     let first = negation + after[negation..].chars().next()?.len_utf8();

@@ -1,4 +1,4 @@
-//! The limit on open files of this process, and how much fits below it.
+//! The limit on open files of this process, and how many executions and tree walks fit below it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ const PER_EXECUTION: u64 = 16;
 /// down, the stream and the file that is read.
 const PER_WALK: u64 = rollout_protocol::limits::ARCHIVE_DEPTH as u64 + 4;
 
-/// Most walks at the same time: more would only wait for the disk.
+/// Limit on concurrent walks: more would only wait for the disk.
 const MAX_WALKS: u64 = 32;
 
 /// Open files of everything else: the journal, the blob store, result files, connections, git.
@@ -22,8 +22,8 @@ const RESERVED: u64 = 32;
 /// The limit that this process was started with, once it was raised.
 static STARTED_WITH: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Raises the limit on open files as far as the system lets this process. To be called before
-/// anything else; what this process runs in sandboxes keeps the limit of before.
+/// Raises the limit on open files as far as the system lets this process. Must be called before
+/// anything else; programs in sandboxes keep the former limit.
 pub fn raise_limit() {
     let now = rustix::process::getrlimit(Resource::Nofile);
     STARTED_WITH.get_or_init(|| now.current);
@@ -32,12 +32,12 @@ pub fn raise_limit() {
     }
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit on open files was not raised");
+        tracing::debug!(%error, "cannot raise the limit on open files");
     }
 }
 
 /// The limit for programs in sandboxes: the one that this process was started with. Programs that
-/// use `select` break with more than 1,024. `None` when the present one was never raised.
+/// use `select` break with more than 1,024. `None` when the limit was never raised.
 pub fn program_limit() -> Option<u64> {
     *STARTED_WITH.get()?
 }
@@ -47,7 +47,8 @@ pub fn limit() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).current
 }
 
-/// How many of `wanted` executions fit below the limit beside what is open already: at least one.
+/// How many of `wanted` executions fit below the limit beside the files that are open already: at
+/// least one.
 pub fn max_executions(wanted: u32) -> u32 {
     limit().map_or(wanted, |limit| fitting_executions(wanted, limit, open_now()))
 }
@@ -58,19 +59,19 @@ fn fitting_executions(wanted: u32, limit: u64, open: u64) -> u32 {
     wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
-/// How many walks may be under way at the same time.
+/// How many walks may run concurrently.
 fn max_walks(limit: u64) -> u64 {
     (limit / 4 / PER_WALK).clamp(1, MAX_WALKS)
 }
 
 /// Open files of this process.
 fn open_now() -> u64 {
-    // Without /proc a handful is assumed: standard streams and the runtime's own.
+    // Without /proc a few are assumed: standard streams and the runtime's own.
     std::fs::read_dir("/proc/self/fd").map_or(16, |all| all.count() as u64)
 }
 
-/// Waits until one more walk through the tree of an environment fits. It holds as long as the
-/// permit lives.
+/// Waits until one more walk through the tree of an environment fits. The walk counts until the
+/// permit is dropped.
 pub async fn walk_permit() -> OwnedSemaphorePermit {
     static WALKS: OnceLock<Arc<Semaphore>> = OnceLock::new();
     let most = || limit().map_or(MAX_WALKS, max_walks);

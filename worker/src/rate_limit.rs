@@ -1,4 +1,4 @@
-//! How fast this worker goes about the work of one run.
+//! Rate and concurrency limits of one run on this worker.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rollout_protocol::wire::offer;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// How much of a rate may come at once.
+/// The part of a rate that may come in one burst.
 const BURST: Duration = Duration::from_secs(1);
 
 /// The limits of one run on this worker, shared by its executions.
@@ -17,17 +17,17 @@ pub struct RunRateLimiter {
     agents: Option<Semaphore>,
 }
 
-/// Environments begun per minute.
+/// Limit on environments started per minute.
 #[derive(Debug)]
 struct StartLimiter {
-    /// From one to the next.
+    /// Time from one start to the next.
     interval: Duration,
-    /// When everything let go so far will have had its time.
+    /// When the interval of the last reserved start ends.
     due: Mutex<Option<Instant>>,
 }
 
 impl RunRateLimiter {
-    /// The limits of an offer. Zero means that it has none.
+    /// The limits of an offer. Zero means no limit.
     pub fn new(limits: offer::RunRateLimits) -> Self {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
         let starts = starts.map(|rate| StartLimiter {
@@ -39,33 +39,34 @@ impl RunRateLimiter {
         Self { starts, agents }
     }
 
-    /// Waits until one more environment may be begun. Who gives up leaves a gap.
+    /// Waits until one more environment may be started. A caller that gives up leaves its start
+    /// unused.
     pub async fn wait_for_start(&self) {
         if let Some(starts) = &self.starts {
             tokio::time::sleep_until(starts.reserve_next(Instant::now())).await;
         }
     }
 
-    /// Waits until one more agent may execute, in the order of asking; the answer is to be held for
-    /// as long as it does.
+    /// Waits until one more agent may execute, in the order of the calls. The caller holds the
+    /// permit for as long as the agent executes.
     pub async fn acquire_agent(&self) -> Option<SemaphorePermit<'_>> {
         let agents = self.agents.as_ref()?;
-        Some(agents.acquire().await.expect("it is never closed"))
+        Some(agents.acquire().await.expect("the semaphore is never closed"))
     }
 
-    /// Whether starts long past make no difference any more.
+    /// Whether earlier starts no longer delay the next one.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.starts.as_ref().is_none_or(|starts| starts.due().is_none_or(|due| due <= now))
     }
 }
 
 impl StartLimiter {
-    /// When the next one may begin, which is taken with that.
+    /// Reserves the next start and returns when it may happen.
     fn reserve_next(&self, now: Instant) -> Instant {
         let mut due = self.due();
         let ahead = due.map_or(now, |due| due.max(now));
         *due = Some(ahead + self.interval);
-        // What is due within a second may begin now.
+        // A start that is due within a second may happen now.
         ahead.checked_sub(BURST.saturating_sub(self.interval)).map_or(now, |at| at.max(now))
     }
 
@@ -87,7 +88,7 @@ mod tests {
         RunRateLimiter::new(limits)
     }
 
-    /// Seconds at which so many starts begin that are asked for at once.
+    /// The times, in seconds, of this many starts that are requested at once.
     async fn start_times(pacing: &RunRateLimiter, starts: usize) -> Vec<f64> {
         let began = Instant::now();
         let mut at = Vec::new();
@@ -105,7 +106,11 @@ mod tests {
         assert!(!slow.is_idle(Instant::now()));
         tokio::time::sleep(Duration::from_secs(100)).await;
         assert!(slow.is_idle(Instant::now()));
-        assert_eq!(start_times(&slow, 3).await, [0.0, 5.0, 10.0], "rest is not saved up");
+        assert_eq!(
+            start_times(&slow, 3).await,
+            [0.0, 5.0, 10.0],
+            "unused starts do not accumulate"
+        );
         let fast = run_rate_limiter(Some(240), None);
         assert_eq!(start_times(&fast, 7).await, [0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 0.8]);
         assert_eq!(start_times(&run_rate_limiter(None, None), 3).await, [0.0; 3]);

@@ -1,11 +1,11 @@
-//! Errors of the system that say what this host ran out of, and nothing about what was asked of it.
+//! System errors that mean this host ran out of something, not that the request was wrong.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// What a host ran out of. It may be there again a moment later.
+/// A resource that a host ran out of. It may be available again a moment later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// Space on a disk, or a quota of it.
@@ -15,14 +15,14 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// The shortage that an error tells of, itself or by one of its causes.
+    /// The shortage that an error or one of its causes stands for.
     pub fn from_io_error(error: &io::Error) -> Option<Self> {
         let itself = error.raw_os_error().map(Errno::from_raw_os_error).and_then(Self::from_errno);
         let inner = || error.get_ref().and_then(|inner| Self::from_error(inner));
         itself.or_else(|| Self::from_error_kind(error.kind())).or_else(inner)
     }
 
-    /// The same of an error of any type.
+    /// The same for an error of any type.
     pub fn from_error(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -35,7 +35,7 @@ impl Shortage {
         None
     }
 
-    /// The shortage that an error number of the system tells of.
+    /// The shortage that a system error number stands for.
     pub fn from_errno(error: Errno) -> Option<Self> {
         match error {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Some(Self::Disk),
@@ -46,7 +46,7 @@ impl Shortage {
         }
     }
 
-    /// The shortage that another program's words tell of.
+    /// The shortage that another program's output mentions.
     pub fn from_text(text: &str) -> Option<Self> {
         const DISK: [&str; 2] = ["no space left on device", "disk quota exceeded"];
         const HOST: [&str; 3] =

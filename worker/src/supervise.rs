@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-/// A task that panicked, with what it said.
+/// A task that panicked, with the panic's message.
 #[derive(Debug, thiserror::Error)]
 #[error("task `{task}` panicked: {message}")]
 pub struct TaskPanic {
@@ -27,7 +27,7 @@ pub struct Task<T> {
 }
 
 /// Starts a task on the current runtime.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "the only place that spawns tasks")]
 pub fn spawn<T: Send + 'static>(
     name: &'static str,
     future: impl Future<Output = T> + Send + 'static,
@@ -35,9 +35,9 @@ pub fn spawn<T: Send + 'static>(
     Task { name, handle: tokio::spawn(future) }
 }
 
-/// Runs blocking work on the runtime's blocking threads and waits for it. A panic goes on in the
+/// Runs blocking work on the runtime's blocking threads and waits for it. A panic resumes in the
 /// caller.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "the only place that spawns blocking tasks")]
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -52,7 +52,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 ///
 /// # Errors
 /// When the system has no thread left.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "the only place that spawns threads")]
 pub fn thread<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,8 +1,8 @@
-//! Agents: what they need in an environment and what they run there.
+//! Agents: their setup in an environment and the commands they run there.
 //!
-//! Scripts of an agent are placed below [`SCRIPT_DIR`], readable by any user; the oracle's solution
-//! is placed where either format has it, and run from where the task's own does. Everything runs with `bash` from the environment's
-//! working directory.
+//! Scripts of an agent are placed below [`SCRIPT_DIR`], readable by any user. The oracle's solution
+//! is placed where either format expects it, and run from the directory of the task's own format.
+//! Everything runs with `bash` in the environment's working directory.
 
 mod tools;
 
@@ -18,11 +18,11 @@ pub use self::tools::{MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, mcp_config, takes
 /// Directory of an inline agent's scripts inside the environment.
 pub const SCRIPT_DIR: &str = "/rollout";
 
-/// Names the file with the instruction for every script.
+/// Variable with the path of the instruction file, set for every script.
 pub const INSTRUCTION_VARIABLE: &str = "ROLLOUT_TASK_INSTRUCTION";
 
-/// Where the oracle finds the solution of a task: where its format has it, and from where it runs,
-/// and where the other format would have it.
+/// Directories of a task's solution for the oracle: first the one of the task's format, from which
+/// it runs, then the one of the other format.
 pub const fn solution_dirs(format: TaskFormat) -> [&'static str; 2] {
     match format {
         TaskFormat::Rollout => ["/oracle", "/solution"],
@@ -30,12 +30,12 @@ pub const fn solution_dirs(format: TaskFormat) -> [&'static str; 2] {
     }
 }
 
-/// What an agent needs and runs.
+/// Setup and commands of an agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentPlan {
-    /// Scripts to place before anything runs.
+    /// Scripts to place before any command runs.
     pub scripts: Vec<Upload>,
-    /// The solution, to be placed at [`solution_dirs`].
+    /// The solution, placed at [`solution_dirs`].
     pub solution: Option<BlobRef>,
     /// The command of the install phase.
     pub install: Option<Vec<String>>,
@@ -43,7 +43,7 @@ pub struct AgentPlan {
     pub execute: Option<Vec<String>>,
 }
 
-/// The oracle was asked to solve a task without a solution.
+/// The oracle cannot solve a task without a solution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the task has no solution/solve.sh: the agent `{agent}` cannot solve it")]
 pub struct NoSolution {
@@ -51,7 +51,7 @@ pub struct NoSolution {
     pub agent: String,
 }
 
-/// Plans what an agent does with a step of a task.
+/// Plans the agent's part in a step of a task.
 ///
 /// # Errors
 /// [`NoSolution`].
@@ -63,7 +63,7 @@ pub fn plan(
     let mut plan = AgentPlan::default();
     match &agent.kind {
         AgentKind::Nop => {}
-        // Several steps may be solved in some of them: the oracle does nothing in the others.
+        // Only some of several steps may have a solution: the oracle does nothing in the others.
         AgentKind::Oracle if step.name.is_some() && step.files.solution.is_none() => {}
         AgentKind::Oracle => {
             let none = || NoSolution { agent: agent.name.clone() };
@@ -83,13 +83,13 @@ pub fn bash(script: String) -> Vec<String> {
     vec!["bash".to_owned(), script]
 }
 
-/// A command text for the shell of an environment.
+/// Runs a command text with the shell of an environment.
 pub fn shell(text: String) -> Vec<String> {
     vec!["bash".to_owned(), "-c".to_owned(), text]
 }
 
 impl AgentPlan {
-    /// Places a script, unless there is nothing in it, and gives the command that runs it.
+    /// Places a script, unless it is empty, and returns the command that runs it.
     fn script(&mut self, name: &str, text: Option<&str>) -> Option<Vec<String>> {
         let text = text.filter(|text| !text.trim().is_empty())?;
         let path = format!("{SCRIPT_DIR}/{name}");

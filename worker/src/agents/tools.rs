@@ -1,4 +1,4 @@
-//! Servers of tools and skills that a task offers to agents.
+//! Tool servers and skills that a task offers to agents.
 
 use bytes::Bytes;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
@@ -9,22 +9,21 @@ use serde_json::{Map, Value, json};
 /// The file that lists the servers, as most agents read it.
 pub const MCP_FILE: &str = "/rollout/mcp.json";
 
-/// Names [`MCP_FILE`], where there are servers.
+/// Variable with the path of [`MCP_FILE`], set if there are servers.
 pub const MCP_VARIABLE: &str = "ROLLOUT_MCP_CONFIG";
 
-/// Names the directory with the task's skills, where there is one.
+/// Variable with the path of the task's skills directory, if there is one.
 pub const SKILLS_VARIABLE: &str = "ROLLOUT_SKILLS_DIR";
 
-/// Whether an agent can make use of servers and skills: the oracle and the agent that does nothing
-/// have no use for them.
+/// Whether an agent can use servers and skills: the oracle and the agent that does nothing cannot.
 pub const fn takes_tools(agent: &AgentSpec) -> bool {
     matches!(agent.kind, AgentKind::Script { .. })
 }
 
-/// The content of [`MCP_FILE`]. `value` expands what stands in headers.
+/// The content of [`MCP_FILE`]. `value` expands the values of headers.
 ///
 /// # Errors
-/// Of `value`.
+/// Those of `value`.
 pub fn mcp_config(
     servers: &[McpServer],
     value: impl Fn(&Template) -> Result<String, UnsetVariable>,

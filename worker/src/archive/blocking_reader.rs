@@ -1,4 +1,4 @@
-//! Reads asynchronous sources on a blocking thread.
+//! Reading of asynchronous sources on a blocking thread.
 
 use std::future::Future as _;
 use std::io::{self, BufReader, Read};
@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::supervise;
 
-/// Bytes taken from a source at once: everything of it that is held in memory.
+/// Bytes read from a source at once: the only part of it held in memory.
 const BUFFER_BYTES: usize = 128 * 1024;
 
 /// Runs `work` on a blocking thread with a reader of `source`. The source is closed when `work`
@@ -34,7 +34,7 @@ where
     .await
 }
 
-/// A source whose reads fail once nobody waits for the result any more.
+/// A source whose reads fail once the result is no longer needed.
 struct CancellableReader<S> {
     source: S,
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -47,7 +47,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for CancellableReader<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.cancelled.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::Error::other("nobody waits for the result any more")));
+            return Poll::Ready(Err(io::Error::other("cancelled: the result is no longer needed")));
         }
         Pin::new(&mut self.source).poll_read(cx, buf)
     }

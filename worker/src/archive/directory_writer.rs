@@ -1,4 +1,4 @@
-//! Creates files below a directory through handles: no path is ever looked up through a symbolic
+//! Creation of files below a directory through handles: no path is ever resolved through a symbolic
 //! link, so nothing can be created outside.
 
 use std::ffi::OsStr;
@@ -22,22 +22,22 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// A directory that is being filled.
+/// A directory being filled.
 pub(super) struct DirectoryWriter {
     root: OwnedFd,
-    /// Handles of the directories that lead to the last place something was created, with their
-    /// names: archives name neighbours one after the other.
+    /// Handles and names of the directories that lead to the last created entry: archives usually
+    /// list neighbours one after the other.
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
-/// Why something could not be created.
+/// Why an entry could not be created.
 #[derive(Debug)]
 pub(super) enum DirectoryWriteError {
-    /// Something of another kind is in the way.
+    /// An entry of another kind has the same name.
     Conflict,
-    /// The file system does not take the name.
+    /// The file system does not accept the name.
     Name,
-    /// Anything else, which is not the archive's fault.
+    /// Any other error, not caused by the archive.
     Io(io::Error),
 }
 
@@ -52,7 +52,7 @@ impl From<Errno> for DirectoryWriteError {
 }
 
 impl DirectoryWriter {
-    /// The directory at `path`, made if it does not exist. Its parent is trusted.
+    /// The directory at `path`, created if it does not exist. Its parent is trusted.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         match std::fs::create_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -62,12 +62,12 @@ impl DirectoryWriter {
         Ok(Self { root, open: Vec::new() })
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its missing parents.
     pub(super) fn directory(&mut self, path: &ArchivePath) -> Result<(), DirectoryWriteError> {
         self.enter(path.as_bytes()).map(|_| ())
     }
 
-    /// Makes an empty file, replacing an earlier one.
+    /// Creates an empty file, replacing an earlier one.
     pub(super) fn file(
         &mut self,
         path: &ArchivePath,
@@ -88,7 +88,7 @@ impl DirectoryWriter {
         Ok(File::from(file))
     }
 
-    /// Makes a symbolic link, replacing an earlier file.
+    /// Creates a symbolic link, replacing an earlier file.
     pub(super) fn symlink(
         &mut self,
         path: &ArchivePath,
@@ -106,7 +106,7 @@ impl DirectoryWriter {
         }
     }
 
-    /// The handle of a directory, made with those above it where they do not exist.
+    /// The handle of a directory, created with its missing parents if it does not exist.
     fn enter(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, DirectoryWriteError> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
         let mut depth = 0;
@@ -145,7 +145,7 @@ fn enter_one(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, DirectoryW
 /// Removes a file or link; a directory is a conflict.
 fn remove_file(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), DirectoryWriteError> {
     match fs::unlinkat(parent, name, AtFlags::empty()) {
-        // What macOS says of directories.
+        // macOS returns this for directories.
         Err(Errno::PERM) => Err(DirectoryWriteError::Conflict),
         removed => Ok(removed?),
     }

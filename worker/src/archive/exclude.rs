@@ -1,34 +1,34 @@
-//! Patterns of what is left out of an archive, as `tar --exclude` understands them.
+//! Exclude patterns of archives, as `tar --exclude` understands them.
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::glob;
 
-/// Patterns of names to leave out. `*` and `?` match any characters, `/` included; `[…]` matches
-/// one of several. A pattern is held against a path from any of its components on, and what lies
-/// below an excluded directory is excluded with it. One that begins with `/` is held against whole
-/// paths only.
+/// Patterns of names to exclude. `*` and `?` match any characters, including `/`; `[…]` matches one
+/// of several. A pattern is matched against a path from the start of any of its components, and
+/// everything below an excluded directory is excluded too. A pattern that begins with `/` is
+/// matched against whole paths only.
 #[derive(Debug, Clone, Default)]
 pub struct ExcludePatterns(Vec<GlobSet>);
 
 impl ExcludePatterns {
-    /// These patterns. Blank ones mean nothing, nor do those with a class like `[z-a]` and those of
-    /// hundreds of kilobytes.
+    /// These patterns. Blank patterns are ignored, as are those with a class like `[z-a]` and those
+    /// of hundreds of kilobytes.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
         let clean = |pattern: &'a str| pattern.trim_start_matches("./").trim_end_matches('/');
         let patterns = patterns.into_iter().map(clean).filter(|pattern| !pattern.is_empty());
         Self(patterns.filter_map(globs).collect())
     }
 
-    /// Whether a relative path is left out.
+    /// Whether a relative path is excluded.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         let path = Candidate::from_bytes(path);
         self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }
 }
 
-/// A pattern for the path itself and for what is below it, and the same further down unless it
-/// begins with `/`.
+/// Globs for the path itself and everything below it, and for the same in any subdirectory unless
+/// the pattern begins with `/`.
 fn globs(pattern: &str) -> Option<GlobSet> {
     let is_whole = pattern.starts_with('/');
     let glob = glob::for_globset(pattern.strip_prefix('/').unwrap_or(pattern), false);

@@ -1,4 +1,4 @@
-//! Unpacks archives.
+//! Extraction of archives.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -17,11 +17,11 @@ use super::{
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Unpacks a hostile archive below `into`, which is made if it does not exist: regular files with
-/// mode 0644 and directories with mode 0755. Of two members with one name, the last wins.
+/// Extracts a hostile archive below `into`, which is created if it does not exist: regular files
+/// with mode 0644 and directories with mode 0755. Of two members with the same name, the last wins.
 ///
 /// # Errors
-/// When the local disk fails. A bad archive is no error: see [`ArchiveReport`].
+/// If the local disk fails. A bad archive is not an error: see [`ArchiveReport`].
 pub async fn extract<S>(
     source: S,
     into: &Path,
@@ -33,11 +33,11 @@ where
     unpack(source, into, limits, false).await.map(|(report, _)| report)
 }
 
-/// Unpacks a hostile archive like [`extract`], and keeps executable bits and the symbolic links that
-/// stay inside. Gives the paths that were left out, too: nobody knows what was there.
+/// Extracts a hostile archive like [`extract`], but keeps executable bits and the symbolic links
+/// that stay inside. Also returns the paths that were left out, because their content is unknown.
 ///
 /// # Errors
-/// When the local disk fails. A bad archive is no error: see [`ArchiveReport`].
+/// If the local disk fails. A bad archive is not an error: see [`ArchiveReport`].
 pub async fn extract_faithful<S>(
     source: S,
     into: &Path,
@@ -78,11 +78,12 @@ where
     .await
 }
 
-/// Unpacks an archive that [`pack`](super::pack) made below `into`, which is made if it does not
-/// exist. Executable files and symbolic links inside the directory are kept.
+/// Extracts an archive made by [`pack`](super::pack) below `into`, which is created if it does not
+/// exist. Executable bits and symbolic links inside the directory are kept.
 ///
 /// # Errors
-/// When the local disk fails, and when the archive is not one of ours, whole and within `limits`.
+/// If the local disk fails, or if the archive was not made by Rollout, is incomplete or exceeds
+/// `limits`.
 pub async fn extract_trusted<S>(
     source: S,
     into: &Path,
@@ -107,21 +108,21 @@ fn untrusted(cut: &ArchiveTruncation) -> ArchiveError {
     ArchiveError::Untrusted { reason: cut.to_string() }
 }
 
-/// The directory that is filled.
+/// The directory being filled.
 struct ExtractTarget {
     into: PathBuf,
     tree: DirectoryWriter,
     buffer: Vec<u8>,
     /// Whether executable bits and symbolic links are kept.
     faithful: bool,
-    /// What was left out, where that matters.
+    /// The paths that were left out, if requested.
     left_out: Vec<ArchivePath>,
 }
 
 impl ExtractTarget {
     fn open(into: PathBuf, faithful: bool) -> Result<Self, ArchiveError> {
-        let tree = DirectoryWriter::open(&into)
-            .map_err(|error| ArchiveError::io("opening", &into, error))?;
+        let tree =
+            DirectoryWriter::open(&into).map_err(|error| ArchiveError::io("open", &into, error))?;
         Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES], faithful, left_out: Vec::new() })
     }
 
@@ -178,7 +179,7 @@ impl ExtractTarget {
         let path = match &member.path {
             Ok(Some(path)) => path,
             Ok(None) => return Ok(()),
-            Err(error) => return Err(bad(format!("a name is bad: {error}"))),
+            Err(error) => return Err(bad(format!("invalid name: {error}"))),
         };
         let done = match &member.kind {
             MemberKind::Directory => self.tree.directory(path).map(|()| None),
@@ -188,7 +189,9 @@ impl ExtractTarget {
             }
             _ => {
                 let path = path.as_path().display();
-                return Err(bad(format!("{path} is neither file, directory nor link inside it")));
+                return Err(bad(format!(
+                    "{path} is not a file, a directory or a link that stays inside"
+                )));
             }
         };
         match done {
@@ -198,13 +201,14 @@ impl ExtractTarget {
             },
             Ok(None) => Ok(()),
             Err(DirectoryWriteError::Conflict | DirectoryWriteError::Name) => {
-                Err(bad(format!("{} cannot be created", path.as_path().display())))
+                Err(bad(format!("cannot create {}", path.as_path().display())))
             }
             Err(DirectoryWriteError::Io(error)) => Err(self.failed(path, error)),
         }
     }
 
-    /// Writes the content of the current member; how much there was, and why not all.
+    /// Writes the content of the current member; returns its length, and why it is incomplete if it
+    /// is.
     fn write_content(
         &mut self,
         path: &ArchivePath,
@@ -226,6 +230,6 @@ impl ExtractTarget {
     }
 
     fn failed(&self, path: &ArchivePath, error: std::io::Error) -> ArchiveError {
-        ArchiveError::io("writing", &self.into.join(path.as_path()), error)
+        ArchiveError::io("write", &self.into.join(path.as_path()), error)
     }
 }

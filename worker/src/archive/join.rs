@@ -1,4 +1,4 @@
-//! Several of our own archives as one.
+//! Concatenation of several trusted archives.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write as _};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use super::ArchiveError;
 use crate::supervise;
 
-/// What every archive of ours ends with.
+/// Size of the end mark of every archive that Rollout makes.
 const END_BYTES: u64 = 1024;
 
-/// Writes the members of archives of ours, one after the other, into a new archive at `to`. Their
+/// Writes the members of trusted archives, one after the other, into a new archive at `to`. Their
 /// names should differ.
 ///
 /// # Errors
-/// Of the local disk.
+/// Errors of the local disk.
 pub async fn join(archives: Vec<PathBuf>, to: &Path) -> Result<(), ArchiveError> {
     let to = to.to_owned();
     supervise::blocking(move || {
-        write(&archives, &to).map_err(|error| ArchiveError::io("joining archives to", &to, error))
+        write(&archives, &to).map_err(|error| ArchiveError::io("join archives to", &to, error))
     })
     .await
 }

@@ -1,13 +1,15 @@
-//! Tar archives: deterministic ones of ours, and hostile ones from environments.
+//! Tar archives: deterministic ones made by Rollout, and hostile ones from environments.
 //!
-//! * [`pack`]: a directory becomes an archive whose bytes depend on nothing but its content.
-//! * [`extract`], [`sanitize`]: archives that an agent may have shaped. Only regular files and
-//!   directories come out, never outside the directory, never more than [`ArchiveLimits`] say. An archive
-//!   that lies, ends early or is too large is cut, not refused: what came before the cut stays.
-//! * [`extract_faithful`]: the same with executable bits, and with the symbolic links that stay inside.
+//! * [`pack`]: a directory becomes an archive whose bytes depend only on its content.
+//! * [`extract`], [`sanitize`]: archives that an agent may have crafted. Only regular files and
+//!   directories are extracted, never outside the directory, never beyond [`ArchiveLimits`]. An
+//!   archive that is inconsistent, incomplete or too large is truncated, not refused: everything
+//!   before the cut is kept.
+//! * [`extract_faithful`]: the same with executable bits and the symbolic links that stay inside.
 //! * [`first_file`]: one small file of a hostile archive, in memory.
-//! * [`extract_trusted`]: our own archives, with symbolic links; anything unexpected is an error.
-//! * [`list`]: what an archive holds.
+//! * [`extract_trusted`]: archives made by Rollout, with symbolic links; anything unexpected is an
+//!   error.
+//! * [`list`]: the members of an archive.
 
 mod blocking_reader;
 mod directory_writer;
@@ -39,53 +41,53 @@ pub use self::read::{ArchiveMember, MemberKind, list};
 pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
 pub use self::single::first_file;
 
-/// How much of an archive is read.
+/// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveLimits {
-    /// Members of every kind, skipped ones included.
+    /// Members of any kind, skipped ones included.
     pub entries: u64,
-    /// Content of all members. What describes them beyond their headers is bounded alike.
+    /// Content of all members. Extended headers have a separate limit of the same size.
     pub bytes: u64,
 }
 
 impl ArchiveLimits {
-    /// For what an environment left in its log directory.
+    /// For the log directory of an environment.
     pub const LOGS: Self = Self { entries: limits::LOGS_ENTRIES, bytes: limits::LOGS_BYTES };
-    /// For what is kept of an environment beside its logs.
+    /// For artifacts of an environment.
     pub const ARTIFACTS: Self =
         Self { entries: limits::ARTIFACTS_ENTRIES, bytes: limits::ARTIFACTS_BYTES };
     /// For parts of task directories.
     pub const BUNDLE: Self = Self { entries: limits::BUNDLE_ENTRIES, bytes: limits::BUNDLE_BYTES };
 }
 
-/// An archive that was written.
+/// A finished archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedArchive {
     /// Digest of its bytes.
     pub digest: Digest,
     /// Number of its bytes.
     pub size_bytes: u64,
-    /// Members it holds.
+    /// Number of its members.
     pub entries: u64,
 }
 
-/// What was taken from a hostile archive, and what was not.
+/// Summary of reading a hostile archive: extracted and skipped members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArchiveReport {
-    /// Regular files taken.
+    /// Extracted regular files.
     pub files: u64,
     /// Directories named by the archive.
     pub directories: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    /// Members left out.
+    /// Skipped members.
     pub skipped: SkippedMembers,
-    /// Why reading ended before the archive did.
+    /// Why the archive was not read to its end.
     pub cut: Option<ArchiveTruncation>,
 }
 
 impl ArchiveReport {
-    /// Counts a member that is neither file nor directory.
+    /// Counts a skipped member that is neither file nor directory.
     fn skip(&mut self, kind: &MemberKind) {
         match kind {
             MemberKind::Symlink(_) | MemberKind::HardLink => self.skipped.links += 1,
@@ -94,21 +96,21 @@ impl ArchiveReport {
     }
 }
 
-/// Members left out, by reason.
+/// Skipped members, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SkippedMembers {
     /// Symbolic and hard links.
     pub links: u64,
     /// Devices, pipes and other special files.
     pub special: u64,
-    /// Names that lead outside, or are longer or deeper than allowed.
+    /// Names that lead outside, or exceed the limits on length or depth.
     pub names: u64,
-    /// Files where a directory is, or the reverse.
+    /// Files in place of a directory, or the reverse.
     pub conflicts: u64,
 }
 
 impl SkippedMembers {
-    /// All of them.
+    /// Their sum.
     pub const fn total(&self) -> u64 {
         self.links + self.special + self.names + self.conflicts
     }
@@ -123,57 +125,57 @@ pub enum ArchiveTruncation {
     /// The next member would exceed the bytes allowed.
     #[error("it has more than {0} bytes")]
     Bytes(u64),
-    /// It is not a valid archive from some point on.
+    /// The archive is invalid from some point on.
     #[error("it is not a valid tar archive: {0}")]
     Malformed(&'static str),
-    /// It ended in the middle.
-    #[error("it ended early")]
+    /// The archive ended in the middle.
+    #[error("it is incomplete")]
     Ended,
-    /// Its source failed.
-    #[error("reading it failed: {0}")]
+    /// The source failed.
+    #[error("cannot read it: {0}")]
     Source(String),
 }
 
-/// Why an archive could not be written or unpacked.
+/// Errors of writing or extracting an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// An input or output error on local disk.
-    #[error("{action} {path}")]
+    #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// The failed action, as an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path it failed on.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Something that no archive of ours may hold.
-    #[error("{path} cannot be packed: {reason}")]
+    /// An entry that a trusted archive must not contain.
+    #[error("cannot pack {path}: {reason}")]
     NotPackable {
         /// Path below the packed directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A file that changed while it was packed.
-    #[error("{path} changed while it was packed")]
+    #[error("cannot pack {path}: it changed while it was read")]
     Changed {
         /// Path below the packed directory.
         path: PathBuf,
     },
     /// A directory beyond the limits.
-    #[error("{path} is too large to be packed: {cut}")]
+    #[error("cannot pack {path}: {cut}")]
     TooLarge {
         /// The packed directory.
         path: PathBuf,
         /// The limit.
         cut: ArchiveTruncation,
     },
-    /// An archive that should be one of ours and is not.
-    #[error("the archive cannot be unpacked: {reason}")]
+    /// A trusted archive that is not valid.
+    #[error("cannot unpack the archive: {reason}")]
     Untrusted {
-        /// What was found.
+        /// The problem.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Packs a directory into an archive that depends on nothing but its content.
+//! Packing of a directory into an archive that depends only on its content.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,28 +16,28 @@ use super::{ArchiveError, ArchiveLimits, ArchiveTruncation, PackedArchive};
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// What a filter says of a path.
+/// Decision of a filter about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterDecision {
     /// It is packed.
     Yes,
-    /// It is left out, a directory with everything below it.
+    /// It is left out; a directory with everything below it.
     No,
     /// A directory that is packed only if something below it is.
     IfNotEmpty,
 }
 
 /// Packs the content of `dir` into a new archive at `to`, which must not exist and must not be
-/// inside. Members are sorted by the bytes of their paths; owners and times are zero; of the modes
-/// only the executable bit is kept. Equal trees give equal bytes. `filter` gets every path below
-/// `dir` and whether it is a directory.
+/// inside `dir`. Members are sorted by the bytes of their paths; owners and times are zero; of the
+/// modes only the executable bit is kept. Equal trees give equal bytes. `filter` receives every
+/// path below `dir` and whether it is a directory.
 ///
 /// This blocks: call it from a blocking thread.
 ///
 /// # Errors
 /// [`ArchiveError`]: for links that lead outside, for special files, for paths that
-/// [`extract_trusted`](super::extract_trusted) would refuse, beyond `limits`, and when the disk
-/// fails. There is no archive then.
+/// [`extract_trusted`](super::extract_trusted) would refuse, beyond `limits`, and if the disk
+/// fails. No archive is left then.
 pub fn pack(
     dir: &Path,
     to: &Path,
@@ -50,7 +50,7 @@ pub fn pack(
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     let packed = write(dir, to, &found);
     if packed.is_err() {
-        // Best effort: the error that counts is the one at hand.
+        // Best effort: the original error is more important.
         let _removed = std::fs::remove_file(to);
     }
     packed
@@ -64,7 +64,7 @@ struct PackWalk<'a> {
     bytes: u64,
 }
 
-/// Something to pack.
+/// A member to pack.
 struct PackEntry {
     path: ArchivePath,
     what: PackEntryKind,
@@ -77,10 +77,10 @@ enum PackEntryKind {
 }
 
 impl PackWalk<'_> {
-    /// Walks a directory; `None` is the packed one itself.
+    /// Walks a directory; `None` is the packed directory itself.
     fn directory(&mut self, path: Option<&ArchivePath>) -> Result<(), ArchiveError> {
         let full = path.map_or(self.dir.to_owned(), |path| self.dir.join(path.as_path()));
-        let failed = |error| ArchiveError::io("listing", &full, error);
+        let failed = |error| ArchiveError::io("list", &full, error);
         for entry in std::fs::read_dir(&full).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let name = match path {
@@ -96,7 +96,7 @@ impl PackWalk<'_> {
         let relative = Path::new(OsStr::from_bytes(name));
         let full = self.dir.join(relative);
         let metadata = std::fs::symlink_metadata(&full)
-            .map_err(|error| ArchiveError::io("reading", &full, error))?;
+            .map_err(|error| ArchiveError::io("read", &full, error))?;
         let kind = metadata.file_type();
         let keep = (self.filter)(relative, kind.is_dir());
         if keep == FilterDecision::No {
@@ -115,10 +115,10 @@ impl PackWalk<'_> {
             self.add(path, PackEntryKind::File { executable, size }, size)
         } else if kind.is_symlink() {
             let target = std::fs::read_link(&full)
-                .map_err(|error| ArchiveError::io("reading the link", &full, error))?;
+                .map_err(|error| ArchiveError::io("read the link", &full, error))?;
             let target = target.as_os_str().as_bytes().to_vec();
             if !link_stays_inside(&path, &target) {
-                return Err(not_packable(name, "it is a link that leads outside, or may do so"));
+                return Err(not_packable(name, "it is a link that leads or may lead outside"));
             }
             self.add(path, PackEntryKind::Symlink { target }, 0)
         } else {
@@ -151,7 +151,7 @@ fn clean(name: &[u8]) -> Result<ArchivePath, ArchiveError> {
         Err(InvalidArchivePath::Deep) => "it is too deep",
         Err(InvalidArchivePath::Long) => "its path is too long",
         Ok(None) | Err(InvalidArchivePath::Nul | InvalidArchivePath::Parent) => {
-            "it has no usable name"
+            "its name is invalid"
         }
     };
     Err(not_packable(name, reason))
@@ -172,8 +172,8 @@ fn not_packable(name: &[u8], reason: &'static str) -> ArchiveError {
 }
 
 fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, ArchiveError> {
-    let failed = |error| ArchiveError::io("writing", to, error);
-    let file = File::create_new(to).map_err(|error| ArchiveError::io("creating", to, error))?;
+    let failed = |error| ArchiveError::io("write", to, error);
+    let file = File::create_new(to).map_err(|error| ArchiveError::io("create", to, error))?;
     let mut writer = ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file));
     let mut buffer = vec![0; BUFFER_BYTES];
     for PackEntry { path, what } in found {
@@ -192,7 +192,7 @@ fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, Ar
     Ok(packed)
 }
 
-/// Passes on the content of a file, which must have exactly the size it had when it was found.
+/// Copies the content of a file, which must have exactly the size it had when it was listed.
 fn read(
     dir: &Path,
     path: &ArchivePath,
@@ -201,10 +201,11 @@ fn read(
     mut write: impl FnMut(&[u8]) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
     let full = dir.join(path.as_path());
-    // A file swapped for a link or pipe since it was found must neither be followed nor waited for.
+    // A file replaced by a link or pipe since it was listed must neither be followed nor waited
+    // for.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(&full, flags, Mode::empty())
-        .map_err(|error| ArchiveError::io("opening", &full, error))?;
+        .map_err(|error| ArchiveError::io("open", &full, error))?;
     let mut file = File::from(file).take(size + 1);
     let mut left = size;
     loop {
@@ -216,7 +217,7 @@ fn read(
             }
             Ok(_) => return Err(ArchiveError::Changed { path: path.as_path().to_owned() }),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(ArchiveError::io("reading", &full, error)),
+            Err(error) => return Err(ArchiveError::io("read", &full, error)),
         }
     }
 }

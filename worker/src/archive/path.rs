@@ -1,4 +1,4 @@
-//! Paths inside archives.
+//! Validated paths inside archives.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use rollout_protocol::limits;
 
-/// Longest name of a file in every file system we write to.
+/// Longest file name on all supported file systems.
 const COMPONENT_BYTES: usize = 255;
 
 /// A path that stays inside the directory it is applied to: relative, without `.` and `..`, within
-/// the bounds on length and depth. Its bytes need not be UTF-8.
+/// the limits on length and depth. Its bytes need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArchivePath(Vec<u8>);
 
-/// Why a name in an archive is no [`ArchivePath`].
+/// Why a name in an archive is not a valid [`ArchivePath`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidArchivePath {
     /// It leads upwards.
@@ -32,8 +32,8 @@ pub enum InvalidArchivePath {
 }
 
 impl ArchivePath {
-    /// Cleans a name as it stands in an archive: an absolute one becomes relative, empty and `.`
-    /// components go. `None` for the directory itself.
+    /// Cleans a name from an archive: an absolute name becomes relative, empty and `.` components
+    /// are dropped. `None` for the directory itself.
     ///
     /// # Errors
     /// [`InvalidArchivePath`].
@@ -87,16 +87,16 @@ impl ArchivePath {
         }
     }
 
-    /// The path without its first component; `None` when it has no other.
+    /// The path without its first component; `None` if it has only one.
     pub(crate) fn without_first(&self) -> Option<Self> {
         let at = self.0.iter().position(|byte| *byte == b'/')?;
         Some(Self(self.0[at + 1..].to_vec()))
     }
 }
 
-/// Whether the target of a symbolic link at `link` stays inside the directory: relative, `..` only
-/// at its beginning and not beyond the root. Since the directories above a link are real ones and
-/// every other link obeys the same rule, following it cannot lead outside.
+/// Whether the target of a symbolic link at `link` stays inside the directory: relative, with `..`
+/// only at its beginning and not beyond the root. Since the directories above a link are real
+/// directories and every other link obeys the same rule, following the link cannot lead outside.
 pub fn link_stays_inside(link: &ArchivePath, target: &[u8]) -> bool {
     if target.is_empty() || target.contains(&0) || target.starts_with(b"/") {
         return false;

@@ -1,6 +1,6 @@
 //! Extended headers of the pax format.
 
-/// What an extended header says about the next member.
+/// Fields of an extended header that apply to the next member.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct PaxHeader {
     pub(super) path: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Reads the members of a tar stream, however hostile, in bounded memory.
+//! A reader of the members of a tar stream, safe for hostile input, in bounded memory.
 
 use std::io::{self, Read};
 
@@ -11,26 +11,26 @@ use super::pax::PaxHeader;
 use super::{ArchiveLimits, ArchiveTruncation, blocking_reader};
 use crate::store::StoreError;
 
-/// Everything in an archive comes in blocks of this size.
+/// Block size of the tar format.
 pub(super) const BLOCK: u64 = 512;
 
-/// Largest extended header that is read: names are short, and everything else in it is ignored.
+/// Largest extended header that is read: names are short, and the other fields are ignored.
 const EXTENSION_BYTES: u64 = 1024 * 1024;
 
-/// Zeros after the end of an archive that are still read, so that the connection it comes by can be
-/// used again. Writers pad archives to at most this.
+/// Zeros after the end of an archive that are still read, so that the connection that delivers it
+/// can be reused. Writers pad archives to at most this.
 const TRAILER_BYTES: u64 = 64 * 1024;
 
 /// One member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveMember {
-    /// Where it belongs; `None` for the directory of the archive itself.
+    /// Its path; `None` for the root directory of the archive.
     pub path: Result<Option<ArchivePath>, InvalidArchivePath>,
-    /// What it is.
+    /// Its kind.
     pub kind: MemberKind,
     /// Bytes of its content.
     pub size_bytes: u64,
-    /// Whether it can be executed.
+    /// Whether it is executable.
     pub executable: bool,
 }
 
@@ -41,7 +41,7 @@ pub enum MemberKind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link with its target as it stands there.
+    /// A symbolic link with its unchecked target.
     Symlink(Vec<u8>),
     /// A hard link.
     HardLink,
@@ -52,7 +52,7 @@ pub enum MemberKind {
 /// Lists the members of an archive.
 ///
 /// # Errors
-/// [`ArchiveTruncation`] when the archive cannot be read to its end within `limits`.
+/// [`ArchiveTruncation`] if the archive cannot be read to its end within `limits`.
 pub async fn list<S>(
     source: S,
     limits: ArchiveLimits,
@@ -71,22 +71,22 @@ where
     .await
 }
 
-/// Goes through a stream member by member. The first [`ArchiveTruncation`] is final.
+/// Iterates over a stream member by member. The first [`ArchiveTruncation`] is final.
 pub(super) struct MemberReader<R> {
     reader: R,
     limits: ArchiveLimits,
     entries: u64,
     bytes: u64,
-    /// Bytes of extended headers, which have as large a budget of their own.
+    /// Bytes of extended headers; they have a separate limit of the same size.
     extension_bytes: u64,
-    /// The member that did not fit into the budget.
+    /// The member that exceeded the limit.
     refused: Option<ArchiveMember>,
-    /// Content of the current member not read yet, and zeros after it.
+    /// Unread content of the current member, and zeros after it.
     remaining: u64,
     padding: u64,
 }
 
-/// What stands in front of a member's own header.
+/// Extensions in front of a member's own header.
 #[derive(Default)]
 struct MemberExtensions {
     name: Option<Vec<u8>>,
@@ -101,7 +101,7 @@ impl<R: Read> MemberReader<R> {
         Self { reader, limits, entries, bytes, extension_bytes, refused, remaining, padding }
     }
 
-    /// The next member; what was not read of the current one is skipped.
+    /// The next member; unread content of the current one is skipped.
     pub(super) fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
         self.skip(self.remaining + self.padding)?;
         (self.remaining, self.padding) = (0, 0);
@@ -128,7 +128,7 @@ impl<R: Read> MemberReader<R> {
         Ok(read)
     }
 
-    /// The member for whose size reading was cut.
+    /// The member whose size caused the truncation.
     pub(super) fn refused_member(&self) -> Option<&ArchiveMember> {
         self.refused.as_ref()
     }
@@ -147,11 +147,11 @@ impl<R: Read> MemberReader<R> {
         let link = pax.link.or(extensions.link);
         let kind = kind(header, &name, link, pax.sparse);
         let executable = header.mode().is_ok_and(|mode| mode & 0o111 != 0);
-        // Some writers give a link the size of the file it leads to, without content.
+        // Some writers give a link the size of its target, without content.
         let size_bytes = match pax.size {
             _ if !has_content(header.entry_type()) => 0,
             Some(size) => size,
-            None => header.entry_size().map_err(|_| ArchiveTruncation::Malformed("a size"))?,
+            None => header.entry_size().map_err(|_| ArchiveTruncation::Malformed("bad size"))?,
         };
         let path = ArchivePath::clean(&name);
         let member = ArchiveMember { path, kind, size_bytes, executable };
@@ -168,7 +168,7 @@ impl<R: Read> MemberReader<R> {
         Ok(member)
     }
 
-    /// Reads an extension header's content; whether it was one.
+    /// Reads the content of an extension header; returns whether it was one.
     fn extension(
         &mut self,
         header: &Header,
@@ -184,9 +184,9 @@ impl<R: Read> MemberReader<R> {
         }
         let size = header
             .entry_size()
-            .map_err(|_| ArchiveTruncation::Malformed("the size of an extension"))?;
+            .map_err(|_| ArchiveTruncation::Malformed("invalid size of an extension"))?;
         if size > EXTENSION_BYTES {
-            return Err(ArchiveTruncation::Malformed("an extension that is too large"));
+            return Err(ArchiveTruncation::Malformed("extension too large"));
         }
         self.charge_extension(BLOCK + size + padding(size))?;
         let mut content = vec![0; usize::try_from(size).expect("it is small")];
@@ -197,13 +197,13 @@ impl<R: Read> MemberReader<R> {
             EntryType::GNULongLink => found.link.replace(until_nul(content)).is_some(),
             EntryType::XHeader => {
                 let pax = PaxHeader::parse(&content)
-                    .ok_or(ArchiveTruncation::Malformed("a pax record"))?;
+                    .ok_or(ArchiveTruncation::Malformed("invalid pax record"))?;
                 found.pax.replace(pax).is_some()
             }
-            // What a global header says, nothing here depends on.
+            // The fields of a global header are not used here.
             _ => false,
         };
-        if twice { Err(ArchiveTruncation::Malformed("a repeated extension")) } else { Ok(true) }
+        if twice { Err(ArchiveTruncation::Malformed("repeated extension")) } else { Ok(true) }
     }
 
     /// The next header; `None` at the end mark.
@@ -218,7 +218,7 @@ impl<R: Read> MemberReader<R> {
             bytes[..148].iter().chain(&bytes[156..]).map(|byte| u32::from(*byte)).sum::<u32>()
                 + 8 * u32::from(b' ');
         if header.cksum().ok() != Some(sum) {
-            return Err(ArchiveTruncation::Malformed("the checksum of a header"));
+            return Err(ArchiveTruncation::Malformed("invalid checksum of a header"));
         }
         Ok(Some(header))
     }
@@ -234,11 +234,11 @@ impl<R: Read> MemberReader<R> {
         Ok(())
     }
 
-    /// Takes bytes from the budget before they are read.
+    /// Charges bytes to the limit before they are read.
     fn charge_extension(&mut self, bytes: u64) -> Result<(), ArchiveTruncation> {
         self.extension_bytes += bytes;
         if self.extension_bytes > self.limits.bytes.max(EXTENSION_BYTES) {
-            return Err(ArchiveTruncation::Malformed("extensions that are too large"));
+            return Err(ArchiveTruncation::Malformed("extensions too large in total"));
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl<R: Read> MemberReader<R> {
         if skipped == bytes { Ok(()) } else { Err(ArchiveTruncation::Ended) }
     }
 
-    /// At least one byte.
+    /// Reads at least one byte.
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         loop {
             match self.reader.read(buffer) {
@@ -269,8 +269,8 @@ impl<R: Read> MemberReader<R> {
         }
     }
 
-    /// Reads to the end of the source, where a store says whether its content is damaged. Any other
-    /// failure changes nothing: everything that matters was read.
+    /// Reads to the end of the source, where a store reports damaged content. Any other failure is
+    /// ignored: everything relevant was read.
     fn drain_trailer(&mut self) -> Result<(), ArchiveTruncation> {
         let drained = io::copy(&mut (&mut self.reader).take(TRAILER_BYTES), &mut io::sink());
         let is_damage = |error: &io::Error| error.get_ref().is_some_and(|e| e.is::<StoreError>());
@@ -281,7 +281,7 @@ impl<R: Read> MemberReader<R> {
     }
 }
 
-/// Zeros after a content of this size.
+/// Padding after content of this size.
 pub(super) const fn padding(size: u64) -> u64 {
     (BLOCK - size % BLOCK) % BLOCK
 }
@@ -300,15 +300,15 @@ fn kind(header: &Header, name: &[u8], link: Option<Vec<u8>>, sparse: bool) -> Me
             MemberKind::Symlink(link.or_else(in_header).unwrap_or_default())
         }
         EntryType::Regular | EntryType::Continuous if !sparse => {
-            // Before ustar, a slash at the end made a directory.
+            // Before ustar, a trailing slash marked a directory.
             if name.ends_with(b"/") { MemberKind::Directory } else { MemberKind::File }
         }
         _ => MemberKind::Special,
     }
 }
 
-/// A name that needed an extension, without the zero at its end. One that is far too long is cut to
-/// what still is too long, so that it takes no memory.
+/// A name that needed an extension, without the zero at its end. A name that is far too long is cut
+/// to a length that is still too long, to save memory.
 fn until_nul(mut name: Vec<u8>) -> Vec<u8> {
     if let Some(end) = name.iter().position(|byte| *byte == 0) {
         name.truncate(end);

@@ -1,4 +1,4 @@
-//! Copies a hostile archive into a clean one.
+//! Copying of hostile archives into clean ones.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read};
@@ -19,69 +19,69 @@ use crate::secrets::{RedactionStyle, Redactor};
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// How to [`sanitize`].
+/// Options of [`sanitize`].
 #[derive(Debug, Clone)]
 pub struct SanitizeOptions {
-    /// Bounds.
+    /// Limits on the hostile archive.
     pub limits: ArchiveLimits,
-    /// What becomes of the first component of every path.
+    /// Handling of the first component of every path.
     pub root: RootHandling,
-    /// What is left out, by its path in the clean archive.
+    /// Exclude patterns, matched against paths in the clean archive.
     pub exclude: ExcludePatterns,
-    /// Keep executable bits, and symbolic links that stay inside.
+    /// Keep executable bits and the symbolic links that stay inside.
     pub faithful: bool,
-    /// Files to give back from memory: their paths in the clean archive and the most bytes that
-    /// each may have.
+    /// Files to also return in memory: their paths in the clean archive and the maximum size of
+    /// each in bytes.
     pub captures: Vec<(ArchivePath, u64)>,
-    /// Masks secrets in contents and names of the clean archive; the captured file stays as it is.
+    /// Masks secrets in contents and names of the clean archive; captured files stay as they are.
     pub redactor: Redactor,
 }
 
-/// What becomes of the first component of every path.
+/// Handling of the first component of every path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootHandling {
-    /// It stays.
+    /// Keep it.
     Kept,
-    /// It goes: `logs/agent/x` becomes `agent/x`.
+    /// Drop it: `logs/agent/x` becomes `agent/x`.
     Dropped,
-    /// It goes unless it is a file by itself; what is neither file nor directory is left out.
+    /// Drop it, unless the archive is a single file; other roots than files and directories are
+    /// left out.
     DroppedOfDirectory,
 }
 
-/// A file that [`SanitizeOptions::captures`] asked for.
+/// A file requested by [`SanitizeOptions::captures`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CapturedFile {
-    /// Its content, whole.
+    /// Its complete content.
     Found(Bytes),
-    /// The archive has nothing of that name.
+    /// The archive has no entry of that name.
     Missing,
-    /// It is a directory, a symbolic link or something special.
+    /// It is a directory, a symbolic link or a special file.
     NotRegular,
-    /// It is one more name of a file that stands elsewhere in the archive.
+    /// It is a hard link to another file of the archive.
     HardLink,
-    /// It has this many bytes, more than asked for.
+    /// It has this many bytes, more than the maximum.
     TooLarge(u64),
-    /// Reading ended before it, so nobody knows; the report says why.
+    /// Reading ended before it; the report says why.
     Unknown,
 }
 
-/// What [`sanitize`] made of an archive. The parts are independent: a disk that is full takes
-/// nothing from the captured file.
+/// Result of [`sanitize`]. The parts are independent: the captured files are present even if the
+/// disk is full.
 #[derive(Debug)]
 pub struct SanitizeOutcome {
     /// The clean archive.
     pub archive: Result<PackedArchive, ArchiveError>,
-    /// What it holds; of a failed archive, what it would have held so far.
+    /// Its content; for a failed archive, the content read so far.
     pub report: ArchiveReport,
-    /// The captured files, in the order they were asked for.
+    /// The captured files, in the order of the request.
     pub captured: Vec<CapturedFile>,
-    /// What the first member is.
+    /// Kind of the first member.
     pub first: Option<MemberKind>,
 }
 
 /// Copies the regular files and directories of a hostile archive into a new archive at `to`, which
-/// must not exist. Owners and times are dropped, and executable bits and links unless they are asked
-/// for.
+/// must not exist. Owners and times are dropped; so are executable bits and links unless requested.
 pub async fn sanitize<S>(source: S, to: &Path, options: SanitizeOptions) -> SanitizeOutcome
 where
     S: AsyncRead + Send + Unpin + 'static,
@@ -107,7 +107,7 @@ where
 
 struct Sanitizer {
     to: PathBuf,
-    /// Gone once writing failed.
+    /// `None` once writing failed.
     writer: Option<ArchiveWriter<BufWriter<File>>>,
     failure: Option<ArchiveError>,
     report: ArchiveReport,
@@ -123,20 +123,20 @@ impl Sanitizer {
             Ok(file) => {
                 (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
             }
-            Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
+            Err(error) => (None, Some(ArchiveError::io("create", &to, error))),
         };
         let captured = options.captures.iter().map(|_| None).collect();
         let (report, first, buffer) = (ArchiveReport::default(), None, vec![0; BUFFER_BYTES]);
         Self { to, writer, failure, report, options, captured, first, buffer }
     }
 
-    /// Whether nothing more can come of reading on.
+    /// Whether reading on cannot add to the result.
     fn is_done(&self) -> bool {
         let waiting = self.captured.iter().any(Option::is_none);
         self.report.cut.is_some() || (self.writer.is_none() && !waiting)
     }
 
-    /// Where a member belongs in the clean archive; `None` for what the archive itself stands for.
+    /// Path of a member in the clean archive; `None` for the root of the archive itself.
     fn clean_path(
         &self,
         member: &ArchiveMember,
@@ -164,13 +164,13 @@ impl Sanitizer {
         }
     }
 
-    /// Which captured file a path in the clean archive is, and the most bytes it may have.
+    /// Index and maximum size of the capture for a path in the clean archive.
     fn requested_capture(&self, path: &ArchivePath) -> Option<(usize, u64)> {
         let mut captures = self.options.captures.iter().enumerate();
         captures.find(|(_, (wanted, _))| wanted == path).map(|(index, (_, most))| (index, *most))
     }
 
-    /// Reading has ended early, perhaps for the size of one member.
+    /// Records that reading ended early, perhaps because of the size of one member.
     fn truncate(&mut self, cut: ArchiveTruncation, refused: Option<&ArchiveMember>) {
         self.report.cut = Some(cut);
         if let Some(member) = refused
@@ -214,7 +214,7 @@ impl Sanitizer {
         }
     }
 
-    /// A name without secrets: as long as before, so within every bound.
+    /// A name without secrets: of the same length, so within every limit.
     fn masked(&self, name: &[u8]) -> Vec<u8> {
         let (mut masking, mut masked) =
             (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
@@ -257,7 +257,7 @@ impl Sanitizer {
         }
         self.buffer = buffer;
         if left > 0 {
-            // A file that is not whole is left out.
+            // An incomplete file is left out.
             self.write(|writer| mark.map_or(Ok(()), |mark| writer.roll_back(mark)));
             return;
         }
@@ -277,7 +277,7 @@ impl Sanitizer {
             && let Err(error) = write(writer)
         {
             self.writer = None;
-            self.failure = Some(ArchiveError::io("writing", &self.to, error));
+            self.failure = Some(ArchiveError::io("write", &self.to, error));
         }
     }
 
@@ -286,13 +286,13 @@ impl Sanitizer {
         let archive = match (writer, failure) {
             (Some(writer), None) => match writer.finish() {
                 Ok((_, packed)) => Ok(packed),
-                Err(error) => Err(ArchiveError::io("writing", &to, error)),
+                Err(error) => Err(ArchiveError::io("write", &to, error)),
             },
             (_, Some(failure)) => Err(failure),
-            (None, None) => unreachable!("a writer goes only with a failure"),
+            (None, None) => unreachable!("the writer is dropped only after a failure"),
         };
         if archive.is_err() {
-            // Best effort: the caller's directory goes as a whole anyway.
+            // Best effort: the caller removes the whole directory anyway.
             let _removed = std::fs::remove_file(&to);
         }
         let cut = report.cut.is_some();

@@ -1,4 +1,4 @@
-//! One small file out of a hostile archive.
+//! Extraction of one small file from a hostile archive.
 
 use bytes::Bytes;
 use tokio::io::AsyncRead;
@@ -6,7 +6,7 @@ use tokio::io::AsyncRead;
 use super::read::MemberReader;
 use super::{ArchiveLimits, ArchiveTruncation, CapturedFile, MemberKind, blocking_reader};
 
-/// Reads the first member of a hostile archive, which has to be a regular file of at most
+/// Reads the first member of a hostile archive, which must be a regular file of at most
 /// `max_bytes`. Nothing is written, and nothing after it is read.
 pub async fn first_file<S>(source: S, max_bytes: u64) -> CapturedFile
 where

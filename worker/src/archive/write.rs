@@ -1,4 +1,4 @@
-//! Writes archives whose bytes depend on nothing but their members.
+//! A writer of archives whose bytes depend only on their members.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
@@ -9,10 +9,10 @@ use tar::{EntryType, Header};
 use super::PackedArchive;
 use super::read::padding;
 
-/// Room for a name or link target in a header.
+/// Space for a name or link target in a header.
 const FIELD_BYTES: usize = 100;
 
-/// Name of the members that carry longer names, as every implementation writes it.
+/// Name of the members that hold longer names, as every implementation writes it.
 const LONG_NAME: &[u8] = b"././@LongLink";
 
 /// Writes members one by one. Owners, times and devices are zero, modes are 0644, 0755 and, for
@@ -24,7 +24,7 @@ pub(super) struct ArchiveWriter<W> {
     entries: u64,
 }
 
-/// A place between two members.
+/// A position between two members.
 pub(super) struct ArchivePosition(DigestHasher, u64, u64);
 
 impl<W: Write> ArchiveWriter<W> {
@@ -43,7 +43,8 @@ impl<W: Write> ArchiveWriter<W> {
         self.header(path, EntryType::Symlink, 0o777, 0, target)
     }
 
-    /// Begins a file: exactly `size` bytes of content and then [`ArchiveWriter::end_file`] follow.
+    /// Starts a file: exactly `size` bytes of content and then [`ArchiveWriter::end_file`] must
+    /// follow.
     pub(super) fn begin_file(
         &mut self,
         path: &[u8],
@@ -54,7 +55,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.header(path, EntryType::Regular, mode, size, b"")
     }
 
-    /// Adds content to the file begun last.
+    /// Adds content to the current file.
     pub(super) fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes)?;
         self.hasher.update(bytes);
@@ -68,12 +69,12 @@ impl<W: Write> ArchiveWriter<W> {
         self.content(&[0; 512][..zeros])
     }
 
-    /// Where the archive stands, to come back to by [`ArchiveWriter::roll_back`].
+    /// The current position, for [`ArchiveWriter::roll_back`].
     pub(super) fn position(&self) -> ArchivePosition {
         ArchivePosition(self.hasher.clone(), self.size_bytes, self.entries)
     }
 
-    /// Writes the end mark and gives the writer back.
+    /// Writes the end mark and returns the writer.
     pub(super) fn finish(mut self) -> io::Result<(W, PackedArchive)> {
         self.content(&[0; 1024])?;
         self.writer.flush()?;
@@ -95,7 +96,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.block(name, kind, mode, size, link)
     }
 
-    /// Adds the member that carries a name too long for a header.
+    /// Adds the member that holds a name too long for a header.
     fn long(&mut self, name: &[u8], kind: EntryType) -> io::Result<()> {
         if name.len() <= FIELD_BYTES {
             return Ok(());
@@ -131,7 +132,7 @@ impl<W: Write> ArchiveWriter<W> {
 }
 
 impl ArchiveWriter<BufWriter<File>> {
-    /// Takes back everything written since `mark`.
+    /// Removes everything written since `mark`.
     pub(super) fn roll_back(&mut self, mark: ArchivePosition) -> io::Result<()> {
         let ArchivePosition(hasher, size_bytes, entries) = mark;
         self.writer.seek(SeekFrom::Start(size_bytes))?;

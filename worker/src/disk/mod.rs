@@ -1,8 +1,9 @@
-//! The file systems that executions depend on: whether one was full, and whether there is room for
-//! more work.
+//! Monitoring of the file systems that executions depend on: whether one was full, and whether
+//! there is space for more work.
 //!
-//! A program in an environment that meets a full disk fails as if it were wrong itself. So the disks
-//! are watched while executions run, and a failure during which one was full is this host's.
+//! A program in an environment that hits a full disk fails as if the program were at fault. So the
+//! disks are monitored while executions run, and a failure during which one was full is attributed
+//! to this host.
 
 mod space;
 
@@ -18,30 +19,29 @@ pub use self::space::DiskSpace;
 use crate::environment::Provider;
 use crate::supervise;
 
-/// Time between two looks: what fills a disk and is removed within less may go unseen.
+/// Time between two measurements: a disk that is full for less time may go unnoticed.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time between two questions to a provider that did not say yet where its environments are.
+/// Time between two queries to a provider that has not yet reported where its environments are.
 const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Longest that such a question may take.
+/// Time limit of such a query.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a directory is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskUse {
-    /// Executions write there, or what they leave is kept there: no more work is begun when there
-    /// is little room.
+    /// Executions write there, or their outputs are kept there: no new work starts if space is low.
     Work,
-    /// Something of this process may be there.
+    /// Temporary files of this process may be there.
     Temporary,
 }
 
-/// Watches the disks of a worker. The default watches none.
+/// Monitors the disks of a worker. The default monitors none.
 #[derive(Default)]
 pub struct DiskWatch {
     state: Mutex<DiskWatchState>,
-    /// Providers that did not say yet where their environments are.
+    /// Providers that have not yet reported where their environments are.
     unasked: Mutex<Vec<Arc<dyn Provider>>>,
 }
 
@@ -55,7 +55,7 @@ struct WatchedDirectory {
     path: PathBuf,
     purpose: DiskUse,
     space: Option<DiskSpace>,
-    /// When it was seen full last.
+    /// When it was last seen full.
     full: Option<(Instant, DiskSpace)>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for DiskWatch {
 }
 
 impl DiskWatch {
-    /// Watches directories, and those where providers keep their environments.
+    /// Monitors directories, and those where providers keep their environments.
     pub fn new(
         paths: impl IntoIterator<Item = (PathBuf, DiskUse)>,
         providers: impl IntoIterator<Item = Arc<dyn Provider>>,
@@ -77,7 +77,7 @@ impl DiskWatch {
         Self { state: Mutex::new(DiskWatchState { places }), unasked }
     }
 
-    /// Looks at the disks again and again, for ever.
+    /// Measures the disks repeatedly, forever.
     pub async fn watch(&self) -> Infallible {
         let mut asked: Option<Instant> = None;
         loop {
@@ -94,7 +94,7 @@ impl DiskWatch {
         }
     }
 
-    /// The disk that was full at `since` or later, if one was, and how full.
+    /// The disk that was full at `since` or later, if any, with its free space.
     pub async fn full_since(&self, since: Instant) -> Option<String> {
         self.measure().await;
         let state = self.state();
@@ -105,7 +105,7 @@ impl DiskWatch {
         state.places.iter().find_map(full)
     }
 
-    /// The disk on which there is too little room for more work, if there is one.
+    /// A disk with too little space for more work, if any.
     pub async fn low(&self) -> Option<String> {
         self.measure().await;
         let state = self.state();
@@ -134,7 +134,7 @@ impl DiskWatch {
         }
     }
 
-    /// Asks providers where their environments are.
+    /// Queries providers for the locations of their environments.
     async fn query_providers(&self) {
         let unasked = std::mem::take(&mut *self.pending_providers());
         for provider in unasked {

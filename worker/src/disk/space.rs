@@ -1,38 +1,38 @@
-//! How much room a file system has.
+//! Free space of a file system.
 
 use std::fmt;
 use std::path::Path;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Room that work is not begun without, unless the file system is smaller than twenty times as
-/// much: then a twentieth of it.
+/// Minimum free space for new work, unless the file system is smaller than twenty times as much:
+/// then a twentieth of its size.
 const FLOOR: u64 = 256 * MIB;
 const FLOOR_FRACTION: u64 = 20;
 
-/// With less room than this a file system is full, or with a hundredth of it if that is less: the
-/// write that did not fit may have left a little.
+/// With less free space than this a file system is full, or with a hundredth of its size if that is
+/// less: the write that failed may have left a little.
 const FULL: u64 = MIB;
 const FULL_FRACTION: u64 = 100;
 
-/// The room of a file system.
+/// Size and free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// Bytes it has.
+    /// Total bytes.
     pub size: u64,
-    /// Bytes that this user may still write.
+    /// Bytes that this user can still write.
     pub free: u64,
-    /// Files it can hold; 0 where they are not counted.
+    /// Maximum number of files; 0 if the file system does not count them.
     pub files: u64,
-    /// Files that may still be made.
+    /// Number of files that can still be created.
     pub free_files: u64,
 }
 
 impl DiskSpace {
-    /// Of the file system of a directory; `None` when it cannot be asked.
+    /// Of the file system of a directory; `None` if it cannot be read.
     pub fn for_path(path: &Path) -> Option<Self> {
         let found = rustix::fs::statvfs(path).ok()?;
-        // What is kept back for root is root's to use, also inside a sandbox.
+        // Only root can use the space reserved for root, also inside a sandbox.
         let root = rustix::process::geteuid().is_root();
         let blocks = if root { found.f_bfree } else { found.f_bavail };
         Some(Self {
@@ -43,13 +43,13 @@ impl DiskSpace {
         })
     }
 
-    /// Whether what is written now fails.
+    /// Whether writes fail now.
     pub fn is_full(&self) -> bool {
         let full = FULL.min(self.size / FULL_FRACTION);
         self.size > 0 && (self.free <= full || (self.files > 0 && self.free_files == 0))
     }
 
-    /// Whether there is too little room for more work.
+    /// Whether there is too little space for more work.
     pub fn is_low(&self) -> bool {
         self.size > 0 && (self.free < self.floor() || self.is_full())
     }
@@ -67,7 +67,7 @@ impl fmt::Display for DiskSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} free", self.free / MIB, bytes(self.size))?;
         if self.files > 0 && self.free_files == 0 {
-            write!(f, ", and no file can be made any more")?;
+            write!(f, ", no more files can be created")?;
         }
         Ok(())
     }
@@ -102,6 +102,6 @@ mod tests {
     fn disk_without_free_inodes_is_full() {
         let none = DiskSpace { size: 100 * MIB, free: 50 * MIB, files: 1000, free_files: 0 };
         assert!(none.is_full() && none.is_low());
-        assert_eq!(none.to_string(), "50 of 100 MiB free, and no file can be made any more");
+        assert_eq!(none.to_string(), "50 of 100 MiB free, no more files can be created");
     }
 }

@@ -1,5 +1,5 @@
-//! Attempts at one execution, for every kind of work. On every path an environment that is there is
-//! collected and removed, a panic is an error like another, and the first cause of failure stays the
+//! Attempts of one execution, for all kinds of work. On every path an existing environment is
+//! collected and removed, a panic is an error like any other, and the first cause of failure stays
 //! first.
 
 use std::panic::AssertUnwindSafe;
@@ -17,9 +17,10 @@ use super::recipe::{PhaseInterrupt, WorkRecipe};
 use super::stop::wait_for_kill;
 use crate::environment::Provider;
 
-/// Makes attempts at an execution until one has an answer.
+/// Runs attempts of an execution until one has a result.
 ///
-/// One that met a service that gave no answer waits for it, and the execution begins again.
+/// An attempt that failed because a service did not answer waits for the service; then the
+/// execution starts over.
 pub(crate) async fn execute<R: WorkRecipe>(
     ctx: &ExecutionContext,
     services: &ExecutionServices,
@@ -29,7 +30,7 @@ pub(crate) async fn execute<R: WorkRecipe>(
     let provider = services.provider(provider, ctx.labels.run).ok();
     let engine = provider.as_deref().and_then(Provider::dependency);
     let mut park = Parking::new(ctx, &services.files, engine);
-    // Calls that hang are parked, too: they have no answer yet.
+    // Calls that hang count as parked, too: they have no answer yet.
     let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
     loop {
         let attempt = Box::pin(run_attempt(&recipe, &mut park));
@@ -51,10 +52,10 @@ pub(crate) async fn execute<R: WorkRecipe>(
     }
 }
 
-/// The end of a part of an attempt.
+/// How a part of an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AttemptEnd {
-    /// It ran to its end, or to an error.
+    /// It ran to completion or to an error.
     Ran,
     /// A stop ended it between two phases.
     Drained,
@@ -62,7 +63,7 @@ enum AttemptEnd {
     Killed,
 }
 
-/// Makes one attempt; `None` when the execution has to begin again.
+/// Runs one attempt; `None` when the execution must start over.
 async fn run_attempt<R: WorkRecipe>(
     recipe: &(impl Fn() -> R + Sync),
     park: &mut Parking<'_>,
@@ -77,7 +78,7 @@ async fn run_attempt<R: WorkRecipe>(
         match wait_out_outage(&mut run, park).await {
             OutageResult::None => {}
             OutageResult::Over => return None,
-            // An engine that is away has nothing to collect from.
+            // Nothing can be collected while the engine is down.
             OutageResult::Stopped => {
                 ended = if park.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained }
             }
@@ -89,7 +90,7 @@ async fn run_attempt<R: WorkRecipe>(
         if collect_outputs(&mut run).await == AttemptEnd::Killed {
             ended = AttemptEnd::Killed;
         } else if ended == AttemptEnd::Ran && !had_failed {
-            // Outputs that could not be read.
+            // An error here comes from reading the outputs.
             match wait_out_outage(&mut run, park).await {
                 OutageResult::None => {}
                 OutageResult::Over => return None,
@@ -143,18 +144,18 @@ async fn collect_outputs<R: WorkRecipe>(run: &mut R) -> AttemptEnd {
     AttemptEnd::Ran
 }
 
-/// The end of an attempt that may have failed because a service gave no answer.
+/// Whether an attempt failed because of an outage, and how the wait for its end ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutageResult {
-    /// It failed for another reason, or the service was away for too long: the attempt counts.
+    /// The failure has another cause, or the service was down for too long: the attempt counts.
     None,
     /// The service answers again, and nothing of the attempt is left.
     Over,
-    /// The execution was stopped meanwhile.
+    /// The execution was stopped during the wait.
     Stopped,
 }
 
-/// Waits for the service by whose silence the attempt failed, if it did.
+/// Waits for the service whose outage failed the attempt, if one did.
 async fn wait_out_outage<R: WorkRecipe>(run: &mut R, park: &mut Parking<'_>) -> OutageResult {
     let Some(error) = run.attempt().first.clone() else { return OutageResult::None };
     let had_environment = run.had_environment();
@@ -179,7 +180,7 @@ async fn wait_out_outage<R: WorkRecipe>(run: &mut R, park: &mut Parking<'_>) -> 
     }
 }
 
-/// Leaves nothing of the attempt.
+/// Removes everything that the attempt created.
 async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
     let mut removed = vec![run.attempt().environment.remove().await];
     if let Some(second) = run.second_environment() {
@@ -189,19 +190,19 @@ async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
     let attempt = run.attempt();
     for RemovalOutcome { not_created, failure } in removed {
         if let Some(failure) = failure {
-            tracing::warn!("an environment is left for later: {}", failure.chain());
+            tracing::warn!("cannot remove an environment yet: {}", failure.chain());
         }
         if let Some(why) = not_created {
             let error = why.into_error(&attempt.redactor);
-            tracing::debug!("an environment that never came: {error}");
+            tracing::debug!("an environment was not created: {error}");
         }
     }
-    // Files that cannot be removed are written over, or in the way with an error of their own.
+    // Files that remain are overwritten, or the next attempt reports an error about them.
     let _left = tokio::fs::remove_dir_all(&attempt.scratch).await;
 }
 
-/// Keeps or removes the environments, also one that is still being created. Work that was stopped
-/// runs again: its environments are never kept.
+/// Keeps or removes the environments, including one that is still being created. Stopped work runs
+/// again: its environments are never kept.
 async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking<'_>) {
     if !run.attempt().environment.is_empty() || run.second_environment().is_some() {
         run.attempt().enter(Phase::Teardown);
@@ -219,7 +220,7 @@ async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking
     run.release().await;
 }
 
-/// Keeps or removes one environment, once more after an outage of its engine.
+/// Keeps or removes one environment; tries once more after an outage of its engine.
 async fn tear_down_environment(
     environment: &mut ManagedEnvironment,
     keep: bool,

@@ -1,5 +1,5 @@
-//! The digests of base images that a run has chosen, as documents of its blob store: the first
-//! worker to ask a registry decides for all of them.
+//! Base image digests chosen by a run, as documents in its blob store. The first worker that asks a
+//! registry decides for all workers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::backoff::error_chain;
 use crate::environment::{BaseDigests, Failure, FailureKind};
 use crate::store::{BlobStore, StoreError};
 
-/// The choices of one run.
+/// The digests of one run.
 #[derive(Debug)]
 pub(super) struct RunBaseDigests {
     store: Arc<dyn BlobStore>,
@@ -31,7 +31,7 @@ impl RunBaseDigests {
 }
 
 fn store_failure(image: &str, error: &StoreError) -> Failure {
-    let text = format!("keeping which image {image} is in this run: {}", error_chain(error));
+    let text = format!("cannot store or read the digest of image {image}: {}", error_chain(error));
     Failure::new(FailureKind::Unreachable, text)
 }
 

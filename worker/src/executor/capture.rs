@@ -1,8 +1,8 @@
 //! Captured output: the beginning and the end of each stream, without secrets, in files.
 //!
-//! A flood costs CPU, never disk: the first [`limits::CAPTURE_HEAD_BYTES`] of a stream go to its
-//! file as they come, the last [`limits::CAPTURE_TAIL_BYTES`] wait in memory, and a line between
-//! them says how many bytes were left out.
+//! Large output never fills the disk: the first [`limits::CAPTURE_HEAD_BYTES`] of a stream go to
+//! its file as they come, the last [`limits::CAPTURE_TAIL_BYTES`] are held in memory, and a line
+//! between them states the number of bytes left out.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,10 +15,10 @@ use rollout_protocol::limits;
 use crate::environment::{OutputSink, OutputStream};
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
 
-/// Longest piece of standard error that stands in an error's message.
+/// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
 
-/// Captures what one script prints.
+/// The captured output of one script.
 #[derive(Debug)]
 pub struct Capture {
     streams: [Mutex<StreamCapture>; 2],
@@ -27,7 +27,7 @@ pub struct Capture {
 /// A captured stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedStream {
-    /// What was kept.
+    /// File with the output that was kept.
     pub file: PathBuf,
     /// Bytes that the script printed.
     pub total_bytes: u64,
@@ -36,8 +36,8 @@ pub struct CapturedStream {
 }
 
 impl Capture {
-    /// Captures into two files, which come into being at the first byte or at the end. Their
-    /// directory is made when it does not exist.
+    /// Captures into two files, created at the first byte or at the end. Creates their directory if
+    /// it is missing.
     pub fn new(stdout: PathBuf, stderr: PathBuf, redactor: &Redactor) -> Self {
         Self::with_bounds(
             [stdout, stderr],
@@ -51,7 +51,7 @@ impl Capture {
         Self { streams: files.map(|f| Mutex::new(StreamCapture::new(f, redactor, head, tail))) }
     }
 
-    /// Ends the capture; what is written afterwards is ignored.
+    /// Ends the capture; later writes are ignored.
     ///
     /// # Errors
     /// The first error of the local disk.
@@ -78,14 +78,13 @@ struct StreamCapture {
     file: Option<File>,
     failed: Option<io::Error>,
     redactor: Redactor,
-    /// The stream while it is still at its beginning.
+    /// The stream, until the head is full.
     head: Option<RedactingStream>,
     head_left: u64,
-    /// Raw bytes after the head: the tail, and in front of it as many bytes as a secret may reach
-    /// into it.
+    /// Raw bytes after the head: the tail, preceded by as many bytes as a secret may reach into it.
     tail: VecDeque<u8>,
     tail_bytes: usize,
-    /// Bytes at the beginning of the tail that the head has replaced already.
+    /// Bytes at the beginning of the tail that the head has already replaced.
     replaced: usize,
     omitted: u64,
     total: u64,
@@ -127,7 +126,7 @@ impl StreamCapture {
         if self.head_left == 0
             && let Some(head) = self.head.take()
         {
-            // What was held back may be the beginning of a secret that goes on in the tail.
+            // The held-back bytes may be the beginning of a secret that continues in the tail.
             let (held_back, replaced) = head.abandon();
             self.tail.extend(held_back);
             self.replaced = replaced;
@@ -135,7 +134,7 @@ impl StreamCapture {
         self.push_tail(rest);
     }
 
-    /// Adds bytes to the tail and drops its oldest.
+    /// Adds bytes to the tail and drops the oldest.
     fn push_tail(&mut self, bytes: &[u8]) {
         let useful = &bytes[bytes.len().saturating_sub(self.tail_bytes)..];
         self.tail.extend(useful);
@@ -144,7 +143,7 @@ impl StreamCapture {
         self.omitted += (bytes.len() - useful.len() + over) as u64;
     }
 
-    /// Ends the stream; ending it again gives the same answer and leaves the file alone.
+    /// Ends the stream; ending it again returns the same result and leaves the file alone.
     fn finish(&mut self) -> io::Result<CapturedStream> {
         let truncated = self.omitted > 0;
         if !self.finished {
@@ -181,7 +180,8 @@ impl StreamCapture {
         self.file = None;
     }
 
-    /// Writes what is clean. After an error the rest of the stream is dropped: the script goes on.
+    /// Writes the clean bytes. After an error the rest of the stream is dropped: the script
+    /// continues.
     fn write_clean(&mut self) {
         if !self.clean.is_empty() {
             self.open();
@@ -204,7 +204,7 @@ impl StreamCapture {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::warn!(path = %self.path.display(), %error, "captured output cannot be written");
+        tracing::warn!(path = %self.path.display(), %error, "cannot write captured output");
         self.file = None;
         self.failed = Some(error);
     }
@@ -221,10 +221,10 @@ fn create_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The last `max_bytes` of a captured file as text, with a line in front that says what is missing.
+/// The last `max_bytes` of a captured file as text, after a line with the number of bytes left out.
 ///
 /// # Errors
-/// Of the local disk.
+/// Errors of the local disk.
 pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<String> {
     let mut file = File::open(&captured.file)?;
     let length = file.metadata()?.len();
@@ -242,7 +242,7 @@ pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<Stri
     Ok(format!("[… {omitted} bytes left out …]\n{text}"))
 }
 
-/// The last lines that a script printed on standard error, on one line.
+/// The last lines of a script's standard error, on one line.
 pub fn stderr_summary(capture: &Capture) -> String {
     let Ok([_, stderr]) = capture.finish() else { return String::new() };
     let Ok(text) = read_tail(&stderr, STDERR_SUMMARY_BYTES) else { return String::new() };

@@ -13,29 +13,29 @@ use crate::shortage::Shortage;
 /// A clean archive of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CleanArchive {
-    /// Where it is.
+    /// Its path.
     pub file: PathBuf,
     /// Regular files and directories in it.
     pub entries: u64,
     /// Entries that were left out.
     pub skipped: u64,
-    /// Whether a limit or a fault ended the reading early.
+    /// Whether a limit or an error ended the reading early.
     pub truncated: bool,
 }
 
-/// Why something is missing, and the resource that this host ran out of then.
+/// Why output is missing, and the resource of this host that ran out, if one did.
 pub(crate) type CollectionFailure = (String, Option<Shortage>);
 
-/// A directory of an environment that was read.
+/// The result of reading a directory of an environment.
 #[derive(Debug)]
 pub struct DirectoryReading {
-    /// Its archive; nothing when there is no such directory, or it could not be read.
+    /// Its archive; `None` when the directory is missing or could not be read.
     pub taken: Option<CleanArchive>,
-    /// The files that were wanted, in their order.
+    /// The requested files, in order.
     pub captured: Vec<CapturedFile>,
-    /// Why it could not be read, or not to its end.
+    /// Why it could not be read completely.
     pub failure: Option<String>,
-    /// The resource that this host ran out of then.
+    /// The resource of this host that ran out, if one did.
     pub shortage: Option<Shortage>,
 }
 
@@ -46,7 +46,7 @@ impl DirectoryReading {
 }
 
 impl CleanArchive {
-    /// Both in one archive; the first alone when the disk does not take it.
+    /// Joins both archives; returns the first alone when that fails.
     pub(crate) async fn join(self, other: Self, path: &str) -> (Self, Option<CollectionFailure>) {
         let file = self.file.with_extension("joined.tar");
         match archive::join(vec![self.file.clone(), other.file], &file).await {
@@ -65,7 +65,7 @@ impl CleanArchive {
 }
 
 /// Reads a directory of an environment into a clean archive at `to`, which must not exist, without
-/// the directory's own name; a file of it may be wanted in memory, too.
+/// the directory's own name. `capture` also reads one of its files into memory.
 pub async fn read_directory(
     environment: &dyn Environment,
     path: &str,
@@ -85,7 +85,7 @@ pub async fn read_directory(
     read_sanitized(environment, path, to, options).await
 }
 
-/// Opens a file or directory of an environment for reading; nothing when there is none.
+/// Opens a file or directory of an environment for reading; `None` when it does not exist.
 pub(crate) async fn open_stream(
     environment: &dyn Environment,
     path: &str,
@@ -137,7 +137,7 @@ async fn sanitize_into(
         Ok(packed) => {
             let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
             let entries = packed.entries;
-            reading.failure = report.cut.map(|cut| format!("{path} is not whole: {cut}"));
+            reading.failure = report.cut.map(|cut| format!("{path} is incomplete: {cut}"));
             reading.taken = Some(CleanArchive { file, entries, skipped, truncated });
         }
         Err(error) => reading.set_failure(collection_failure(path, &error)),

@@ -1,4 +1,4 @@
-//! The surroundings of an execution: the services of its worker, its slot, and its audience.
+//! Context of an execution: the services of its worker, its slot, and its phase sink.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::disk::DiskWatch;
 use crate::environment::{EnvironmentLabels, Failure, FailureKind, Provider};
 use crate::secrets::TrialVariables;
 
-/// Longest that placing files into an environment or reading its files may take. A file takes a
-/// third of a millisecond to place, and a task may have 200,000.
+/// Longest time to place files into an environment or to read its files. Placing a file takes a
+/// third of a millisecond, and a task may have 200,000.
 pub(crate) const COPY_LIMIT: Duration = Duration::from_secs(600);
 
 /// The inputs of an execution of any kind of work.
@@ -30,18 +30,18 @@ pub(crate) const COPY_LIMIT: Duration = Duration::from_secs(600);
 pub struct ExecutionContext {
     /// Identity of the execution.
     pub labels: EnvironmentLabels,
-    /// Digest of everything it runs under.
+    /// Digest of its specification.
     pub spec: Digest,
-    /// A directory of this execution alone. [`ExecutionContext::create_scratch`] makes it, so that an
-    /// execution that needs none costs none.
+    /// A directory for this execution alone. [`ExecutionContext::create_scratch`] creates it, so
+    /// that an execution that needs none costs none.
     pub scratch: PathBuf,
-    /// Whether and how hard to stop.
+    /// The requested stop level, if any.
     pub stop: watch::Receiver<Option<StopLevel>>,
-    /// Told of every phase that begins.
+    /// Receives every phase that begins.
     pub phases: Arc<dyn PhaseSink>,
     /// The slot that it occupies.
     pub slot: Arc<dyn Slot>,
-    /// Longest wait for a service that gives no answer; zero does not wait.
+    /// Longest wait for a service that does not answer; zero means no wait.
     pub max_park: Duration,
 }
 
@@ -61,7 +61,7 @@ pub struct ExecutionServices {
 }
 
 impl ExecutionServices {
-    /// The provider of a kind, which uses the base images that a run has chosen.
+    /// The provider of a kind, with the base image digests chosen by the run.
     pub(crate) fn provider(
         &self,
         kind: ProviderKind,
@@ -74,12 +74,12 @@ impl ExecutionServices {
     }
 }
 
-/// Is told where an execution is. Must not block.
+/// Receives the progress of an execution. Must not block.
 pub trait PhaseSink: Send + Sync + fmt::Debug {
     /// A phase began.
     fn entered(&self, phase: Phase);
 
-    /// The execution waits for a service that gives no answer, or does not wait any more.
+    /// The execution waits for a service that does not answer; `None` ends the wait.
     fn parked(&self, on: Option<Dependency>) {
         let _unheard = on;
     }
@@ -88,15 +88,15 @@ pub trait PhaseSink: Send + Sync + fmt::Debug {
 /// The slot that an execution occupies at its worker.
 #[async_trait]
 pub trait Slot: Send + Sync + fmt::Debug {
-    /// Gives the slot to others while the execution waits without an environment, if the worker
-    /// has room for one more that waits.
+    /// Frees the slot while the execution waits without an environment, if the worker has room for
+    /// one more waiting execution.
     fn release(&self);
 
-    /// Has a slot again.
+    /// Waits for a slot.
     async fn reacquire(&self);
 }
 
-/// The slot of an execution that shares it with no other.
+/// A slot for a single execution.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DedicatedSlot;
 
@@ -107,7 +107,7 @@ impl Slot for DedicatedSlot {
     async fn reacquire(&self) {}
 }
 
-/// Gives up on an answer after `limit`.
+/// Gives up on a result after `limit`.
 pub(crate) async fn with_timeout<T>(
     limit: Duration,
     what: &str,

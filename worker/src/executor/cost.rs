@@ -1,31 +1,31 @@
-//! What a command says that it cost: a decimal number in a file that is its own. A command that
-//! says nothing reports nothing; one that writes something else has done no worse than that.
+//! The cost that a command reports: a decimal number in a file of its own. A command that writes
+//! nothing reports no cost; invalid content does not fail the command.
 
 use super::context::COPY_LIMIT;
 use crate::archive::{self, CapturedFile};
 use crate::environment::{Environment, Upload};
 
-/// Where a command may write what it cost.
+/// File for the cost of a command.
 pub const COST_FILE: &str = "/cost/reported";
 
-/// The directory of the file: empty when a command begins, and nothing else's.
+/// The directory of the file: empty when a command begins, and used for nothing else.
 const COST_DIRECTORY: &str = "/cost";
 
-/// Bytes of the file: a number needs 25.
+/// Largest size of the file: a number needs 25 bytes.
 const MAX_COST_BYTES: u64 = 4096;
 
-/// Largest cost: far above any, so that sums stay numbers.
+/// Largest cost: far above any real one, so that sums stay finite.
 const MAX_COST: f64 = 1e12;
 
-/// Makes room for what the next command reports.
+/// An empty directory for the cost of the next command.
 pub fn fresh_directory() -> Upload {
     Upload::FreshDir { path: COST_DIRECTORY.to_owned() }
 }
 
-/// What the last command reported; nothing when it did not.
+/// The cost that the last command reported; `None` when it reported none.
 ///
 /// # Errors
-/// Why what it wrote is no cost, or cannot be read.
+/// Why the reported cost is invalid or cannot be read.
 pub async fn read_reported(environment: &dyn Environment) -> Result<Option<f64>, String> {
     let reading = async {
         let stream = match environment.copy_from(COST_FILE).await {
@@ -37,24 +37,24 @@ pub async fn read_reported(environment: &dyn Environment) -> Result<Option<f64>,
             CapturedFile::Found(bytes) => parse_cost(&bytes).map(Some),
             CapturedFile::Missing => Ok(None),
             CapturedFile::NotRegular | CapturedFile::HardLink => {
-                Err("it is no regular file".to_owned())
+                Err("it is not a regular file".to_owned())
             }
             CapturedFile::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
-            CapturedFile::Unknown => Err("it could not be read".to_owned()),
+            CapturedFile::Unknown => Err("it cannot be read".to_owned()),
         }
     };
     let read = tokio::time::timeout(COPY_LIMIT, reading).await;
     read.unwrap_or_else(|_| Err(format!("reading it took longer than {COPY_LIMIT:?}")))
 }
 
-/// A finite number that is not negative.
+/// Parses a finite number that is not negative.
 fn parse_cost(bytes: &[u8]) -> Result<f64, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
-    let number: f64 = text.trim().parse().map_err(|_| "it is no number".to_owned())?;
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
+    let number: f64 = text.trim().parse().map_err(|_| "it is not a number".to_owned())?;
     match (0.0..=MAX_COST).contains(&number) {
-        // Of -0 there is nothing left.
+        // Turns -0 into 0.
         true => Ok(number + 0.0),
-        false => Err("it is no number from 0 to 1e12".to_owned()),
+        false => Err("it is not a number from 0 to 1e12".to_owned()),
     }
 }
 

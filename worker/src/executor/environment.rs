@@ -1,5 +1,5 @@
-//! One environment of an execution, from its request to its end: whatever happens to the execution
-//! meanwhile, it is known that the environment is coming, is there, or is gone.
+//! One environment of an execution, from its request to its removal. Whether it is being created,
+//! running or removed is known on every path.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,70 +19,70 @@ use super::teardown;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use crate::supervise::{self, Task, TaskPanic};
 
-/// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
-/// and a minute when sixty start at once.
+/// Longest time to create and start an environment. Docker needs a fifth of a second, and a minute
+/// when sixty start at once.
 const START_LIMIT: Duration = Duration::from_secs(600);
 
-/// How much longer an environment that came too late is waited for, to be removed.
+/// Extra time to wait for a late environment, to remove it.
 const LATE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest a stop of an environment with unkillable processes may take.
+/// Longest time to stop an environment with unkillable processes.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest a change of the network that an environment may reach may take: a few system calls, or
-/// the start of a process beside it.
+/// Longest time to change the network policy: a few system calls, or the start of a process beside
+/// the environment.
 const NETWORK_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where an environment is.
+/// State of an environment.
 #[derive(Default)]
 enum ManagedEnvironmentState {
     #[default]
     None,
-    /// On its way: it must be waited for and removed, whatever happens meanwhile.
+    /// It must be waited for and removed, whatever happens meanwhile.
     Creating(Task<Result<Box<dyn Environment>, Failure>>),
     Up(Box<dyn Environment>),
 }
 
-/// An environment, or the place for one. It does not go by itself: whatever happened,
-/// [`ManagedEnvironment::remove`] has to be called.
+/// An environment, or none yet. Dropping it removes nothing: [`ManagedEnvironment::remove`] must be
+/// called on every path.
 #[derive(Default)]
 pub struct ManagedEnvironment {
     state: ManagedEnvironmentState,
-    /// The services beside it.
+    /// Its sidecar services.
     sidecars: Sidecars,
-    /// When it came into being.
+    /// When it was created.
     created: Option<Instant>,
     /// When it was stopped.
     stopped: Option<Instant>,
     resources: Resources,
-    /// The network that it may reach at present, as far as that is known.
+    /// The network policy in force, as far as known.
     network: Option<NetworkPolicy>,
     /// Its part of the execution's record.
     pub(crate) record: Option<EnvironmentRecord>,
-    /// Processes may still be alive: nothing more runs, nothing is read.
+    /// Processes may still be alive: nothing more is run or read.
     pub(crate) tainted: bool,
 }
 
 /// Why an environment was not created.
 #[derive(Debug)]
 pub enum CreationFailure {
-    /// The provider's answer, or none in time.
+    /// The provider failed, or did not answer in time.
     Failed(Failure),
-    /// The provider has a defect, and said this.
+    /// The provider panicked with this message.
     Panicked(String),
 }
 
-/// The end of an environment.
+/// The result of a removal.
 #[derive(Debug, Default)]
 pub struct RemovalOutcome {
-    /// Why an environment that was still on its way did not come.
+    /// Why an environment that was still being created failed.
     pub not_created: Option<CreationFailure>,
-    /// Why something may be left.
+    /// Why something may be left behind.
     pub failure: Option<Failure>,
 }
 
 impl ManagedEnvironment {
-    /// Creates the environment and waits for it. May be given up at any moment.
+    /// Creates the environment and waits for it. May be cancelled at any moment.
     ///
     /// # Errors
     /// [`CreationFailure`].
@@ -94,8 +94,8 @@ impl ManagedEnvironment {
         self.create_beside(provider, request, Vec::new()).await
     }
 
-    /// Starts services, creates the environment beside them, and waits until all of it is ready. May
-    /// be given up at any moment.
+    /// Starts services, creates the environment beside them, and waits until all are ready. May be
+    /// cancelled at any moment.
     ///
     /// # Errors
     /// [`CreationFailure`].
@@ -116,7 +116,7 @@ impl ManagedEnvironment {
         if matches!(self.state, ManagedEnvironmentState::None)
             && let Some(failure) = self.sidecars.stop().await
         {
-            tracing::warn!("a service is left for later: {}", failure.chain());
+            tracing::warn!("cannot stop a service yet: {}", failure.chain());
         }
         created
     }
@@ -131,7 +131,7 @@ impl ManagedEnvironment {
         self.network = Some(request.network.clone());
         let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
         let mut creating = Box::pin(async move { provider.create(request).await });
-        // Only a creation that waits needs a task, to be waited for whatever happens meanwhile.
+        // Only a creation that waits needs a task, which can be waited for on every path.
         match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
             Some(created) => self.finish_creation(Ok(created))?,
             None => {
@@ -160,7 +160,7 @@ impl ManagedEnvironment {
         match tokio::time::timeout(limit, creating).await {
             Ok(ended) => self.finish_creation(ended),
             Err(_) => {
-                let message = format!("the environment was not there after {limit:?}");
+                let message = format!("the environment was not created within {limit:?}");
                 Err(CreationFailure::Failed(Failure::new(FailureKind::TimedOut, message)))
             }
         }
@@ -182,7 +182,7 @@ impl ManagedEnvironment {
         }
     }
 
-    /// The environment, if it is there.
+    /// The environment, if it is running.
     pub fn running(&self) -> Option<&dyn Environment> {
         match &self.state {
             ManagedEnvironmentState::Up(environment) => Some(environment.as_ref()),
@@ -190,12 +190,12 @@ impl ManagedEnvironment {
         }
     }
 
-    /// The environment, which is there.
+    /// The environment, which must be running.
     pub(crate) fn expect_running(&self) -> &dyn Environment {
         self.running().expect("it was created")
     }
 
-    /// Whether it ever was there.
+    /// Whether it was ever created.
     pub(crate) fn was_created(&self) -> bool {
         self.created.is_some()
     }
@@ -205,12 +205,12 @@ impl ManagedEnvironment {
         matches!(self.state, ManagedEnvironmentState::None) && self.sidecars.is_empty()
     }
 
-    /// Variables of scripts that use the services beside it.
+    /// Variables for scripts that use its sidecar services.
     pub(crate) fn sidecar_env(&self) -> BTreeMap<String, String> {
         self.sidecars.env()
     }
 
-    /// The cost of the time in which it took a host's resources.
+    /// The cost of the time in which it held host resources.
     pub(crate) fn cost(&self, rates: &EnvironmentRates) -> f64 {
         let Some(created) = self.created else { return 0.0 };
         let stopped = self.stopped.unwrap_or_else(Instant::now);
@@ -218,20 +218,20 @@ impl ManagedEnvironment {
         rates.cost(&self.resources, lived.as_secs_f64())
     }
 
-    /// Sets the network that it may reach, unless that is so already.
+    /// Sets the network policy, unless it is in force already.
     pub(crate) async fn set_network(&mut self, policy: &NetworkPolicy) -> Result<(), Failure> {
         if self.network.as_ref() == Some(policy) {
             return Ok(());
         }
-        // Unknown until it is done.
+        // Unknown until the change is done.
         self.network = None;
-        let action = "changing what the environment may reach";
+        let action = "changing the network policy";
         with_timeout(NETWORK_LIMIT, action, self.expect_running().set_network(policy)).await?;
         self.network = Some(policy.clone());
         Ok(())
     }
 
-    /// Ends everything that runs in it; files stay readable.
+    /// Kills everything that runs in it; files stay readable.
     pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
         let stopping = self.expect_running().stop();
         with_timeout(STOP_LIMIT, "stopping the environment", stopping).await?;
@@ -239,19 +239,19 @@ impl ManagedEnvironment {
         Ok(())
     }
 
-    /// Removes the environment, also one that is still on its way.
+    /// Removes the environment, including one that is still being created.
     pub async fn remove(&mut self) -> RemovalOutcome {
         self.tear_down(false).await
     }
 
-    /// Keeps or removes the environment, also one that is still on its way. It is not kept while
-    /// processes may still be alive in it.
+    /// Keeps or removes the environment, including one that is still being created. It is not kept
+    /// while processes may still be alive in it.
     pub(crate) async fn tear_down(&mut self, keep: bool) -> RemovalOutcome {
         let not_created = self.wait_for_creation(LATE_LIMIT).await.err();
         let (preserved, failure) = match &self.state {
             ManagedEnvironmentState::None => (None, None),
             ManagedEnvironmentState::Creating(_) => {
-                let message = "the environment is still being created: it is left to the reaper";
+                let message = "the environment is still being created: the reaper removes it later";
                 (None, Some(Failure::new(FailureKind::LeftBehind, message)))
             }
             ManagedEnvironmentState::Up(environment) => {

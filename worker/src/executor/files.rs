@@ -1,4 +1,4 @@
-//! Files of tasks on this host: fetched and unpacked once, shared by every trial that needs them.
+//! Task files on this host: fetched and unpacked once, shared by all trials that need them.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -18,15 +18,15 @@ use crate::environment::BaseDigests;
 use crate::fs_remove;
 use crate::store::{BlobStore, StoreError};
 
-/// Parts of tasks that are kept although no trial uses them. More would seldom be used again:
-/// trials of one task follow each other.
+/// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
+/// one task follow each other.
 const KEPT_PARTS: usize = 256;
 
-/// Bytes of archives, packed, that are kept although no trial uses them.
+/// Size of packed archives kept while no trial uses them, in bytes.
 const KEPT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
-/// A directory with parts of tasks. It belongs to one process at a time and starts empty: what is
-/// in it can be fetched again, and what a crash left half done must not be used.
+/// A directory of task parts. It belongs to one process at a time and starts empty: its content can
+/// be fetched again, and leftovers of a crash must not be used.
 #[derive(Debug)]
 pub struct TaskFiles {
     dir: PathBuf,
@@ -35,7 +35,7 @@ pub struct TaskFiles {
     counter: AtomicU64,
 }
 
-/// In which form a part is wanted.
+/// The form of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PartForm {
     /// The archive.
@@ -44,53 +44,53 @@ enum PartForm {
     Unpacked,
 }
 
-/// A part that is there or is being fetched; one who waits for it holds a clone of the cell.
+/// A part that exists or is being fetched; a caller that waits for it holds a clone of the cell.
 #[derive(Debug, Clone)]
 struct CachedPart {
     path: Arc<OnceCell<PathBuf>>,
     bytes: u64,
 }
 
-/// A file or directory that stays while this lives.
+/// A file or directory that stays on disk while this lives.
 #[derive(Debug, Clone)]
 pub struct TaskPart(Arc<OnceCell<PathBuf>>);
 
-/// Why files of a task are not at hand.
+/// Why files of a task are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The store does not give them.
-    #[error("fetching {what}")]
+    /// The store failed.
+    #[error("cannot fetch {what}")]
     Store {
-        /// Which.
+        /// The files.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: StoreError,
     },
     /// They cannot be unpacked.
-    #[error("unpacking {what}")]
+    #[error("cannot unpack {what}")]
     Unpack {
-        /// Which.
+        /// The files.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: ArchiveError,
     },
-    /// The local disk.
-    #[error("keeping {what} at {path}")]
+    /// The local disk failed.
+    #[error("cannot access {what} at {path}")]
     Disk {
-        /// Which.
+        /// The files.
         what: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl FilesError {
-    /// Whether the store gave no answer.
+    /// Whether the store did not answer.
     pub(crate) fn is_store_unanswered(&self) -> bool {
         matches!(self, Self::Store { source, .. } if source.is_unanswered())
     }
@@ -102,17 +102,17 @@ impl FilesError {
 }
 
 impl TaskPart {
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.0.get().expect("a part is given out when it is there")
     }
 }
 
 impl TaskFiles {
-    /// An empty cache at `dir`, which is emptied.
+    /// Opens a cache at `dir`, which is emptied.
     ///
     /// # Errors
-    /// Of the local disk.
+    /// Errors of the local disk.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>) -> io::Result<Self> {
         fs_remove::remove_blocking(dir)?;
         std::fs::create_dir_all(dir)?;
@@ -124,7 +124,7 @@ impl TaskFiles {
         })
     }
 
-    /// Where the digests of base images that a run has chosen are kept.
+    /// The store of the base image digests chosen by a run.
     pub fn base_digests(&self, run: RunId) -> Arc<dyn BaseDigests> {
         Arc::new(RunBaseDigests::new(Arc::clone(&self.store), run))
     }
@@ -137,7 +137,7 @@ impl TaskFiles {
         }
     }
 
-    /// The whole of a small part.
+    /// The content of a small part.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -151,7 +151,7 @@ impl TaskFiles {
         got.map_err(|source| FilesError::Store { what, source })
     }
 
-    /// A part as the archive it is.
+    /// A part as a packed archive.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -163,7 +163,7 @@ impl TaskFiles {
         self.part(blob, PartForm::Packed, async |to: &Path| self.fetch(what, blob, to).await).await
     }
 
-    /// A part unpacked.
+    /// A part as an unpacked directory.
     ///
     /// # Errors
     /// [`FilesError`].
@@ -206,7 +206,7 @@ impl TaskFiles {
         got.map_err(|source| FilesError::Store { what, source })
     }
 
-    /// Gives a part, made by `make` if it is not there. Those who ask meanwhile wait for it.
+    /// Returns a part; `make` creates it if it is missing. Concurrent callers wait for it.
     async fn part(
         &self,
         blob: &BlobRef,
@@ -219,7 +219,8 @@ impl TaskFiles {
             parts.get_or_insert((blob.digest, form), new).clone()
         };
         let made = part.path.get_or_try_init(|| async {
-            // The final name is unique too: a directory of the same content may still be going.
+            // The final name is unique too: a directory of the same content may still be in
+            // removal.
             let number = self.counter.fetch_add(1, Ordering::Relaxed);
             let path = self.dir.join(format!("{}-{number}", blob.digest.short()));
             match make(&path).await {
@@ -235,7 +236,7 @@ impl TaskFiles {
         Ok(TaskPart(part.path))
     }
 
-    /// Removes the parts that were not used for longest until the rest is within bounds.
+    /// Removes the least recently used parts until the rest is within bounds.
     async fn evict_surplus(&self) {
         for path in self.take_surplus() {
             remove_cached(&path).await;
@@ -267,6 +268,6 @@ impl TaskFiles {
 /// Removes a file or directory. Best effort: the next owner of the cache empties it anyway.
 async fn remove_cached(path: &Path) {
     if let Err(error) = fs_remove::remove(path).await {
-        tracing::warn!(path = %path.display(), %error, "a cached file cannot be removed");
+        tracing::warn!(path = %path.display(), %error, "cannot remove a cached file");
     }
 }

@@ -1,4 +1,4 @@
-//! The answer of the executor: the record of an execution, and the files that become part of it.
+//! The result of an execution: its record, and the files that become part of it.
 
 use std::path::PathBuf;
 
@@ -14,21 +14,21 @@ use super::capture::CapturedStream;
 use super::collect::CleanArchive;
 use crate::store::{BlobContent, BlobStore, StoreError};
 
-/// An execution that is over and has a record. Its environment is gone.
+/// A finished execution with its record. Its environment is gone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished<R = ExecutionRecord> {
-    /// The record; it lacks its files until they are stored.
+    /// The record, without its files until they are stored.
     pub record: R,
     /// The files, in the execution's scratch directory.
     pub files: Vec<RecordFile>,
-    /// Where a stop ended the execution, which has no verdict then: its item stays pending.
+    /// Phase that a stop ended. The execution has no verdict then: its item stays pending.
     pub stopped: Option<Phase>,
 }
 
-/// A file that waits to be stored.
+/// A file to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordFile {
-    /// Where it is.
+    /// Its path.
     pub file: PathBuf,
     /// Its media type.
     pub media_type: MediaType,
@@ -36,7 +36,7 @@ pub struct RecordFile {
     pub role: FileRole,
 }
 
-/// The part of a file in its record.
+/// The role of a file in its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum FileRole {
@@ -70,7 +70,7 @@ pub enum FileRole {
     SweepOutput(ArchiveCounts),
     /// The results of an eval.
     Results,
-    /// The commit that the idea of an eval became.
+    /// The commit made from the idea of an eval.
     Candidate {
         /// The commit.
         commit: String,
@@ -92,20 +92,20 @@ pub struct ArchiveCounts {
     pub truncated: bool,
 }
 
-/// A record that files become part of.
+/// A record with files.
 pub trait RecordWithFiles: Clone + Into<ExecutionRecord> {
-    /// Puts a stored file at its place. A file that has none in this kind of record is left out.
+    /// Adds a stored file. A role that this kind of record does not have is ignored.
     fn attach(&mut self, role: FileRole, blob: BlobRef);
 }
 
 impl<R: RecordWithFiles> Finished<R> {
-    /// The same as the answer of an execution of any kind.
+    /// Converts it to the result of any kind of work.
     pub(crate) fn into_any_kind(self) -> Finished {
         let Self { record, files, stopped } = self;
         Finished { record: record.into(), files, stopped }
     }
 
-    /// Stores the files and gives the whole record. May be tried again.
+    /// Stores the files and returns the complete record. May be retried.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -122,7 +122,7 @@ impl<R: RecordWithFiles> Finished<R> {
 }
 
 impl Finished {
-    /// Whether its report can say everything: then the report is the record.
+    /// Whether a report can hold the whole result: then the report is the record.
     pub(crate) fn is_bare(&self) -> bool {
         match &self.record {
             ExecutionRecord::Trial(record) => self.files.is_empty() && is_bare_trial(record),
@@ -150,7 +150,7 @@ impl RecordFile {
         Self { file, media_type: MediaType::Text, role }
     }
 
-    /// Captured output, which goes to files whose paths begin with `prefix`.
+    /// Captured output, for files whose paths begin with `prefix`.
     pub(crate) fn captured(streams: [CapturedStream; 2], prefix: &str) -> [Self; 2] {
         let [stdout, stderr] = streams;
         [(stdout, "stdout.txt"), (stderr, "stderr.txt")].map(|(captured, name)| {

@@ -1,5 +1,5 @@
-//! Full disks of this host: an execution that met one says nothing about its agent, unless the
-//! execution itself filled the disk beyond its own limit.
+//! Full disks of this host. A failure during which one was full does not count against the agent,
+//! unless the execution itself filled the disk beyond its own limit.
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use tokio::time::Instant;
@@ -10,38 +10,38 @@ use crate::environment::Environment;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
-/// The traces that a full disk leaves in an execution.
+/// Evidence of a full disk in an execution.
 pub(crate) struct DiskFullEvidence<'a> {
     /// When the execution began.
     pub(crate) began: Instant,
-    /// Output that was captured. Looking at it ends the captures.
+    /// Captured output. Checking it ends the captures.
     pub(crate) captures: Vec<&'a Capture>,
-    /// Errors of the execution beside the first.
+    /// Errors of the execution except the first.
     pub(crate) errors: &'a [TrialError],
-    /// The environments that are there to be measured.
+    /// The running environments, whose storage can be measured.
     pub(crate) environments: Vec<&'a dyn Environment>,
 }
 
 /// A disk of this host that was full while an execution ran.
 #[derive(Debug)]
 pub(crate) struct FullDisk {
-    /// The disk, as messages name it.
+    /// The disk, as named in messages.
     disk: String,
     /// How the execution exceeds its own limit, if it does.
     excess: Option<String>,
 }
 
-/// Whether an error stands although a disk was full: it is retried, or tells of the storage itself.
+/// Whether an error stands although a disk was full: it is retried, or concerns the storage limit.
 pub(crate) fn is_conclusive(error: &TrialError) -> bool {
     error.is_retryable() || error.code == ErrorCode::STORAGE_EXCEEDED
 }
 
 impl FullDisk {
-    /// The full disk that an execution met, if it met one.
+    /// Detects a full disk during an execution.
     pub(crate) async fn detect(disks: &DiskWatch, traces: DiskFullEvidence<'_>) -> Option<Self> {
         let seen = disks.full_since(traces.began).await;
         let disk = seen.or_else(|| {
-            // Its own output may have met one between two looks at the disks.
+            // The execution's output may have met one between two checks of the disks.
             let met = traces.has_lost_output();
             met.then(|| "a disk of this host was full".to_owned())
         })?;
@@ -60,8 +60,8 @@ impl FullDisk {
         self.excess.is_some()
     }
 
-    /// The error of an execution of a kind of `work` that failed with `cause`, or without an error;
-    /// then it has the type `otherwise`, and the message ends with `without_cause`.
+    /// The error of an execution. `work` names its kind and `cause` is its first error. Without a
+    /// cause, the type is `otherwise` and the message ends with `without_cause`.
     pub(crate) fn into_error(
         self,
         work: &str,
@@ -94,7 +94,7 @@ impl FullDisk {
 }
 
 impl DiskFullEvidence<'_> {
-    /// Whether something of the execution was lost because a disk had no room for it.
+    /// Whether output was lost because a disk was full.
     fn has_lost_output(&self) -> bool {
         let full = |error| Shortage::from_io_error(&error) == Some(Shortage::Disk);
         self.errors.iter().any(|error| error.code == ErrorCode::DISK_FULL)

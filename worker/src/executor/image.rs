@@ -15,13 +15,13 @@ use crate::environment::{
     EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider, descriptor,
 };
 
-/// How much later than the provider we give up on an image: it knows more about what went wrong.
+/// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Where the log of a failed image build goes, below the directory of the execution's outputs.
+/// Path of the log of a failed image build, below the execution's output directory.
 pub(crate) const BUILD_LOG: &str = "setup/build.log";
 
-/// The log of an image build. It is kept when the build is the end of the execution.
+/// The log of an image build. It is kept when the build ends the execution.
 #[derive(Debug)]
 pub(crate) struct BuildLog {
     file: PathBuf,
@@ -34,7 +34,7 @@ impl BuildLog {
         Self { file: scratch.join(BUILD_LOG), building: false }
     }
 
-    /// The file of a build that did not end well and its bytes, when the provider wrote one.
+    /// The file and size of the log of an unsuccessful build, if the provider wrote one.
     pub(crate) fn finished_file(&self) -> Option<(PathBuf, u64)> {
         let file = self.building.then(|| self.file.clone())?;
         let found = std::fs::symlink_metadata(&file).ok()?;
@@ -42,19 +42,19 @@ impl BuildLog {
     }
 }
 
-/// An environment whose image is wanted: the task's part and the job's.
+/// A requested image: the settings of the task and of the job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestedImage<'a> {
-    /// What the task says of it.
+    /// Settings of the task.
     pub(crate) environment: &'a TaskEnvironment,
-    /// What the job says of it.
+    /// Settings of the job.
     pub(crate) settings: &'a EnvironmentSpec,
 }
 
 impl RequestedImage<'_> {
     /// Whether the image is named rather than built.
     fn is_named(&self) -> bool {
-        // Without images, an environment honours the Dockerfile that says what is in it.
+        // A provider without images follows the Dockerfile, which defines the content.
         let kind = self.settings.provider.kind();
         let has_images = descriptor::for_kind(kind).capabilities.images.is_supported();
         let build = self.settings.force_build || !has_images;
@@ -77,7 +77,7 @@ impl RequestedImage<'_> {
         Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
     }
 
-    /// Makes the image present.
+    /// Pulls or builds the image.
     pub(crate) async fn prepare(
         &self,
         provider: &dyn Provider,
@@ -103,8 +103,8 @@ impl RequestedImage<'_> {
     }
 }
 
-/// Makes an image present, and gives up on a provider that does not answer. The limit does not
-/// count the time in which the provider's engine gave no answer.
+/// Pulls or builds an image, and gives up on a provider that does not answer. The limit does not
+/// count the time in which the provider's engine did not answer.
 ///
 /// # Errors
 /// [`Failure`].
@@ -115,5 +115,7 @@ pub async fn prepare_image(
     let limit = request.timeout.saturating_add(GRACE);
     let prepared =
         dependency::within(provider.dependency(), limit, provider.prepare(request)).await;
-    prepared.unwrap_or_else(|| Err(Failure::new(FailureKind::TimedOut, "no answer in time")))
+    prepared.unwrap_or_else(|| {
+        Err(Failure::new(FailureKind::TimedOut, "the provider did not answer in time"))
+    })
 }

@@ -1,22 +1,22 @@
-//! Execution of work in environments, for every kind of work: a recipe in [`crate::work`] says which
-//! scripts run and what is kept of them.
+//! Execution of work in environments, shared by all kinds of work. A recipe in [`crate::work`]
+//! defines the scripts to run and the outputs to keep.
 //!
-//! * `context`: the services of a worker, and those who are told of an execution;
-//! * `files`: files of tasks on this host; `bases`: digests of base images that a run has chosen;
+//! * `context`: services of the worker, the slot and the phase sink of an execution;
+//! * `files`: task files on this host; `base_digests`: base image digests chosen by a run;
 //! * `environment`: one environment from its request to its removal; `teardown`: its end;
 //! * `sidecars`: services beside an environment;
-//! * `image`: the source and the preparation of its image;
-//! * `finished`: the answer, a record and the files that become part of it;
+//! * `image`: source and preparation of an image;
+//! * `finished`: the result: a record and the files that become part of it;
 //! * `errors`: the error table;
-//! * `script` and `capture`: one script, its time limit, and its output;
-//! * `full_disk`: disks of this host that were full while an execution ran;
+//! * `script` and `capture`: one script, its time limit and its output;
+//! * `full_disk`: disks of this host that were full during an execution;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
-//! * `timing`: times of the phases;
-//! * `recipe`: the parts of an attempt that a kind of work has, and those that all kinds have;
-//! * `attempt`: attempts of one execution until one has an answer, each from its phases to its
+//! * `timing`: start and end times of the phases;
+//! * `recipe`: the interface of a kind of work, and the attempt state that all kinds share;
+//! * `attempt`: attempts of one execution until one has a result, each from its phases to its
 //!   teardown;
-//! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
+//! * `parking`: waiting for a service that does not answer; `stop`: waiting for a stop.
 
 mod attempt;
 mod base_digests;

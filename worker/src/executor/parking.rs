@@ -1,8 +1,8 @@
-//! Waiting for a service that gives no answer.
+//! Waits of an execution for a service that does not answer.
 //!
-//! No answer is no verdict: an execution that met one is parked until the service answers, and then
-//! begins anew under the same identity. It counts neither as a retry nor as a death, since its
-//! coordinator sees one execution that takes longer. An answer that says no ends it at once.
+//! A missing answer is no result: the execution is parked until the service answers, and then
+//! starts over under the same identity. This counts neither as a retry nor as a worker death: the
+//! coordinator sees one execution that takes longer. A negative answer ends the execution at once.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use super::files::TaskFiles;
 use super::stop::wait_for_stop;
 use crate::dependency::Dependency;
 
-/// Shortest and longest time between two attempts where attempts are the only questions.
+/// Shortest and longest pause between attempts when only an attempt can probe the service.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(500);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(15);
 
-/// Time between two questions to a service that can be asked.
+/// Time between two probes of a service.
 const POLL_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long an execution that is stopped waits for the engine that has its environment: what is
-/// left then belongs to the next reaper of this host.
+/// How long a stopped execution waits for the engine of its environment. The next reaper on this
+/// host removes what is left then.
 const STOPPED_WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Times that one execution begins anew after its environment was there: more outages than any run
-/// meets, and an end for a task that takes the engine down itself.
+/// How often one execution may start over after its environment was created: more often than any
+/// run has outages, and a bound for a task that brings down the engine itself.
 const MAX_LOST_ENVIRONMENTS: u32 = 20;
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitOutcome {
-    /// The service may be asked again.
+    /// The service may be tried again.
     Back,
-    /// It gave no answer for as long as the job allows.
+    /// It did not answer for as long as the job allows.
     TooLong,
     /// The execution was stopped.
     Stopped,
@@ -45,12 +45,12 @@ pub(crate) enum WaitOutcome {
 #[derive(Debug)]
 pub(crate) struct Parking<'a> {
     ctx: &'a ExecutionContext,
-    /// Files from the store, which may be away.
+    /// Task files; their store may be down.
     files: &'a TaskFiles,
     engine: Option<&'a Dependency>,
-    /// Outages of the engine when the present attempt began.
+    /// Outages of the engine when the current attempt began.
     outages: u64,
-    /// Since when nothing was achieved.
+    /// Start of the waits since the last progress.
     since: Option<Instant>,
     waits: u32,
     /// Attempts whose environment was lost.
@@ -66,7 +66,7 @@ impl<'a> Parking<'a> {
         Self { ctx, files, engine, outages: 0, since: None, waits: 0, lost: 0 }
     }
 
-    /// Waits until an attempt may begin: while the engine is known to be away, none would succeed.
+    /// Waits until an attempt may begin: none succeeds while the engine is known to be down.
     pub(crate) async fn begin_attempt(&mut self) -> WaitOutcome {
         let mut waited = WaitOutcome::Back;
         if self.is_down() && !self.ctx.max_park.is_zero() {
@@ -76,13 +76,13 @@ impl<'a> Parking<'a> {
         waited
     }
 
-    /// The attempt has an environment.
+    /// Resets the wait: the attempt has an environment.
     pub(crate) fn reset_wait(&mut self) {
         (self.since, self.waits) = (None, 0);
     }
 
-    /// The service by whose silence an attempt failed, if it did; `had_environment` tells whether
-    /// it had come that far.
+    /// The service whose outage failed an attempt, if one did. `had_environment`: whether the
+    /// attempt created its environment.
     pub(crate) async fn unavailable_service(
         &mut self,
         error: &TrialError,
@@ -104,7 +104,7 @@ impl<'a> Parking<'a> {
             error.kind,
             ErrorType::EnvironmentImagePullFailed
                 | ErrorType::EnvironmentBuildFailed
-                // The engine answers: it is the image of a service that could not be pulled.
+                // The engine answers: the image of a sidecar service could not be pulled.
                 | ErrorType::EnvironmentStartFailed
         ) {
             Kind::ImageRegistry
@@ -118,8 +118,8 @@ impl<'a> Parking<'a> {
         Some(kind)
     }
 
-    /// Waits until the service answers or, where only an attempt can tell, until one is due. Without
-    /// an environment the execution leaves its slot meanwhile.
+    /// Waits until the service answers or, where only an attempt can probe it, until one is due.
+    /// Without an environment, the execution gives up its slot meanwhile.
     pub(crate) async fn wait(&mut self, on: Kind, has_environment: bool) -> WaitOutcome {
         let ctx = self.ctx;
         let end = *self.since.get_or_insert_with(Instant::now) + ctx.max_park;
@@ -149,8 +149,7 @@ impl<'a> Parking<'a> {
         waited
     }
 
-    /// Waits for the engine that has an environment, also when the execution was stopped, but not
-    /// for long then.
+    /// Waits for the engine of an environment, also after a stop, but then only briefly.
     pub(crate) async fn wait_for_engine(&mut self) {
         if !self.is_down() {
             return;
@@ -178,18 +177,18 @@ impl<'a> Parking<'a> {
         self.ctx.phases.parked(None);
     }
 
-    /// Whether the engine gives no answer, as far as is known.
+    /// Whether the engine is known to be down.
     pub(crate) fn is_down(&self) -> bool {
         self.engine.is_some_and(Dependency::is_down)
     }
 
-    /// Whether the engine is away or was in the present attempt.
+    /// Whether the engine is down, or was during the current attempt.
     pub(crate) async fn was_engine_down(&self) -> bool {
         let Some(engine) = self.engine else { return false };
         engine.outages() != self.outages || !engine.check().await
     }
 
-    /// What an execution fails with that waited too long.
+    /// The error of an execution that waited too long.
     pub(crate) fn timeout_error(&self, on: Kind, mut error: TrialError) -> TrialError {
         let waited = self.ctx.max_park;
         let message = format!("{}; {on} gave no answer for {waited:?}", error.message);
@@ -220,13 +219,13 @@ impl<'a> Parking<'a> {
         match (on, self.engine) {
             (Kind::ContainerEngine, Some(engine)) => engine.check().await,
             (Kind::BlobStore, _) => self.files.is_store_available().await,
-            // The next attempt asks.
+            // The next attempt probes it.
             (Kind::ImageRegistry | Kind::ContainerEngine, _) => true,
         }
     }
 }
 
-/// Whether an error may come from a service that gave no answer.
+/// Whether an outage may be the cause of an error.
 fn may_be_outage(error: &TrialError) -> bool {
     const OURS: [ErrorCode; 7] = [
         ErrorCode::UNREACHABLE,
@@ -237,7 +236,7 @@ fn may_be_outage(error: &TrialError) -> bool {
         ErrorCode::PROCESSES_LEFT,
         ErrorCode::TIMED_OUT,
     ];
-    // An environment that ended with its engine starts nothing any more.
+    // An environment that died with its engine starts no process.
     let ended = error.code == ErrorCode::EXEC_NOT_STARTED;
     ended || (error.is_retryable() && OURS.contains(&error.code))
 }

@@ -1,4 +1,4 @@
-//! The parts of an attempt at an execution: those of a kind of work, and those that every kind has.
+//! The interface of a kind of work, and the attempt state that all kinds share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::environment::Environment;
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
 
-/// A kind of work: the parts of an attempt that are its own.
+/// A kind of work: its own parts of an attempt.
 pub(crate) trait WorkRecipe: Sized + Send {
     /// The record of an execution.
     type Record: Send;
 
-    /// The state that every kind has.
+    /// The state that all kinds share.
     fn attempt(&mut self) -> &mut AttemptState;
 
     /// Runs all phases before the collection.
     fn phases(&mut self) -> impl Future<Output = Result<(), PhaseInterrupt>> + Send;
 
-    /// Reads outputs from the environment. Called when it is there.
+    /// Reads outputs from the environment. Called while it is running.
     fn collect(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Decides which error counts, when no stop ended the attempt. Environments can be measured.
     fn settle_errors(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// An error of the phases, with the phase that it happened in.
+    /// Adds the current phase to an error of the phases.
     fn with_phase(&mut self, error: TrialError) -> TrialError {
         let phase = self.attempt().timing.phase();
         error.in_phase(phase)
@@ -48,33 +48,33 @@ pub(crate) trait WorkRecipe: Sized + Send {
         self.attempt().environment.was_created()
     }
 
-    /// A second environment, while there is one.
+    /// The second environment, if there is one.
     fn second_environment(&mut self) -> Option<&mut ManagedEnvironment> {
         None
     }
 
-    /// Whether the environments are kept for a person.
+    /// Whether the environments are kept for inspection.
     fn keeps_environments(&mut self) -> bool {
         false
     }
 
-    /// Gives back everything else that the attempt holds on this host.
+    /// Releases everything else that the attempt holds on this host.
     fn release(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 
-    /// The answer; `stopped` names the phase that a stop ended.
+    /// The result; `stopped` names the phase that a stop ended.
     fn finished(self, stopped: Option<Phase>) -> Finished<Self::Record>;
 }
 
-/// Why the phases of an attempt do not go on.
+/// Why the phases of an attempt do not continue.
 #[derive(Debug)]
 pub(crate) enum PhaseInterrupt {
     /// An error.
     Failed(TrialError),
     /// The run is drained.
     Drained,
-    /// The rest of the phases has no purpose.
+    /// The remaining phases are not needed.
     Complete,
 }
 
@@ -84,7 +84,7 @@ impl From<TrialError> for PhaseInterrupt {
     }
 }
 
-/// The state of an attempt of every kind.
+/// The attempt state that all kinds of work share.
 pub(crate) struct AttemptState {
     pub(super) stop: watch::Receiver<Option<StopLevel>>,
     phases: Arc<dyn PhaseSink>,
@@ -120,18 +120,18 @@ impl AttemptState {
         self.phases.entered(phase);
     }
 
-    /// Ends a phase. Whether the next may begin: it may not when the run is drained.
+    /// Ends a phase. Fails when the run is drained: the next phase must not begin.
     pub(crate) fn end_phase(&mut self) -> Result<(), PhaseInterrupt> {
         self.timing.leave();
         if self.stop.borrow().is_some() { Err(PhaseInterrupt::Drained) } else { Ok(()) }
     }
 
-    /// The environment, which has to be there.
+    /// The environment, which must be running.
     pub(crate) fn running_environment(&self) -> &dyn Environment {
         self.environment.expect_running()
     }
 
-    /// Keeps an error: the first is the cause.
+    /// Records an error; the first is the cause.
     pub(crate) fn record_error(&mut self, error: TrialError) {
         match self.first {
             None => self.first = Some(error),
@@ -139,18 +139,18 @@ impl AttemptState {
         }
     }
 
-    /// Puts an error before all others.
+    /// Records an error before all others.
     pub(crate) fn record_first_error(&mut self, error: TrialError) {
         let former = self.first.replace(error);
         self.later.splice(0..0, former);
     }
 
-    /// Keeps an error that stands beside the cause.
+    /// Records a collection error, which is never the cause.
     pub(crate) fn record_not_collected(&mut self, why: &str) {
         self.later.push(errors::not_collected(why, &self.redactor));
     }
 
-    /// The full disk of this host that the attempt met, if it met one.
+    /// Detects a full disk during the attempt.
     pub(crate) async fn full_disk(
         &self,
         services: &ExecutionServices,
@@ -167,8 +167,9 @@ impl AttemptState {
         FullDisk::detect(&services.disks, traces).await
     }
 
-    /// Puts the error of a full disk before all others, if the attempt met one and came to nothing by an
-    /// error that it may explain. Whether it did; `work` and `without_cause` are words of the message.
+    /// Makes a full disk the first error, if the attempt met one and has no result for a reason
+    /// that it may explain. Returns whether it did; `work` and `without_cause` are parts of the
+    /// message.
     pub(crate) async fn blame_disk(
         &mut self,
         services: &ExecutionServices,
@@ -186,13 +187,13 @@ impl AttemptState {
         true
     }
 
-    /// Keeps a panic as an error.
+    /// Records a panic as an error.
     pub(super) fn record_panic(&mut self, panic: &(dyn std::any::Any + Send)) {
         let (message, phase) = (panic_message(panic), self.timing.phase());
         self.record_error(errors::panicked(&message, phase, &self.redactor));
     }
 
-    /// Notes what became of an environment. A stop is no failure: the work runs again.
+    /// Records the removal of an environment. After a stop it is no failure: the work runs again.
     pub(super) fn record_removal(&mut self, removed: RemovalOutcome, stopped: bool) {
         self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
         let Some(failure) = &removed.failure else { return };

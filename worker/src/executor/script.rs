@@ -1,5 +1,5 @@
-//! One script, run to its end or to its time limit, after which nothing it started is alive; and the
-//! meaning of its end.
+//! One script, run to its end or to its time limit, after which nothing it started is alive; and
+//! the interpretation of its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::errors::ScriptError;
 use crate::dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink};
 
-/// Longest wait for the end of all processes: a sweep of a thousand takes one second, a restart of
-/// the environment a few more.
+/// Longest wait for the end of all processes: killing a thousand takes one second, a restart of the
+/// environment a few more.
 const KILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Longest wait for a command to return after its processes are gone.
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What became of a script.
+/// The result of a script.
 #[derive(Debug)]
 pub struct ScriptRun {
     /// How it ended.
@@ -33,15 +33,15 @@ pub struct ScriptRun {
 /// How a script ended.
 #[derive(Debug)]
 pub enum ScriptEnd {
-    /// By itself, or by a signal that was not ours.
+    /// By itself, or by a signal that this program did not send.
     Exited(CommandExit),
-    /// By us, at its time limit.
+    /// Killed at its time limit.
     TimedOut,
-    /// Nobody knows.
+    /// Unknown.
     Failed(Failure),
 }
 
-/// Which ends of a command are normal: then what else runs in the environment lives on.
+/// Which exits of a command are normal: other processes of the environment live on then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormalExit {
     /// Code 0.
@@ -50,7 +50,7 @@ pub enum NormalExit {
     AnyCode,
 }
 
-/// The time limit of a script, as its error tells it.
+/// The time limit of a script, as its error states it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScriptLimit {
     /// The limit.
@@ -60,7 +60,7 @@ pub(crate) struct ScriptLimit {
 }
 
 impl ScriptEnd {
-    /// The exit of a script that ended well; otherwise the error. `normal` tells which codes are no
+    /// The exit of a successful script; otherwise the error. `normal` defines which codes are no
     /// failure.
     pub(crate) async fn into_result(
         self,
@@ -92,9 +92,8 @@ impl ScriptEnd {
     }
 }
 
-/// Runs a command. Unless it ends normally, everything that runs in the environment is ended before
-/// this returns. The limit does not count the time in which what the environment lives in gave no
-/// answer.
+/// Runs a command. Unless it ends normally, everything that runs in the environment is killed
+/// before this returns. The limit does not count outages of the environment's engine.
 pub async fn run_command(
     environment: &dyn Environment,
     command: ExecCommand,
@@ -141,7 +140,7 @@ pub async fn run_command(
     }
 }
 
-/// Ends everything that runs in an environment; the reason when that may have failed.
+/// Kills everything that runs in an environment; returns why something may be alive.
 pub async fn kill_processes(environment: &dyn Environment) -> Option<Failure> {
     match tokio::time::timeout(KILL_LIMIT, environment.kill_processes()).await {
         Ok(Ok(())) => None,
@@ -149,7 +148,10 @@ pub async fn kill_processes(environment: &dyn Environment) -> Option<Failure> {
         Ok(Err(failure)) => Some(failure),
         Err(_) => Some(Failure::new(
             FailureKind::LeftBehind,
-            format!("ending the processes of {} took longer than {KILL_LIMIT:?}", environment.id()),
+            format!(
+                "killing the processes of {} took longer than {KILL_LIMIT:?}",
+                environment.id()
+            ),
         )),
     }
 }

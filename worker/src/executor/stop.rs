@@ -3,12 +3,12 @@
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
-/// Ends when the execution must end at once.
+/// Returns when the execution must end at once.
 pub async fn wait_for_kill(stop: watch::Receiver<Option<StopLevel>>) {
     wait_for_level(stop, StopLevel::Kill).await;
 }
 
-/// Ends when the execution must end, be it at the next opportunity.
+/// Returns when the execution must end, at once or after the current phase.
 pub async fn wait_for_stop(stop: watch::Receiver<Option<StopLevel>>) {
     wait_for_level(stop, StopLevel::Drain).await;
 }
@@ -16,7 +16,7 @@ pub async fn wait_for_stop(stop: watch::Receiver<Option<StopLevel>>) {
 async fn wait_for_level(mut stop: watch::Receiver<Option<StopLevel>>, wanted: StopLevel) {
     let reached = stop.wait_for(|level| *level >= Some(wanted)).await.is_ok();
     if !reached {
-        // The sender is gone, so no stop can come any more.
+        // The sender is dropped, so no stop can come any more.
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Teardown: the environment is kept for a person, or nothing of it is left.
+//! Teardown: an environment is preserved for inspection, or removed completely.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use super::context::with_timeout;
 use crate::environment::{Environment, Failure, FailureKind};
 use crate::supervise::panic_message;
 
-/// Longest a stop may take.
+/// Longest time for a stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest one removal may take: 200,000 files take Docker 20 seconds.
+/// Longest time for one removal: Docker takes 20 seconds for 200,000 files.
 const DESTROY_LIMIT: Duration = Duration::from_secs(300);
 
-/// Waits before removals that follow one that failed.
+/// Pauses before retries of a failed removal.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// What became of an environment.
+/// The result of a teardown.
 #[derive(Debug, Default)]
 pub(crate) struct TeardownOutcome {
-    /// How to get into it, when it was kept.
+    /// How to enter the environment, when it was preserved.
     pub(crate) preserved: Option<String>,
-    /// What went wrong.
+    /// The first failure.
     pub(crate) failure: Option<Failure>,
 }
 
-/// Keeps or removes an environment. What cannot be kept is removed.
+/// Preserves or removes an environment. One that cannot be preserved is removed.
 pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> TeardownOutcome {
     if !keep {
         return TeardownOutcome {

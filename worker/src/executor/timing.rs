@@ -1,4 +1,4 @@
-//! When phases began and ended: wall-clock times for people, durations on a monotonic clock.
+//! Start and end times of phases: wall-clock times for people, durations on a monotonic clock.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ pub(crate) struct Timing {
 #[derive(Debug, Clone, Copy)]
 struct PhaseSpan {
     first: ClockReading,
-    /// Since when it is entered, or was the last time.
+    /// Start of the current or last time it was entered.
     began: ClockReading,
     ended: Option<ClockReading>,
-    /// How long it lasted the times before.
+    /// Total duration of the earlier times.
     before: Duration,
-    /// Whether that was in the present step.
+    /// Whether it was entered in the current step.
     fresh: bool,
 }
 
@@ -47,7 +47,7 @@ impl PhaseSpan {
     }
 }
 
-/// Phases that stand in records, in their order.
+/// Phases with times in records, in order.
 const TIMED: [Phase; 4] =
     [Phase::EnvironmentSetup, Phase::AgentSetup, Phase::AgentExecution, Phase::Verification];
 
@@ -65,7 +65,7 @@ impl Timing {
         self.current
     }
 
-    /// Ends the present phase and begins another.
+    /// Ends the current phase and begins another.
     pub(crate) fn enter(&mut self, phase: Phase) {
         let now = ClockReading::now();
         self.leave_at(now);
@@ -82,7 +82,7 @@ impl Timing {
         }
     }
 
-    /// Ends the present phase.
+    /// Ends the current phase.
     pub(crate) fn leave(&mut self) {
         self.leave_at(ClockReading::now());
     }
@@ -95,18 +95,18 @@ impl Timing {
         }
     }
 
-    /// From here on [`Timing::latest`] speaks of a new step.
+    /// Begins a step: [`Timing::latest`] refers to the new one.
     pub(crate) fn begin_step(&mut self) {
         self.phases.iter_mut().flatten().for_each(|span| span.fresh = false);
     }
 
-    /// When a phase began and ended in the present step.
+    /// When a phase began and ended in the current step.
     pub(crate) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
         let span = self.phases[timed_index(phase)?].filter(|span| span.fresh)?;
         Some((span.began.at, span.ended.map(|ended| ended.at)))
     }
 
-    /// The times up to now.
+    /// Ends the current phase and returns all times.
     pub(crate) fn finish(&mut self) -> (Durations, Timestamps) {
         let now = ClockReading::now();
         self.leave_at(now);

@@ -1,4 +1,4 @@
-//! Repositories of ours.
+//! Bare repositories that Rollout makes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{Git, GitCall, GitError, bundle, is_commit};
 
-/// What every path of our repositories is, whatever the repository itself says: bytes. Nothing is
-/// converted, and no filter applies, on the way out or in.
+/// Attributes of every path in these repositories, whatever the repository itself says: plain
+/// bytes. Nothing is converted, and no filter applies, in either direction.
 const GIT_ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
 
-/// A bare repository of ours.
+/// A bare repository made by Rollout.
 #[derive(Debug, Clone)]
 pub struct BareRepository {
     git: Git,
 }
 
-/// Who made a commit, and when: fixed, so that equal content gives equal commits.
+/// Author and time of a commit: fixed, so that equal content gives equal commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitIdentity {
     /// Seconds since 1970.
@@ -28,25 +28,25 @@ pub struct CommitIdentity {
 pub struct TreeEntry {
     /// `100644`, `100755`, `120000` (a symbolic link) or `160000` (another repository's commit).
     pub mode: u32,
-    /// Its content.
+    /// Object name of its content.
     pub object: String,
-    /// Bytes of it; none of another repository's commit.
+    /// Size in bytes; `None` for another repository's commit.
     pub size_bytes: Option<u64>,
     /// Its path, which need not be UTF-8.
     pub path: Vec<u8>,
 }
 
 impl BareRepository {
-    /// The repository at a directory that [`BareRepository::create`] has filled.
+    /// The repository in a directory filled by [`BareRepository::create`].
     pub fn from_dir(dir: impl Into<PathBuf>) -> Self {
         Self { git: Git::own_repository(dir) }
     }
 
-    /// Makes a repository in a new directory and takes the root in from a file, which is not
-    /// checked: it is the user's. `name` refers to it.
+    /// Creates a repository in a new directory and imports the root commit from a file, which is
+    /// not checked: it belongs to the user. `name` refers to it.
     ///
     /// # Errors
-    /// [`GitError`]; what there is of the directory is of no use then.
+    /// [`GitError`]; the directory is unusable then.
     pub async fn create(
         dir: &Path,
         root: &CommitBundle,
@@ -54,31 +54,31 @@ impl BareRepository {
         name: &str,
     ) -> Result<Self, GitError> {
         if !is_commit(&root.commit) || root.parent.is_some() {
-            let reason = "it is not the bundle of a root".to_owned();
+            let reason = "it is not the bundle of a root commit".to_owned();
             return Err(GitError::BadBundle { path: file.to_owned(), reason });
         }
         let made = std::fs::create_dir_all(dir);
-        made.map_err(|error| GitError::io("creating", dir, error))?;
+        made.map_err(|error| GitError::io("create", dir, error))?;
         let bare = Self::from_dir(dir);
         let format = if root.commit.len() == 64 { "sha256" } else { "sha1" };
         let format = format!("--object-format={format}");
         bare.git.call(["init", "-q", "--bare", "--template=", &format]).run().await?;
         for (path, content) in [
             ("info/attributes", GIT_ATTRIBUTES.to_owned()),
-            // Its parents are not there and not asked for.
+            // Its parents are absent and not needed.
             ("shallow", format!("{}\n", root.commit)),
         ] {
             let path = dir.join(path);
             let parent = path.parent().expect("two components at least");
             let written =
                 std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, content));
-            written.map_err(|error| GitError::io("writing", path, error))?;
+            written.map_err(|error| GitError::io("write", path, error))?;
         }
         bundle::read(&bare, file, root, name, false).await?;
         Ok(bare)
     }
 
-    /// The git to call on it.
+    /// The git interface of the repository.
     pub const fn git(&self) -> &Git {
         &self.git
     }
@@ -88,7 +88,7 @@ impl BareRepository {
         self.git.dir()
     }
 
-    /// The commit that a reference names; none when there is no such reference.
+    /// The commit that a reference names; `None` if there is no such reference.
     ///
     /// # Errors
     /// [`GitError`].
@@ -111,7 +111,7 @@ impl BareRepository {
         Ok(shown.split(' ').skip(1).map(str::to_owned).collect())
     }
 
-    /// When a commit was made, seconds since 1970.
+    /// Time of a commit, seconds since 1970.
     ///
     /// # Errors
     /// [`GitError`].
@@ -141,7 +141,7 @@ impl BareRepository {
     }
 
     /// Writes the files of a commit to an empty directory. `index` is a file that must not exist;
-    /// it is the index of the directory afterwards.
+    /// it becomes the index of the directory.
     ///
     /// # Errors
     /// [`GitError`].
@@ -152,7 +152,7 @@ impl BareRepository {
         Ok(())
     }
 
-    /// Makes a commit of a tree; equal arguments give equal commits.
+    /// Creates a commit of a tree; equal arguments give equal commits.
     ///
     /// # Errors
     /// [`GitError`].
@@ -169,7 +169,7 @@ impl BareRepository {
 }
 
 impl CommitIdentity {
-    /// Makes whatever a call commits this one's.
+    /// Sets this identity for all commits of a call.
     pub fn sign(self, mut call: GitCall<'_>) -> GitCall<'_> {
         let date = format!("@{} +0000", self.seconds);
         for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {

@@ -1,4 +1,4 @@
-//! Commits as files: git's bundle format with one commit in it, and at most one that it needs.
+//! Commits as files: git's bundle format with one commit and at most one prerequisite.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use super::{BareRepository, Git, GitError, is_commit};
 /// Name of the commit inside the bundle.
 const COMMIT_REF: &str = "refs/heads/commit";
 
-/// Longest header: a commit, one that it needs, and their names.
+/// Longest header: a commit, a prerequisite, and their names.
 const HEADER_BYTES: u64 = 1024;
 
-/// Writes a commit to a new file: relative to its parent, or without its history when `parent` is
-/// `None`. Gives the size.
+/// Writes a commit to a new file: relative to its parent, or without its history if `parent` is
+/// `None`. Returns the size.
 ///
 /// # Errors
-/// [`GitError`]; there is no file then.
+/// [`GitError`]; no file is left then.
 pub async fn write(
     git: &Git,
     commit: &str,
@@ -27,7 +27,7 @@ pub async fn write(
 ) -> Result<u64, GitError> {
     let written = write_all(git, commit, parent, to, max_bytes).await;
     if written.is_err() {
-        // Best effort: the error that counts is the one at hand.
+        // Best effort: the original error is more important.
         let _removed = tokio::fs::remove_file(to).await;
     }
     written
@@ -50,7 +50,7 @@ async fn write_all(
             git.call(args).input(git.call(list).run().await?)
         }
     };
-    let failed = |error| GitError::io("writing", to, error);
+    let failed = |error| GitError::io("write", to, error);
     let mut file = tokio::fs::File::create_new(to).await.map_err(failed)?;
     let header = header(commit, parent);
     file.write_all(header.as_bytes()).await.map_err(failed)?;
@@ -68,9 +68,9 @@ fn header(commit: &str, parent: Option<&str>) -> String {
     format!("{version}{needs}{commit} {COMMIT_REF}\n\n")
 }
 
-/// Takes a commit from a file into a repository of ours, where `name` refers to it afterwards. The
-/// file must hold exactly this commit, and the repository its parent. With `fsck`, objects that
-/// git finds fault with are refused.
+/// Imports a commit from a file into a repository made by Rollout, where `name` refers to it
+/// afterwards. The file must contain exactly this commit, and the repository its parent. With
+/// `fsck`, objects that fail git's checks are refused.
 ///
 /// # Errors
 /// [`GitError`]; `name` does not exist then.
@@ -84,17 +84,16 @@ pub async fn read(
     let bad =
         |reason: &str| GitError::BadBundle { path: file.to_owned(), reason: reason.to_owned() };
     if !is_commit(&bundle.commit) || bundle.parent.as_deref().is_some_and(|c| !is_commit(c)) {
-        return Err(bad("its commits have no proper names"));
+        return Err(bad("its commit ids are invalid"));
     }
     let expected = header(&bundle.commit, bundle.parent.as_deref());
     let mut found = Vec::new();
     let opened = tokio::fs::File::open(file).await;
-    let mut opened =
-        opened.map_err(|error| GitError::io("opening", file, error))?.take(HEADER_BYTES);
+    let mut opened = opened.map_err(|error| GitError::io("open", file, error))?.take(HEADER_BYTES);
     let read = opened.read_to_end(&mut found).await;
-    read.map_err(|error| GitError::io("reading", file, error))?;
+    read.map_err(|error| GitError::io("read", file, error))?;
     if !found.starts_with(expected.as_bytes()) {
-        return Err(bad("it holds another commit, or needs another one"));
+        return Err(bad("it contains or requires a different commit"));
     }
     let check = format!("transfer.fsckObjects={fsck}");
     let fetched = bare

@@ -1,11 +1,11 @@
-//! Whose repository git is called on, and what therefore holds of every call: the settings and the
-//! environment.
+//! Settings and environment of git calls, by the owner of the repository.
 
 use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-/// Settings of every call: nothing of a repository is run, and nothing is done behind our back.
+/// Settings of every call: no program configured in a repository runs, and git does nothing on its
+/// own initiative.
 const COMMON_SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -16,10 +16,10 @@ const COMMON_SETTINGS: &[&str] = &[
     "advice.detachedHead=false",
 ];
 
-/// Calls run beside trials, which the processors are for.
+/// Calls run next to trials, which need the processors.
 const BACKGROUND_SETTINGS: &[&str] = &["pack.threads=1"];
 
-/// Settings of calls on repositories of ours, where the user's own say nothing.
+/// Settings of calls on repositories made by Rollout, where the user's own settings do not apply.
 const OWN_REPOSITORY_SETTINGS: &[&str] = &[
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
@@ -30,8 +30,8 @@ const OWN_REPOSITORY_SETTINGS: &[&str] = &[
     "core.protectNTFS=true",
 ];
 
-/// Settings of calls that reach other machines: files come as they are stored, nobody is asked
-/// anything, and a server that sends nothing for a minute is given up.
+/// Settings of calls to remote servers: files arrive as they are stored, git prompts for nothing,
+/// and the connection to a server that sends nothing for a minute is closed.
 const REMOTE_SETTINGS: &[&str] = &[
     "core.untrackedCache=false",
     "core.autocrlf=false",
@@ -45,7 +45,7 @@ const REMOTE_SETTINGS: &[&str] = &[
     "http.lowSpeedTime=60",
 ];
 
-/// Variables by which a caller's repository would get into ours.
+/// Variables through which a caller's repository would affect the call.
 const LOCAL_VARIABLES: &[&str] = &[
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -62,15 +62,15 @@ const LOCAL_VARIABLES: &[&str] = &[
     "GIT_LFS_SKIP_SMUDGE",
 ];
 
-/// Where git is called.
+/// Location and owner of the repository.
 #[derive(Debug, Clone)]
 pub(super) enum RepositoryLocation {
-    /// The git directory of a repository of ours.
+    /// The git directory of a repository made by Rollout.
     Ours(PathBuf),
-    /// A directory in a repository of the user, who configured it.
+    /// A directory in a repository that the user owns and configured.
     Users(PathBuf),
-    /// A directory whose repository is filled from other machines, or none where only a question
-    /// is asked.
+    /// A directory whose repository is filled from remote servers, or any directory if the call
+    /// only queries a server.
     Remote(PathBuf),
 }
 
@@ -81,13 +81,13 @@ impl RepositoryLocation {
         }
     }
 
-    /// Whether git's processes get a group of their own, to be ended together. Not where the user
-    /// waits for them at a terminal: what interrupts us must interrupt them.
+    /// Whether git's processes get a separate process group, so that they can be killed together.
+    /// Not if the user waits for them at a terminal: an interrupt of this process must reach them.
     pub(super) const fn has_own_process_group(&self) -> bool {
         !matches!(self, Self::Remote(_))
     }
 
-    /// Puts the settings in front of the arguments.
+    /// Puts the settings before the arguments.
     pub(super) fn apply_settings(&self, command: &mut Command) {
         let more = match self {
             Self::Ours(_) => [BACKGROUND_SETTINGS, OWN_REPOSITORY_SETTINGS],
@@ -121,7 +121,7 @@ impl RepositoryLocation {
     }
 }
 
-/// Nothing of the caller's environment but these, and no way to another machine.
+/// Keeps only these variables of the caller's environment, and blocks all remote access.
 fn isolate_environment(command: &mut Command, kept: &[&str]) {
     command.env_clear();
     for name in kept {
@@ -132,12 +132,12 @@ fn isolate_environment(command: &mut Command, kept: &[&str]) {
     command
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_OPTIONAL_LOCKS", "0")
-        // No protocol at all, unless the call names one.
+        // No protocol at all, unless the call sets one.
         .env("GIT_ALLOW_PROTOCOL", "");
 }
 
-/// The caller's environment and configuration, because that is where credentials and proxies are,
-/// but nothing that leads to another repository.
+/// Keeps the caller's environment and configuration, because they hold credentials and proxies, but
+/// nothing that leads to another repository.
 fn inherit_environment(command: &mut Command, dir: &Path) {
     for variable in LOCAL_VARIABLES {
         command.env_remove(variable);

@@ -1,18 +1,21 @@
-//! Git: the only place that runs the program, and repositories of ours.
+//! Git: the only module that runs the program, and repositories made by Rollout.
 //!
-//! # What must hold
+//! # Invariants
 //! * No git command ever runs on a repository that an agent could write: its configuration names
-//!   programs that git runs. What agents leave is data. It is compared and hashed by us; git gets it
-//!   as content of blobs and as names in lists, never as a directory to look into.
-//! * Every call has no hooks, no monitors, no filters, no submodules, no protocols beyond the ones
-//!   it needs, a time limit, and a bound on what it may print.
-//! * Calls on repositories of ours and of the user ([`Git::ours`], [`Git::of_user`]) have a clean
-//!   environment and reach no other machine. Only fetching ([`Git::remote`]) does, with the
-//!   environment and the configuration of the user, where credentials are. It asks nobody anything.
-//! * Repositories of ours ([`BareRepository`]) are bare, and their configuration is ours. Their first commit
-//!   is grafted: it has no parents there, so that no history travels.
+//!   programs that git runs. Files that agents leave are data. Rollout compares and hashes them;
+//!   git receives them as content of blobs and as names in lists, never as a directory to look
+//!   into.
+//! * Every call runs without hooks, monitors, filters, submodules and unneeded protocols, and has a
+//!   time limit and an output limit.
+//! * Calls on repositories of Rollout and of the user ([`Git::own_repository`],
+//!   [`Git::user_repository`]) have a clean environment and no remote access. Only fetching
+//!   ([`Git::remote`]) has it, with the environment and the configuration of the user, which hold
+//!   the credentials. It prompts for nothing.
+//! * Repositories made by Rollout ([`BareRepository`]) are bare and configured only by Rollout.
+//!   Their first commit is grafted: it has no parents there, so that no history is transferred.
 //!
-//! Commits travel as bundles ([`bundle`]): a root alone, every other commit relative to its parent.
+//! Commits are transferred as bundles ([`bundle`]): a root alone, every other commit relative to
+//! its parent.
 
 mod bare;
 pub mod bundle;
@@ -38,60 +41,60 @@ pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::orphans::end_orphans;
 pub use self::run::{Git, GitCall};
 
-/// Why git did not do what it was asked for.
+/// Errors of git calls.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// The program cannot be started.
-    #[error("git cannot be started")]
+    /// The program could not be started.
+    #[error("cannot start git")]
     Absent(#[source] io::Error),
-    /// It ended with a code other than 0.
+    /// It exited with a code other than 0.
     #[error("git {what} failed: {said}")]
     Failed {
         /// Its command.
         what: String,
-        /// The end of what it said.
+        /// The end of its error output.
         said: String,
-        /// Its exit code, if no signal ended it.
+        /// Its exit code, unless a signal ended it.
         code: Option<i32>,
     },
-    /// It took too long.
-    #[error("git {what} took longer than {limit:?}")]
+    /// It reached its time limit.
+    #[error("git {what} timed out after {limit:?}")]
     TimedOut {
         /// Its command.
         what: String,
-        /// How long it might have taken.
+        /// The time limit.
         limit: Duration,
     },
-    /// It wrote more than is accepted.
+    /// It wrote more than allowed.
     #[error("git {what} wrote more than {max_bytes} bytes")]
     TooLarge {
         /// Its command.
         what: String,
-        /// How much is accepted.
+        /// The maximum.
         max_bytes: u64,
     },
-    /// It wrote something that it should not.
-    #[error("git {what} answered something unexpected: {answer}")]
+    /// It wrote unexpected output.
+    #[error("unexpected output of git {what}: {answer}")]
     Unexpected {
         /// Its command.
         what: String,
-        /// What was not understood.
+        /// The unexpected output.
         answer: String,
     },
-    /// A bundle that is not what it should be.
-    #[error("{path} is not the bundle it should be: {reason}")]
+    /// An invalid bundle.
+    #[error("cannot use the bundle {path}: {reason}")]
     BadBundle {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The local disk.
-    #[error("{action} {path}")]
+    /// An error of the local disk.
+    #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// The failed action, as an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path it failed on.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -109,7 +112,7 @@ impl GitError {
         Self::Io { action, path: path.into(), source: source.into() }
     }
 
-    /// What the host ran out of, as far as that can be told.
+    /// The resource that the host ran out of, if known.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             Self::Absent(source) | Self::Io { source, .. } => Shortage::from_io_error(source),
@@ -118,13 +121,12 @@ impl GitError {
         }
     }
 
-    /// Whether this host failed, not what git was given: the same call may succeed when it is made
-    /// again.
+    /// Whether the host failed and not the input: the same call may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::TimedOut { .. } => true,
             Self::Absent(source) | Self::Io { source, .. } => is_transient_io(source),
-            // Killed, or a program that it started was; 129 is a defect of the call.
+            // Killed, or a program that it started was; 129 is a bug in the call.
             Self::Failed { code, said, .. } => {
                 code.is_none_or(|code| code > 129)
                     || SYSTEM_ERROR_TEXTS.iter().any(|words| said.contains(words))
@@ -133,7 +135,7 @@ impl GitError {
         }
     }
 
-    /// Whether git says that something is wrong with what it was given.
+    /// Whether git rejected its input.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::BadBundle { .. } => true,
@@ -145,10 +147,10 @@ impl GitError {
     }
 }
 
-/// Exit codes with which git says that it does not like what it was given.
+/// Exit codes with which git rejects its input.
 const REFUSAL_EXIT_CODES: [i32; 2] = [1, 128];
 
-/// What git says when the system failed it, or one of the processes that it started.
+/// Error texts of git for failures of the system or of one of its child processes.
 const SYSTEM_ERROR_TEXTS: [&str; 13] = [
     "No space left on device",
     "Disk quota exceeded",
@@ -165,8 +167,8 @@ const SYSTEM_ERROR_TEXTS: [&str; 13] = [
     "unable to create async thread",
 ];
 
-/// Whether an error of the system may pass without anybody doing anything about the path that it
-/// is about: something is exhausted or busy, or hardware fails.
+/// Whether a system error may pass without a change to its path: something is exhausted or busy, or
+/// hardware fails.
 pub fn is_transient_io(error: &io::Error) -> bool {
     use io::ErrorKind::{
         Interrupted, ReadOnlyFilesystem, ResourceBusy, StaleNetworkFileHandle, TimedOut, WouldBlock,
@@ -184,7 +186,7 @@ pub fn is_transient_io(error: &io::Error) -> bool {
     kind || faulty || Shortage::from_io_error(error).is_some()
 }
 
-/// Whether a text is the name of a commit: 40 or 64 lower-case hexadecimal digits.
+/// Whether a text is a commit id: 40 or 64 lower-case hexadecimal digits.
 pub fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64)
         && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))

@@ -1,8 +1,8 @@
-//! Names that may stand in a commit.
+//! Rules for names in commits.
 
-/// Whether a file system somewhere could take a name for `.git`, or a part of it between
-/// backslashes: whatever its case, with the characters that HFS+ ignores, by the short names and
-/// streams of NTFS, or with the dots and blanks at its end that Windows drops.
+/// Whether a file system could take a name for `.git`, or a part of it between backslashes: in any
+/// case, with the characters that HFS+ ignores, with the short names and streams of NTFS, or with
+/// the trailing dots and blanks that Windows drops.
 pub fn is_git(component: &[u8]) -> bool {
     let text = String::from_utf8_lossy(component);
     let visible: String = text.chars().filter(|c| !is_ignored(*c)).collect();
@@ -15,14 +15,14 @@ pub fn is_git(component: &[u8]) -> bool {
     })
 }
 
-/// Whether a path can stand in a commit of ours: relative, plain, without any `.git`.
+/// Whether a path may be part of a commit made by Rollout: relative, plain, without any `.git`.
 pub fn is_safe(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|component| {
         !matches!(component, b"" | b"." | b"..") && !component.contains(&0) && !is_git(component)
     })
 }
 
-/// Characters that HFS+ leaves out when it compares names.
+/// Characters that HFS+ ignores when it compares names.
 const fn is_ignored(c: char) -> bool {
     matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
 }

@@ -1,4 +1,4 @@
-//! Gits that outlive the process that called them.
+//! Orphaned git processes: those that outlive the process that started them.
 
 use std::io;
 use std::path::Path;
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 
 use crate::supervise;
 
-/// How long ended processes may take to be gone.
+/// Time that killed processes may take to disappear.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time between two looks.
+/// Time between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Ends the gits that a killed process has left at work on a repository of ours, which belongs to
-/// the caller by now: they would go on writing to it.
+/// Kills the git processes of a dead process that still work on a repository made by Rollout. The
+/// caller owns the repository now, and they would continue to write to it.
 ///
 /// # Errors
-/// When one cannot be ended.
+/// If one cannot be killed.
 pub async fn end_orphans(dir: &Path) -> io::Result<()> {
     let Ok(dir) = dir.canonicalize() else { return Ok(()) };
     let began = Instant::now();
@@ -29,7 +29,7 @@ pub async fn end_orphans(dir: &Path) -> io::Result<()> {
             return Ok(());
         }
         if began.elapsed() > EXIT_TIMEOUT {
-            return Err(io::Error::other(format!("{left} processes of git cannot be ended")));
+            return Err(io::Error::other(format!("cannot kill {left} git processes")));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -46,7 +46,7 @@ mod system {
     use rustix::io::Errno;
     use rustix::process::{Pid, Signal, kill_process};
 
-    /// Ends those that there are. Gives their number.
+    /// Kills all that it finds and returns their number.
     pub(super) fn end(dir: &Path) -> io::Result<usize> {
         let mut found = 0;
         for entry in fs::read_dir("/proc")? {
@@ -65,8 +65,8 @@ mod system {
         Ok(found)
     }
 
-    /// Whether a process is a git that was called on the repository. What has ended, or is another
-    /// user's, cannot be read.
+    /// Whether a process is a git called on the repository. Ended processes and those of other
+    /// users cannot be read.
     fn works_on(process: &Path, dir: &Path) -> bool {
         let is_git = fs::read(process.join("comm")).is_ok_and(|name| name.starts_with(b"git"));
         is_git
@@ -84,7 +84,7 @@ mod system {
     use std::io;
     use std::path::Path;
 
-    /// Nobody says whose a process is.
+    /// The owner of a process cannot be determined on this system.
     pub(super) fn end(_: &Path) -> io::Result<usize> {
         Ok(0)
     }
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// A git that works on a repository until its standard input ends.
+    /// A git process that works on a repository until its standard input ends.
     fn at_work(dir: &Path) -> std::process::Child {
         let mut git = Command::new("git");
         git.args(["cat-file", "--batch"]).env("GIT_DIR", dir);
@@ -112,9 +112,9 @@ mod tests {
             assert!(made.expect("git").success());
         }
         let (mut ours, mut theirs) = (at_work(&one), at_work(&other));
-        // To wait for it would end its standard input.
+        // Waiting for it would close its standard input.
         let _open = ours.stdin.take();
-        // Not reaped yet, they would count as there: somebody has to wait for them.
+        // Unreaped processes would still be found: another thread has to wait for them.
         let waiting = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| ours.wait().expect("our child"));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

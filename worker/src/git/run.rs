@@ -13,16 +13,16 @@ use tokio::process::{Child, Command};
 use super::GitError;
 use super::git_config::RepositoryLocation;
 
-/// Longest a call may take unless it says otherwise: a checkout of 200,000 files takes half a minute.
+/// Default time limit of a call: a checkout of 200,000 files takes half a minute.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The same of a call that reaches another machine: 100 GB at 5 MB/s.
+/// Time limit of a call to a remote server: 100 GB at 5 MB/s.
 const REMOTE_CALL_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Most that a call may print unless it says otherwise: a listing of a million files.
+/// Default limit on the output of a call: a listing of a million files.
 const OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
 
-/// How much of what git says on standard error is kept: its end.
+/// Bytes of git's standard error that are kept: its end.
 const STDERR_BYTES: usize = 4096;
 
 /// Lines of it that are shown.
@@ -38,7 +38,7 @@ pub struct Git {
     objects: Option<PathBuf>,
 }
 
-/// A call that is being put together.
+/// Builder of a call.
 #[derive(Debug)]
 #[must_use = "a call does nothing until it is run"]
 pub struct GitCall<'a> {
@@ -53,31 +53,31 @@ pub struct GitCall<'a> {
 }
 
 impl Git {
-    /// A repository of ours, by its git directory.
+    /// A repository made by Rollout, by its git directory.
     pub fn own_repository(git_dir: impl Into<PathBuf>) -> Self {
         Self { place: RepositoryLocation::Ours(git_dir.into()), objects: None }
     }
 
-    /// The repository that a directory of the user belongs to. It is only to be read: the user's
-    /// configuration holds, except for what would run anything.
+    /// The repository that a directory of the user belongs to. Only for reading: the user's
+    /// configuration applies, except for settings that would run programs.
     pub fn user_repository(dir: impl Into<PathBuf>) -> Self {
         Self { place: RepositoryLocation::Users(dir.into()), objects: None }
     }
 
-    /// The same repository, but objects are looked for in this directory first, and new ones go
-    /// nowhere else.
+    /// The same repository, but objects are looked up in this directory first, and new ones are
+    /// written only there.
     pub fn with_objects(self, dir: impl Into<PathBuf>) -> Self {
         Self { objects: Some(dir.into()), ..self }
     }
 
-    /// A directory whose repository is filled from other machines; any directory for a question
-    /// to one. The environment and the configuration of the user hold, because that is where
-    /// credentials are, except for what would run anything. Calls may take hours.
+    /// A directory whose repository is filled from remote servers; any directory for a query to
+    /// one. The environment and the configuration of the user apply, because they hold the
+    /// credentials, except for settings that would run programs. Calls may take hours.
     pub fn remote(dir: impl Into<PathBuf>) -> Self {
         Self { place: RepositoryLocation::Remote(dir.into()), objects: None }
     }
 
-    /// The directory that this was made of.
+    /// The directory given to the constructor.
     pub fn dir(&self) -> &Path {
         self.place.dir()
     }
@@ -102,49 +102,49 @@ impl Git {
 }
 
 impl GitCall<'_> {
-    /// Further arguments.
+    /// Adds arguments.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// What it reads on standard input; nothing unless this is called.
+    /// Sets its standard input; empty by default.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = bytes.into();
         self
     }
 
-    /// The directory that it takes for the repository's files.
+    /// Sets the work tree.
     pub fn work_tree(mut self, dir: impl Into<PathBuf>) -> Self {
         self.work_tree = Some(dir.into());
         self
     }
 
-    /// The index that it uses.
+    /// Sets the index file.
     pub fn index(mut self, file: impl Into<PathBuf>) -> Self {
         self.index = Some(file.into());
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of its environment.
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.push((name, value.into()));
         self
     }
 
-    /// How much it may print.
+    /// Limits its output.
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// How long it may take.
+    /// Limits its duration.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Runs it and gives what it printed.
+    /// Runs it and returns its output.
     ///
     /// # Errors
     /// [`GitError`].
@@ -154,7 +154,7 @@ impl GitCall<'_> {
         Ok(output)
     }
 
-    /// Runs it and gives what it printed without the line's end.
+    /// Runs it and returns its output without the trailing newline.
     ///
     /// # Errors
     /// [`GitError`].
@@ -167,10 +167,10 @@ impl GitCall<'_> {
         }
     }
 
-    /// Runs it and writes what it prints.
+    /// Runs it and copies its output to `output`.
     ///
     /// # Errors
-    /// [`GitError`]; some may have been written.
+    /// [`GitError`]; part of the output may have been written.
     pub async fn run_into<W>(self, output: &mut W) -> Result<u64, GitError>
     where
         W: tokio::io::AsyncWrite + Unpin,
@@ -193,15 +193,15 @@ impl GitCall<'_> {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A git that ended early says itself why.
+                // A git that exits early reports the reason itself.
                 let _unread = stdin.write_all(&self.input).await;
             }
         };
         let read = async {
             let Some(stdout) = stdout else { return Ok(0) };
             let copied = tokio::io::copy(&mut stdout.take(max_bytes + 1), output).await;
-            let copied = copied.map_err(|error| GitError::io("reading", "git's answer", error))?;
-            output.flush().await.map_err(|e| GitError::io("writing", "git's answer", e))?;
+            let copied = copied.map_err(|error| GitError::io("read", "git's output", error))?;
+            output.flush().await.map_err(|e| GitError::io("write", "git's output", e))?;
             match copied > max_bytes {
                 true => Err(GitError::TooLarge { what: what.clone(), max_bytes }),
                 false => Ok(copied),
@@ -263,14 +263,15 @@ impl GitCall<'_> {
     }
 }
 
-/// The processes of a call: git starts others. They end with whoever waits for them.
+/// The process group of a call: git starts child processes. They are killed when the waiting future
+/// is dropped.
 struct ProcessGroup(Option<u32>);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let pid = self.0.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // Nothing is left to be ended when they have ended already.
+            // Fails harmlessly if they have already ended.
             let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
         }
     }
@@ -294,12 +295,12 @@ async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     kept
 }
 
-/// The end of what git said, on one line.
+/// The end of git's error output, on one line.
 fn stderr_message(stderr: &[u8], status: ExitStatus) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text
         .lines()
-        // Of a line that was written over, what was seen last.
+        // Of an overwritten line, keep only the last text.
         .filter_map(|line| line.rsplit('\r').next())
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("warning: "))

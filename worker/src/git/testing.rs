@@ -1,4 +1,4 @@
-//! A user's repository, for tests of whatever works on one.
+//! A user's repository, for tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use rollout_protocol::spec::eval::CommitBundle;
 use super::{Git, bundle};
 use crate::store::BlobStore;
 
-/// A repository with a work tree, in a directory that goes with it.
+/// A repository with a work tree, in a temporary directory.
 #[derive(Debug)]
 pub struct UserRepository {
     dir: tempfile::TempDir,
@@ -29,10 +29,10 @@ impl UserRepository {
         self.dir.path()
     }
 
-    /// Runs git as a user would; what it printed.
+    /// Runs git as a user would; returns its output.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn git(&self, args: &[&str]) -> String {
         let mut command = Command::new("git");
         command.current_dir(self.path()).args(args).env_clear().env("HOME", "/nonexistent");
@@ -47,7 +47,7 @@ impl UserRepository {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    /// Writes a file, with the directories above it.
+    /// Writes a file and creates its parent directories.
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().expect("below")).expect("directories");
@@ -55,7 +55,7 @@ impl UserRepository {
         path
     }
 
-    /// Commits everything; the commit.
+    /// Commits everything; returns the commit.
     pub fn commit(&self, message: &str) -> String {
         self.git(&["add", "-A"]);
         self.git(&["commit", "-q", "--allow-empty", "-m", message]);

@@ -34,7 +34,7 @@ async fn git_bundle_omits_history_and_holds_only_changes() {
     assert!(bare.git().call(["cat-file", "-e", &before]).run().await.is_err());
     assert_eq!(bare.parents(&root).await.expect("asked"), Vec::<String>::new());
 
-    // A commit upon it, made by the user for once.
+    // A child commit, made by the user in this test.
     let changed = "some line of text, again\n".repeat(20_000) + "and one more";
     user.write("large.txt", changed);
     let next = user.commit("next");
@@ -49,7 +49,7 @@ async fn git_bundle_omits_history_and_holds_only_changes() {
     let paths: Vec<&[u8]> = tree.iter().map(|entry| &entry.path[..]).collect();
     assert_eq!(paths, [&b"a/run.sh"[..], b"large.txt"]);
 
-    // Another one than was announced, a bound, and one whose parent is not there.
+    // A different commit than announced, a size limit, and one whose parent is absent.
     let other = commit_bundle(&root, None);
     let error = bundle::read(&bare, &file, &other, "refs/commits/x", true).await;
     assert!(matches!(error, Err(GitError::BadBundle { .. })), "{error:?}");
@@ -115,7 +115,7 @@ async fn git_remote_call_has_user_environment_and_no_parent_repo() {
     let error = git.call(["ls-remote", "ext::true"]).run().await;
     let refused = |said: &str| said.contains("not allowed");
     assert!(matches!(&error, Err(GitError::Failed { said, .. }) if refused(said)), "{error:?}");
-    // The directory's parents are none of its business.
+    // Repositories in parent directories must not be used.
     git.call(["init", "-q"]).run().await.expect("made");
     let below = dir.path().join("below");
     std::fs::create_dir(&below).expect("made");
@@ -133,7 +133,7 @@ fn git_error_is_classified_transient_or_refusal() {
     let (host, input) = ((true, false), (false, true));
     assert_eq!(failed(None, "it ended with signal: 9 (SIGKILL)"), host);
     assert_eq!(failed(Some(137), ""), host);
-    // As git says it when a process that it started is killed.
+    // As git reports that one of its child processes was killed.
     assert_eq!(failed(Some(1), "error: index-pack died of signal 9; error: index-pack died"), host);
     assert_eq!(failed(Some(128), "fatal: write error: Input/output error"), host);
     assert_eq!(failed(Some(128), "fatal: Out of memory, malloc failed"), host);
@@ -141,7 +141,7 @@ fn git_error_is_classified_transient_or_refusal() {
     assert_eq!(failed(Some(128), "error: object 1: hasDotgit: contains '.git'"), input);
     assert_eq!(failed(Some(1), "error: bad pack header"), input);
     assert_eq!(failed(Some(129), "usage: git fetch"), (false, false), "a defect of ours");
-    let io = |code| GitError::io("reading", "x", std::io::Error::from_raw_os_error(code));
+    let io = |code| GitError::io("read", "x", std::io::Error::from_raw_os_error(code));
     let [error, files, denied] = [5, 24, 13].map(|code| io(code).is_transient());
     assert_eq!((error, files, denied), (true, true, false));
     let bundle = GitError::BadBundle { path: "x".into(), reason: "odd".into() };

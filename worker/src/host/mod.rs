@@ -1,11 +1,11 @@
-//! Who owns what on a host, and the proof that an owner is dead.
+//! Ownership on a host, and the proof that an owner is dead.
 //!
-//! Everything a worker creates carries its [`Owner`]. A reaper removes what a dead owner left, and
-//! only then: by age nothing is ever removed. Deaths are proven by one of
-//! * another boot of the same machine; hosts of the same name may be two,
-//! * the owner's process being gone, or another one having its number, seen from the owner's own
-//!   PID namespace,
-//! * the lock of the owner's [`WorkerDir`]: the kernel releases it with the process.
+//! Everything that a worker creates carries its [`Owner`]. A reaper removes only things of owners
+//! that are proven dead, and never by age. A death is proven by one of
+//! * a different boot of the same machine; two hosts may have the same name,
+//! * the owner's process no longer exists, or its pid belongs to another process, seen from the
+//!   owner's own PID namespace,
+//! * the lock of the owner's [`WorkerDir`] is free: the kernel releases it with the process.
 
 mod owner;
 mod process;
@@ -23,17 +23,17 @@ pub use self::worker_dir::{WorkerDir, WorkerDirError};
 /// Name of the lock in a worker directory.
 const LOCK: &str = "lock";
 
-/// Judges owners from the host of this process.
+/// Decides which owners are dead, as seen from the host of this process.
 #[derive(Debug)]
 pub struct HostOwners {
     me: Owner,
-    /// Worker directories of dead owners whose lock this process holds now, which is why it cannot
-    /// be taken as a proof any more.
+    /// Worker directories of dead owners whose lock this process now holds, so that the lock is no
+    /// longer a proof.
     adopted: RwLock<HashSet<PathBuf>>,
 }
 
 impl HostOwners {
-    /// Judges for `me`, the owner that this process is.
+    /// Decides for `me`, the owner that this process is.
     pub fn new(me: Owner) -> Self {
         Self { me, adopted: RwLock::default() }
     }
@@ -61,7 +61,7 @@ impl DeadOwners for HostOwners {
         let same_boot = !me.boot_id.is_empty() && owner.boot_id == me.boot_id;
         if !same_boot {
             let known = !me.boot_id.is_empty() && !owner.boot_id.is_empty();
-            // Without the machine's identity it may live on another host of the same name.
+            // Without the machine's id it may be alive on another host of the same name.
             return known
                 && (process::identifies_machine(&me.host)
                     || worker_dir::is_abandoned(&owner.lock));
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// A lock that was given up may live on for a moment in a child that another test starts.
+    /// A released lock may still be held for a moment by a child process that another test starts.
     pub(super) fn until(mut reached: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !reached() {

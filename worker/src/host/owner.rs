@@ -1,4 +1,4 @@
-//! Owners: which process something belongs to.
+//! Owners: the processes that created environments and files.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::process;
 
-/// Longest text read as an owner: labels come from outside.
+/// Longest text parsed as an owner: labels come from outside.
 const LABEL_BYTES: usize = 8 * 1024;
 
 /// Identifies the process that owns environments, so that its death can be proven.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// Host name; where the machine's identity is known, what stands for it follows after a `/`.
+    /// Host name; followed by `/` and a token for the machine, if the machine's id is known.
     pub host: String,
-    /// Boot of the host's kernel.
+    /// Boot id of the host's kernel.
     pub boot_id: String,
-    /// Inode of the process's PID namespace: a pid means nothing outside it.
+    /// Inode of the process's PID namespace: a pid is meaningless outside it.
     pub pid_namespace: u64,
     /// Process id.
     pub pid: u32,
@@ -35,8 +35,8 @@ pub trait DeadOwners: Send + Sync {
 }
 
 impl Owner {
-    /// This process, which holds the lock of the worker directory `lock`. What the system does not
-    /// tell stays empty or zero, and proves nothing.
+    /// This process, which holds the lock of the worker directory `lock`. Values that the system
+    /// does not provide stay empty or zero, and prove nothing.
     pub fn current(lock: PathBuf) -> Self {
         Self {
             host: process::host(),
@@ -49,15 +49,15 @@ impl Owner {
         }
     }
 
-    /// As text for a label: JSON without blanks.
+    /// As label text: JSON without blanks.
     ///
     /// # Errors
-    /// When the path of the lock is not UTF-8.
+    /// If the path of the lock is not UTF-8.
     pub fn to_label(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
 
-    /// What [`Owner::to_label`] wrote; `None` for anything else.
+    /// Parses the output of [`Owner::to_label`]; `None` for anything else.
     pub fn from_label(text: &str) -> Option<Self> {
         if text.len() > LABEL_BYTES { None } else { serde_json::from_str(text).ok() }
     }

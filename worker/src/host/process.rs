@@ -1,25 +1,25 @@
-//! What the system says of processes. Linux tells everything; elsewhere most stays unknown.
+//! Facts about processes and the host. Linux provides all; on other systems most are unknown.
 
 use std::os::unix::fs::MetadataExt as _;
 
 use rollout_protocol::digest::Digest;
 use rustix::process::{Pid, test_kill_process};
 
-/// Position of the start time among the fields after the program's name in `/proc/<pid>/stat`.
+/// Index of the start time among the fields after the program's name in `/proc/<pid>/stat`.
 const START_FIELD: usize = 19;
 
-/// Between the host's name, which cannot hold it, and what tells its machine from others.
+/// Separator between the host's name, which cannot contain it, and the token for its machine.
 const MACHINE_SEPARATOR: char = '/';
 
-/// Hexadecimal digits that tell machines apart.
+/// Hexadecimal digits of a machine's token.
 const MACHINE_DIGITS: usize = 16;
 
-/// Name of the host, which other machines may have, too.
+/// Name of the host; other machines may have the same.
 pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Name of the host and its machine: machines that were installed alike have the same name.
+/// Name of the host and token of its machine: machines cloned from one image have the same name.
 pub(super) fn host() -> String {
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     match machine(&id) {
@@ -28,12 +28,12 @@ pub(super) fn host() -> String {
     }
 }
 
-/// Whether a host is told from others of its name.
+/// Whether a host is distinguishable from others of the same name.
 pub(super) fn identifies_machine(host: &str) -> bool {
     host.contains(MACHINE_SEPARATOR)
 }
 
-/// What stands for a machine id. The id itself is not for others to see: see machine-id(5).
+/// Token for a machine id. The id itself must not be exposed: see machine-id(5).
 fn machine(id: &str) -> Option<String> {
     let id = id.trim();
     let whole = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -41,28 +41,28 @@ fn machine(id: &str) -> Option<String> {
     whole.then(|| digest.hex()[..MACHINE_DIGITS].to_owned())
 }
 
-/// Empty where there is none.
+/// Empty if there is none.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
 }
 
-/// Zero where there is none.
+/// Zero if there is none.
 pub(super) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-/// Zero where it is not known.
+/// Zero if unknown.
 pub(super) fn own_start_ticks() -> u64 {
     if proc_matches_own_namespace() { start_ticks(std::process::id()).unwrap_or(0) } else { 0 }
 }
 
-/// Whether the process that had this number and start time no longer exists. The number must be
-/// of our own PID namespace.
+/// Whether the process with this pid and start time no longer exists. The pid must be of this
+/// process's own PID namespace.
 pub(super) fn is_gone(pid: u32, started: u64) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // Not by looking into /proc, which may hide the processes of others.
+    // Not by looking into /proc, which may hide the processes of other users.
     if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
         return true;
     }
@@ -72,7 +72,8 @@ pub(super) fn is_gone(pid: u32, started: u64) -> bool {
         && start_ticks(number).is_some_and(|found| found != started)
 }
 
-/// Whether `/proc` numbers processes like our own PID namespace: a container may show its host's.
+/// Whether the pids in `/proc` are of this process's own PID namespace: a container may show its
+/// host's.
 fn proc_matches_own_namespace() -> bool {
     std::fs::read_link("/proc/self")
         .is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
@@ -81,7 +82,7 @@ fn proc_matches_own_namespace() -> bool {
 /// Start time of a process in ticks since boot.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may hold anything, also parentheses and line breaks.
+    // The program's name may contain anything, even parentheses and line breaks.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()

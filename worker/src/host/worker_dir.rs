@@ -1,14 +1,13 @@
 //! The directory of a worker on its host.
 //!
 //! ```text
-//! <base>/<worker id>/lock         locked while the worker lives
-//! <base>/<worker id>/owner.json   who that is
+//! <base>/<worker id>/lock         locked while the worker is alive
+//! <base>/<worker id>/owner.json   its owner
 //! <base>/<worker id>/spool/       finished records that are not reported yet
 //! <base>/<worker id>/scratch/     everything else
 //! ```
-//! A directory is made under a temporary name, locked, and then renamed, so that one with its
-//! final name and without a holder of its lock was left by a dead worker. Any process on the host
-//! may adopt it.
+//! A directory is created under a temporary name, locked, and then renamed, so that one with its
+//! final name and an unlocked lock was left by a dead worker. Any process on the host may adopt it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -20,13 +19,13 @@ use rollout_protocol::id::WorkerId;
 use super::{LOCK, Owner};
 use crate::fs_remove;
 
-/// In front of the names of directories that are not ready.
+/// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";
 
-/// Attempts to make a directory: another process that cleans up at the same moment costs one.
+/// Attempts to create a directory: a concurrent cleanup by another process costs one.
 const ATTEMPTS: u32 = 16;
 
-/// Longest part of the host's name in a worker id, which has room for 64 bytes.
+/// Longest part of the host's name in a worker id, which is limited to 64 bytes.
 const HOST_BYTES: usize = 40;
 
 /// A directory whose lock this process holds until it is dropped.
@@ -34,17 +33,17 @@ const HOST_BYTES: usize = 40;
 pub struct WorkerDir {
     path: PathBuf,
     id: WorkerId,
-    /// Holding it open holds the lock.
+    /// The lock is held as long as the file is open.
     _lock: File,
 }
 
-/// Why a worker directory could not be made, adopted or removed.
+/// A worker directory could not be created, adopted or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("{action} {path}")]
+#[error("cannot {action} {path}")]
 pub struct WorkerDirError {
-    /// What was tried.
+    /// The failed action, as an infinitive.
     pub action: &'static str,
-    /// On what.
+    /// The path it failed on.
     pub path: PathBuf,
     /// The system's error.
     #[source]
@@ -59,28 +58,28 @@ impl WorkerDirError {
 }
 
 impl WorkerDir {
-    /// Makes the directory of a new worker below `base`, which is made if it does not exist. The
-    /// worker's id is new, too: the host's name and random digits.
+    /// Creates the directory of a new worker below `base`, which is created if it does not exist.
+    /// The worker also gets a new id: the host's name and random digits.
     ///
     /// # Errors
     /// [`WorkerDirError`].
     pub fn create(base: &Path) -> Result<Self, WorkerDirError> {
-        fs::create_dir_all(base).map_err(WorkerDirError::with_context("creating", base))?;
-        let base = base.canonicalize().map_err(WorkerDirError::with_context("finding", base))?;
+        fs::create_dir_all(base).map_err(WorkerDirError::with_context("create", base))?;
+        let base = base.canonicalize().map_err(WorkerDirError::with_context("find", base))?;
         let (id, unready, lock) = lock_new(&base)?;
         let path = base.join(id.as_str());
-        let failed = || WorkerDirError::with_context("creating", &unready);
+        let failed = || WorkerDirError::with_context("create", &unready);
         let owner = Owner::current(path.clone());
         let text = serde_json::to_vec(&owner).map_err(|error| failed()(error.into()))?;
         fs::write(unready.join("owner.json"), text).map_err(failed())?;
         for name in ["spool", "scratch"] {
             fs::create_dir(unready.join(name)).map_err(failed())?;
         }
-        fs::rename(&unready, &path).map_err(WorkerDirError::with_context("creating", &path))?;
-        // What the spool promises to keep must not vanish with the directory it is in.
+        fs::rename(&unready, &path).map_err(WorkerDirError::with_context("create", &path))?;
+        // The spool is durable only if the entry of its directory is.
         for directory in [&path, &base] {
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            synced.map_err(WorkerDirError::with_context("synchronising", directory))?;
+            synced.map_err(WorkerDirError::with_context("sync", directory))?;
         }
         Ok(Self { path, id, _lock: lock })
     }
@@ -89,9 +88,9 @@ impl WorkerDir {
     /// Unready ones are removed.
     ///
     /// # Errors
-    /// [`WorkerDirError`] when `base` cannot be listed; it need not exist.
+    /// [`WorkerDirError`] if `base` cannot be listed; it need not exist.
     pub fn adoptable(base: &Path) -> Result<Vec<Self>, WorkerDirError> {
-        let failed = || WorkerDirError::with_context("listing", base);
+        let failed = || WorkerDirError::with_context("list", base);
         let entries = match fs::read_dir(base) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -110,7 +109,7 @@ impl WorkerDir {
                 (Some(lock), Some(id)) => adopted.push(Self { path, id, _lock: lock }),
                 (Some(_locked), None) => remove(&path)?,
                 (None, _) => {
-                    // Left when it was just made or almost removed, if it is empty.
+                    // An empty one was left during creation or removal.
                     let _removed = fs::remove_dir(&path);
                 }
             }
@@ -119,13 +118,13 @@ impl WorkerDir {
         Ok(adopted)
     }
 
-    /// Removes the directories below `base` that dead workers left with nothing in them that anybody
-    /// could need, whosever they are; those with something are not touched.
+    /// Removes the directories of dead workers below `base` whose spool and scratch are empty, also
+    /// those of other users; others are not touched.
     pub fn sweep(base: &Path) {
         for path in fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let is_empty =
                 |name| fs::read_dir(path.join(name)).is_ok_and(|mut d| d.next().is_none());
-            // Looked at before it is locked, so that its heir never finds it locked.
+            // Checked before it is locked, so that an adopting process never finds it locked.
             if is_empty("spool")
                 && is_empty("scratch")
                 && let Some(_lock) = take_lock(&path)
@@ -146,32 +145,32 @@ impl WorkerDir {
         &self.path
     }
 
-    /// Where finished records wait.
+    /// Directory of the finished records that are not reported yet.
     pub fn spool(&self) -> PathBuf {
         self.path.join("spool")
     }
 
-    /// Room for temporary files.
+    /// Directory for temporary files.
     pub fn scratch(&self) -> PathBuf {
         self.path.join("scratch")
     }
 
-    /// Who made the directory, where that can still be read.
+    /// The owner that created the directory, if it can still be read.
     pub fn owner(&self) -> Option<Owner> {
         fs::read_to_string(self.path.join("owner.json"))
             .ok()
             .and_then(|text| Owner::from_label(&text))
     }
 
-    /// Removes the directory with everything in it, and gives up the lock.
+    /// Removes the directory with everything in it, and releases the lock.
     ///
     /// # Errors
-    /// [`WorkerDirError`]; what is left can be adopted.
+    /// [`WorkerDirError`]; the remains can be adopted.
     pub fn remove(self) -> Result<(), WorkerDirError> {
         remove(&self.path)
     }
 
-    /// Whether it holds executions that may not have been heard of.
+    /// Whether it contains executions that may not have been reported.
     pub fn has_unreported_work(&self) -> bool {
         [self.spool(), self.scratch()]
             .iter()
@@ -179,18 +178,18 @@ impl WorkerDir {
     }
 }
 
-/// Whether nobody holds the lock of a worker directory. False when there is no lock: it may be out
-/// of sight.
+/// Whether no process holds the lock of a worker directory. False if there is no lock file: the
+/// directory may not be visible here.
 pub(super) fn is_abandoned(path: &Path) -> bool {
     take_lock(path).is_some()
 }
 
-/// Makes and locks an unready directory for a new worker.
+/// Creates and locks an unready directory for a new worker.
 fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
         let id = new_id(&super::process::host_name());
         let unready = base.join(format!("{UNREADY_PREFIX}{id}"));
-        fs::create_dir(&unready).map_err(WorkerDirError::with_context("creating", &unready))?;
+        fs::create_dir(&unready).map_err(WorkerDirError::with_context("create", &unready))?;
         // A process that looks for abandoned directories may find it before it is locked.
         match File::create_new(unready.join(LOCK)) {
             Ok(_created) => {
@@ -199,14 +198,14 @@ fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(WorkerDirError::with_context("locking", &unready)(error)),
+            Err(error) => return Err(WorkerDirError::with_context("lock", &unready)(error)),
         }
     }
     let failure = io::Error::other("other processes keep removing it");
-    Err(WorkerDirError::with_context("creating a directory in", base)(failure))
+    Err(WorkerDirError::with_context("create a directory in", base)(failure))
 }
 
-/// Locks a directory that nobody holds.
+/// Locks a directory unless another process holds its lock.
 fn take_lock(path: &Path) -> Option<File> {
     let lock_path = path.join(LOCK);
     let lock = OpenOptions::new().read(true).write(true).open(&lock_path).ok()?;
@@ -223,17 +222,16 @@ fn take_lock(path: &Path) -> Option<File> {
     same.then_some(lock)
 }
 
-/// The lock goes last, so that what a crash leaves in the middle can be adopted.
+/// The lock is removed last, so that the remains after a crash can be adopted.
 fn remove(path: &Path) -> Result<(), WorkerDirError> {
-    let failed = || WorkerDirError::with_context("removing", path);
+    let failed = || WorkerDirError::with_context("remove", path);
     for entry in fs::read_dir(path).map_err(failed())? {
         let entry = entry.map_err(failed())?;
         if entry.file_name() == LOCK {
             continue;
         }
         let path = entry.path();
-        fs_remove::remove_blocking(&path)
-            .map_err(WorkerDirError::with_context("removing", &path))?;
+        fs_remove::remove_blocking(&path).map_err(WorkerDirError::with_context("remove", &path))?;
     }
     fs::remove_file(path.join(LOCK)).map_err(failed())?;
     fs::remove_dir(path).map_err(failed())

@@ -1,7 +1,7 @@
-//! The queue: its traits, and implementations of them.
+//! The queue: its traits and their implementations.
 //!
-//! [`embedded`] lives in the process and needs nothing; [`nats`] is a server. Every implementation
-//! passes the suite in `contract`.
+//! [`embedded`] lives in the process and needs no server; [`nats`] uses a NATS server. Every
+//! implementation passes the suite in `contract`.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;

@@ -1,13 +1,13 @@
-//! What workers and coordinators ask of the queue. Two traits, one per role, so that workers have no
-//! power they must not have.
+//! The queue's traits: one per role, so that workers cannot do what only coordinators may.
 //!
-//! # Semantics every implementation has, because the real broker has them
+//! # Semantics of every implementation, because the real broker has them
 //! * **Acknowledgements are not fenced**: acknowledging, refusing or extending an earlier delivery
-//!   acts on the present one. Ownership is decided by the coordinator, never here.
-//! * **Redelivery**: a delivery that is neither acknowledged nor extended for one lease is delivered
-//!   again; after a restart of the broker everything in flight is, at once.
+//!   acts on the latest one. The coordinator decides ownership, never the queue.
+//! * **Redelivery**: a delivery that is neither acknowledged nor extended for one lease is
+//!   delivered again; after a restart of the broker everything in flight is delivered again at
+//!   once.
 //! * **Incarnations**: a broker that lost its state has a new incarnation; positions and tokens of
-//!   another incarnation mean nothing in it.
+//!   other incarnations are not valid in it.
 //! * Publishing an offer is idempotent per (item, try).
 //! * Reports of a run have one total order and stay readable from any position until purged.
 
@@ -32,9 +32,9 @@ use tokio::sync::{broadcast, oneshot, watch};
 /// The worker's side of the queue.
 #[async_trait]
 pub trait WorkSource: Send + Sync + fmt::Debug {
-    /// Takes at most as many offers as there is room for, the biggest class that fits first,
-    /// waiting up to `wait` for the first. A caller may drop it while it waits; what was taken for
-    /// it then comes again after its lease, or sooner.
+    /// Pulls at most as many offers as fit into `room`, the largest class that fits first, waiting
+    /// up to `wait` for the first. A caller may drop it while it waits; offers that were pulled for
+    /// it are then redelivered after their lease, or sooner.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -52,20 +52,20 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError>;
 
-    /// Gives deliveries back for immediate redelivery.
+    /// Returns deliveries for immediate redelivery.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError>;
 
-    /// Asks the coordinator of the run whether a suspicious delivery shall run.
+    /// Asks the coordinator of the run whether to run a suspicious delivery.
     ///
     /// # Errors
     /// [`QueueError::NoAnswer`] when no coordinator answers.
     async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError>;
 
-    /// Whether the hello of a live worker contests a claim, see [`Claim::is_contested_by`]: asked
-    /// when no coordinator answers.
+    /// Whether the heartbeat of a live worker contests a claim, see [`Claim::is_contested_by`].
+    /// Used when no coordinator answers.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -74,41 +74,42 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// Appends reports; each is durable in the stream when its answer is `Ok`.
     ///
     /// # Errors
-    /// [`QueueError`] when nothing is known of any of them; saying them again is harmless.
+    /// [`QueueError`] when the outcome of all of them is unknown; sending them again is harmless.
     async fn report(
         &self,
         reports: Vec<Report>,
     ) -> Result<Vec<Result<(), PublishError>>, QueueError>;
 
-    /// Says what this worker is and runs.
+    /// Publishes the state of this worker and its executions.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError>;
 
-    /// Whether the broker is reached, from now on.
+    /// The connection to the broker, from now on.
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus>;
 
-    /// Commands of coordinators from now on. May miss some: a hint only.
+    /// Commands of coordinators from now on. Some may be missed: they are hints only.
     fn controls(&self) -> broadcast::Receiver<ControlMessage>;
 }
 
 /// The coordinator's side of the queue.
 #[async_trait]
 pub trait Dispatch: Send + Sync + fmt::Debug {
-    /// The broker's present incarnation.
+    /// The broker's current incarnation.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn incarnation(&self) -> Result<Incarnation, QueueError>;
 
-    /// Whether the broker is reached, from now on.
+    /// The connection to the broker, from now on.
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus>;
 
-    /// Publishes offers unless they are already there.
+    /// Publishes offers unless they are already in the queue.
     ///
     /// # Errors
-    /// [`QueueError`] when nothing is known of any of them; offering them again is harmless.
+    /// [`QueueError`] when the outcome of all of them is unknown; offering them again is
+    /// harmless.
     async fn offer(
         &self,
         offers: &[Offer],
@@ -126,18 +127,18 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn list(&self, run: RunId) -> Result<Vec<QueuedOffer>, QueueError>;
 
-    /// Tells which pools the tries of a run were offered to, by epoch, where that was another one
-    /// than this dispatch's own or is not known. Reports of a try count only from its pool's
-    /// workers, those of an epoch whose pool is not known from any of them. Must be called before
+    /// Sets the pools that the tries of a run were offered to, by epoch, for epochs whose pool is
+    /// not this dispatch's own or is unknown. Reports of a try count only from its pool's workers;
+    /// those of an epoch whose pool is unknown count from any of these pools. Must be called before
     /// the run's reports are read.
     fn set_previous_pools(&self, run: RunId, former: PreviousPools);
 
     /// Reports of the run after `from` (all of them when absent), at most `max`, waiting up to
-    /// `wait` for the first. Messages that were passed over end the wait, too.
+    /// `wait` for the first. Messages that were skipped end the wait, too.
     ///
     /// # Errors
-    /// [`QueueError::ReportPosition`] when the position is not of this stream as it is now: read from the
-    /// beginning.
+    /// [`QueueError::Position`] when the position does not exist in the current stream: read from
+    /// the beginning.
     async fn reports(
         &self,
         run: RunId,
@@ -146,10 +147,10 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
         wait: Duration,
     ) -> Result<ReportBatch, QueueError>;
 
-    /// The coordinator's journal holds the run's reports up to and including this position, for
-    /// good. Reports strictly below it are deleted; it stays itself, as an anchor. A queue that
-    /// does not outlive its process acknowledges reports to workers only now, so that a worker
-    /// keeps what it would otherwise be the only one to know.
+    /// Records that the coordinator's journal durably holds the run's reports up to and including
+    /// this position. Reports strictly below it are deleted; the report at the position stays as an
+    /// anchor. A queue that does not outlive its process acknowledges reports to workers only now:
+    /// until then, the worker may hold the only durable copy.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -161,7 +162,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError>;
 
-    /// The last hello of every worker that said one.
+    /// The last heartbeat of every worker that sent one.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -173,48 +174,48 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError>;
 
-    /// The sequence of the run's last report, 0 when there is none: who has read up to it knows
-    /// everything that was reported before this was asked.
+    /// The sequence of the run's last report, 0 when there is none. A reader that has read up to it
+    /// knows everything that was reported before this call.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError>;
 
-    /// For how long every hello was kept, until now: a worker that said one since then is among
-    /// [`Dispatch::heartbeats`]. Another coordinator may have been there to hear it.
+    /// For how long, until now, every heartbeat was kept: a worker that sent one in this time is
+    /// among [`Dispatch::heartbeats`], even if it sent it before this coordinator started.
     fn heartbeat_retention(&self) -> Duration;
 
-    /// Tells workers something at once. A hint only.
+    /// Sends a command to workers at once. A hint only.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn control(&self, control: ControlMessage) -> Result<(), QueueError>;
 }
 
-/// How a client stands with its broker.
+/// The connection of a client to its broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionStatus {
     /// Whether the broker can be reached.
     pub up: bool,
-    /// How often a connection was made. Another number means that something may have been missed,
-    /// and that the broker may not be what it was.
+    /// Number of connections made so far. A changed number means that messages may have been
+    /// missed, and that the broker may have a new incarnation.
     pub connections: u64,
 }
 
-/// A small store of values under keys, each with a revision, for locks and states of runs.
+/// A small key-value store with revisions, for locks and states of runs.
 #[async_trait]
 pub trait KvStore: Send + Sync + fmt::Debug {
-    /// What stands under a key.
+    /// The entry of a key.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn read(&self, key: &str) -> Result<Option<KvEntry>, QueueError>;
 
-    /// Writes a key if what stands there has this revision, or if nothing stands there when there
-    /// is none; its new revision. `None` when somebody else wrote in between.
+    /// Writes a key if its entry has this revision, or has no entry when the revision is absent.
+    /// Returns the new revision, or `None` when another client wrote in between.
     ///
     /// # Errors
-    /// [`QueueError`], after which it may have been written or not.
+    /// [`QueueError`], after which the key may have been written or not.
     async fn write(
         &self,
         key: &str,
@@ -222,13 +223,13 @@ pub trait KvStore: Send + Sync + fmt::Debug {
         revision: Option<u64>,
     ) -> Result<Option<u64>, QueueError>;
 
-    /// Removes a key if what stands there has this revision; whether it did.
+    /// Removes a key if its entry has this revision; returns whether it did.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError>;
 
-    /// Every key with what stands there.
+    /// Every key with its entry.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -238,7 +239,7 @@ pub trait KvStore: Send + Sync + fmt::Debug {
 /// A value of a [`KvStore`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvEntry {
-    /// Grows with every write of the board.
+    /// Grows with every write to the store.
     pub revision: u64,
     /// The value.
     pub value: Bytes,
@@ -249,7 +250,7 @@ pub struct KvEntry {
 pub struct PendingClaim {
     /// The claim.
     pub claim: Claim,
-    /// Where the answer goes. Dropping it is no answer.
+    /// Sends the answer. Dropping it means no answer.
     pub reply: oneshot::Sender<ClaimAnswer>,
 }
 
@@ -258,32 +259,32 @@ pub struct PendingClaim {
 pub struct PendingCommand {
     /// The command.
     pub command: RunCommand,
-    /// Where the receipt goes. Dropping it is no answer.
+    /// Sends the receipt. Dropping it means no answer.
     pub reply: oneshot::Sender<CommandReceipt>,
 }
 
-/// Why the queue could not do what it was asked for.
+/// Why a request to the queue failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The broker cannot be reached.
-    #[error("the queue cannot be reached: {reason}")]
+    #[error("cannot reach the queue: {reason}")]
     Unreachable {
-        /// What the client says.
+        /// The client's error.
         reason: String,
     },
     /// No coordinator answered a claim.
-    #[error("no coordinator answers for run {run}")]
+    #[error("no coordinator responds for run {run}")]
     NoAnswer {
         /// The run.
         run: RunId,
     },
-    /// The broker works, and does not do this for us: asking again will not help.
-    #[error("the queue refuses: {reason}")]
+    /// The broker works and refuses the request: a retry does not help.
+    #[error("the queue refused the request: {reason}")]
     Denied {
-        /// What it says.
+        /// The broker's reason.
         reason: String,
     },
-    /// A position is not of the stream as it is now.
-    #[error("the reports were read up to a position that the queue no longer knows")]
+    /// A position does not exist in the current stream.
+    #[error("the queue no longer has the position that reports were read up to")]
     Position,
 }

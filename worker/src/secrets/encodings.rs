@@ -1,18 +1,18 @@
-//! The forms in which a value may appear in what we store.
+//! Encodings in which a secret may appear in stored data.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 
-/// Shorter values are not secrets, and replacing them would spoil ordinary text.
+/// Shorter values are not treated as secrets: replacing them would spoil ordinary text.
 pub(super) const MIN_SECRET_BYTES: usize = 4;
 
-/// Shorter values are not looked for in Base64: what is certain of them in every alignment would be
-/// too short to mean anything.
+/// Shorter values are not searched for in Base64: the part that is the same in every alignment
+/// would be too short to be significant.
 const MIN_BASE64_BYTES: usize = 8;
 
-/// Every form of `value` that is looked for; none if it is too short.
+/// Every form of `value` to search for; none if it is too short.
 pub(super) fn encoded_forms(value: &str) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::new();
     if value.len() < MIN_SECRET_BYTES {
@@ -44,7 +44,7 @@ pub(super) fn encoded_forms(value: &str) -> BTreeSet<Vec<u8>> {
     forms
 }
 
-/// The value inside a JSON string; `ascii` escapes everything else, as many writers do.
+/// The value inside a JSON string; `ascii` escapes all non-ASCII characters, as many writers do.
 fn json(value: &str, ascii: bool) -> String {
     let text = json_text(value);
     if !ascii {
@@ -85,8 +85,8 @@ fn percent(bytes: &[u8], kept: &str, lower: bool, plus: bool) -> Vec<u8> {
 }
 
 /// The value as shells quote it: `printf %q` with backslashes or in `$'…'`, with the octal numbers
-/// that a shell without a language writes, `'…'` as `set` and `${x@Q}` give it, `"…"` as `declare`
-/// does. The quotes themselves are no part of it.
+/// of a shell without a locale, `'…'` as in `set` and `${x@Q}`, `"…"` as in `declare`. The quotes
+/// themselves are not included.
 fn shell(value: &str) -> [Vec<u8>; 7] {
     const BACKSLASHED: &str = "!\"$&'()*,;<>?[\\]^`{|} ";
     let escaped = |text: &str, set: &str| -> Vec<u8> {
@@ -94,7 +94,7 @@ fn shell(value: &str) -> [Vec<u8>; 7] {
         text.chars().flat_map(escape).collect::<String>().into_bytes()
     };
     let inside = escaped(value, BACKSLASHED);
-    // These are special only where a word begins.
+    // These are special only at the start of a word.
     let begins = value.starts_with(['#', '~']);
     let alone = [if begins { &b"\\"[..] } else { b"" }, &inside].concat();
     [
@@ -108,7 +108,7 @@ fn shell(value: &str) -> [Vec<u8>; 7] {
     ]
 }
 
-/// The value inside `$'…'`; `octal` writes every byte beyond ASCII as a number.
+/// The value inside `$'…'`; `octal` writes every non-ASCII byte as a number.
 fn ansi_c(value: &str, octal: bool) -> Vec<u8> {
     let mut text = Vec::new();
     for &byte in value.as_bytes() {
@@ -130,10 +130,11 @@ fn ansi_c(value: &str, octal: bool) -> Vec<u8> {
     text
 }
 
-/// What stands between two bytes when each is printed as a number.
+/// Separators between bytes that are printed as numbers.
 const HEX_SEPARATORS: [&str; 10] = [" ", "\n", ":", "-", ",", ", ", "%", "\\x", " 0x", ", 0x"];
 
-/// Each byte as two hexadecimal digits with something between them, as loops around `printf` do.
+/// Each byte as two hexadecimal digits with a separator between them, as loops around `printf`
+/// write them.
 fn joined(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
     for between in HEX_SEPARATORS {
         for part in std::iter::once(bytes).chain(tiles(bytes)) {
@@ -144,11 +145,11 @@ fn joined(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
     }
 }
 
-/// Bytes that are looked for together where the rest may be elsewhere or was not printed: programs
-/// that dump break lines anywhere and begin each with an address.
+/// Bytes that are searched for together if the rest may be in another place or was not printed:
+/// dump programs break lines anywhere and begin each line with an address.
 const TILE: usize = 4;
 
-/// Pieces of the value that cover all of it.
+/// Pieces of the value that together cover all of it.
 fn tiles(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let last = bytes.len() - TILE;
     (0..last).step_by(TILE).chain([last]).map(move |start| &bytes[start..start + TILE])
@@ -172,7 +173,7 @@ fn dumped(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
     }
 }
 
-/// Digits in groups of these sizes, the last size again and again.
+/// Digits in groups of these sizes; the last size repeats.
 fn groups(digits: &[u8], sizes: &[usize], between: &str) -> Vec<u8> {
     let (mut text, mut rest, mut sizes) = (Vec::new(), digits, sizes.iter().copied().peekable());
     let mut size = 1;
@@ -188,8 +189,8 @@ fn groups(digits: &[u8], sizes: &[usize], between: &str) -> Vec<u8> {
     text
 }
 
-/// The Base64 digits that `bytes` alone determines when `before` (0 to 2) bytes of the same group
-/// of three stand in front of them.
+/// The Base64 digits that depend on `bytes` alone if `before` (0 to 2) bytes of the same group of
+/// three precede them.
 fn base64_core(encoding: &data_encoding::Encoding, bytes: &[u8], before: usize) -> Vec<u8> {
     let padded = [&[0; 2][..before], bytes].concat();
     let digits = encoding.encode(&padded).into_bytes();

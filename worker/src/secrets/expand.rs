@@ -1,4 +1,4 @@
-//! Values of templates, and what must not be seen of them.
+//! Expansion of templates, and redaction of their values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use rollout_protocol::template::{Template, UnsetVariable};
 use super::{Redactor, TrialVariables};
 
 impl TrialVariables {
-    /// Removes the values of the operator's variables that `templates` use.
+    /// A redactor for the values of the operator's variables that `templates` use.
     ///
     /// # Errors
     /// [`UnsetVariable`] for the first variable that is not exported and has no default.
@@ -24,7 +24,7 @@ impl TrialVariables {
         Ok(Redactor::new(used.iter().map(|name| (name.as_str(), &*self.0[name]))))
     }
 
-    /// The value of a template.
+    /// The expanded value of a template.
     ///
     /// # Errors
     /// [`UnsetVariable`].
@@ -32,7 +32,7 @@ impl TrialVariables {
         template.expand(|name| self.0.get(name).cloned())
     }
 
-    /// Adds the values of `templates` to `env`, over those of the same names.
+    /// Adds the values of `templates` to `env`, replacing those of the same names.
     ///
     /// # Errors
     /// [`UnsetVariable`].

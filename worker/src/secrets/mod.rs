@@ -1,9 +1,9 @@
-//! Variables that the operator gives to trials, and keeping their values out of everything that is
+//! Variables that the operator gives to trials, and redaction of their values in everything that is
 //! stored or shown.
 //!
-//! Values exist only here, in the environments of scripts, and nowhere else: specs, queue, journal
-//! and records carry templates. Whatever a script prints or leaves in its logs goes through a
-//! [`Redactor`] before it touches the disk.
+//! Values exist only here and in the environments of scripts: specs, queue, journal and records
+//! contain templates. Everything that a script prints or leaves in its logs passes a [`Redactor`]
+//! before it is written to disk.
 
 mod encodings;
 mod expand;
@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use self::redactor::{RedactingStream, RedactionStyle, Redactor};
 
-/// Variables that trials may refer to, with their values. Shows only names.
+/// Variables that trials may refer to, with their values. Its debug output has only names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TrialVariables(BTreeMap<String, String>);
 
@@ -27,8 +27,8 @@ impl TrialVariables {
         Self(variables.into_iter().collect())
     }
 
-    /// The variables of `environment` that a pattern names: `NAME`, or `PREFIX*` for every name
-    /// that begins so.
+    /// The variables of `environment` that match a pattern: `NAME`, or `PREFIX*` for every name
+    /// with this prefix.
     pub fn select<'a>(
         patterns: impl IntoIterator<Item = &'a str>,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -46,7 +46,7 @@ impl TrialVariables {
         Self::new(environment.into_iter().filter(|(name, _)| wanted(name)))
     }
 
-    /// These and others, which win.
+    /// These and others, which take precedence.
     #[must_use]
     pub fn with(mut self, others: &Self) -> Self {
         self.0.extend(others.0.clone());

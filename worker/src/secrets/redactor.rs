@@ -1,4 +1,4 @@
-//! Replaces secret values in streams of bytes, however the streams are cut.
+//! Replacement of secret values in streams of bytes, independent of how the streams are split.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,24 +8,24 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
 use super::encodings;
 
-/// Knows secret values in all their forms. Cheap to clone; without secrets it does nothing.
+/// Matches secret values in all their forms. Cheap to clone; without secrets it does nothing.
 #[derive(Clone, Default)]
 pub struct Redactor(Option<Arc<SecretForms>>);
 
 struct SecretForms {
     search: AhoCorasick,
-    /// What stands for the secret of each pattern.
+    /// Replacement for the secret of each pattern.
     markers: Vec<Arc<[u8]>>,
-    /// Bytes of the longest pattern.
+    /// Length of the longest pattern in bytes.
     longest: usize,
 }
 
-/// What replaces a secret.
+/// Replacement of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedactionStyle {
     /// `[redacted:NAME]`, for text.
     Marker,
-    /// As many `*` as the secret had bytes, where lengths must stay.
+    /// As many `*` as the secret has bytes, if the length must not change.
     Mask,
 }
 
@@ -37,8 +37,8 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Looks for the values of these variables, given as names and values, in every form in which
-    /// our own encodings would carry them. Values under four bytes are not looked for.
+    /// Matches the values of these variables, given as names and values, in every form that
+    /// Rollout's own encodings produce. Values under four bytes are ignored.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut patterns, mut markers) = (Vec::new(), Vec::new());
         for (name, value) in secrets {
@@ -57,12 +57,12 @@ impl Redactor {
         Self(Some(Arc::new(SecretForms { search, markers, longest })))
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there is nothing to redact.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Bytes by which two neighbouring pieces must overlap so that no secret is cut by the border.
+    /// Bytes by which two adjacent pieces must overlap so that no secret is split at the border.
     pub fn overlap(&self) -> usize {
         self.0.as_ref().map_or(0, |secrets| secrets.longest - 1)
     }
@@ -75,8 +75,8 @@ impl Redactor {
         String::from_utf8_lossy(&clean).into_owned()
     }
 
-    /// Appends `bytes` without secrets to `clean`, leaving out the first `skip` bytes: they are
-    /// there only so that a secret over the border is seen.
+    /// Appends `bytes` without secrets to `clean`, omitting the first `skip` bytes: they are passed
+    /// only so that a secret across the border is found.
     pub fn bytes(&self, bytes: &[u8], skip: usize, clean: &mut Vec<u8>) {
         let Some(secrets) = &self.0 else {
             clean.extend_from_slice(&bytes[skip..]);
@@ -93,7 +93,7 @@ impl Redactor {
         clean.extend_from_slice(&bytes[at..]);
     }
 
-    /// Begins a stream.
+    /// Starts a stream.
     pub fn stream(&self, style: RedactionStyle) -> RedactingStream {
         RedactingStream {
             secrets: self.0.clone(),
@@ -105,15 +105,15 @@ impl Redactor {
     }
 }
 
-/// Bytes that belong to secrets, without a gap.
+/// Bytes of secrets, without a gap.
 struct SecretSpan {
     at: Range<usize>,
-    /// The pattern that begins it.
+    /// The pattern at its start.
     pattern: usize,
 }
 
 impl SecretForms {
-    /// Every byte that belongs to a secret, as runs in ascending order that do not touch.
+    /// All bytes of secrets, as runs in ascending order that do not touch.
     fn find_spans(&self, bytes: &[u8]) -> Vec<SecretSpan> {
         if !self.search.is_match(bytes) {
             return Vec::new();
@@ -137,14 +137,14 @@ impl SecretForms {
     }
 }
 
-/// A stream of bytes on its way. Holds back fewer bytes than the longest form of a secret has.
+/// A stream of bytes being redacted. Buffers fewer bytes than the longest form of a secret has.
 pub struct RedactingStream {
     secrets: Option<Arc<SecretForms>>,
     style: RedactionStyle,
     pending: Vec<u8>,
-    /// So many bytes at the beginning of `pending` belong to a secret that began before.
+    /// Number of bytes at the start of `pending` that belong to a secret that began before.
     covered: usize,
-    /// The last byte given out stood for a secret.
+    /// Whether the last emitted byte replaced a secret.
     in_secret: bool,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Debug for RedactingStream {
 }
 
 impl RedactingStream {
-    /// Takes bytes and appends to `clean` what is certain.
+    /// Takes bytes and appends to `clean` the ones that are decided.
     pub fn push(&mut self, bytes: &[u8], clean: &mut Vec<u8>) {
         let Some(secrets) = self.secrets.clone() else {
             clean.extend_from_slice(bytes);
@@ -174,13 +174,13 @@ impl RedactingStream {
         }
     }
 
-    /// Ends the stream without its end: the raw bytes that were held back, and how many of them
-    /// belong to a secret that is already replaced (another one may begin among those).
+    /// Ends the stream without its end: returns the raw buffered bytes, and how many of them belong
+    /// to a secret that is already replaced (another one may begin among those).
     pub fn abandon(self) -> (Vec<u8>, usize) {
         (self.pending, self.covered)
     }
 
-    /// Gives out the first `certain` bytes of `pending`: no secret that is not whole in `pending`
+    /// Emits the first `certain` bytes of `pending`: no secret that is not complete in `pending`
     /// begins among them.
     fn emit(&mut self, secrets: &SecretForms, certain: usize, clean: &mut Vec<u8>) {
         if certain == 0 {

@@ -69,7 +69,7 @@ fn secret_shell_quoted_or_dumped_is_redacted() {
         redactor.bytes(&printed, 0, &mut clean);
         let (printed, clean) = (String::from_utf8_lossy(&printed), String::from_utf8_lossy(&clean));
         assert!(clean.contains("[redacted:KEY]"), "{program}: {printed} -> {clean}");
-        // `pass`, as it is and in numbers of either order.
+        // `pass`, as it is and as numbers in either byte order.
         for part in ["pass", "70 61 73 73", "7061 7373", "6170 7373", "%70%61"] {
             let shown = clean.to_lowercase().contains(part);
             assert!(!shown, "{program}: {printed} -> {clean}");
@@ -152,7 +152,7 @@ fn variable_not_exported_is_not_expanded() {
     assert_eq!(variables.redactor(unset.values()).expect_err("not exported").name, "HOME");
 }
 
-/// Which bytes belong to a form of a secret, found the slow way.
+/// Which bytes belong to a form of a secret, found by brute force.
 fn covered(text: &[u8], secrets: &[String]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
     for form in secrets.iter().flat_map(|secret| encodings::encoded_forms(secret)) {

@@ -1,4 +1,4 @@
-//! Suspicious deliveries: asking before running.
+//! Claims of suspicious deliveries: the worker asks the coordinator before it runs them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::finish::finish;
 use super::report::OutgoingReport;
 use super::slots::SlotPermit;
 
-/// How long an unanswered claim waits before it is said again.
+/// Pause before an unanswered claim is sent again.
 pub(super) const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// What to do with a suspicious delivery.
+/// The decision about a suspicious delivery.
 #[derive(Debug)]
 enum ClaimDecision {
     Run,
-    /// Neither acknowledge nor refuse nor extend it.
+    /// Neither acknowledge, return nor extend it.
     Forget,
-    /// Acknowledge it away.
+    /// Acknowledge it, which removes it from the queue.
     Drop,
-    /// Let another worker have it.
+    /// Return it to the queue for another worker.
     Refuse,
 }
 
-/// What a claim occupies while it waits.
+/// The permit that a claim holds while it waits.
 enum ClaimPermit {
     Seat(SlotPermit),
-    /// Room for one that waits without a seat.
+    /// A permit to wait without a slot.
     Room(OwnedSemaphorePermit),
 }
 
-/// Claims a suspicious delivery and does what the answer says.
+/// Claims a suspicious delivery and acts on the answer.
 pub(super) async fn resolve_claim(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
@@ -50,7 +50,11 @@ pub(super) async fn resolve_claim(
         () = execution.wait_for_stop() => ClaimDecision::Forget,
         () = shared.wait_for_pulls_end() => ClaimDecision::Refuse,
     };
-    tracing::debug!("{} of try {} may {decision:?}", execution.exec, execution.offer.try_id);
+    tracing::debug!(
+        "claim of execution {} of try {}: {decision:?}",
+        execution.exec,
+        execution.offer.try_id
+    );
     let token = [execution.token()];
     let said = match decision {
         ClaimDecision::Run => return run_claimed(shared, execution, place).await,
@@ -87,12 +91,12 @@ async fn run_claimed(shared: Arc<WorkerShared>, execution: Arc<Execution>, place
     drive_to_end(shared, execution, seat, running).await;
 }
 
-/// It was told to run and will not: its coordinator has to know, because it expects a report.
+/// Finishes a claimed execution that does not run after all. Its coordinator expects a report.
 async fn finish_stopped(shared: &WorkerShared, execution: Arc<Execution>) {
     finish(shared, execution, Err(NoRecordReason::Stopped)).await;
 }
 
-/// Asks for as long as one lease, with a seat for the first seconds of it.
+/// Waits up to one lease for an answer, and holds a slot only for the first seconds of it.
 async fn decide_claim(
     shared: &WorkerShared,
     execution: &Execution,
@@ -105,12 +109,13 @@ async fn decide_claim(
     }
     let rest = shared.config.lease.saturating_sub(limits::CLAIM_SLOT_TIMEOUT);
     let mut silence = std::pin::pin!(shared.line.wait_until_stable(rest));
-    // So many wait without a seat; more stay where they are, and no more work is taken for them.
+    // The number of claims that wait without a slot is limited. Others keep their slot, so that no
+    // more work is pulled for it.
     tokio::select! {
         answer = &mut answer => return answer.into(),
         () = &mut silence => return decide_without_answer(shared, &claim).await,
         room = shared.off_slot.clone().acquire_owned() => {
-            *place = ClaimPermit::Room(room.expect("room is never closed"));
+            *place = ClaimPermit::Room(room.expect("the semaphore is never closed"));
         }
     }
     tokio::select! {
@@ -132,7 +137,7 @@ pub(super) fn claim_message(shared: &WorkerShared, execution: &Execution) -> Cla
     }
 }
 
-/// Asks until there is an answer, at once on every new connection.
+/// Sends the claim until it is answered, and at once on every new connection.
 pub(super) async fn request_answer(shared: &WorkerShared, claim: &Claim) -> ClaimAnswer {
     loop {
         let connection = shared.line.wait_until_ready().await;
@@ -153,7 +158,8 @@ pub(super) async fn request_answer(shared: &WorkerShared, claim: &Claim) -> Clai
     }
 }
 
-/// Nobody decides, so the worker does: what others have, or has a record, is not run again.
+/// Decides without a coordinator: a try that another worker has, or that has a result marker, is
+/// not run again.
 async fn decide_without_answer(shared: &WorkerShared, claim: &Claim) -> ClaimDecision {
     match shared.source.is_contested(claim).await {
         Ok(false) => {}

@@ -1,4 +1,4 @@
-//! The line to the broker: whether it is up, since when, and when it was down for too long.
+//! The connection to the broker: whether it is up, since when, and the limit on working offline.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +11,19 @@ use tokio::time::Instant;
 use super::{ShutdownLevel, WorkerShared};
 use crate::queue::traits::{ConnectionStatus, WorkSource};
 
-/// How long new work waits for the claims that are said on a new connection.
+/// Time by which claims precede the first pull on a new connection.
 const CLAIM_HEAD_START: Duration = Duration::from_millis(100);
 
-/// What the parts of a worker know of the line.
+/// The state of the connection, shared by the parts of a worker.
 #[derive(Debug)]
 pub(super) struct BrokerConnection {
     contact: watch::Receiver<ConnectionStatus>,
-    /// The connection on which the last hello was said. Claims and pulls wait for it: whoever
-    /// answers them must know what runs here.
+    /// The connection over which the last heartbeat was sent. Claims and pulls wait for it: the
+    /// coordinator that answers them must know what runs here.
     greeted: watch::Sender<Option<u64>>,
-    /// The last connection that was noticed, and when.
+    /// The last connection that was noticed, and since when.
     connected: Mutex<(u64, Instant)>,
-    /// The last connection on which work was asked for.
+    /// The last connection over which work was pulled.
     pulled_on: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ impl BrokerConnection {
         }
     }
 
-    /// When the present connection was made.
+    /// When the current connection was made.
     pub(super) fn connected_at(&self) -> Instant {
         let mut noticed = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.status().connections;
@@ -53,7 +53,7 @@ impl BrokerConnection {
         *self.contact.borrow()
     }
 
-    /// Follows the line.
+    /// Subscribes to changes of the connection.
     pub(super) fn subscribe(&self) -> watch::Receiver<ConnectionStatus> {
         self.contact.clone()
     }
@@ -62,18 +62,18 @@ impl BrokerConnection {
         self.status().up
     }
 
-    /// A hello was said on this connection.
+    /// Records that a heartbeat was sent over this connection.
     pub(super) fn mark_heartbeat_sent(&self, connection: u64) {
         self.greeted.send_if_modified(|last| last.replace(connection) != Some(connection));
     }
 
-    /// Whether the present connection has seen no hello yet.
+    /// Whether no heartbeat was sent over the current connection yet.
     pub(super) fn needs_heartbeat(&self) -> bool {
         let contact = self.status();
         contact.up && *self.greeted.borrow() != Some(contact.connections)
     }
 
-    /// Waits until the line is up and a hello was said on it; which connection that is.
+    /// Waits until a connection is up and a heartbeat was sent over it; returns that connection.
     pub(super) async fn wait_until_ready(&self) -> u64 {
         let (mut contact, mut greeted) = (self.contact.clone(), self.greeted.subscribe());
         loop {
@@ -88,7 +88,7 @@ impl BrokerConnection {
         }
     }
 
-    /// Waits until a connection is gone.
+    /// Waits until a connection is lost or replaced.
     pub(super) async fn wait_for_change(&self, connection: u64) {
         let mut contact = self.contact.clone();
         let other = |now: &ConnectionStatus| !now.up || now.connections != connection;
@@ -97,7 +97,7 @@ impl BrokerConnection {
         }
     }
 
-    /// Waits until one connection lasted so long.
+    /// Waits until one connection has lasted for `long`.
     pub(super) async fn wait_until_stable(&self, long: Duration) {
         loop {
             let connection = self.wait_until_ready().await;
@@ -107,7 +107,7 @@ impl BrokerConnection {
         }
     }
 
-    /// Waits until new work may be asked for: claims that are held come first.
+    /// Waits until new work may be pulled: pending claims come first.
     pub(super) async fn wait_until_pullable(&self) {
         let connection = self.wait_until_ready().await;
         if self.pulled_on.swap(connection, Ordering::Relaxed) != connection {
@@ -116,8 +116,8 @@ impl BrokerConnection {
     }
 }
 
-/// Tells the operator when the line goes down and comes back, and ends the worker when it is down
-/// for longer than it may work alone.
+/// Logs when the connection is lost and restored, and ends the worker when it is lost for longer
+/// than the worker may work offline.
 pub(super) async fn watch_connection(shared: Arc<WorkerShared>) -> Infallible {
     let mut contact = shared.line.subscribe();
     let mut down: Option<Instant> = None;
@@ -127,11 +127,13 @@ pub(super) async fn watch_connection(shared: Arc<WorkerShared>) -> Infallible {
         match down {
             None if !now.up => {
                 down = Some(Instant::now());
-                tracing::warn!("lost contact with the server: what runs goes on, and is kept");
+                tracing::warn!(
+                    "lost the connection to the server: executions continue, results are kept"
+                );
             }
             Some(since) if now.up => {
                 down = None;
-                tracing::info!("in contact with the server again, after {:.0?}", since.elapsed());
+                tracing::info!("connected to the server again after {:.0?}", since.elapsed());
             }
             _ => {}
         }
@@ -140,7 +142,7 @@ pub(super) async fn watch_connection(shared: Arc<WorkerShared>) -> Infallible {
             () = wait_for_update(&mut contact) => {}
             () = sleep_until_deadline(alone) => {
                 let longest = shared.config.max_offline.unwrap_or_default();
-                tracing::error!("no contact with the server for {longest:?}: giving up");
+                tracing::error!("no connection to the server for {longest:?}: giving up");
                 shared.offline.store(true, Ordering::Relaxed);
                 shared.shut_down(ShutdownLevel::Kill);
                 return std::future::pending().await;
@@ -156,7 +158,7 @@ async fn sleep_until_deadline(deadline: Option<Instant>) {
     }
 }
 
-/// Waits for a change; for ever when there will be none.
+/// Waits for a change; forever when the sender is dropped.
 async fn wait_for_update<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Stopping: on command of a coordinator, and of whoever runs the worker.
+//! Stops of executions by coordinators, and the shutdown of the worker.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use super::pull::{ExecutionTasks, propagate_panic};
 use super::{ShutdownLevel, WorkerShared};
 
-/// How long a worker that was killed, or whose reports nobody takes, tries to report what it
-/// spooled; whoever adopts its directory reports the rest.
+/// How long a worker that was killed, or cannot deliver its reports, tries to report its spool. The
+/// worker that adopts its directory reports the rest.
 const FINAL_REPORT_PAUSE: Duration = Duration::from_secs(5);
 
-/// Does what coordinators command, for ever.
+/// Executes commands of coordinators. Never ends.
 pub(super) async fn handle_controls(shared: Arc<WorkerShared>) -> Infallible {
     let mut controls = shared.source.controls();
     loop {
@@ -25,14 +25,14 @@ pub(super) async fn handle_controls(shared: Arc<WorkerShared>) -> Infallible {
             Ok(ControlMessage::StopExecution { exec, level, .. }) => {
                 shared.registry.stop_execution(exec, level);
             }
-            // A hint only: what was missed is said again in answer to hellos and reports.
+            // A hint only: missed commands are repeated in answer to heartbeats and reports.
             Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return std::future::pending().await,
         }
     }
 }
 
-/// Passes on what is asked of the worker from outside, for ever.
+/// Applies shutdown requests from outside. Never ends.
 pub(super) async fn forward_shutdown(
     shared: Arc<WorkerShared>,
     mut shutdown: watch::Receiver<ShutdownLevel>,
@@ -47,7 +47,7 @@ pub(super) async fn forward_shutdown(
     }
 }
 
-/// Waits until everything that was begun is over: reported, or given up because nobody can be told.
+/// Waits until every execution that was begun is reported, or cannot be reported.
 pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: ExecutionTasks) {
     let over = async {
         while let Some(ended) = tasks.next().await {
@@ -58,12 +58,13 @@ pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: Execut
     tokio::select! {
         () = over => {}
         () = wait_until_unreportable(shared) => {
-            tracing::warn!("{} executions are not reported", shared.registry.len());
+            tracing::warn!("{} executions were not reported", shared.registry.len());
         }
     }
 }
 
-/// Waits until no execution has an environment any more and what they left cannot be reported.
+/// Waits until no execution has an environment any more and the remaining reports cannot be
+/// delivered.
 async fn wait_until_unreportable(shared: &WorkerShared) {
     let mut shutdown = shared.shutdown.subscribe();
     loop {

@@ -1,4 +1,4 @@
-//! Running one execution.
+//! The run of one execution.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -24,13 +24,13 @@ use crate::work::trial::TrialContext;
 /// Why an execution has no record.
 #[derive(Debug)]
 pub(super) enum NoRecordReason {
-    /// It was stopped before the runner had it.
+    /// It was stopped before the runner started it.
     Stopped,
-    /// Something failed around the runner, or the runner has a defect.
+    /// Something outside the runner failed, or the runner panicked.
     Failed(TrialError),
 }
 
-/// Runs an execution until its environment is gone.
+/// Runs an execution until its environment is removed.
 pub(super) async fn run_execution(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
@@ -43,7 +43,7 @@ pub(super) async fn run_execution(
     }
 }
 
-/// Goes on with an execution that waits, gives its seat back and finishes it.
+/// Drives an execution that waits to its end, frees its slot and finishes it.
 pub(super) async fn drive_to_end(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
@@ -115,7 +115,7 @@ async fn run_ideas(
     Ok(shared.runner.ideas(context).await.into_any_kind())
 }
 
-/// Waits for the documents of an execution, until it is stopped.
+/// Waits for the specs of an execution, until it is stopped.
 async fn unless_stopped<T>(
     execution: &Execution,
     fetching: impl Future<Output = Result<T, TrialError>>,
@@ -156,7 +156,7 @@ fn panic_error(execution: &Execution, panic: &str) -> TrialError {
         ErrorCode::BUG,
         ErrorClass::Infrastructure,
         RetryClass::Permanent,
-        format!("a defect of Rollout ended the execution: {panic}"),
+        format!("a bug in Rollout ended the execution: {panic}"),
     )
     .in_phase(execution.phase())
 }

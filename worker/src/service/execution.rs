@@ -1,4 +1,4 @@
-//! One execution, as the worker knows it from its delivery to its acknowledgement.
+//! The state of one execution from its delivery to its acknowledgement.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +28,7 @@ const PHASES: [Phase; 7] = [
     Phase::Teardown,
 ];
 
-/// What a worker holds at most one of per try.
+/// The key of a try. A worker holds at most one execution per key.
 pub(super) type TryKey = (RunId, ItemId, TryId);
 
 #[derive(Debug)]
@@ -36,28 +36,28 @@ pub(super) struct Execution {
     pub(super) offer: Offer,
     pub(super) exec: ExecId,
     pub(super) began: Instant,
-    /// Of the present delivery.
+    /// The token of the latest delivery.
     token: Mutex<MessageToken>,
     phase: AtomicU8,
-    /// Whether the phase changed since somebody looked.
+    /// Whether the phase changed since the last heartbeat.
     moved: AtomicBool,
-    /// Whether it runs: neither a question any more nor ended yet.
+    /// Whether it runs: no longer a pending claim, and not ended yet.
     running: AtomicBool,
-    /// Whether it ever ran.
+    /// Whether it was ever started.
     begun: AtomicBool,
-    /// Whether it was announced.
+    /// Whether its start was reported.
     announced: AtomicBool,
-    /// Where it is in its eval.
+    /// The stage of its eval.
     stage: Mutex<Option<StageProgress>>,
-    /// What it waits for.
+    /// The service that it waits for.
     parked: Mutex<Option<Dependency>>,
-    /// Where it sits.
+    /// Its slot.
     pub(super) place: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
 impl Execution {
-    /// The execution of a delivery, with an identity of its own.
+    /// A new execution of a delivery, with its own id.
     pub(super) fn new(delivery: &Delivery, stop: Option<StopLevel>) -> Self {
         Self {
             offer: delivery.offer,
@@ -84,7 +84,7 @@ impl Execution {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same try was delivered once more.
+    /// Replaces the token after a redelivery of the same try.
     pub(super) fn replace_token(&self, token: MessageToken) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
@@ -98,7 +98,7 @@ impl Execution {
         self.moved.swap(false, Ordering::Relaxed)
     }
 
-    /// It is there in its eval now.
+    /// Sets the stage of its eval.
     pub(super) fn set_stage(&self, mark: StageProgress) {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
         self.moved.store(true, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Execution {
         self.running.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it runs or did, as opposed to a claim that waits for its answer.
+    /// Whether it runs or ran, as opposed to a claim that waits for its answer.
     fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
@@ -122,7 +122,7 @@ impl Execution {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Whether it has to be announced, which is true once.
+    /// Marks its start as reported; true for the first call only.
     pub(super) fn mark_announced(&self) -> bool {
         !self.announced.swap(true, Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl Execution {
         self.announced.load(Ordering::Relaxed)
     }
 
-    /// Makes a stop harder, never softer.
+    /// Raises the stop level; never lowers it.
     pub(super) fn stop(&self, level: StopLevel) {
         self.stop.send_if_modified(|present| {
             let harder = present.is_none_or(|present| present < level);
@@ -146,7 +146,7 @@ impl Execution {
         self.stop.subscribe()
     }
 
-    /// Waits until it shall stop.
+    /// Waits until it must stop.
     pub(super) async fn wait_for_stop(&self) {
         let mut stops = self.subscribe_stop();
         let told = stops.wait_for(Option::is_some).await;

@@ -1,4 +1,5 @@
-//! The seat of an execution, which it leaves while it waits for a service without an environment.
+//! The slot of an execution. It is released while the execution waits for a service without an
+//! environment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,23 +11,23 @@ use super::execution::Execution;
 use super::slots::SlotPermit;
 use crate::executor::Slot;
 
-/// Where an execution sits.
+/// The slot of an execution, if it holds one.
 #[derive(Debug, Default)]
 pub(super) struct ExecutionSlot(Mutex<ExecutionSlotState>);
 
 #[derive(Debug, Default)]
 enum ExecutionSlotState {
-    /// It was given no seat yet.
+    /// It has no slot: not yet, or it ended.
     #[default]
     None,
-    /// It has one.
+    /// It holds a slot.
     Seated { _seat: SlotPermit },
-    /// It left its seat to others.
+    /// It released its slot and waits.
     Away { _room: OwnedSemaphorePermit },
 }
 
 impl ExecutionSlot {
-    /// Gives the execution a seat, unless it has left already.
+    /// Gives the execution a slot, unless it waits without one already.
     pub(super) fn occupy(&self, seat: SlotPermit) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*state, ExecutionSlotState::Away { .. }) {
@@ -34,7 +35,7 @@ impl ExecutionSlot {
         }
     }
 
-    /// The execution is over.
+    /// Frees the slot at the end of the execution.
     pub(super) fn clear(&self) {
         self.set(ExecutionSlotState::None);
     }
@@ -55,7 +56,7 @@ impl ExecutionSlot {
     }
 }
 
-/// The seat of one execution.
+/// A handle to the slot of one execution.
 #[derive(Debug)]
 pub(super) struct ExecutionSlotHandle {
     pub(super) shared: Arc<WorkerShared>,
@@ -65,7 +66,8 @@ pub(super) struct ExecutionSlotHandle {
 #[async_trait]
 impl Slot for ExecutionSlotHandle {
     fn release(&self) {
-        // More stay where they are, so that a long outage does not take all work there is.
+        // The number of released slots is limited, so that a worker does not pull all the work
+        // during a long outage. Other executions keep their slot.
         if let Ok(room) = self.shared.parked.clone().try_acquire_owned() {
             self.execution.place.set(ExecutionSlotState::Away { _room: room });
         }

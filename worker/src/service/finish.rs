@@ -1,4 +1,4 @@
-//! From the end of an execution to its report.
+//! The end of an execution: its spool entry and its last report.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::spool::publish;
 
-/// What follows an execution that ended at once.
+/// The next step after an execution that ended at once.
 pub(super) enum FinishStep<F> {
-    /// Saying this is all.
+    /// Only this report must be sent.
     Report(OutgoingReport),
-    /// There is more to do.
+    /// More work, such as spooling.
     Task(F),
 }
 
-/// Finishes an execution that ended at once, and has no scratch directory therefore.
+/// Finishes an execution that ended at once, and therefore has no scratch directory.
 pub(super) fn finish_immediate(
     shared: &Arc<WorkerShared>,
     execution: Arc<Execution>,
@@ -42,7 +42,8 @@ pub(super) fn finish_immediate(
     }
 }
 
-/// Finishes an execution: returns when its report is acknowledged and nothing of it is left here.
+/// Finishes an execution: returns when its report is acknowledged and nothing of it is left on
+/// disk.
 pub(super) async fn finish(
     shared: &WorkerShared,
     execution: Arc<Execution>,
@@ -58,7 +59,7 @@ async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: Rep
     let exec = execution.exec;
     let report = execution.new_report(&shared.config.worker, body);
     shared.outbox.send_and_wait(report, execution).await;
-    // Until now its mark said that it is lost if this process dies.
+    // Until the acknowledgement, the mark makes a recovery report the execution as lost.
     shared.spool.clear_scratch(exec).await;
 }
 
@@ -82,8 +83,8 @@ fn has_marker(execution: &Execution, finished: &Finished) -> bool {
     finished.stopped.is_none() && execution.began.elapsed() > limits::BRIEF_EXECUTION
 }
 
-/// The body of a report that says everything of an execution; otherwise the execution, which has
-/// to be spooled.
+/// The body of a report that holds everything about an execution; otherwise the execution, which
+/// must be spooled.
 fn bare_report_body(
     execution: &Execution,
     ended: Result<Finished, NoRecordReason>,

@@ -1,5 +1,5 @@
-//! What a worker says regularly: that its executions live, that they began, and what it is. One
-//! ticker for all of them.
+//! The worker's periodic messages, from one ticker: lease extensions, reports of started
+//! executions, and heartbeats.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
 
-/// How often it is looked whether something has to be said. A change is told by then.
+/// Interval of checks for something to send. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
-/// How often a hello is said when nothing changes.
+/// Interval of heartbeats when nothing changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// By which share of their time leases are extended early, at most.
+/// The largest share of the interval by which leases are extended early.
 const LEASE_JITTER: f64 = 0.25;
 
-/// Keeps the leases, for ever.
+/// Extends the leases and sends heartbeats. Never ends.
 pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     let every_third = shared.config.lease / 3;
     let mut ticks = tokio::time::interval(TICK_INTERVAL.min(every_third));
@@ -33,7 +33,7 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            // What runs is said first of all.
+            // On a new connection the heartbeat comes before everything else.
             Ok(()) = contact.changed() => {}
         }
         let executions = shared.registry.all();
@@ -51,26 +51,26 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     }
 }
 
-/// A random time a little shorter, so that workers that began together do not speak together.
+/// A random time a little shorter, so that workers that started together do not send together.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(1.0 - LEASE_JITTER * rand::random::<f64>())
 }
 
-/// Says what the worker is and holds now.
+/// Sends a heartbeat with the worker's state and its executions.
 pub(super) async fn send_heartbeat(shared: &WorkerShared) {
     publish_heartbeat(shared, &shared.registry.all()).await;
 }
 
-/// The last hello: the worker is gone, unless somebody has to adopt what it leaves.
+/// Sends the last heartbeat: the worker is gone, unless another worker must adopt its executions.
 pub(super) async fn send_final_heartbeat(shared: &WorkerShared) {
     let mut last = heartbeat_message(shared, &shared.registry.all());
     last.gone = last.executions.is_empty();
     if let Err(error) = shared.source.heartbeat(last).await {
-        tracing::debug!("nobody heard the worker leave: {error}");
+        tracing::debug!("cannot send the last heartbeat: {error}");
     }
 }
 
-/// Executions that have lasted a while are worth a word.
+/// Reports the start of executions that are no longer brief.
 fn announce_executions(shared: &WorkerShared, executions: &[Arc<Execution>]) {
     for execution in executions {
         if execution.is_running()

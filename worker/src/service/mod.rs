@@ -1,20 +1,20 @@
-//! The life of a worker: pull, run, spool, upload, report, acknowledge.
+//! The worker service: pull, run, spool, upload, report, acknowledge.
 //!
 //! ```text
 //!            pull ─── suspicious? ──▶ claim ──run──┐
 //!              │ no                     │hold, drop│
 //!              ▼                        ▼          ▼
 //!  slot     execute (polled once in place; a task only if it waits)
-//!              │ the environment is gone: the slot is free
+//!              │ the environment is removed: the slot is free
 //!              ▼
 //!            finish: bare? ── no ──▶ spool ──▶ store
 //!              │ yes                            │
 //!              ▼                                ▼
-//!            report (what gathered while the last batches were under way) ──▶ acknowledge
+//!            report (in batches) ──▶ acknowledge
 //! ```
 //!
-//! Nothing is done per item that can be done per batch: no task, timer, file or message of its own
-//! for an execution that ends at once and leaves nothing.
+//! Everything that can be done per batch is not done per item: an execution that ends at once and
+//! leaves no files has no task, timer, file or message of its own.
 
 mod claim;
 mod connection;
@@ -72,13 +72,14 @@ use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
 
-/// How long the last hello may take.
+/// How long the last heartbeat may take.
 const FINAL_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs what offers ask for.
+/// Runs the work of offers.
 #[async_trait]
 pub trait Runner: Send + Sync + fmt::Debug {
-    /// Runs one execution until its environment is gone. May panic; must heed `context.execution.stop`.
+    /// Runs one execution until its environment is removed. May panic; must heed
+    /// `context.execution.stop`.
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord>;
 
     /// The disks that its executions depend on.
@@ -86,27 +87,28 @@ pub trait Runner: Send + Sync + fmt::Debug {
         Arc::default()
     }
 
-    /// Runs one execution of an eval until its environment is gone. May panic; must heed
-    /// `context.execution.stop`. A runner of trials alone says so.
+    /// Runs one execution of an eval until its environment is removed. May panic; must heed
+    /// `context.execution.stop`. The default fails: the runner does not support this kind of work.
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         let error = TrialError::transient(
             ErrorType::InternalError,
             ErrorCode::BUG,
-            "this worker runs trials only",
+            "this worker does not run evals",
         );
         Finished::<EvalRecord>::failed(&context, "", error)
     }
 
-    /// Runs one execution of a command that writes ideas until its environment is gone. May panic;
-    /// must heed `context.execution.stop`. The default fails: such a runner does not know this kind of work.
+    /// Runs one execution of a command that writes ideas until its environment is removed. May
+    /// panic; must heed `context.execution.stop`. The default fails: the runner does not support
+    /// this kind of work.
     async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
-        let message = "this worker writes no ideas";
+        let message = "this worker does not run ideas";
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, message);
         Finished::<IdeasRecord>::failed(&context, error)
     }
 }
 
-/// Runs every kind of work.
+/// The runner of every kind of work.
 #[derive(Debug)]
 pub struct LocalRunner {
     /// Shared by all kinds of work.
@@ -134,7 +136,7 @@ impl Runner for LocalRunner {
     }
 }
 
-/// What a worker is.
+/// The configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
     /// Its name.
@@ -143,33 +145,33 @@ pub struct WorkerConfig {
     pub owner: Owner,
     /// Its directory, whose lock this process holds.
     pub dir: PathBuf,
-    /// Pool whose work it takes.
+    /// The pool that it pulls work from.
     pub pool: String,
-    /// Executions with an environment at the same time.
+    /// Limit on concurrent executions with an environment.
     pub slots: u32,
-    /// What its operator lets trials use together.
+    /// Resources that all executions together may use, as set by the operator.
     pub budget: ResourceBudget,
-    /// What it can run at present, for whoever decides where work goes.
+    /// What it can run now, for placement by coordinators.
     pub profile: watch::Receiver<WorkerProfile>,
     /// The queue's lease.
     pub lease: Duration,
-    /// How long after its connection every delivery is suspicious, because the queue may have lost
-    /// who runs what. `None` when the world is known: whoever executed anything of the offered runs
-    /// before is proven dead and its executions are reported lost.
+    /// How long after connecting every delivery is suspicious, because the queue may have lost
+    /// track of which worker runs what. `None` when nothing else can run: every earlier worker of
+    /// the offered runs is proven dead and its executions are reported lost.
     pub suspicious_window: Option<Duration>,
-    /// How long it works without contact to the queue before it ends what runs and gives up; for
-    /// ever when absent.
+    /// How long it works without a connection to the queue before it stops its executions and gives
+    /// up; forever when absent.
     pub max_offline: Option<Duration>,
-    /// Bytes of finished executions on disk beyond which the worker takes no more work.
+    /// Bytes of finished executions on disk beyond which the worker pulls no more work.
     pub spool_bytes: u64,
 }
 
-/// What a worker can run.
+/// The environments and variables that a worker offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerProfile {
     /// Its providers, and the largest environment of each.
     pub providers: BTreeMap<ProviderKind, EnvironmentCapacity>,
-    /// Names of the variables that trials may see.
+    /// Names of the variables that trials may use.
     pub variables: BTreeSet<String>,
 }
 
@@ -183,11 +185,11 @@ impl WorkerProfile {
 /// Why a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerExitReason {
-    /// It was asked to, and let what ran come to an end.
+    /// It was asked to, and let running executions finish.
     Asked,
-    /// It was asked to end what ran.
+    /// It was asked to stop running executions.
     Killed,
-    /// It was without contact for longer than it may be.
+    /// It had no connection to the queue for longer than allowed.
     Offline,
 }
 
@@ -196,22 +198,22 @@ pub enum WorkerExitReason {
 pub struct WorkerExit {
     /// Why.
     pub why: WorkerExitReason,
-    /// Executions whose report was not acknowledged. What they finished is in the spool.
+    /// Executions whose report was not acknowledged. The finished ones are in the spool.
     pub unreported: usize,
 }
 
-/// Finished executions of dead workers that this one reports: its hellos show them, too.
+/// Finished executions of dead workers that this worker reports. Its heartbeats list them, too.
 #[derive(Debug, Default)]
 pub struct AdoptedExecutions(Mutex<HashMap<ExecId, ActiveExecution>>);
 
 impl AdoptedExecutions {
-    /// Shows executions.
+    /// Adds executions to the heartbeats.
     pub fn insert(&self, lines: impl IntoIterator<Item = ActiveExecution>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shown.extend(lines.into_iter().map(|line| (line.exec, line)));
     }
 
-    /// An execution is reported.
+    /// Removes an execution that is reported.
     pub fn remove(&self, exec: ExecId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
     }
@@ -221,17 +223,17 @@ impl AdoptedExecutions {
     }
 }
 
-/// What is asked of a worker. Only ever made harder.
+/// A shutdown request to a worker. It is only ever raised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShutdownLevel {
-    /// Go on.
+    /// Keep running.
     #[default]
     No,
-    /// Take no more work, finish what runs.
+    /// Pull no more work; running executions finish.
     Finish,
-    /// Take no more work; executions finish their phase, collect and tear down.
+    /// Pull no more work; executions finish their phase, collect and tear down.
     Drain,
-    /// Executions end at once. What cannot be reported soon stays in the spool.
+    /// Executions end at once. Those that cannot be reported soon stay in the spool.
     Kill,
 }
 
@@ -242,7 +244,7 @@ pub struct Worker {
     over: mpsc::UnboundedReceiver<stage_permits::EndedStage>,
 }
 
-/// What the parts of a worker share.
+/// State shared by the parts of a worker.
 #[derive(Debug)]
 struct WorkerShared {
     config: WorkerConfig,
@@ -255,28 +257,28 @@ struct WorkerShared {
     spool: Spool,
     adopted: Arc<AdoptedExecutions>,
     line: BrokerConnection,
-    /// Room for executions with an environment.
+    /// Slots for executions with an environment.
     rooms: Arc<SlotPool>,
     paces: RunRateLimiters,
-    /// Stages of evals whose tickets are to be given back.
+    /// Stages of evals whose permits must be returned.
     over: mpsc::UnboundedSender<stage_permits::EndedStage>,
-    /// Room for claims that wait without a slot.
+    /// Limit on claims that wait without a slot.
     off_slot: Arc<Semaphore>,
-    /// Room for executions that wait for a service without a slot.
+    /// Limit on executions that wait for a service without a slot.
     parked: Arc<Semaphore>,
-    /// What is asked of the worker, by whomever.
+    /// The highest shutdown level requested so far.
     shutdown: watch::Sender<ShutdownLevel>,
-    /// No more work is asked for: what is given back now does not come here again.
+    /// Whether pulling has ended: a delivery that is returned now does not come back here.
     pulls_ended: watch::Sender<bool>,
-    /// It was without contact for longer than it may be.
+    /// Whether it had no connection to the queue for longer than allowed.
     offline: AtomicBool,
     queue_outage: OutageLog,
-    /// Of taking work alone: a queue may refuse that and take reports.
+    /// Outages of pulls only: a queue may refuse pulls and accept reports.
     pull_outage: OutageLog,
     store_outage: OutageLog,
     spool_outage: OutageLog,
     disks: Arc<DiskWatch>,
-    /// A disk has too little room for more work.
+    /// Whether a disk has too little space for more work.
     low_disk: AtomicBool,
 }
 
@@ -305,7 +307,7 @@ impl Worker {
             shutdown: watch::Sender::default(),
             pulls_ended: watch::Sender::default(),
             offline: AtomicBool::new(false),
-            pull_outage: OutageLog::new("taking work"),
+            pull_outage: OutageLog::new("pulling work"),
             queue_outage: OutageLog::new("the queue"),
             store_outage: OutageLog::new("the blob store"),
             spool_outage: OutageLog::new("the spool"),
@@ -319,23 +321,23 @@ impl Worker {
         Self { shared: Arc::new(shared), over }
     }
 
-    /// What its hellos show beside its own executions.
+    /// The executions of dead workers that its heartbeats list, too.
     pub fn adopted(&self) -> Arc<AdoptedExecutions> {
         Arc::clone(&self.shared.adopted)
     }
 
-    /// Works until it is told to stop and everything it began is reported, or safe in the spool when
-    /// it was killed or cannot report. A closed channel means [`ShutdownLevel::Finish`].
+    /// Works until it is asked to stop and every execution it began is reported, or is in the spool
+    /// when it was killed or cannot report. A closed channel means [`ShutdownLevel::Finish`].
     ///
-    /// Dropping it aborts every execution without a word.
+    /// Dropping the future aborts every execution without a report.
     pub async fn run(self, shutdown: watch::Receiver<ShutdownLevel>) -> WorkerExit {
         let Self { shared, over } = self;
         heartbeat::send_heartbeat(&shared).await;
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
             supervise::spawn("reports", report::send_reports(shared.clone())),
             supervise::spawn("leases", heartbeat::maintain_leases(shared.clone())),
-            supervise::spawn("tickets", stage_permits::return_permits(shared.clone(), over)),
-            supervise::spawn("line", connection::watch_connection(shared.clone())),
+            supervise::spawn("stage permits", stage_permits::return_permits(shared.clone(), over)),
+            supervise::spawn("connection", connection::watch_connection(shared.clone())),
             supervise::spawn("controls", drain::handle_controls(shared.clone())),
             supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
             supervise::spawn("disks", watch_disks(shared.disks.clone())),
@@ -351,7 +353,7 @@ impl Worker {
             Some(Err(defect)) = helpers.next() => panic!("{defect}"),
         }
         drop(helpers);
-        // So that nobody counts on it any more; nobody waits for it either.
+        // Best effort: coordinators stop counting on this worker, and none of them waits for this.
         let _unheard =
             tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared))
                 .await;
@@ -366,13 +368,13 @@ impl Worker {
     }
 }
 
-/// Watches the disks, for ever.
+/// Watches the disks. Never ends.
 async fn watch_disks(disks: Arc<DiskWatch>) -> Infallible {
     disks.watch().await
 }
 
 impl WorkerShared {
-    /// Asks for an end of the worker. Only ever harder.
+    /// Raises the shutdown level; never lowers it.
     fn shut_down(&self, level: ShutdownLevel) {
         let harder = self.shutdown.send_if_modified(|present| {
             let harder = *present < level;
@@ -394,21 +396,21 @@ impl WorkerShared {
         *self.shutdown.borrow() > ShutdownLevel::No
     }
 
-    /// Waits until no more work is begun.
+    /// Waits until a shutdown is requested.
     async fn wait_for_shutdown(&self) {
         let mut shutdown = self.shutdown.subscribe();
         let told = shutdown.wait_for(|level| *level > ShutdownLevel::No).await;
         drop(told.expect("the worker holds the sender"));
     }
 
-    /// Waits until what was not begun is to be given back.
+    /// Waits until pulling has ended and deliveries that did not begin must be returned.
     async fn wait_for_pulls_end(&self) {
         let mut ended = self.pulls_ended.subscribe();
         let told = ended.wait_for(|ended| *ended).await;
         drop(told.expect("the worker holds the sender"));
     }
 
-    /// Whether something that reports need is known to be out of reach.
+    /// Whether the queue or the store, which reports need, is known to be unreachable.
     fn is_cut_off(&self) -> bool {
         !self.line.is_up() || self.queue_outage.is_down() || self.store_outage.is_down()
     }

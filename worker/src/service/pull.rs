@@ -1,4 +1,4 @@
-//! Taking work for free slots.
+//! Pulls of work for free slots.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.
 const PULL_WAIT: Duration = Duration::from_secs(2);
-/// Deliveries asked for at once.
+/// Deliveries requested at once.
 const PULL_BATCH: usize = 1024;
-/// How often a full spool is looked at again.
+/// Interval of checks of a full spool.
 const SPOOL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often a disk without room is looked at again.
+/// Interval of checks of a disk without space.
 const DISK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Everything the worker does for deliveries.
+/// The tasks of all deliveries.
 pub(super) type ExecutionTasks = FuturesUnordered<Task<()>>;
 
-/// Pulls and begins until the worker is told to stop; what goes on then.
+/// Pulls work and begins it until the worker must stop; returns the tasks that still run then.
 pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
     let mut tasks = ExecutionTasks::new();
     let mut world = SuspicionTracker::default();
@@ -53,7 +53,8 @@ pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
             }
         }
     }
-    // What came at the same moment goes to others; what is still on its way comes again to them.
+    // Deliveries that arrived at the same moment are returned for other workers. Those still under
+    // way are redelivered to them after the lease.
     if let Poll::Ready((_, Some(deliveries))) = poll_once(batch.as_mut()) {
         return_deliveries(shared, deliveries).await;
     }
@@ -72,14 +73,16 @@ async fn return_deliveries(shared: &WorkerShared, deliveries: Vec<Delivery>) {
     }
 }
 
-/// Tasks catch the panics of what they run: one of their own is a defect of this worker.
+/// Passes a task's panic on. Tasks catch the panics of their executions, so this one is a bug in
+/// the worker.
 pub(super) fn propagate_panic(ended: Result<(), supervise::TaskPanic>) {
     if let Err(defect) = ended {
         panic!("{defect}");
     }
 }
 
-/// Waits for free room and for work for it. No deliveries: the queue is out of reach.
+/// Waits for free slots and for work for them. `None` instead of deliveries means that the pull
+/// failed.
 async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<Delivery>>) {
     let slots = shared.config.slots as usize;
     let room = shared.registry.wait_below(slots + limits::UNREPORTED_PER_WORKER).await;
@@ -88,7 +91,7 @@ async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<
         wait_for_disk_space(shared).await;
         shared.line.wait_until_pullable().await;
         let reservation = shared.rooms.reserve(room.min(PULL_BATCH)).await;
-        // A slot may have been waited for while what runs filled a disk.
+        // A disk may have filled up while this waited for a slot.
         if shared.disks.low().await.is_none() {
             break reservation;
         }
@@ -113,24 +116,26 @@ async fn wait_for_spool_space(shared: &WorkerShared) {
     let full = || shared.spool.bytes() > shared.config.spool_bytes;
     if full() {
         let bytes = shared.spool.bytes();
-        tracing::warn!("{bytes} bytes wait to be reported: taking no work until there are fewer");
+        tracing::warn!(
+            "{bytes} bytes of results wait to be reported: pulling no work until there are fewer"
+        );
     }
     while full() || shared.spool_outage.is_down() {
         tokio::time::sleep(SPOOL_POLL_INTERVAL).await;
     }
 }
 
-/// Waits until every disk has room for more work. A shortage and its end are said once.
+/// Waits until every disk has space for more work. A shortage and its end are logged once.
 async fn wait_for_disk_space(shared: &WorkerShared) {
     while let Some(low) = shared.disks.low().await {
         if !shared.low_disk.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{low}: taking no work until there is more room");
+            tracing::warn!("{low}: pulling no work until there is more space");
             shared.registry.note_change();
         }
         tokio::time::sleep(DISK_POLL_INTERVAL).await;
     }
     if shared.low_disk.swap(false, Ordering::Relaxed) {
-        tracing::info!("there is room on every disk again: taking work");
+        tracing::info!("every disk has enough space again: pulling work");
         shared.registry.note_change();
     }
 }
@@ -148,7 +153,7 @@ async fn begin_deliveries(
     for delivery in &deliveries {
         let window = shared.config.suspicious_window;
         let suspicious = world.is_suspicious(delivery, connected, window);
-        // A try that runs here already is kept alive by what runs.
+        // For a try that runs here already, the running execution extends the new delivery's lease.
         let Some(execution) = shared.registry.admit(delivery) else { continue };
         let class = delivery.offer.class;
         if !reservation.fits(class) {
@@ -192,13 +197,13 @@ async fn begin_deliveries(
     return_deliveries(shared, surplus).await;
 }
 
-/// An execution that needs to wait for nothing is over after one look, and costs no task. One that
-/// waits is looked at again by its task, which wakes for it.
+/// Polls an execution once. One that waits for nothing ends at once and costs no task. One that
+/// waits is polled again by its task, which registers a real waker.
 fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What the worker knows of the queue it is connected to.
+/// The queue's incarnation, and since when it is known without a gap.
 #[derive(Debug)]
 struct SuspicionTracker {
     incarnation: Option<Incarnation>,
@@ -216,7 +221,7 @@ impl SuspicionTracker {
         self.since = Instant::now();
     }
 
-    /// Whether the try could be running elsewhere, or be over.
+    /// Whether the try may run on another worker, or may have ended.
     fn is_suspicious(
         &mut self,
         delivery: &Delivery,

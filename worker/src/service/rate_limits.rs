@@ -1,4 +1,4 @@
-//! The limits that runs have set for each worker.
+//! The per-worker rate limits of runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use tokio::time::Instant;
 
 use crate::rate_limit::RunRateLimiter;
 
-/// One limiter per run that has limits.
+/// The limiters, one per run that has limits.
 #[derive(Debug, Default)]
 pub(super) struct RunRateLimiters(
     Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<RunRateLimiter>)>>,
 );
 
 impl RunRateLimiters {
-    /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
-    /// former ones, which hold for what runs already.
+    /// The limiter of an offer's run, if it has limits. Changed limits replace the former ones,
+    /// which still hold for running executions.
     pub(super) fn for_offer(&self, offer: &Offer) -> Option<Arc<RunRateLimiter>> {
         if offer.pacing.is_unlimited() {
             return None;
@@ -28,7 +28,7 @@ impl RunRateLimiters {
         {
             return Some(pacing.clone());
         }
-        // A limiter that nobody uses is forgotten when forgetting it lets nobody start earlier.
+        // An unused limiter is dropped once that lets no start happen earlier.
         let now = Instant::now();
         runs.retain(|_, (_, pacing)| Arc::strong_count(pacing) > 1 || !pacing.is_idle(now));
         let pacing = Arc::new(RunRateLimiter::new(offer.pacing));
@@ -64,7 +64,7 @@ mod tests {
         drop((first, other));
         let known = |paces: &RunRateLimiters| paces.0.lock().unwrap().len();
         paces.for_offer(&offer(3, limits));
-        assert_eq!(known(&paces), 2, "the second run began an environment just now");
+        assert_eq!(known(&paces), 2, "the second run started an environment just now");
         tokio::time::sleep(std::time::Duration::from_secs(11)).await;
         paces.for_offer(&offer(4, limits));
         assert_eq!(known(&paces), 1);

@@ -1,4 +1,4 @@
-//! Every execution of this worker whose report is not acknowledged, and every claim it holds.
+//! The registry of executions whose report is not acknowledged, and of pending claims.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,15 +20,15 @@ pub(super) struct ExecutionRegistry {
 #[derive(Debug, Default)]
 struct RegistryState {
     held: HashMap<TryKey, Arc<Execution>>,
-    /// How hard everything stops, what comes included.
+    /// The stop level of all executions, new ones included.
     stop: Option<StopLevel>,
-    /// Whether something came or went since somebody looked.
+    /// Whether an execution was added or removed since the last heartbeat.
     changed: bool,
 }
 
 impl ExecutionRegistry {
-    /// A new execution for a delivery, or `None` when its try is held already: then the execution
-    /// that is held answers for this delivery, too.
+    /// A new execution for a delivery, or `None` when its try is held already: then the held
+    /// execution takes over this delivery.
     pub(super) fn admit(&self, delivery: &Delivery) -> Option<Arc<Execution>> {
         let mut state = self.state();
         let stop = state.stop;
@@ -44,7 +44,7 @@ impl ExecutionRegistry {
         }
     }
 
-    /// Forgets executions.
+    /// Removes executions.
     pub(super) fn remove<'a>(&self, gone: impl Iterator<Item = &'a Arc<Execution>>) {
         let mut state = self.state();
         for execution in gone {
@@ -59,7 +59,7 @@ impl ExecutionRegistry {
         self.state().held.len()
     }
 
-    /// Waits until fewer than `bound` are held; how many fewer.
+    /// Waits until fewer than `bound` are held; returns how many fewer.
     pub(super) async fn wait_below(&self, bound: usize) -> usize {
         loop {
             let mut shrunk = std::pin::pin!(self.shrunk.notified());
@@ -71,7 +71,7 @@ impl ExecutionRegistry {
         }
     }
 
-    /// Waits until an execution is held no longer.
+    /// Waits until an execution is no longer held.
     pub(super) async fn wait_until_removed(&self, execution: &Arc<Execution>) {
         loop {
             let mut shrunk = std::pin::pin!(self.shrunk.notified());
@@ -93,12 +93,12 @@ impl ExecutionRegistry {
         self.state().held.values().cloned().collect()
     }
 
-    /// Whether something came or went since the last call.
+    /// Whether something changed since the last call.
     pub(super) fn take_change(&self) -> bool {
         std::mem::take(&mut self.state().changed)
     }
 
-    /// Notes that something came.
+    /// Records a change.
     pub(super) fn note_change(&self) {
         self.state().changed = true;
     }

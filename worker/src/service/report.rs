@@ -1,4 +1,4 @@
-//! Saying reports, many at a time, and acknowledging what they settle.
+//! The outbox of reports: they are sent in batches, and then their deliveries are acknowledged.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use super::WorkerShared;
 use super::execution::Execution;
 use crate::spool::{failed_report, unpublishable_error};
 
-/// Batches under way at the same time: while one waits for its acknowledgement, others travel.
+/// Limit on concurrent batches: while one waits for its acknowledgement, others are sent.
 const MAX_BATCHES_IN_FLIGHT: usize = 8;
 /// Reports in one batch.
 const REPORT_BATCH: usize = 1024;
-/// How long reports of a full run wait before they are said again.
+/// Pause before the reports of a full run are sent again.
 const FULL_RUN_PAUSE: Duration = Duration::from_millis(250);
 
-/// A report on its way.
+/// A report to send.
 #[derive(Debug)]
 pub(super) struct OutgoingReport {
     report: Report,
     last: Option<ReportCompletion>,
 }
 
-/// What follows the last report of an execution.
+/// The completion of an execution's last report.
 #[derive(Debug)]
 struct ReportCompletion {
     execution: Arc<Execution>,
@@ -37,7 +37,7 @@ struct ReportCompletion {
 }
 
 impl OutgoingReport {
-    /// A report after which its execution goes on.
+    /// A report after which its execution continues.
     pub(super) fn intermediate(report: Report) -> Self {
         Self { report, last: None }
     }
@@ -52,7 +52,7 @@ impl OutgoingReport {
     }
 }
 
-/// Reports that wait to be said.
+/// The reports that wait to be sent.
 #[derive(Debug, Default)]
 pub(super) struct ReportOutbox {
     state: Mutex<OutboxState>,
@@ -62,7 +62,7 @@ pub(super) struct ReportOutbox {
 #[derive(Debug, Default)]
 struct OutboxState {
     waiting: Vec<OutgoingReport>,
-    /// Of runs that have as many reports as they may.
+    /// Reports of runs that have reached their limit of stored reports.
     refused: Vec<OutgoingReport>,
     refused_until: Option<Instant>,
 }
@@ -77,7 +77,7 @@ impl ReportOutbox {
         self.filled.notify_one();
     }
 
-    /// Says the last report of an execution and waits until it is acknowledged.
+    /// Sends the last report of an execution and waits until it is acknowledged.
     pub(super) async fn send_and_wait(&self, report: Report, execution: Arc<Execution>) {
         let (acknowledged, heard) = oneshot::channel();
         self.push(OutgoingReport::final_report(report, execution, Some(acknowledged)));
@@ -87,7 +87,7 @@ impl ReportOutbox {
         }
     }
 
-    /// The next batch. May be dropped.
+    /// The next batch. Cancel-safe.
     async fn next_batch(&self) -> Vec<OutgoingReport> {
         loop {
             let retry = {
@@ -127,7 +127,7 @@ impl ReportOutbox {
     }
 }
 
-/// Says what is in the outbox, for ever.
+/// Sends the reports in the outbox. Never ends.
 pub(super) async fn send_reports(shared: Arc<WorkerShared>) -> Infallible {
     let mut flights = FuturesUnordered::new();
     loop {
@@ -140,7 +140,7 @@ pub(super) async fn send_reports(shared: Arc<WorkerShared>) -> Infallible {
     }
 }
 
-/// Says one batch until each report of it is acknowledged or refused.
+/// Sends one batch until each of its reports is acknowledged or deferred.
 async fn send_batch(shared: &WorkerShared, mut batch: Vec<OutgoingReport>) {
     let mut patience = shared.queue_outage.backoff();
     while !batch.is_empty() {
@@ -155,7 +155,7 @@ async fn send_batch(shared: &WorkerShared, mut batch: Vec<OutgoingReport>) {
     }
 }
 
-/// Acts on the answers; what has to be said in another form.
+/// Acts on the answers; returns the reports that must be sent in another form.
 async fn handle_answers(
     shared: &WorkerShared,
     batch: Vec<OutgoingReport>,
@@ -169,7 +169,10 @@ async fn handle_answers(
             Err(PublishError::Full) => full.push(outgoing),
             Err(refused @ PublishError::TooLarge { .. }) => {
                 let OutgoingReport { report, last } = outgoing;
-                tracing::error!("execution {}: {refused}", report.exec);
+                tracing::error!(
+                    "cannot publish the report of execution {}: {refused}",
+                    report.exec
+                );
                 again.push(OutgoingReport {
                     report: failed_report(report, unpublishable_error(&refused)),
                     last,
@@ -189,7 +192,7 @@ async fn acknowledge(shared: &WorkerShared, done: Vec<ReportCompletion>) {
         return;
     }
     let tokens: Vec<MessageToken> = done.iter().map(|last| last.execution.token()).collect();
-    // Lost acknowledgements cost a claim each, which is answered with drop.
+    // A lost acknowledgement costs one claim, which is answered with drop.
     if let Err(error) = shared.source.ack(&tokens).await {
         shared.queue_outage.mark_failed(&error);
     }

@@ -1,4 +1,4 @@
-//! What a worker has room for: slots, and shares of what its operator lets trials use.
+//! The slots of a worker, and the shares of its resource budget.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 /// Memory of one share, MiB; see [`SizeClass`].
 const SHARE_MEMORY_MB: u64 = 2048;
 
-/// The room of a worker. What is free is either looked for work for or not: one pull at a time
-/// reserves it, so that open requests never exceed what is free.
+/// The slots and shares of a worker. One pull at a time reserves the free ones, so that open
+/// requests never exceed them.
 #[derive(Debug)]
 pub(super) struct SlotPool {
     slots: usize,
-    /// Absent when the operator set no limit.
+    /// Shares of the budget; absent when the operator set no limit.
     shares: Option<u64>,
     state: Mutex<SlotPoolState>,
     freed: Notify,
@@ -25,29 +25,29 @@ pub(super) struct SlotPool {
 struct SlotPoolState {
     slots: usize,
     shares: u64,
-    /// Something runs that has to run alone.
+    /// Whether a solo execution runs.
     solo: bool,
-    /// A pull is under way.
+    /// Whether a pull holds a reservation.
     reserved: bool,
-    /// How many were told to run and wait for a seat: they come before new work.
+    /// Number of executions that wait for a slot: they come before new work.
     waiting: usize,
 }
 
-/// What one execution with an environment occupies, until it is dropped.
+/// The slot and shares of one execution with an environment. Freed on drop.
 #[derive(Debug)]
 pub(super) struct SlotPermit {
     rooms: Arc<SlotPool>,
     class: SizeClass,
 }
 
-/// The free room while it is looked for work for. Given back when dropped, but for the seats taken.
+/// The free slots and shares, reserved for one pull. Those not taken are freed on drop.
 #[derive(Debug)]
 pub(super) struct SlotReservation {
     rooms: Arc<SlotPool>,
     room: FreeCapacity,
 }
 
-/// One that waits for a seat.
+/// Counts one execution that waits for a slot.
 struct SlotWaiter<'a>(&'a SlotPool);
 
 impl SlotPool {
@@ -61,12 +61,12 @@ impl SlotPool {
         }
     }
 
-    /// Slots that nothing occupies and that something else may use.
+    /// Number of free slots that may be used: none while a solo execution runs.
     pub(super) fn free_slots(&self) -> usize {
         self.remaining(&self.state()).slots
     }
 
-    /// Waits for free room and reserves it, at most so many slots of it.
+    /// Waits for free capacity and reserves it, at most `most` slots.
     pub(super) async fn reserve(self: &Arc<Self>, most: usize) -> SlotReservation {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -79,7 +79,7 @@ impl SlotPool {
         }
     }
 
-    /// Waits for a seat.
+    /// Waits for a slot.
     pub(super) async fn acquire(self: &Arc<Self>, class: SizeClass) -> SlotPermit {
         self.state().waiting += 1;
         let _waiting = SlotWaiter(self);
@@ -96,7 +96,7 @@ impl SlotPool {
         }
     }
 
-    /// Waits until nothing has a seat.
+    /// Waits until no slot is taken.
     pub(super) async fn wait_until_idle(&self) {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -111,7 +111,7 @@ impl SlotPool {
     fn try_reserve(&self) -> Option<FreeCapacity> {
         let mut state = self.state();
         let room = self.remaining(&state);
-        // Without a share left only the slot is free.
+        // A slot without shares is not usable.
         let free = room.count_for(SizeClass::default()) > 0;
         let may = free && !state.reserved && state.waiting == 0;
         state.reserved |= may;
@@ -142,7 +142,7 @@ impl SlotPool {
 }
 
 impl SlotReservation {
-    /// What is left of it.
+    /// The remaining capacity.
     pub(super) fn capacity(&self) -> FreeCapacity {
         self.room
     }
@@ -151,7 +151,7 @@ impl SlotReservation {
         self.room.count_for(class) > 0
     }
 
-    /// Takes a seat, which must fit.
+    /// Takes a slot; `class` must fit.
     pub(super) fn take(&mut self, class: SizeClass) -> SlotPermit {
         self.room = self.room.without(class, 1);
         self.rooms.take(&mut self.rooms.state(), class)
@@ -254,7 +254,7 @@ mod tests {
         let rooms = slot_pool(None, None);
         let reservation = try_reservation(&rooms).expect("all is free");
         let mut waiting = Box::pin(rooms.acquire(SizeClass(0)));
-        assert!(waiting.as_mut().now_or_never().is_none(), "a pull has it all");
+        assert!(waiting.as_mut().now_or_never().is_none(), "a pull has reserved everything");
         drop(reservation);
         assert!(try_reservation(&rooms).is_none());
         let seat = waiting.now_or_never().expect("it is free");

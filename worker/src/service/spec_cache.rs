@@ -1,4 +1,4 @@
-//! The documents that executions run under, parsed once.
+//! Cache of parsed specs of executions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobStore, StoreError};
 
-/// What a trial runs under.
+/// The specs of a trial.
 #[derive(Debug, Clone)]
 pub(super) struct TrialSpecs {
     pub(super) settings: Arc<TrialSettings>,
@@ -48,7 +48,7 @@ impl SpecCache {
         }
     }
 
-    /// The documents a trial names, if all are in memory.
+    /// The specs that a trial names, if all are in memory.
     pub(super) fn cached(&self, trial: &TrialRef) -> Option<TrialSpecs> {
         Some(TrialSpecs {
             settings: self.settings.cached(&trial.settings)?,
@@ -57,10 +57,10 @@ impl SpecCache {
         })
     }
 
-    /// The documents a trial names, for as long as the store needs to give them.
+    /// The specs that a trial names. Waits for as long as the store is down.
     ///
     /// # Errors
-    /// What is to be reported when the store has not got them.
+    /// The error to report when the store does not have them.
     pub(super) async fn get(
         &self,
         trial: &TrialRef,
@@ -74,10 +74,10 @@ impl SpecCache {
         })
     }
 
-    /// The eval with this digest, for as long as the store needs to give it.
+    /// The spec of an eval with this digest. Waits for as long as the store is down.
     ///
     /// # Errors
-    /// What is to be reported when the store has not got it.
+    /// The error to report when the store does not have it.
     pub(super) async fn eval(
         &self,
         spec: Digest,
@@ -86,7 +86,7 @@ impl SpecCache {
         self.evals.get(&*self.store, outage, spec).await
     }
 
-    /// The spec of ideas with this digest, for as long as the store needs to give it.
+    /// The spec of ideas with this digest. Waits for as long as the store is down.
     ///
     /// # Errors
     /// The error to report when the store does not have it.
@@ -99,7 +99,7 @@ impl SpecCache {
     }
 }
 
-/// Documents of one kind; the least recently used go first.
+/// Specs of one type; the least recently used are evicted first.
 #[derive(Debug)]
 struct TypedSpecCache<T>(Mutex<CachedSpecs<T>>);
 
@@ -112,7 +112,7 @@ struct CachedSpecs<T> {
 #[derive(Debug)]
 struct CachedSpec<T> {
     document: Arc<OnceCell<Arc<T>>>,
-    /// Of its text; 0 while it is being fetched.
+    /// Bytes of its text; 0 while it is being fetched.
     bytes: u64,
 }
 
@@ -125,7 +125,7 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
         self.entries().known.get(digest)?.document.get().cloned()
     }
 
-    /// The document; of several who ask at once, one fetches.
+    /// The spec. Of concurrent calls, one fetches it.
     async fn get(
         &self,
         store: &dyn BlobStore,
@@ -151,7 +151,7 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
         fetched
     }
 
-    /// Notes the size of a document and makes room for it.
+    /// Records the size of a spec and evicts others beyond the limit.
     fn record_size(&self, digest: Digest, bytes: u64) {
         let mut entries = self.entries();
         let Some(entry) = entries.known.get_mut(&digest) else { return };
@@ -193,7 +193,7 @@ async fn fetch<T: DeserializeOwned>(
 }
 
 fn unreadable_error(error: &StoreError) -> TrialError {
-    // Another worker may see what this one does not; nobody can read what is damaged.
+    // Another worker may have access to a missing spec; no worker can read a damaged one.
     let retry = match error {
         StoreError::Missing { .. } => RetryClass::Transient,
         _ => RetryClass::Permanent,
@@ -203,6 +203,6 @@ fn unreadable_error(error: &StoreError) -> TrialError {
         ErrorCode::STORE_FAILED,
         ErrorClass::Infrastructure,
         retry,
-        format!("what is to be run cannot be read: {}", error_chain(error)),
+        format!("cannot read the spec: {}", error_chain(error)),
     )
 }

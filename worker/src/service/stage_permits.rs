@@ -1,4 +1,4 @@
-//! Tickets of the stages of evals: asked for with a claim, and given back with another.
+//! Permits of the stages of evals: requested with a claim and returned with another.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::execution::Execution;
 use super::report::OutgoingReport;
 use crate::work::eval::StagePermits;
 
-/// Stages that ended and whose tickets are to be given back.
+/// A stage that ended and whose permit must be returned.
 pub(super) type EndedStage = (Arc<Execution>, EvalStage);
 
-/// The tickets of one execution.
+/// The stage permits of one execution.
 #[derive(Debug)]
 pub(super) struct ExecutionStagePermits {
     pub(super) shared: Arc<WorkerShared>,
@@ -35,12 +35,14 @@ impl StagePermits for ExecutionStagePermits {
         if execution.offer.pacing.tickets.requires(stage) {
             let waiting = StageProgress { stage, step: StageStep::Waiting };
             execution.set_stage(waiting);
-            // Only who is known to run gets a ticket: that of one that is lost comes back.
+            // The start must be reported first: the coordinator gives permits only to executions
+            // that it knows, so that it can take back the permit of a lost one.
             if execution.mark_announced() {
                 let report = execution.new_report(&shared.config.worker, ReportBody::Started);
                 shared.outbox.push(OutgoingReport::intermediate(report));
             }
-            // A question that is given up is never answered after that: whoever asks has none.
+            // A claim that was given up is never granted later: without an answer, this execution
+            // holds no permit.
             while request_answer(shared, &stage_claim(shared, execution, waiting)).await
                 != ClaimAnswer::Run
             {
@@ -54,13 +56,14 @@ impl StagePermits for ExecutionStagePermits {
         let Self { shared, execution } = self;
         execution.set_stage(StageProgress { stage, step: StageStep::Over });
         if execution.offer.pacing.tickets.requires(stage) {
-            // A worker that ends reports all its executions, or nobody hears of them any more.
+            // Fails only when the worker ends. Then it reports all its executions, or they are
+            // lost.
             let _ends = shared.over.send((execution.clone(), stage));
         }
     }
 }
 
-/// Gives tickets back, for ever.
+/// Returns permits. Never ends.
 pub(super) async fn return_permits(
     shared: Arc<WorkerShared>,
     mut over: mpsc::UnboundedReceiver<EndedStage>,
@@ -74,7 +77,8 @@ pub(super) async fn return_permits(
     }
 }
 
-/// Tells until it is heard. Nobody has to hear it when the execution is reported.
+/// Sends the return until it is answered, or until the execution is reported, which returns the
+/// permit, too.
 async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, stage: EvalStage) {
     let over = stage_claim(shared, &execution, StageProgress { stage, step: StageStep::Over });
     tokio::select! {

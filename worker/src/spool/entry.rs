@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 use crate::digest_line;
 use crate::executor::{FileRole, RecordWithFiles as _};
 
-/// Name of the file that makes an entry whole.
+/// Name of the file whose presence makes an entry complete.
 pub(super) const ENTRY_FILE: &str = "entry.json";
 
-/// One finished execution that lies in the spool until its report is acknowledged.
+/// One finished execution, kept in the spool until its report is acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SpoolEntry {
     /// [`RUN_FORMAT`].
     pub(super) format: u32,
     pub(super) record: ExecutionRecord,
-    /// Where a stop ended the execution, if it has no verdict.
+    /// The phase in which a stop ended the execution, if it has no verdict.
     pub(super) stopped: Option<Phase>,
     /// Whether a result marker is written.
     pub(super) marker: bool,
@@ -61,7 +61,7 @@ enum RecordKind {
 }
 
 impl SpoolFile {
-    /// A file with a part in `record`.
+    /// A file that belongs to `record`.
     pub(super) fn new(
         record: &ExecutionRecord,
         media_type: MediaType,
@@ -78,7 +78,7 @@ impl SpoolFile {
 }
 
 impl SpoolEntry {
-    /// The record with its files, which are stored as `blobs`.
+    /// The record with references to its files, which are stored as `blobs`.
     pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> ExecutionRecord {
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
@@ -87,12 +87,12 @@ impl SpoolEntry {
         record
     }
 
-    /// Where file `index` is.
+    /// Path of file `index`.
     pub(super) fn file(&self, index: usize) -> PathBuf {
         self.dir.join(index.to_string())
     }
 
-    /// The first file whose stored content is not what was written, and the content's digest.
+    /// The first file whose stored content differs from what was written, and the content's digest.
     pub(super) fn find_changed_file(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
         let files = self.files.iter().zip(blobs).enumerate();
         let changed =
@@ -101,7 +101,7 @@ impl SpoolEntry {
         changed.next().map(|(index, (_, blob))| (self.file(index), blob.digest))
     }
 
-    /// How a hello shows it.
+    /// The entry as a heartbeat lists it.
     pub(super) fn heartbeat_entry(&self) -> ActiveExecution {
         let (run, item, try_id, exec) = self.record.ids();
         let phase = Phase::Teardown;
@@ -117,10 +117,10 @@ impl SpoolEntry {
         }
     }
 
-    /// The entry in a directory. `None` when it never became whole.
+    /// The entry in a directory. `None` when it never became complete.
     ///
     /// # Errors
-    /// The system's, or that it is not an entry this version can read.
+    /// Errors of the system, or the entry is not one that this version can read.
     pub(super) fn read(dir: &Path) -> io::Result<Option<Self>> {
         let bytes = match fs::read(dir.join(ENTRY_FILE)) {
             Ok(bytes) => bytes,
@@ -130,7 +130,10 @@ impl SpoolEntry {
         let text = digest_line::check(&bytes).map_err(io::Error::other)?;
         let mut entry: Self = serde_json::from_slice(text)?;
         if entry.format > RUN_FORMAT {
-            let text = format!("its format {} is newer than {RUN_FORMAT}", entry.format);
+            let text = format!(
+                "format {} of the entry is newer than {RUN_FORMAT}, the newest this version reads",
+                entry.format
+            );
             return Err(io::Error::other(text));
         }
         dir.clone_into(&mut entry.dir);

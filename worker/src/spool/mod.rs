@@ -1,14 +1,14 @@
-//! What a worker keeps on its disk of executions, so that its death loses nothing that was finished
-//! and leaves a word about what was not.
+//! The state of executions on a worker's disk: a worker's death loses no finished execution, and
+//! unfinished ones can be reported lost.
 //!
 //! ```text
-//! <worker>/scratch/<exec>/execution.json   may have an environment: its death is reported as lost
-//! <worker>/spool/<exec>/entry.json         is finished: stored and reported, whoever does it
+//! <worker>/scratch/<exec>/execution.json   unfinished, may have an environment: reported lost
+//! <worker>/spool/<exec>/entry.json         finished: stored and reported by this or another worker
 //! <worker>/spool/<exec>/<n>                its files
 //! ```
-//! An entry is whole before the scratch directory goes, and goes when the queue has acknowledged
-//! its report. Storing and reporting twice is harmless: blobs are named by their content, reports
-//! by their execution.
+//! An entry is complete before the scratch directory is removed, and is removed when the queue has
+//! acknowledged its report. Storing and reporting twice is harmless: blobs are named by their
+//! content, reports by their execution.
 
 mod entry;
 mod persist;
@@ -52,18 +52,18 @@ impl Spool {
         Self { worker_dir, bytes: AtomicU64::new(0) }
     }
 
-    /// Where an execution may write.
+    /// The scratch directory of an execution.
     pub(crate) fn scratch(&self, exec: ExecId) -> PathBuf {
         self.worker_dir.join(SCRATCH_DIR).join(exec.to_string())
     }
 
-    /// Bytes that wait to be reported.
+    /// Bytes of executions that are not reported yet.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes a finished execution durable and removes its scratch directory; `marker` tells whether a
-    /// result marker is written later. May be tried again.
+    /// Makes a finished execution durable and removes its scratch directory; `marker` is whether a
+    /// result marker is written later. May be retried.
     pub(crate) async fn persist(
         &self,
         finished: &Finished,
@@ -76,7 +76,7 @@ impl Spool {
         Ok(entry)
     }
 
-    /// Forgets an execution whose report is acknowledged.
+    /// Removes the entry of an execution whose report is acknowledged.
     pub(crate) async fn remove(&self, entry: SpoolEntry) {
         let SpoolEntry { dir, bytes, .. } = entry;
         supervise::blocking(move || discard(&dir)).await;
@@ -90,8 +90,8 @@ impl Spool {
     }
 }
 
-/// Removes a directory that nobody needs any more. What cannot be removed is removed by whoever
-/// adopts the worker directory.
+/// Removes a directory that is no longer needed. If that fails, the worker that adopts the worker
+/// directory removes it.
 fn discard(dir: &Path) {
     match fs::remove_dir_all(dir) {
         Ok(()) => {}

@@ -1,5 +1,5 @@
-//! Making a finished execution durable, step by step: a process that dies between any two of them
-//! leaves either the mark of an unfinished execution or a whole entry.
+//! The steps that make a finished execution durable. A process that dies between any two of them
+//! leaves either the mark of an unfinished execution or a complete entry.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -15,10 +15,10 @@ use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::digest_line;
 use crate::executor::{Finished, RecordFile};
 
-/// Bytes of a file that are read at once.
+/// Bytes of a file read at once.
 const CHUNK_SIZE: usize = 64 * 1024;
 
-/// One change of the disk. Doing it again does no harm.
+/// One change on the disk. Idempotent.
 #[derive(Debug)]
 pub(super) enum PersistStep {
     CreateDir(PathBuf),
@@ -41,7 +41,7 @@ pub(super) fn persist(
     Ok(entry)
 }
 
-/// What will be kept, and how.
+/// The entry, and the steps that write it.
 pub(super) fn persist_plan(
     worker_dir: &Path,
     finished: Finished,
@@ -124,9 +124,9 @@ fn entry_size(entry: &SpoolEntry) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// A missing file is said, and takes nothing else with it.
+/// The error recorded for a missing file. The other files are kept.
 fn missing_file_error(file: &Path) -> TrialError {
-    let message = format!("a collected file vanished before it was stored: {}", file.display());
+    let message = format!("a collected file disappeared before it was stored: {}", file.display());
     TrialError::transient(ErrorType::InternalError, ErrorCode::COLLECTION_FAILED, message)
         .in_phase(Phase::Collection)
 }

@@ -1,4 +1,4 @@
-//! Storing a spooled execution, and what is reported of it then.
+//! Upload of a spooled execution, and its report.
 
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
@@ -13,8 +13,8 @@ use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 
-/// Stores a spooled execution, for as long as the store needs, and returns its report. What the
-/// store will never take is reported as a failure of the infrastructure.
+/// Stores a spooled execution, retrying for as long as the store is down, and returns its report.
+/// An execution that the store rejects for good is reported as an infrastructure failure.
 pub(crate) async fn publish(
     store: &dyn BlobStore,
     outage: &OutageLog,
@@ -41,7 +41,7 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
         let file = file.display();
         return Ok(unstorable_report(
             entry,
-            &format!("{file} changed on disk, its digest is {found} now"),
+            &format!("{file} changed on disk: its digest is now {found}"),
         ));
     }
     let record = entry.record_with(blobs);
@@ -74,14 +74,14 @@ async fn put_marker(
 
 fn unstorable_report(entry: &SpoolEntry, reason: &str) -> Report {
     let record = &entry.record;
-    let message = format!("the result could not be stored: {reason}");
+    let message = format!("cannot store the result: {reason}");
     let (.., exec) = record.ids();
     tracing::error!("execution {exec}: {message}");
     let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
         .in_phase(Phase::Collection);
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
     if let Some(phase) = entry.stopped {
-        // It has no verdict, and gets none.
+        // A stopped execution has no verdict, and the failure gives it none.
         let (reason, phase, cost) = (LostReason::Stopped, Some(phase), record.verdict().cost);
         return record.report(ReportBody::Lost { reason, phase, record: None, cost });
     }
@@ -103,7 +103,7 @@ fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) 
     ReportBody::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
 }
 
-/// The same report with an error in the place of what it said.
+/// The same report with an error instead of its body.
 pub fn failed_report(report: Report, error: TrialError) -> Report {
     let (durations, timestamps) = match &report.body {
         ReportBody::Result(body) => (body.durations.clone(), body.timestamps.clone()),

@@ -1,4 +1,4 @@
-//! Finishing what a dead worker began to report.
+//! Recovery of a dead worker's directory: its executions are stored and reported.
 
 use std::fs;
 use std::io;
@@ -21,35 +21,35 @@ use crate::queue::traits::WorkSource;
 use crate::store::BlobStore;
 use crate::supervise;
 
-/// Executions whose files are stored at the same time.
+/// Executions whose files are stored concurrently.
 const CONCURRENT_STORES: usize = 8;
-/// Reports that are said at once, if as many are ready.
+/// Most reports sent in one batch.
 const REPORT_BATCH_SIZE: usize = 256;
 
-/// What became of the executions of a dead worker.
+/// Counts of the recovered executions of a dead worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecoverySummary {
-    /// Finished ones that were stored and reported.
+    /// Finished executions that were stored and reported.
     pub published: usize,
-    /// Unfinished ones that were reported lost.
+    /// Unfinished executions that were reported lost.
     pub lost: usize,
-    /// Entries left where they are, of other runs or unreadable. With any of them the worker
-    /// directory must stay.
+    /// Entries left in place, of other runs or unreadable. The worker directory must stay while it
+    /// holds any.
     pub left: usize,
 }
 
 /// A worker directory that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {}", path.display())]
+#[error("cannot read {}", path.display())]
 pub struct RecoverError {
-    /// What.
+    /// The path that cannot be read.
     pub path: PathBuf,
-    /// The system's error.
+    /// The error of the system.
     #[source]
     pub source: io::Error,
 }
 
-/// Stores and reports what the worker directory of a dead worker holds, see [`Recovery`].
+/// Stores and reports the executions in the directory of a dead worker, see [`Recovery`].
 ///
 /// # Errors
 /// [`RecoverError`].
@@ -63,19 +63,19 @@ pub async fn recover(
     Ok(Recovery::read(worker_dir, run).await?.publish(reason, &*store, &*source, |_| {}).await)
 }
 
-/// What is to be stored and reported of a dead worker. The caller holds the lock of its directory,
-/// and removes the directory when nothing is left in it.
+/// The executions of a dead worker that must be stored or reported. The caller holds the lock of
+/// the worker directory, and removes the directory when nothing is left in it.
 #[derive(Debug, Default)]
 pub struct Recovery {
     entries: Vec<SpoolEntry>,
     lost: Vec<(ScratchMark, PathBuf)>,
-    /// What nobody needs to hear of.
+    /// Directories that are removed without a report.
     litter: Vec<PathBuf>,
     left: usize,
 }
 
 impl Recovery {
-    /// What a worker directory holds, of one run or of all.
+    /// Reads the executions in a worker directory, of one run or of all.
     ///
     /// # Errors
     /// [`RecoverError`].
@@ -84,17 +84,17 @@ impl Recovery {
         supervise::blocking(move || Self::read_blocking(&dir, run)).await
     }
 
-    /// Its finished executions, for hellos: they are not to be run again.
+    /// Its finished executions, for heartbeats: they must not be run again.
     pub fn finished(&self) -> Vec<ActiveExecution> {
         self.entries.iter().map(SpoolEntry::heartbeat_entry).collect()
     }
 
-    /// Reports the unfinished executions lost for `reason`, which are waited for, then stores and
-    /// reports the finished ones, and removes what was acknowledged; `said` hears of each of those.
-    /// Returns when all is acknowledged, however long store and queue need: a queue that
-    /// acknowledges what is journalled needs a coordinator that reads meanwhile.
+    /// Reports the unfinished executions lost for `reason`, then stores and reports the finished
+    /// ones, and removes what was acknowledged; `said` is called with each finished execution.
+    /// Returns when every report is acknowledged, however long store and queue need. A queue that
+    /// acknowledges only journalled reports needs a coordinator that reads meanwhile.
     ///
-    /// Dropping it or dying in it is harmless: whoever does it again says the same again.
+    /// Dropping it or dying in it is harmless: a repetition sends the same reports again.
     pub async fn publish(
         self,
         reason: LostReason,
@@ -134,7 +134,7 @@ impl Recovery {
         let mut finished: Vec<ExecId> = Vec::new();
         for dir in directories(&worker_dir.join(SPOOL_DIR))? {
             match SpoolEntry::read(&dir) {
-                // Its scratch directory is still there, and tells whose it was.
+                // Its scratch directory is still there and identifies the execution.
                 Ok(None) => found.litter.push(dir),
                 Ok(Some(entry)) => {
                     let (run, _, _, exec) = entry.record.ids();
@@ -146,7 +146,10 @@ impl Recovery {
                     }
                 }
                 Err(error) => {
-                    tracing::error!("left as it is: {}: {error}", dir.display());
+                    tracing::error!(
+                        "cannot read the spool entry {}, leaving it in place: {error}",
+                        dir.display()
+                    );
                     finished.extend(parse_exec_id(&dir));
                     found.left += 1;
                 }
@@ -170,12 +173,12 @@ async fn remove_directories(dirs: Vec<PathBuf>) {
     }
 }
 
-/// The execution whose directory it is.
+/// The execution that a directory is named after.
 fn parse_exec_id(dir: &Path) -> Option<ExecId> {
     dir.file_name()?.to_str()?.parse().ok()
 }
 
-/// The directories in a directory, by name; none when it does not exist.
+/// The subdirectories of a directory, sorted by name; none when it does not exist.
 fn directories(path: &Path) -> Result<Vec<PathBuf>, RecoverError> {
     let failed = |source| RecoverError { path: path.to_owned(), source };
     let entries = match fs::read_dir(path) {
@@ -190,7 +193,7 @@ fn directories(path: &Path) -> Result<Vec<PathBuf>, RecoverError> {
     Ok(paths)
 }
 
-/// Says reports until each is acknowledged.
+/// Sends reports until each is acknowledged.
 async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
     let outage = OutageLog::new("the queue");
     let mut patience = outage.backoff();
@@ -221,9 +224,9 @@ async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
     }
 }
 
-/// What is reported in the place of a report that is too large.
+/// The error that is reported instead of a report that is too large.
 pub(crate) fn unpublishable_error(refused: &PublishError) -> TrialError {
-    let message = format!("the report could not be published: {refused}");
+    let message = format!("cannot publish the report: {refused}");
     TrialError::new(
         ErrorType::InternalError,
         ErrorCode::BUG,

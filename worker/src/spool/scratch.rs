@@ -1,4 +1,4 @@
-//! The mark in a scratch directory that says whose it is.
+//! The mark in a scratch directory that identifies its execution.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use crate::supervise;
 /// Name of the file with the mark.
 const MARK_FILE: &str = "execution.json";
 
-/// Whose a scratch directory is: an execution that may have an environment.
+/// The owner of a scratch directory: an execution that may have an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScratchMark {
     /// Run.
@@ -28,17 +28,17 @@ pub struct ScratchMark {
     pub try_id: TryId,
     /// Execution.
     pub exec: ExecId,
-    /// Digest of what it runs under.
+    /// Digest of its spec.
     pub spec: Digest,
     /// Worker.
     pub worker: WorkerId,
 }
 
 impl ScratchMark {
-    /// Creates the directory with the mark in it. It outlives the process, not the system: after a
-    /// power cut the coordinator learns of the loss from the worker's silence.
+    /// Creates the directory with the mark in it. The mark survives the process but is not synced:
+    /// after a power cut the coordinator notices the loss by the missing heartbeats.
     pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
-        // Never its parent: a worker directory that is gone must not come back half.
+        // Does not create the parent: a removed worker directory must not reappear in part.
         match fs::create_dir(scratch) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -48,12 +48,12 @@ impl ScratchMark {
         fs::rename(unready, scratch.join(MARK_FILE))
     }
 
-    /// The mark of a scratch directory, if it has one that can be read.
+    /// The mark of a scratch directory, if it has a readable one.
     pub fn read(scratch: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(scratch.join(MARK_FILE)).ok()?).ok()
     }
 
-    /// What is to be said of the execution when its worker is dead.
+    /// The report of the execution when its worker is dead.
     pub fn lost_report(self, reason: LostReason) -> Report {
         Report {
             run: self.run,
@@ -68,12 +68,12 @@ impl ScratchMark {
 }
 
 impl ExecutionContext {
-    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
-    /// adopter reports the execution lost. Must be done before an environment is made, and may be
-    /// done again.
+    /// Creates the scratch directory with its mark: when this process dies, the worker that adopts
+    /// the directory reports the execution lost. Must be called before an environment is created,
+    /// and may be repeated.
     ///
     /// # Errors
-    /// The system's, about the scratch directory.
+    /// The scratch directory cannot be created.
     pub async fn create_scratch(&self) -> io::Result<()> {
         let (labels, scratch) = (&self.labels, self.scratch.clone());
         let mark = ScratchMark {

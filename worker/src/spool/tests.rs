@@ -1,4 +1,5 @@
-//! Deaths at every step between the end of an execution and the acknowledgement of its report.
+//! Worker deaths at every step between the end of an execution and the acknowledgement of its
+//! report.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl RecordingSource {
 #[async_trait]
 impl WorkSource for RecordingSource {
     async fn pull(&self, _: FreeCapacity, _: Duration) -> Result<Vec<Delivery>, QueueError> {
-        unreachable!("recovery takes no work")
+        unreachable!("recovery pulls no work")
     }
     async fn progress(&self, _: &[MessageToken]) -> Result<(), QueueError> {
         unreachable!("recovery runs nothing")
@@ -83,14 +84,14 @@ impl WorkSource for RecordingSource {
         Ok(answers.collect())
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<(), QueueError> {
-        unreachable!("recovery is no worker")
+        unreachable!("recovery sends no heartbeats")
     }
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
-        unreachable!("recovery asks nobody")
+        unreachable!("recovery does not watch the connection")
     }
 
     fn controls(&self) -> broadcast::Receiver<ControlMessage> {
-        unreachable!("recovery obeys nobody")
+        unreachable!("recovery receives no controls")
     }
 }
 
@@ -168,7 +169,7 @@ impl SpoolFixture {
         })
     }
 
-    /// The one thing said is the whole result.
+    /// Asserts that the report holds the whole result.
     async fn assert_published(&self, said: &Report) {
         let ReportBody::Result(body) = &said.body else { panic!("{said:?}") };
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What every blob store must do, as functions that a test of an implementation runs: [`run_all`],
-//! each on a store of its own. They fail by panicking.
+//! Contract tests of blob stores: [`run_all`] runs them, each on a separate store. They fail by
+//! panicking.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,23 +17,23 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use super::{BlobContent, BlobStore, StoreError, get_json, put_json};
 use crate::supervise;
 
-/// A store under test. Nothing else uses it.
+/// A store under test, used by nothing else.
 #[async_trait]
 pub trait StoreUnderTest: Send + Sync {
     /// A handle.
     fn store(&self) -> Arc<dyn BlobStore>;
     /// Another handle of the same store, as another process would open it.
     async fn reopen(&self) -> Arc<dyn BlobStore>;
-    /// Changes the stored bytes of a blob behind the store's back.
+    /// Changes the stored bytes of a blob without going through the store.
     async fn damage(&self, digest: &Digest, bytes: Bytes);
-    /// How many blobs are stored, where that can be told.
+    /// Number of stored blobs, if known.
     async fn count(&self) -> Option<usize>;
 }
 
-/// Larger than every buffer on the way, and no multiple of one.
+/// Larger than every buffer in use, and not a multiple of one.
 const LARGE_BYTES: usize = 5 * 1024 * 1024 + 77;
 
-/// Tasks of a race.
+/// Number of racing tasks.
 const RACERS: u8 = 16;
 
 /// Runs the whole suite, each part on a fresh store.
@@ -72,7 +72,7 @@ fn temp() -> TempDir {
     TempDir::new().expect("a temporary directory")
 }
 
-/// Bytes that no compression or repetition makes equal by accident.
+/// Pseudo-random bytes, so that equal pieces cannot occur by accident.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
@@ -84,7 +84,7 @@ fn noise(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Content, reference and identity survive, in this handle and another one.
+/// Content, reference and identity are preserved, in this handle and another one.
 pub async fn small_blobs_come_back<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     for content in [b"".as_slice(), b"hello", &[0; 512], &noise(70_000)] {
@@ -101,7 +101,7 @@ pub async fn small_blobs_come_back<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// Files of any size go in and out.
+/// Files of any size can be stored and read.
 pub async fn large_files_come_back<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     for length in [0, 10, LARGE_BYTES] {
@@ -121,7 +121,7 @@ pub async fn large_files_come_back<S: StoreUnderTest>(subject: &S) {
     assert!(store.put_file(temp.path(), MediaType::Bytes).await.is_err(), "nor can a directory");
 }
 
-/// References of a batch come in its order, duplicates included.
+/// References of a batch have its order, duplicates included.
 pub async fn batches_are_stored_whole<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let file = temp.path().join("file");
@@ -143,7 +143,7 @@ pub async fn batches_are_stored_whole<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// The same content again, by whatever call, adds nothing.
+/// Storing the same content again, by any method, adds nothing.
 pub async fn equal_content_is_stored_once<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let (file, content) = (temp.path().join("file"), noise(LARGE_BYTES));
@@ -157,7 +157,7 @@ pub async fn equal_content_is_stored_once<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// Nothing is invented for a digest nobody stored.
+/// A digest that was never stored is reported as missing.
 pub async fn what_is_missing_is_said_to_be<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let digest = Digest::sha256(b"nobody stored this");
@@ -173,7 +173,7 @@ pub async fn what_is_missing_is_said_to_be<S: StoreUnderTest>(subject: &S) {
     assert!(!to.exists());
 }
 
-/// A reader gets no more than it asked for.
+/// A reader receives no more than it asked for.
 pub async fn reads_are_bounded<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let blob = put(&*store, &[1; 1000]).await;
@@ -207,14 +207,14 @@ pub async fn damage_is_never_returned_and_heals<S: StoreUnderTest>(subject: &S) 
         let got = read(&*store, &damage().await).await.expect_err("damaged");
         assert!(matches!(got, StoreError::Corrupt { .. }) && !got.is_transient(), "{got:?}");
     }
-    // A wrong length is noticed without reading.
+    // A wrong length is detected without reading.
     let blob = put(&*store, &content).await;
     subject.damage(&blob.digest, Bytes::from_static(b"short")).await;
     put(&*store, &content).await;
     assert!(read(&*store, &blob.digest).await.expect("healed") == content);
 }
 
-/// An existing file is not overwritten, and nothing is left beside it.
+/// An existing file is not overwritten, and no other file is left next to it.
 pub async fn files_appear_whole_or_not_at_all<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let blob = put(&*store, b"new").await;
@@ -247,7 +247,7 @@ pub async fn racing_puts_of_one_content_agree<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// The first document of a name stays.
+/// The first document with a name is kept.
 pub async fn documents_are_created_once<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let path = "results/0a/1-1-x.json";
@@ -267,7 +267,7 @@ pub async fn documents_are_created_once<S: StoreUnderTest>(subject: &S) {
     assert_eq!(store.get_document("large").await.expect("answered"), None);
 }
 
-/// Exactly one racer creates the document, and it is that one's.
+/// Exactly one racer creates the document, with its own content.
 pub async fn of_racing_documents_one_wins<S: StoreUnderTest>(subject: &S) {
     let racers = (0..RACERS).map(|n| {
         let store = subject.store();
@@ -284,7 +284,7 @@ pub async fn of_racing_documents_one_wins<S: StoreUnderTest>(subject: &S) {
     assert_eq!(found.expect("present"), vec![u8::try_from(winner).expect("small"); 1000]);
 }
 
-/// Prefixes cut anywhere; the order is that of the bytes.
+/// Prefixes may end anywhere in a path; the order is by bytes.
 pub async fn documents_are_listed_in_order<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let all = ["a/2", "a/10", "a-b", "a/1/x", "ab/1", "b", "a/1-x"];
@@ -299,7 +299,7 @@ pub async fn documents_are_listed_in_order<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// Paths cannot leave the store or hide in it.
+/// Paths cannot leave the store or be hidden in it.
 pub async fn bad_document_paths_are_refused<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let (long, longer) = ("a".repeat(256), "a/".repeat(600) + "a");
@@ -319,7 +319,7 @@ pub async fn bad_document_paths_are_refused<S: StoreUnderTest>(subject: &S) {
     }
 }
 
-/// Values go in and out; anything else is told from them.
+/// Values can be stored and read; other content is refused.
 pub async fn values_are_stored_as_json<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let value = vec![("a".to_owned(), 1_u32), ("b".to_owned(), 2)];

@@ -12,7 +12,8 @@ use super::{BlobStore, StoreError};
 /// Stores a value as a JSON document.
 ///
 /// # Errors
-/// [`StoreError`]; [`StoreError::TooLarge`] beyond [`limits::DOCUMENT_BYTES`], since nobody could
+/// [`StoreError`]; [`StoreError::TooLarge`] beyond [`limits::DOCUMENT_BYTES`], since it could not
+/// be read back.
 /// read it back.
 pub async fn put_json<T: Serialize + Sync>(
     store: &dyn BlobStore,
@@ -32,10 +33,10 @@ pub async fn put_json<T: Serialize + Sync>(
     store.put_bytes(Bytes::from(bytes), MediaType::Json).await
 }
 
-/// Reads a value that [`put_json`] stored.
+/// Reads a value stored by [`put_json`].
 ///
 /// # Errors
-/// [`StoreError`]; [`StoreError::Json`] when the blob is something else.
+/// [`StoreError`]; [`StoreError::Json`] if the blob is not the expected document.
 pub async fn get_json<T: DeserializeOwned>(
     store: &dyn BlobStore,
     digest: &Digest,

@@ -36,27 +36,27 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Replaces what is stored under a digest, as a failing disk would.
+    /// Replaces the bytes stored under a digest, as a failing disk would.
     #[cfg(any(test, feature = "testing"))]
     pub fn damage(&self, digest: &Digest, bytes: Bytes) {
         self.lock().blobs.insert(*digest, bytes);
     }
 
-    /// Stores a value as a JSON document, at once.
+    /// Stores a value as a JSON document, synchronously.
     #[cfg(any(test, feature = "testing"))]
     pub fn put_value<T: serde::Serialize>(&self, value: &T) -> Digest {
         let bytes = serde_json::to_vec(value).expect("a value with a JSON form");
         self.put(Bytes::from(bytes), MediaType::Json).digest
     }
 
-    /// A stored text.
+    /// The text of a stored blob.
     #[cfg(any(test, feature = "testing"))]
     pub fn text(&self, blob: &BlobRef) -> String {
         let bytes = self.lock().blobs[&blob.digest].clone();
         String::from_utf8(bytes.to_vec()).expect("text")
     }
 
-    /// Paths of the named documents.
+    /// Paths of the stored documents.
     #[cfg(any(test, feature = "testing"))]
     pub fn document_paths(&self) -> Vec<String> {
         self.lock().documents.keys().cloned().collect()
@@ -73,7 +73,7 @@ impl MemoryStore {
         })
     }
 
-    /// The blob, verified. A damaged one is forgotten, so that it can be stored again.
+    /// The blob, verified. A damaged one is dropped, so that it can be stored again.
     fn read(&self, digest: &Digest) -> Result<Bytes, StoreError> {
         let bytes = self.find(digest)?;
         let checked = verify::check(digest, Digest::sha256(&bytes), &self.identity);
@@ -103,7 +103,7 @@ impl BlobStore for MemoryStore {
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
         let file = file.to_owned();
         let read = supervise::blocking(move || {
-            std::fs::read(&file).map_err(|error| StoreError::io("reading", &file, error))
+            std::fs::read(&file).map_err(|error| StoreError::io("read", &file, error))
         });
         Ok(self.put(Bytes::from(read.await?), media_type))
     }
@@ -157,7 +157,7 @@ impl BlobStore for MemoryStore {
     }
 }
 
-/// Writes a file that must not exist, whole or not at all.
+/// Writes a file that must not exist, completely or not at all.
 fn write_new(to: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let write = || -> io::Result<()> {
         let mut temp = tempfile::NamedTempFile::new_in(to.parent().unwrap_or(Path::new(".")))?;
@@ -165,7 +165,7 @@ fn write_new(to: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         temp.persist_noclobber(to)?;
         Ok(())
     };
-    write().map_err(|error| StoreError::io("writing", to, error))
+    write().map_err(|error| StoreError::io("write", to, error))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Blob stores: immutable bytes named by their SHA-256.
 //!
-//! # Obligations of every implementation
-//! * A blob that [`BlobStore::put_file`] or [`BlobStore::put_bytes`] returned is durable and whole.
-//! * Bytes are verified on write and on read; what does not match its digest is never returned.
-//! * Storing content that is present is cheap and stores nothing twice.
-//! * Documents ([`BlobStore::put_document`]) live at paths of their own, are small, and are replaced
+//! # Requirements for every implementation
+//! * A blob that [`BlobStore::put_file`] or [`BlobStore::put_bytes`] returned is durable and
+//!   complete.
+//! * Bytes are verified on write and on read; bytes that do not match their digest are never
+//!   returned.
+//! * Storing content that is already present is cheap and adds nothing.
+//! * Documents ([`BlobStore::put_document`]) have separate paths, are small, and are replaced
 //!   atomically.
 
 #[cfg(any(test, feature = "testing"))]
@@ -40,7 +42,7 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// The identity of the store: two handles with the same identity see the same blobs.
     fn identity(&self) -> &str;
 
-    /// The directory of this host in which it keeps blobs, if it keeps them there.
+    /// The directory on this host that holds the blobs, if there is one.
     fn directory(&self) -> Option<&Path> {
         None
     }
@@ -52,17 +54,17 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError>;
 
     /// Stores the content of a local file. The file may be linked or copied, so it must not be
-    /// changed afterwards; it stays where it is, so that storing it can be tried again.
+    /// changed afterwards; it is not removed, so that storing it can be retried.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError>;
 
-    /// Stores several contents, which are durable together when this returns. Cheaper than one by
-    /// one where a store pays per synchronisation. References come in the order of the contents.
+    /// Stores several contents, all durable when this returns. Cheaper than one by one if a store
+    /// pays per sync. References have the order of the contents.
     ///
     /// # Errors
-    /// [`StoreError`]; some of the contents may be stored then.
+    /// [`StoreError`]; some of the contents may have been stored then.
     async fn put_many(&self, contents: Vec<BlobContent>) -> Result<Vec<BlobRef>, StoreError> {
         let mut blobs = Vec::with_capacity(contents.len());
         for content in contents {
@@ -80,26 +82,26 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError>;
 
-    /// Reads a small blob whole.
+    /// Reads a whole small blob.
     ///
     /// # Errors
-    /// [`StoreError`]; [`StoreError::TooLarge`] when it exceeds `max_bytes`.
+    /// [`StoreError`]; [`StoreError::TooLarge`] if it exceeds `max_bytes`.
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError>;
 
-    /// Writes a blob to a new local file, verified and complete when this returns.
+    /// Writes a blob to a new local file, which is verified and complete when this returns.
     ///
     /// # Errors
     /// [`StoreError`]; the file does not exist then.
     async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError>;
 
-    /// Streams a blob. The reader fails at its end when the bytes do not match the digest.
+    /// Streams a blob. The reader fails at its end if the bytes do not match the digest.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError>;
 
-    /// Creates a small named document if it does not exist; whether it was created. Of several
-    /// that race, one wins. It is durable in either case.
+    /// Creates a small named document if it does not exist; returns whether it was created. Of
+    /// several racing calls, one wins. The document is durable in either case.
     ///
     /// A path is relative and plain: at most 1,024 bytes of `[A-Za-z0-9._-]` in components of at
     /// most 255 bytes that do not begin with a dot, separated by single `/`.
@@ -108,21 +110,21 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError>;
 
-    /// Names of the documents whose path starts with `prefix`, ascending. A prefix is cut from a
-    /// path anywhere; the empty one lists everything.
+    /// Names of the documents whose path starts with `prefix`, ascending. A prefix may end anywhere
+    /// in a path; the empty one lists everything.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError>;
 
-    /// Reads a named document.
+    /// Reads a named document; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`StoreError`]; `None` when there is none.
+    /// [`StoreError`].
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError>;
 }
 
-/// Something to store.
+/// Content to store.
 #[derive(Debug, Clone)]
 pub enum BlobContent {
     /// Bytes in memory.
@@ -131,7 +133,7 @@ pub enum BlobContent {
     File(PathBuf, MediaType),
 }
 
-/// Why a store could not do what it was asked for.
+/// Errors of blob stores.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The blob is not in the store.
@@ -142,7 +144,7 @@ pub enum StoreError {
         /// The store.
         store: String,
     },
-    /// The stored bytes are not what their name says.
+    /// The stored bytes do not match the digest.
     #[error("blob {digest} in the store {store} is damaged: its content has digest {found}")]
     Corrupt {
         /// The blob.
@@ -159,46 +161,46 @@ pub enum StoreError {
         digest: Digest,
         /// Its size.
         size_bytes: u64,
-        /// The bound.
+        /// The limit.
         max_bytes: u64,
     },
     /// A document path that is not relative, plain and short.
-    #[error("`{path}` is not a document path")]
+    #[error("`{path}` is not a valid document path")]
     BadPath {
         /// The path.
         path: String,
     },
-    /// A document larger than documents may be.
+    /// A document above the size limit.
     #[error("document {path} has {size_bytes} bytes, at most {max_bytes} are allowed")]
     DocumentTooLarge {
         /// Its path.
         path: String,
         /// Its size.
         size_bytes: u64,
-        /// The bound.
+        /// The limit.
         max_bytes: u64,
     },
     /// A value or blob that is not the JSON document it should be.
     #[error("{what} is not the expected JSON document")]
     Json {
-        /// Which one.
+        /// The value or blob.
         what: String,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// The place is not a store that this version can use.
+    /// The path is not a store that this version can use.
     #[error("{path} is not a usable blob store: {reason}")]
     Unusable {
-        /// The place.
+        /// The path.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The store is not where it was.
-    #[error("the blob store {path} is not there: is its file system mounted?")]
+    /// The store is no longer at its path.
+    #[error("the blob store {path} is missing: is its file system mounted?")]
     Away {
-        /// Its place.
+        /// Its path.
         path: String,
         /// The system's error.
         #[source]
@@ -207,18 +209,18 @@ pub enum StoreError {
     /// The disk is full.
     #[error("no space left at {path}")]
     DiskFull {
-        /// Where.
+        /// The path.
         path: String,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
     /// Another input or output error.
-    #[error("{action} {path}")]
+    #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// The failed action, as an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path it failed on.
         path: String,
         /// The system's error.
         #[source]
@@ -227,7 +229,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether trying again later could help.
+    /// Whether a retry later could help.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::DiskFull { .. } | Self::Io { .. } | Self::Away { .. } => true,
@@ -241,12 +243,12 @@ impl StoreError {
         }
     }
 
-    /// Whether the store gave no answer, as opposed to one that says no.
+    /// Whether the store gave no answer, as opposed to a negative one.
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Away { .. })
     }
 
-    /// An error of the system, told apart by whether the disk is full.
+    /// A system error; a separate variant if the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
         let path = path.display().to_string();
         match Shortage::from_io_error(&source) {
@@ -267,7 +269,7 @@ pub(crate) fn check_document_path(path: &str) -> Result<(), StoreError> {
     if good { Ok(()) } else { Err(StoreError::BadPath { path: limits::shorten(path.into(), 80) }) }
 }
 
-/// Checks a prefix of paths of documents and gives the directory below which they all are.
+/// Checks a prefix of document paths and returns the directory that contains all of them.
 pub(crate) fn directory_of_prefix(prefix: &str) -> Result<&str, StoreError> {
     let directory = prefix.rsplit_once('/').map_or("", |(directory, _)| directory);
     if !directory.is_empty() {
@@ -284,7 +286,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// Refuses documents that are not small.
+/// Refuses documents above the size limit.
 pub(crate) fn check_document_size(path: &str, size_bytes: u64) -> Result<(), StoreError> {
     let max_bytes = limits::DOCUMENT_BYTES;
     if size_bytes <= max_bytes {

@@ -1,4 +1,4 @@
-//! Addresses of blob stores, and the one place that opens them.
+//! URLs of blob stores, and the only function that opens stores.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use super::{BlobStore, FsStore, MemoryStore, StoreError};
 
-/// The address of a store in memory.
+/// The URL of a store in memory.
 const MEMORY: &str = "memory:";
 
-/// The address of a blob store: a path, `file://` and an absolute path, or `memory:`.
+/// The URL of a blob store: a path, `file://` and an absolute path, or `memory:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A store in a directory.
     Directory(PathBuf),
-    /// A store in memory, which ends with its last handle.
+    /// A store in memory, which exists as long as its handles.
     Memory,
 }
 
-/// Text that is no address of a blob store.
+/// Text that is not a URL of a blob store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidStoreUrl {
     /// A file URL with a relative path.
-    #[error("`{0}`: a file URL has an absolute path, `file:///path`")]
+    #[error("`{0}`: a file URL needs an absolute path: `file:///path`")]
     Relative(String),
     /// A store in S3.
-    #[error("stores in S3 are not supported yet: give a directory that all hosts share")]
+    #[error("stores in S3 are not supported yet: use a directory that all hosts share")]
     S3,
     /// Another scheme.
     #[error("`{0}`: expected a directory or a `file://` URL as a blob store")]
@@ -58,7 +58,7 @@ impl From<PathBuf> for StoreUrl {
 }
 
 impl StoreUrl {
-    /// The directory of the store, if it is in one.
+    /// The directory of the store, if it has one.
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(directory) => Some(directory),
@@ -67,8 +67,8 @@ impl StoreUrl {
     }
 }
 
-/// Opens a store. A store in a directory is created if it does not exist; one in memory is always a
-/// new one.
+/// Opens a store. A store in a directory is created if it does not exist; one in memory is always
+/// new.
 ///
 /// # Errors
 /// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store.

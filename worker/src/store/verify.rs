@@ -1,4 +1,4 @@
-//! Reading with verification.
+//! A reader that verifies digests.
 
 use std::io;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::StoreError;
 
-/// Passes bytes on and fails at the end when they are not what they should be.
+/// Passes bytes on and fails at the end if they do not match the digest.
 pub(crate) struct VerifyingReader<R> {
     inner: R,
     expected: Digest,
     store: String,
-    /// Gone once the end was reached.
+    /// `None` once the end was reached.
     hasher: Option<DigestHasher>,
-    /// What the store does about a damaged blob.
+    /// Called once for a damaged blob.
     on_damage: Box<dyn FnMut() + Send>,
 }
 

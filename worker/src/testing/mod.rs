@@ -1,4 +1,4 @@
-//! What tests of this crate and of its users share.
+//! Fixtures shared by the tests of this crate and of its users.
 
 mod sample;
 mod store;

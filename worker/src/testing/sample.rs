@@ -1,4 +1,4 @@
-//! Small values of the kinds that have many fields.
+//! Sample values of types with many fields.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct SampleRun {
 }
 
 impl SampleRun {
-    /// Stores what its trials run under.
+    /// Stores the specs of its trials.
     pub fn store(store: &MemoryStore) -> Self {
         let settings = TrialSettings {
             instruction_path: "/instruction.md".into(),
@@ -63,7 +63,7 @@ impl SampleRun {
         ItemId::for_trial("agent", "dataset", "task", attempt)
     }
 
-    /// The offer of a try of an attempt.
+    /// The offer for a try of an attempt.
     pub fn offer(&self, attempt: u32, try_id: TryId) -> Offer {
         let trial = TrialRef { attempt, ..self.trial };
         Offer {
@@ -78,7 +78,7 @@ impl SampleRun {
     }
 }
 
-/// The record of a trial that left nothing and took no time, by an execution of its own.
+/// The record of a trial that left no files and took no time.
 pub fn trial_record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord {
     TrialRecord {
         format: RUN_FORMAT,
@@ -106,7 +106,7 @@ pub fn trial_record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialR
     }
 }
 
-/// A passed trial that left nothing.
+/// A passed trial that left no files.
 pub fn passed_trial(context: &TrialContext) -> Finished<TrialRecord> {
     let TrialContext { execution, agent, task, attempt, .. } = context;
     let labels = &execution.labels;

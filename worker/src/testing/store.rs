@@ -1,4 +1,4 @@
-//! A blob store that fails on command.
+//! A blob store with injected faults.
 
 use std::collections::HashMap;
 use std::io::{self, Cursor};
@@ -14,14 +14,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, VerifyingReader};
 
-/// Kinds of calls.
+/// Kinds of store calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreCall {
     /// [`BlobStore::put_bytes`].
     PutBytes,
     /// [`BlobStore::put_file`].
     PutFile,
-    /// [`BlobStore::put_many`], whose contents are calls of their own.
+    /// [`BlobStore::put_many`]; each of its contents also counts as a call.
     PutMany,
     /// [`BlobStore::contains`].
     Contains,
@@ -39,23 +39,23 @@ pub enum StoreCall {
     GetDocument,
 }
 
-/// What happens to a call.
+/// A fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreFault {
-    /// It does nothing and fails with an error that may pass.
+    /// The call does nothing and fails with a transient error.
     Fail,
-    /// It does everything and then fails all the same, like a connection lost before the answer.
+    /// The call takes effect and then fails, like a connection lost before the response.
     FailAfter,
-    /// It does nothing and fails because the disk is full.
+    /// The call does nothing and fails because the disk is full.
     DiskFull,
-    /// It happens after a delay.
+    /// The call happens after a delay.
     Delay(Duration),
-    /// What is read is damaged; a stream shows it only at its end. Only for the calls that read a
-    /// blob: with any other call it does nothing.
+    /// The content read is damaged; a stream reports it only at its end. Only for the calls that
+    /// read a blob: with any other call it does nothing.
     Corrupt,
 }
 
-/// Passes calls on to another store, except where a fault was ordered.
+/// Passes calls on to another store, except where a fault was injected.
 #[derive(Debug)]
 pub struct FaultyStore<S: ?Sized = MemoryStore> {
     orders: Mutex<FaultSchedule>,
@@ -68,44 +68,44 @@ struct FaultSchedule {
     always: HashMap<StoreCall, StoreFault>,
     counts: HashMap<StoreCall, u32>,
     is_down: bool,
-    /// Calls that still succeed, if that is bounded.
+    /// Calls that still succeed; `None` for no limit.
     calls_left: Option<usize>,
 }
 
 impl Default for FaultyStore {
-    /// One in front of a store in memory.
+    /// A faulty store in front of a store in memory.
     fn default() -> Self {
         Self::new(Arc::default())
     }
 }
 
 impl<S: ?Sized> FaultyStore<S> {
-    /// Passes everything on to `inner`.
+    /// A store that passes everything on to `inner`.
     pub fn new(inner: Arc<S>) -> Self {
         Self { orders: Mutex::default(), inner }
     }
 
-    /// The store behind it, which never fails.
+    /// The inner store, which never fails.
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// Every call fails until it is up again.
+    /// Makes every call fail until the store is up again.
     pub fn set_down(&self, is_down: bool) {
         self.with_schedule(|orders| orders.is_down = is_down);
     }
 
-    /// After `calls` more calls every call fails.
+    /// Makes every call fail after `calls` more calls; `None` for no limit.
     pub fn fail_after_calls(&self, calls: Option<usize>) {
         self.with_schedule(|orders| orders.calls_left = calls);
     }
 
-    /// Orders a fault for the `n`-th call of a kind; the first one is 1.
+    /// Injects a fault into the `n`-th call of a kind; the first one is 1.
     pub fn inject(&self, call: StoreCall, n: u32, fault: StoreFault) {
         self.with_schedule(|orders| orders.faults.insert((call, n), fault));
     }
 
-    /// Orders a fault for every call of a kind that has no other, or ends that.
+    /// Injects a fault into every call of a kind that has no other, or stops doing so.
     pub fn inject_always(&self, call: StoreCall, fault: Option<StoreFault>) {
         self.with_schedule(|orders| match fault {
             Some(fault) => orders.always.insert(call, fault),
@@ -130,8 +130,8 @@ impl<S: ?Sized> FaultyStore<S> {
         act(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a call and begins it. Whether it has to fail at its end, and whether its content is
-    /// to be damaged.
+    /// Counts a call and applies the faults of its beginning. Returns a fault that applies at its
+    /// end or to its content.
     async fn begin_call(&self, call: StoreCall) -> Result<Option<StoreFault>, StoreError> {
         let fault = self.with_schedule(|orders| orders.next_fault(call));
         match fault {
@@ -160,7 +160,7 @@ impl<S: BlobStore + ?Sized> FaultyStore<S> {
 }
 
 impl FaultSchedule {
-    /// Counts a call; what happens to it.
+    /// Counts a call and returns its fault.
     fn next_fault(&mut self, call: StoreCall) -> Option<StoreFault> {
         let count = self.counts.entry(call).or_default();
         *count += 1;
@@ -178,8 +178,8 @@ impl FaultSchedule {
 }
 
 fn injected_error(call: StoreCall) -> StoreError {
-    let source = io::Error::new(io::ErrorKind::ConnectionReset, "as ordered");
-    StoreError::Io { action: "ordered to fail", path: format!("{call:?}"), source }
+    let source = io::Error::new(io::ErrorKind::ConnectionReset, "injected fault");
+    StoreError::Io { action: "handle (injected fault)", path: format!("{call:?}"), source }
 }
 
 /// Ends a call that succeeded.
@@ -245,7 +245,7 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
         }
         let mut bytes = Vec::new();
         let read = reader.read_to_end(&mut bytes).await;
-        read.map_err(|source| StoreError::Io { action: "reading", path: String::new(), source })?;
+        read.map_err(|source| StoreError::Io { action: "read", path: String::new(), source })?;
         match bytes.last_mut() {
             Some(last) => *last ^= 1,
             None => bytes.push(0),

@@ -1,8 +1,8 @@
 //! The reward file with several numbers: one flat JSON object of finite numbers.
 //!
-//! Refused are other values (strings, booleans, `null`, nested ones, `NaN`), two numbers of one
-//! name, no number at all, and names or numbers beyond the bounds of [`limits`]. A writer that lets
-//! the last of two equal names win would hide a number from its reader.
+//! Refused are other values (strings, booleans, `null`, nested ones, `NaN`), duplicate names, an
+//! empty object, and names or numbers beyond the bounds of [`limits`]. A parser that lets the last
+//! of two equal names win would hide a number from the reader of the file.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use crate::secrets::Redactor;
 
-/// Reads numbers from a whole file. Names are given without secrets.
+/// Parses numbers from a whole file. Names are returned without secrets.
 ///
 /// # Errors
-/// What is wrong with the file, without secrets.
+/// Why the file is invalid, without secrets.
 pub fn parse(bytes: &[u8], redactor: &Redactor) -> Result<Rewards, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
     if text.trim().is_empty() {
@@ -27,7 +27,7 @@ pub fn parse(bytes: &[u8], redactor: &Redactor) -> Result<Rewards, String> {
     numbers.map_err(|error| redactor.text(&error.to_string()))
 }
 
-/// Which of a verifier's numbers is the reward: the one named `key`, if a name is given, else
+/// Selects the reward among a verifier's numbers: the one named `key`, if a name is given, else
 /// [`REWARD_KEY`], else the only one.
 pub fn select_reward(numbers: &Rewards, key: Option<&str>) -> Option<f64> {
     let only = || numbers.values().next().filter(|_| numbers.len() == 1);
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for RewardsVisitor<'_> {
             let name = self.redactor.text(&name);
             let FiniteNumber(number) = map.next_value()?;
             if numbers.insert(name.clone(), number).is_some() {
-                return Err(de::Error::custom(format!("`{name}` stands there twice")));
+                return Err(de::Error::custom(format!("duplicate name `{name}`")));
             }
             if numbers.len() > limits::REWARD_KEYS {
                 let most = limits::REWARD_KEYS;
@@ -81,7 +81,7 @@ impl<'de> serde::Deserialize<'de> for FiniteNumber {
         let number = serde_json::Number::deserialize(deserializer)
             .map_err(|error| de::Error::custom(format!("every value must be a number: {error}")))?;
         match number.as_f64().filter(|number| number.is_finite()) {
-            // `-0` is 0: a sign of nothing would only confuse whoever compares.
+            // `-0` becomes 0: its sign would only confuse comparisons.
             Some(number) => Ok(Self(number + 0.0)),
             None => Err(de::Error::custom("every number must be finite")),
         }
@@ -127,8 +127,8 @@ mod tests {
             ("{\"a\": NaN}", ""),
             ("{\"a\": 1e309}", ""),
             ("{\"a\": -Infinity}", ""),
-            ("{\"a\": 1, \"a\": 1}", "twice"),
-            ("{\"a\": 1, \"\\u0061\": 2}", "twice"),
+            ("{\"a\": 1, \"a\": 1}", "duplicate"),
+            ("{\"a\": 1, \"\\u0061\": 2}", "duplicate"),
             ("{\"\": 1}", "1 to 100"),
             ("{\"a\\nb\": 1}", "control"),
             ("{\"a\": 1} {\"b\": 2}", "trailing"),

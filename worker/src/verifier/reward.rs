@@ -1,13 +1,13 @@
 //! The reward file: plain text with exactly one finite decimal number.
 //!
-//! White space around the number is ignored. A number is what Rust reads as a float: an optional
-//! sign, decimal digits with an optional point, an optional exponent (`1`, `-0.5`, `.5`, `1.`,
-//! `1e-3`). Refused are `inf` and `nan` in every spelling, numbers too large for 64 bits, digits of
-//! other scripts, more than one number, and anything else around it.
+//! White space around the number is ignored. Numbers are parsed like Rust floats: an optional sign,
+//! decimal digits with an optional point, an optional exponent (`1`, `-0.5`, `.5`, `1.`, `1e-3`).
+//! Refused are `inf` and `nan` in every spelling, numbers too large for 64 bits, digits of other
+//! scripts, more than one number, and any other text.
 
 use crate::secrets::Redactor;
 
-/// Why a reward file has no reward in it. The texts quote at most 40 characters of it, without
+/// Why a reward file has no valid reward. The texts quote at most 40 characters of it, without
 /// secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReward {
@@ -17,7 +17,7 @@ pub enum InvalidReward {
     /// The bytes are not text.
     #[error("it is not UTF-8 text")]
     NotText,
-    /// There is something, but not one number.
+    /// The content is not a single number.
     #[error("`{0}` is not one number")]
     NotANumber(String),
     /// The number is not finite.
@@ -25,21 +25,21 @@ pub enum InvalidReward {
     NotFinite(String),
 }
 
-/// Reads a reward from a whole file.
+/// Parses a reward from a whole file.
 ///
 /// # Errors
-/// [`InvalidReward`], quoting what the redactor leaves.
+/// [`InvalidReward`], quoting the redacted content.
 pub fn parse(bytes: &[u8], redactor: &Redactor) -> Result<f64, InvalidReward> {
     let whole = std::str::from_utf8(bytes).map_err(|_| InvalidReward::NotText)?;
     let text = whole.trim();
     if text.is_empty() {
         return Err(InvalidReward::Empty);
     }
-    // A secret is found only whole and unescaped: it goes before anything is cut or escaped.
+    // A secret is only matched whole and unescaped: redact before cutting or escaping.
     let quoted =
         || redactor.text(whole).trim().chars().take(40).flat_map(char::escape_debug).collect();
     match text.parse::<f64>() {
-        // `-0` is 0: a sign of nothing would only confuse whoever compares.
+        // `-0` becomes 0: its sign would only confuse comparisons.
         Ok(reward) if reward.is_finite() => Ok(reward + 0.0),
         Ok(_) => Err(InvalidReward::NotFinite(quoted())),
         Err(_) => Err(InvalidReward::NotANumber(quoted())),
@@ -129,7 +129,7 @@ mod tests {
                 assert_eq!(error, InvalidReward::NotANumber(shown));
             }
         }
-        // A number that happens to be a secret is a number all the same.
+        // A number that equals a secret is still a number.
         let redactor = Redactor::new([("KEY", "12345"), ("HUGE", "1e999")]);
         assert_eq!(super::parse(b"12345\n", &redactor), Ok(12345.0));
         let expected = InvalidReward::NotFinite("[redacted:HUGE]".into());

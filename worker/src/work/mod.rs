@@ -1,4 +1,4 @@
-//! Kinds of work: a recipe each for what runs in environments.
+//! Kinds of work: one recipe for the executor each.
 
 pub mod eval;
 pub mod ideas;

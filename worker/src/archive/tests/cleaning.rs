@@ -1,4 +1,4 @@
-//! Copying hostile archives into clean ones.
+//! Tests of copying hostile archives into clean ones.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Unpacking archives that want to harm.
+//! Tests of extracting malicious archives.
 
 use std::fs;
 use std::io::Write as _;
@@ -122,7 +122,7 @@ async fn extract_beyond_limits_is_cut_and_keeps_earlier_files() {
     assert!(matches!(cut(noise, SMALL).await, Some(ArchiveTruncation::Malformed(_))));
 }
 
-/// Gives a prefix and then nothing more; says when it is dropped.
+/// Yields a prefix and then blocks forever; signals when it is dropped.
 struct HangingReader {
     prefix: std::io::Cursor<Vec<u8>>,
     dropped: Arc<AtomicBool>,
@@ -257,8 +257,8 @@ proptest! {
 
 #[test]
 fn long_name_extension_above_limit_is_bad_path() {
-    // The size is refused before anything is allocated: see the limits test. What is accepted is
-    // bounded and cut to what can matter.
+    // The size is refused before anything is allocated: see the limits test. An accepted value is
+    // bounded and cut to the relevant length.
     let mut bytes = Vec::new();
     let name = vec![b'a'; 900_000];
     block(&mut bytes, b"././@LongLink", b'L', name.len() as u64, b"", &name);

@@ -1,4 +1,4 @@
-//! Tests of packing, reading and unpacking together, over archives written member by member.
+//! Tests of packing, reading and extracting together, with archives written member by member.
 
 mod cleaning;
 mod hostile;
@@ -15,19 +15,19 @@ use tar::{EntryType, Header};
 use super::*;
 use crate::secrets::Redactor;
 
-/// A member as it is written, lies included.
+/// A member to write, possibly with false fields.
 #[derive(Debug, Clone)]
 struct RawMember {
     name: Vec<u8>,
     kind: u8,
     content: Vec<u8>,
-    /// What the header says, when it is not the length of the content.
+    /// Size in the header, if it differs from the length of the content.
     size: Option<u64>,
     link: Vec<u8>,
     how: NameEncoding,
 }
 
-/// How a name is written.
+/// Encoding of a name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum NameEncoding {
     Header,
@@ -98,7 +98,7 @@ fn source(bytes: Vec<u8>) -> std::io::Cursor<Vec<u8>> {
 
 const SMALL: ArchiveLimits = ArchiveLimits { entries: 100, bytes: 1024 * 1024 };
 
-/// Every path below a directory with what is there.
+/// Every path below a directory, with its kind and content.
 fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! Packing directories and unpacking them again.
+//! Tests of packing directories and extracting them again.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -64,7 +64,8 @@ async fn pack_of_equal_trees_is_identical_and_round_trips() {
     assert_eq!(tree(&out), expected);
 }
 
-/// The bytes of archives name images and bundles: they must not change by accident.
+/// The bytes of archives determine the names of images and bundles: they must not change by
+/// accident.
 #[test]
 fn pack_of_known_tree_has_fixed_digest() {
     let temp = TempDir::new().unwrap();

@@ -1,10 +1,10 @@
-//! The error table: from a failure in an environment to the error that stands in the record, for
-//! every kind of work.
+//! The error table: from a failure in an environment to the error in the record, for all kinds of
+//! work.
 //!
-//! An environment that disappears under a script is the infrastructure's failure: it gets the type
-//! of the phase, class `infrastructure`, code `environment_lost`, may be retried and never scores.
-//! Errors that have no type of their own among the seventeen (collection, processes that survive
-//! every attempt to end them) are `internal_error` with a code that says more.
+//! An environment that disappears during a script is a failure of the infrastructure: the error has
+//! the type of the phase, class `infrastructure` and code `environment_lost`, may be retried and
+//! never scores. Errors without a type of their own among the seventeen (collection, processes that
+//! survive every attempt to kill them) are `internal_error` with a more specific code.
 
 mod result;
 mod script;
@@ -29,12 +29,12 @@ pub(crate) use self::setup::SetupError;
 type ErrorReason = (Type, Code, Class, Retry);
 
 const INFRASTRUCTURE: Class = Class::Infrastructure;
-/// As [`TrialError::unsupported`]: seen in the environment, not in the plan.
+/// Like [`TrialError::unsupported`], but found in the environment, not in the plan.
 const UNSUPPORTED: ErrorReason =
     (Type::TaskInvalid, Code::UNSUPPORTED_BY_ENVIRONMENT, Class::Task, Retry::Permanent);
 const BUG: ErrorReason = (Type::InternalError, Code::BUG, INFRASTRUCTURE, Retry::Permanent);
 
-/// An error whose message shows no secrets.
+/// An error with secrets removed from its message.
 fn trial_error(
     (kind, code, class, retry): ErrorReason,
     message: &str,
@@ -49,9 +49,9 @@ fn placement_reason(failed: Type, kind: Kind) -> ErrorReason {
         Kind::Refused | Kind::NotPermitted => {
             (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent)
         }
-        // What fills the environment's storage before the tests come is the agent's doing.
+        // Only the agent can have filled the storage before the tests are placed.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
-        // So is a file or link of its own where files have to be placed.
+        // Only the agent can have put a file or link where files have to be placed.
         Kind::Unusable => (failed, Code::REFUSED, Class::Agent, Retry::Permanent),
         Kind::Gone => environment_lost_reason(failed),
         Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
@@ -68,7 +68,7 @@ fn environment_lost_reason(failed: Type) -> ErrorReason {
     (failed, Code::ENVIRONMENT_LOST, INFRASTRUCTURE, Retry::Transient)
 }
 
-/// The code for what the host ran out of.
+/// The error code for an exhausted resource of the host.
 pub(crate) fn shortage_code(shortage: Option<Shortage>) -> Option<Code> {
     shortage.map(|shortage| match shortage {
         Shortage::Disk => Code::DISK_FULL,
@@ -81,7 +81,7 @@ impl FilesError {
         self.code().map_or(BUG, |(code, retry)| (failed, code, INFRASTRUCTURE, retry))
     }
 
-    /// Code and retry class; `None` for a defect.
+    /// Code and retry class; `None` for a bug.
     fn code(&self) -> Option<(Code, Retry)> {
         if let Some(code) = shortage_code(Shortage::from_error(self)) {
             return Some((code, Retry::Transient));
@@ -99,13 +99,13 @@ impl FilesError {
     }
 }
 
-/// `/logs` or captured output that could not be kept, or not whole.
+/// `/logs` or captured output that is missing or incomplete.
 pub(crate) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
     let reason = (Type::InternalError, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Permanent);
     trial_error(reason, why, redactor).in_phase(Phase::Collection)
 }
 
-/// The same, by what the host ran out of.
+/// Like [`not_collected`], with the code for an exhausted resource of the host.
 pub(crate) fn output_lost(
     why: &str,
     shortage: Option<Shortage>,
@@ -122,13 +122,14 @@ pub(crate) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redacto
     trial_error(reason, &failure.chain(), redactor).in_phase(phase)
 }
 
-/// A panic of ours.
+/// A panic in this program.
 pub(crate) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> TrialError {
-    trial_error(BUG, &format!("a defect in phase {phase}: {message}"), redactor).in_phase(phase)
+    trial_error(BUG, &format!("internal error in phase {phase}: {message}"), redactor)
+        .in_phase(phase)
 }
 
-/// An environment that could not be stopped, kept or removed. Never a reason to try again: the
-/// work itself is over.
+/// An environment that could not be stopped, kept or removed. Never retried: the work itself is
+/// over.
 pub(crate) fn teardown_failed(failure: &Failure, redactor: &Redactor) -> TrialError {
     let code = match failure.kind {
         Kind::Refused => Code::REFUSED,

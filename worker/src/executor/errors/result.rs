@@ -1,4 +1,4 @@
-//! Errors of a verifier that ended well and left no result.
+//! Errors of a verifier that succeeded without leaving a result.
 
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
@@ -11,16 +11,16 @@ use crate::secrets::Redactor;
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultError {
-    /// Its file is not there.
+    /// The file is missing.
     Missing,
-    /// Its file holds something else.
+    /// The file has invalid content.
     Invalid,
-    /// Its file could not be read.
+    /// The file could not be read.
     Unreadable,
 }
 
 impl ResultError {
-    /// The error, with a message that says more.
+    /// The error with this message.
     pub(crate) fn into_error(self, message: &str, redactor: &Redactor) -> TrialError {
         let theirs = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
         let reason = match self {

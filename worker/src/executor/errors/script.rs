@@ -1,4 +1,4 @@
-//! Errors of scripts: of the agent's, and of those that verify its work.
+//! Errors of scripts: the agent's, and those that verify its work.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
 
-/// Whose script runs: it decides the types and the class of its errors.
+/// The stage of a script: it decides the types and the class of its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScriptStage {
     /// A step's own setup.
@@ -60,7 +60,7 @@ impl ScriptStage {
         }
     }
 
-    /// Directory of the script's output below the trial's.
+    /// Directory of the script's output, below the trial's directory.
     pub(crate) const fn directory(self) -> &'static str {
         match self {
             Self::Prepare | Self::Install => "setup",
@@ -70,40 +70,40 @@ impl ScriptStage {
     }
 }
 
-/// A script as messages name it.
+/// A script, as named in messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScriptSubject<'a> {
-    /// Stands in front of every message.
+    /// Prefix of every message.
     pub(crate) prefix: &'a str,
     /// The script.
     pub(crate) script: &'a str,
 }
 
-/// Why a script did not end well.
+/// Why a script failed.
 #[derive(Debug)]
 pub(crate) enum ScriptError {
-    /// It ended with a code other than 0; its last words on standard error.
+    /// It ended with a code other than 0; with the end of its standard error.
     Exit { code: i32, oom_killed: bool, last_words: String },
-    /// It reached a limit, its own unless `whose` says otherwise.
+    /// It reached a time limit: its own, unless `whose` names another.
     TimedOut { limit: Duration, whose: Option<&'static str> },
-    /// It could not be run, or its end is not known.
+    /// It could not be run, or its end is unknown.
     Exec(Failure),
     /// Files that it needs could not be placed.
     Place { what: &'static str, failure: Failure },
-    /// The task's files are not at hand.
+    /// The task's files are not available.
     Files(FilesError),
-    /// Processes that an earlier script left running could not be ended.
+    /// Processes of an earlier script could not be killed.
     Left(Failure),
-    /// The network that it may reach could not be set.
+    /// The network policy could not be set.
     Network(Failure),
-    /// The work to be verified is not whole.
+    /// The work to verify is incomplete.
     Lacking(IncompleteWork),
 }
 
-/// Why a part of the work to be verified is missing or not whole although it was there.
+/// Why a part of the work to verify is missing or incomplete although it existed.
 #[derive(Debug)]
 pub(crate) enum IncompleteWork {
-    /// There is more than may be kept.
+    /// It is larger than allowed.
     TooLarge(String),
     /// It could not be read.
     Unread(String),
@@ -115,7 +115,7 @@ impl ScriptError {
         self.into_error_for(stage, ScriptSubject { prefix: "", script: stage.script() }, redactor)
     }
 
-    /// The error of a script that has a name of its own.
+    /// The error of a script with a name of its own.
     pub(crate) fn into_error_for(
         self,
         stage: ScriptStage,
@@ -140,8 +140,8 @@ impl ScriptError {
             Self::Files(files) => files.as_reason(failed),
             Self::Left(_) => (failed, Code::PROCESSES_LEFT, INFRASTRUCTURE, Retry::Transient),
             Self::Network(failure) => match failure.kind {
-                // Never run it with more than it may have: that the provider cannot do it is
-                // between the task and the job.
+                // The script must not run with more access than allowed. The task needs what the
+                // provider of the job cannot do.
                 Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
                 Kind::Unsupported => UNSUPPORTED,
                 Kind::NotPermitted => {
@@ -165,23 +165,29 @@ impl ScriptError {
                 let said = if last_words.is_empty() { "" } else { ": " };
                 format!("{script} ended with code {code}{how}{said}{last_words}")
             }
-            Self::TimedOut { limit, whose: None } => format!("{script} was ended after {limit:?}"),
+            Self::TimedOut { limit, whose: None } => {
+                format!("{script} exceeded its time limit of {limit:?}")
+            }
             Self::TimedOut { limit, whose: Some(whose) } => {
-                format!("{script} was ended at {whose} time limit of {limit:?}")
+                format!("{script} exceeded {whose} time limit of {limit:?}")
             }
             Self::Exec(failure) => format!("{script}: {}", failure.chain()),
-            Self::Place { what, failure } => format!("placing {what}: {}", failure.chain()),
+            Self::Place { what, failure } => format!("cannot place {what}: {}", failure.chain()),
             Self::Files(files) => files.chain(),
-            Self::Left(failure) => format!("ending the agent's processes: {}", failure.chain()),
-            Self::Network(failure) => format!("what {script} may reach: {}", failure.chain()),
+            Self::Left(failure) => {
+                format!("cannot kill the agent's processes: {}", failure.chain())
+            }
+            Self::Network(failure) => {
+                format!("cannot set the network policy of {script}: {}", failure.chain())
+            }
             Self::Lacking(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) => {
-                format!("what is to be verified: {why}")
+                format!("cannot collect the work to verify: {why}")
             }
         }
     }
 }
 
-/// The meaning of a code other than 0, and how a message tells it behind the code.
+/// The code for an exit code other than 0, and the text after the code in messages.
 fn exit_code_meaning(code: i32, oom_killed: bool) -> (Code, String) {
     match code {
         137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
@@ -204,7 +210,7 @@ fn exec_reason(stage: ScriptStage, kind: Kind) -> ErrorReason {
         Kind::NotPermitted => (failed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent),
         Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
         Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
-        // The environment is there: what lacks is the host's, and only just now.
+        // The environment exists: the host lacks resources, and only temporarily.
         Kind::Resources | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
             (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
         }

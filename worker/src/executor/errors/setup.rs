@@ -1,4 +1,4 @@
-//! Errors of an environment that did not come up.
+//! Errors of environment setup.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
-/// Why there is no environment to run in.
+/// Why an environment could not be set up.
 #[derive(Debug)]
 pub(crate) enum SetupError {
     /// A variable that was not exported to trials.
     Unset(rollout_protocol::template::UnsetVariable),
-    /// This worker has no such provider.
+    /// This worker does not have the provider.
     NoProvider(String),
-    /// The worker's disk takes no scratch directory.
+    /// The scratch directory cannot be written.
     Disk(std::io::Error),
-    /// Files of the task.
+    /// Files of the task are not available.
     Files(FilesError),
-    /// The image; whether it was named rather than built.
+    /// The image could not be pulled (`named`) or built.
     Image { named: bool, limit: Duration, failure: Failure },
-    /// Creation and start.
+    /// The environment could not be created or started.
     Create(Failure),
     /// Files of a step that could not be placed.
     Place(Failure),
-    /// It is there, but its own check says that it never became ready.
+    /// The environment runs, but its healthcheck never succeeded.
     Unhealthy { failures: u32, why: String },
 }
 
@@ -44,7 +44,7 @@ impl SetupError {
         match self {
             Self::Unset(unset) => {
                 let hint = "export it to trials where the worker runs, or give it a default";
-                // Another worker may have what this one has not.
+                // Another worker may have the variable.
                 let reason = (start, Code::VARIABLE_UNSET, INFRASTRUCTURE, Retry::Transient);
                 trial_error(reason, &format!("{unset}: {hint}"), redactor)
             }
@@ -54,7 +54,7 @@ impl SetupError {
             }
             Self::Disk(source) => trial_error(
                 disk_reason(start, &source),
-                &format!("preparing the execution: {source}"),
+                &format!("cannot write to the scratch directory: {source}"),
                 redactor,
             ),
             Self::Files(files) => trial_error(files.as_reason(start), &files.chain(), redactor),
@@ -62,7 +62,7 @@ impl SetupError {
                 let (what, hint) = if named {
                     ("pulling the image", "")
                 } else {
-                    ("building the image", "; environment.build_timeout_sec is the limit")
+                    ("building the image", "; the limit is environment.build_timeout_sec")
                 };
                 let message = match failure.kind {
                     Kind::TimedOut => format!("{what} took longer than {limit:?}{hint}"),
@@ -74,12 +74,12 @@ impl SetupError {
                 trial_error(creation_reason(failure.kind), &failure.chain(), redactor)
             }
             Self::Place(failure) => {
-                let message = format!("placing the step's files: {}", failure.chain());
+                let message = format!("cannot place the step's files: {}", failure.chain());
                 trial_error(placement_reason(start, failure.kind), &message, redactor)
             }
             Self::Unhealthy { failures, why } => {
-                // What runs in the environment, and what asks it, are the task's own: the same
-                // image would start the same way once more.
+                // The task defines both the environment and its check: the same image would fail
+                // the same way again.
                 let reason = (start, Code::UNHEALTHY, Class::Task, Retry::Permanent);
                 let message = format!("the healthcheck failed {failures} times in a row: {why}");
                 trial_error(reason, &message, redactor)
@@ -107,7 +107,7 @@ fn image_reason(named: bool, kind: Kind) -> ErrorReason {
         | Kind::Gone
         | Kind::Service
         | Kind::LeftBehind
-        // Of environments only: there is none yet.
+        // Of environments only: none exists yet.
         | Kind::StorageExceeded => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
         Kind::Bug => BUG,
     }
@@ -121,12 +121,12 @@ fn creation_reason(kind: Kind) -> ErrorReason {
         Kind::Resources => resources_reason(),
         Kind::NotPermitted => not_permitted_reason(),
         Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, INFRASTRUCTURE, Retry::Transient),
-        // The task's own services: they would fail the same way once more.
+        // The task's own services: they would fail the same way again.
         Kind::Unusable => (failed, Code::UNHEALTHY, Class::Task, Retry::Permanent),
         Kind::Gone => (failed, Code::ENVIRONMENT_LOST, INFRASTRUCTURE, Retry::Transient),
         Kind::DiskFull => (failed, Code::DISK_FULL, INFRASTRUCTURE, Retry::Transient),
         Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, INFRASTRUCTURE, Retry::Transient),
-        // Nothing but the task's image and files is in it yet.
+        // Only the task's image and files are in it yet.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
         Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),
         Kind::TimedOut => (failed, Code::TIMED_OUT, INFRASTRUCTURE, Retry::Transient),

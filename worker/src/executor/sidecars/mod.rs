@@ -1,5 +1,5 @@
 //! Services beside an environment: started before it, ready before any script runs, and stopped
-//! when it is gone, whatever happened meanwhile.
+//! after it is gone, on every path.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +13,14 @@ use super::context::with_timeout;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind};
 use crate::supervise::panic_message;
 
-/// Longest that a service may take to start, and again to become ready.
+/// Longest time for a service to start, and again to become ready.
 const START_LIMIT: Duration = Duration::from_secs(600);
 
-/// Longest that a service may take to stop.
+/// Longest time for a service to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// A service beside an environment. Every call may be given up at any moment; [`Sidecar::stop`]
-/// follows in every case, also after a start that failed.
+/// A service beside an environment. Every call may be cancelled at any moment; [`Sidecar::stop`]
+/// follows in every case, also after a failed start.
 ///
 /// A service that the provider itself runs only changes the request. Its files are found by
 /// [`Environment::service`].
@@ -29,7 +29,7 @@ pub trait Sidecar: Send + Sync + fmt::Debug {
     /// Its name, for messages.
     fn name(&self) -> &str;
 
-    /// Starts the service, and puts into the request whatever its environment needs for it.
+    /// Starts the service, and adds to the request what its environment needs for it.
     ///
     /// # Errors
     /// [`Failure`]: the environment is not created then.
@@ -52,7 +52,7 @@ pub trait Sidecar: Send + Sync + fmt::Debug {
     /// Stops the service, if it runs.
     ///
     /// # Errors
-    /// [`Failure`] when something of it may be left. It is stopped again then.
+    /// [`Failure`] when something may be left; it is stopped again then.
     async fn stop(&mut self) -> Result<(), Failure> {
         Ok(())
     }
@@ -65,8 +65,8 @@ pub(super) struct Sidecars {
 }
 
 impl Sidecars {
-    /// Starts services one after the other. Those before one that fails go on until they are
-    /// stopped.
+    /// Starts services one after the other. Those started before a failure keep running until they
+    /// are stopped.
     pub(super) async fn start(
         &mut self,
         services: Vec<Box<dyn Sidecar>>,
@@ -81,7 +81,7 @@ impl Sidecars {
         Ok(())
     }
 
-    /// Waits for every service.
+    /// Waits until every service is ready.
     pub(super) async fn ready(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
         for service in &mut self.services {
             let action = format!("waiting for the service `{}`", service.name());
@@ -90,13 +90,13 @@ impl Sidecars {
         Ok(())
     }
 
-    /// The variables of all services; of several with one name, that of the last.
+    /// The variables of all services; of equal names, the last service wins.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         self.services.iter().flat_map(|service| service.env()).collect()
     }
 
-    /// Stops all services, the last first. Those that may be left are kept, to be stopped again;
-    /// the answer is the first failure.
+    /// Stops all services, the last first. Those that may still run are kept, to be stopped again.
+    /// Returns the first failure.
     pub(super) async fn stop(&mut self) -> Option<Failure> {
         let mut first = None;
         for index in (0..self.services.len()).rev() {
@@ -115,7 +115,7 @@ impl Sidecars {
         first
     }
 
-    /// Whether there is none to be stopped.
+    /// Whether no service is left to stop.
     pub(super) fn is_empty(&self) -> bool {
         self.services.is_empty()
     }

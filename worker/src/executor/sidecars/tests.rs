@@ -8,10 +8,10 @@ use crate::environment::{EnvironmentPurpose, Image, ImageSource};
 use crate::executor::ManagedEnvironment;
 use crate::work::trial::testing::labels;
 
-/// A call of a service, and the environments that exist then.
+/// A recorded call, and the number of environments at that time.
 type SidecarCall = (String, usize);
 
-/// What a service does instead of working.
+/// An injected fault of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SidecarFault {
     Start,
@@ -21,7 +21,7 @@ enum SidecarFault {
     PanicAtStop,
 }
 
-/// A service that notes its calls.
+/// A service that records its calls.
 #[derive(Debug)]
 struct RecordingSidecar {
     name: &'static str,
@@ -91,7 +91,7 @@ impl SidecarFixture {
         Self { provider, heard, site: ManagedEnvironment::default() }
     }
 
-    /// Creates the environment; `b` has a fault.
+    /// Creates the environment; `b` has the fault.
     async fn create(&mut self, fault: Option<SidecarFault>) -> bool {
         let service = |name, fault| -> Box<dyn Sidecar> {
             let (provider, heard) = (self.provider.clone(), Arc::clone(&self.heard));
@@ -115,7 +115,7 @@ impl SidecarFixture {
         self.site.create_beside(provider, request, services).await.is_ok()
     }
 
-    /// The calls since the last question, with the number of environments that existed.
+    /// The calls since the last query, with the number of environments that existed.
     fn recorded_calls(&self) -> Vec<SidecarCall> {
         std::mem::take(&mut *self.heard.lock().expect("not poisoned"))
     }

@@ -1,4 +1,4 @@
-//! Brokers that are killed, and brokers that were replaced.
+//! Contract checks: restarted and wiped brokers.
 
 use bytes::Bytes;
 use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::queue::traits::QueueError;
 
-/// Nobody's lease survives the broker; offers do. Counts of deliveries may be lost.
+/// A restart ends all leases and keeps the offers. Delivery counts may be lost.
 pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn Broker) {
     let life = broker.dispatch().incarnation().await.expect("reachable");
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(1, 3, FIRST)]).await;
@@ -25,7 +25,7 @@ pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn B
     wait_until("acknowledged", async || list(broker, 1).await.is_empty()).await;
 }
 
-/// What was acknowledged to its writer is there.
+/// Writes that were acknowledged survive a restart.
 pub(super) async fn reports_and_boards_survive_a_restart(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(1, 2), report(1, 3)]).await;
     let all = read_reports(broker, 1, None).await;
@@ -40,7 +40,8 @@ pub(super) async fn reports_and_boards_survive_a_restart(broker: &dyn Broker) {
     assert_eq!((Some(entry.revision), entry.value), (revision, value));
 }
 
-/// Nothing of a former life means anything, and nothing has to be set up again by hand.
+/// A wiped broker has a new incarnation in which nothing of the former one is valid, and needs no
+/// manual set-up.
 pub(super) async fn a_wiped_broker_is_another(broker: &dyn Broker) {
     let dispatch = broker.dispatch();
     let life = dispatch.incarnation().await.expect("reachable");

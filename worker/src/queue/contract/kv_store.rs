@@ -1,4 +1,4 @@
-//! Boards.
+//! Contract checks: the key-value store.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ fn value(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-/// A write or removal happens only on top of what its writer has seen.
+/// A write or removal happens only on top of the revision that its writer has seen.
 pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
     let board = broker.kv_store();
     let write = async |key: &str, text, revision| {
@@ -40,11 +40,11 @@ pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
     assert_eq!(board.entries().await.expect("reachable").len(), 1);
     assert_eq!(write("a", "four", Some(second)).await, None);
     let third = write("a", "four", None).await.expect("nothing stands there");
-    assert!(third > second, "revisions go on after a removal");
+    assert!(third > second, "revisions keep growing after a removal");
     assert_eq!(read("a").await, Some((third, value("four"))));
 }
 
-/// Of several that write at once, one does.
+/// Of several concurrent writes, one succeeds.
 pub(super) async fn one_of_many_writers_wins(broker: &dyn Broker) {
     let board = broker.kv_store();
     let mut revision = None;

@@ -1,4 +1,4 @@
-//! Claims, commands, controls and hellos.
+//! Contract checks: claims, commands, controls and heartbeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(super) fn claim(r: u8, exec: u8) -> Claim {
     }
 }
 
-/// Every answer reaches its asker; silence is no answer.
+/// Every answer reaches the claim's sender; a dropped claim gets no answer.
 pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
     let (source, dispatch) = (broker.source(), broker.dispatch());
     let coordinator = async {
@@ -40,7 +40,7 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
         }
     };
     let asked = async {
-        // Nobody may listen yet.
+        // The coordinator may not listen yet.
         wait_until("the coordinator listens", async || source.claim(claim(1, 1)).await.is_ok())
             .await;
         tokio::join!(
@@ -53,7 +53,7 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
     };
     let (one, two, three, four, other) = tokio::select! {
         answers = asked => answers,
-        () = coordinator => unreachable!("it goes on"),
+        () = coordinator => unreachable!("the coordinator never ends"),
     };
     assert!(matches!(one, Ok(ClaimAnswer::Run)), "{one:?}");
     assert!(matches!(two, Ok(ClaimAnswer::Hold)), "{two:?}");
@@ -63,7 +63,7 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
     }
 }
 
-/// Where users can reach the broker, every command has its receipt, or none.
+/// Where users can reach the broker, every command gets its own receipt, or an error.
 pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
     let command = RunCommand::Cancel { selection: TrialSelection::default() };
     let Some(nobody) = broker.command(run(1), command.clone()).await else { return };
@@ -73,7 +73,7 @@ pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
         let pending = dispatch.next_command(run(1)).await.expect("reachable");
         assert_eq!(pending.command, command);
         let receipt = CommandReceipt { named: 3, settled: 1, ended: 2, refused: None };
-        pending.reply.send(receipt).expect("still asked");
+        pending.reply.send(receipt).expect("the user still waits");
         drop(dispatch.next_command(run(1)).await.expect("reachable").reply);
     };
     let user = async {
@@ -91,10 +91,10 @@ pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
     tokio::join!(coordinator, user);
 }
 
-/// From now on.
+/// Every worker gets the controls that are sent after it subscribed.
 pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
     let stop = |n| ControlMessage::StopRun { run: run(n), level: StopLevel::Drain };
-    broker.dispatch().control(stop(1)).await.expect("nobody needs to listen");
+    broker.dispatch().control(stop(1)).await.expect("no listener is needed");
     let (mut a, mut b) = (broker.source().controls(), broker.source().controls());
     broker.dispatch().control(stop(2)).await.expect("reachable");
     for receiver in [&mut a, &mut b] {
@@ -123,7 +123,7 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
     }
 }
 
-/// One hello per worker.
+/// The last heartbeat of each worker is shown with its age.
 pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     for said in [heartbeat("a", 1), heartbeat("b", 2)] {
         broker.source().heartbeat(said).await.expect("reachable");
@@ -131,7 +131,7 @@ pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     broker.advance_lease(1).await;
     broker.source().heartbeat(heartbeat("a", 3)).await.expect("reachable");
     let mut seen = Vec::new();
-    wait_until("the last word is seen", async || {
+    wait_until("the last heartbeat is seen", async || {
         seen = broker.dispatch().heartbeats().await.expect("reachable");
         seen.sort_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
         seen.iter().any(|s| s.hello == heartbeat("a", 3))
@@ -142,7 +142,7 @@ pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     assert!(seen[0].age < seen[1].age, "{seen:?}");
 }
 
-/// So that a claim that no coordinator answers is decided all the same.
+/// Workers see each other's heartbeats, so that a claim can be decided without a coordinator.
 pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
     let (r, exec) = (run(1), |n| ExecId::from_bytes([n; 16]));
     let line = |n, claiming| ActiveExecution {
@@ -175,9 +175,9 @@ pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
         };
         source.is_contested(&asked).await.expect("reachable")
     };
-    wait_until("hellos get around", async || shown(1, 9).await).await;
-    assert!(shown(1, 1).await, "it runs there, whoever has the lower execution");
-    assert!(shown(2, 9).await && !shown(2, 1).await, "of two that ask the lower goes on");
-    assert!(!shown(3, 9).await, "what the asker shows itself is no reason");
-    assert!(!shown(4, 9).await, "nobody has it");
+    wait_until("heartbeats are distributed", async || shown(1, 9).await).await;
+    assert!(shown(1, 1).await, "it runs there, whichever execution id is lower");
+    assert!(shown(2, 9).await && !shown(2, 1).await, "of two claims the lower execution id wins");
+    assert!(!shown(3, 9).await, "the sender's own heartbeat does not contest");
+    assert!(!shown(4, 9).await, "no worker has it");
 }

@@ -1,8 +1,8 @@
-//! What every queue must do, as functions that a test of an implementation runs, each on a broker of
-//! its own. They fail by panicking.
+//! The contract suite of queues: functions that a test of an implementation runs, each on its own
+//! broker. They fail by panicking.
 //!
-//! A server does much of what it is told a moment later, so what must become true is looked at
-//! again and again, and counts of deliveries are lower bounds: what nobody takes comes again.
+//! A server applies many requests with a delay, so conditions are polled until they hold, and
+//! delivery counts are lower bounds: deliveries that no client takes come again.
 
 mod incarnations;
 mod kv_store;
@@ -41,9 +41,9 @@ pub trait Broker {
     fn source(&self) -> Arc<dyn WorkSource>;
     /// A coordinator's handle, always the same.
     fn dispatch(&self) -> Arc<dyn Dispatch>;
-    /// Its board.
+    /// Its key-value store.
     fn kv_store(&self) -> Arc<dyn KvStore>;
-    /// A user's command; none where users have no way to the broker.
+    /// A user's command; `None` where users cannot reach the broker.
     async fn command(
         &self,
         run: RunId,
@@ -51,19 +51,19 @@ pub trait Broker {
     ) -> Option<Result<CommandReceipt, QueueError>>;
     /// Unpurged reports that a run may have; small.
     fn reports_per_run(&self) -> usize;
-    /// Long enough to see that nothing comes.
+    /// Long enough to conclude that nothing arrives.
     fn quiet_period(&self) -> Duration {
         Duration::from_millis(50)
     }
-    /// Kills the broker and starts it again with what it had.
+    /// Kills the broker and restarts it with its state.
     async fn restart(&self);
-    /// Replaces the broker by one that has nothing.
+    /// Replaces the broker by an empty one.
     async fn wipe(&self);
-    /// Lets so many thirds of the lease pass.
+    /// Lets this many thirds of the lease pass.
     async fn advance_lease(&self, thirds: u32);
 }
 
-/// One part of the suite.
+/// One check of the suite.
 pub type ContractCheck = for<'a> fn(&'a dyn Broker) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! checks {
@@ -72,7 +72,7 @@ macro_rules! checks {
     };
 }
 
-/// Parts whose brokers may share a server.
+/// Checks whose brokers may share a server.
 pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     work::publishing_is_idempotent_per_try,
     work::offers_come_in_order_and_at_most_as_many_as_asked,
@@ -102,7 +102,7 @@ pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     kv_store::one_of_many_writers_wins,
 ];
 
-/// Parts that kill or replace the broker's server.
+/// Checks that kill or replace the broker's server.
 pub const DISRUPTIVE_CHECKS: &[(&str, ContractCheck)] = checks![
     incarnations::a_restart_delivers_everything_in_flight_again,
     incarnations::reports_and_boards_survive_a_restart,
@@ -111,10 +111,10 @@ pub const DISRUPTIVE_CHECKS: &[(&str, ContractCheck)] = checks![
 
 /// Long enough for an answer that is coming, never waited for in full by a correct queue.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two looks at what must become true.
+/// Time between two polls of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs the whole suite, each part on a fresh broker.
+/// Runs the whole suite, each check on a fresh broker.
 pub async fn run_all<B: Broker>(fresh: impl AsyncFn() -> B) {
     for (_, check) in SHARED_SERVER_CHECKS.iter().chain(DISRUPTIVE_CHECKS) {
         check(&fresh().await).await;
@@ -161,7 +161,7 @@ fn report(r: u8, exec: u8) -> Report {
     }
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 async fn wait_until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
     while !so().await {
@@ -175,10 +175,10 @@ async fn publish(broker: &dyn Broker, offers: &[Offer]) {
     assert!(answers.iter().all(|a| *a == Ok(OfferOutcome::Published)), "{answers:?}");
 }
 
-/// Pulls until so many are there.
+/// Pulls until `count` offers were delivered.
 async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
-    wait_until("so many are delivered", async || {
+    wait_until("the expected number is delivered", async || {
         let room = FreeCapacity::with_slots(count - pulled.len());
         pulled.extend(broker.source().pull(room, broker.quiet_period()).await.expect("reachable"));
         pulled.len() == count
@@ -187,7 +187,7 @@ async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
     pulled
 }
 
-/// Pulls what comes at once; nothing, as a rule.
+/// Pulls what is available at once, usually nothing.
 async fn pull_once(broker: &dyn Broker) -> Vec<Delivery> {
     broker
         .source()
@@ -236,7 +236,7 @@ async fn read_reports(
     let mut from = from;
     loop {
         let read = broker.dispatch().reports(run(r), from, 100, broker.quiet_period()).await;
-        let read = read.expect("a known place");
+        let read = read.expect("a known position");
         let Some(last) = read.reports.last() else { return found };
         from = Some(last.position);
         found.extend(read.reports.into_iter().map(|r| (r.position, r.report)));

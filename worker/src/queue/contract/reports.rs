@@ -1,4 +1,4 @@
-//! Reports and positions in them.
+//! Contract checks: reports and their positions.
 
 use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::delivery::PublishError;
@@ -7,7 +7,7 @@ use rollout_protocol::wire::position::ReportPosition;
 use super::{ANSWER_TIMEOUT, Broker, read_reports, report, run, send_reports, wait_until};
 use crate::queue::traits::QueueError;
 
-/// Whoever reads from a position sees the same as the one before.
+/// Every reader from a position sees the same reports in the same order.
 pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(2, 9), report(1, 2)]).await;
     send_reports(broker, vec![report(1, 3), report(1, 1)]).await;
@@ -40,11 +40,12 @@ pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) 
     };
     let dispatch = broker.dispatch();
     let (read, ()) = tokio::join!(dispatch.reports(run(1), Some(from), 10, ANSWER_TIMEOUT), later);
-    let read: Vec<_> = read.expect("a known place").reports.into_iter().map(|r| r.report).collect();
+    let read: Vec<_> =
+        read.expect("a known position").reports.into_iter().map(|r| r.report).collect();
     assert_eq!(read, [report(1, 3)]);
 }
 
-/// A stream that is not what it was is noticed, never skipped over.
+/// A position of a former stream is refused; its reports are never skipped silently.
 pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(1, 2)]).await;
     let at = read_reports(broker, 1, None).await[1].0;
@@ -62,7 +63,7 @@ pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker)
     }
 }
 
-/// Strictly below: the anchor stays.
+/// Reports strictly below the journalled position are removed; the report at it stays as an anchor.
 pub(super) async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
     let all = read_reports(broker, 1, None).await;
@@ -91,7 +92,8 @@ pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
     .await;
 }
 
-/// Who has read up to the head knows everything that was said before it was asked for.
+/// A reader that has read up to the head knows everything that was reported before the head was
+/// requested.
 pub(super) async fn the_head_is_the_last_report(broker: &dyn Broker) {
     let head = async |r| broker.dispatch().last_report_sequence(run(r)).await.expect("reachable");
     assert_eq!(head(1).await, 0);

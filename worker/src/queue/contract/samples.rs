@@ -1,4 +1,4 @@
-//! Messages as tests need them, told apart by numbers.
+//! Sample messages for tests, distinguished by numbers.
 
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::heartbeat::Heartbeat;
@@ -20,7 +20,7 @@ pub fn claim(run: u8, exec: u8) -> Claim {
     super::messages::claim(run, exec)
 }
 
-/// The hello of a worker that runs nothing.
+/// The heartbeat of a worker that runs nothing.
 pub fn heartbeat(worker: &str) -> Heartbeat {
     super::messages::heartbeat(worker, 1)
 }

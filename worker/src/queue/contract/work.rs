@@ -1,4 +1,4 @@
-//! Offers, deliveries and what is said of them.
+//! Contract checks: offers, deliveries and their acknowledgements.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) async fn offers_come_in_order_and_at_most_as_many_as_asked(broker: &d
     assert_eq!(items(&take(broker, 6).await), (4..10).map(item).collect::<Vec<_>>());
 }
 
-/// A pull waits, and no longer than it was told.
+/// A pull waits for an offer, and no longer than its limit.
 pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
     let source = broker.source();
     let wait = Duration::from_millis(300);
@@ -58,7 +58,7 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
     assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
 }
 
-/// A worker that says nothing loses its delivery.
+/// A worker that does not extend its lease loses the delivery.
 pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
@@ -70,7 +70,7 @@ pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) 
     assert!(second[0].delivered > 1, "{second:?}");
 }
 
-/// A worker that goes on saying that it works keeps its delivery.
+/// A worker that extends its lease keeps the delivery.
 pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
@@ -83,7 +83,7 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
     pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
 }
 
-/// Progress that comes after the end of the lease is too late: the offer is delivered again at once.
+/// Progress after the end of the lease is too late: the offer is delivered again at once.
 pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
@@ -100,7 +100,7 @@ pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) 
     }
 }
 
-/// A surplus delivery goes to whoever asks next.
+/// A returned delivery goes to the next pull.
 pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;
     let first = take(broker, 2).await;
@@ -124,7 +124,7 @@ pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(br
     assert_eq!(pull_once(broker).await, []);
 }
 
-/// In flight or not.
+/// Withdrawn offers are removed, in flight or not.
 pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(2, 1, FIRST)]).await;
     let held = take(broker, 1).await;
@@ -137,7 +137,7 @@ pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
     assert!(left.iter().all(|d| d.offer.run == run(2)), "{left:?}");
 }
 
-/// Offers of the run, and whether they were ever delivered.
+/// The listing holds the offers of the run, and whether they were ever delivered.
 pub(super) async fn listing_shows_what_is_there(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(2, 5, FIRST), offer(1, 2, FIRST)]).await;
     take(broker, 1).await;
@@ -147,7 +147,7 @@ pub(super) async fn listing_shows_what_is_there(broker: &dyn Broker) {
     assert_eq!(list(broker, 3).await, []);
 }
 
-/// What a pull that was given up had asked for goes to the next one.
+/// Offers that a dropped pull requested go to the next one.
 pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
     let offers: Vec<Offer> = (0..20).map(|n| offer(1, n, FIRST)).collect();
     publish(broker, &offers).await;
@@ -175,7 +175,7 @@ fn sized_offer(n: u8, class: SizeClass) -> Offer {
     Offer { class, ..offer(1, n, FIRST) }
 }
 
-/// A worker asks for what fits, the biggest first.
+/// A pull delivers the largest class that fits first.
 pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
     let (small, big) = (SizeClass(0), SizeClass(1));
     publish(
@@ -194,7 +194,7 @@ pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker)
     pull_all(broker, FreeCapacity::with_slots(4), &[item(4)]).await;
 }
 
-/// What runs alone is taken by a worker that runs nothing, and alone.
+/// A solo offer is delivered only to an idle worker, and alone.
 pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
     publish(broker, &[sized_offer(1, SizeClass::SOLO), sized_offer(2, SizeClass::SOLO)]).await;
     let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };

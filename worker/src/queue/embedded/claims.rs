@@ -1,4 +1,4 @@
-//! Questions of workers and who answers them.
+//! Claims that wait for an answer of their coordinator.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::queue::traits::{PendingClaim, QueueError};
 
-/// How long a question waits for an answer. The asker says it again.
+/// How long a claim waits for an answer. The worker sends it again after that.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Questions that nobody took yet, by run.
+/// Claims that no coordinator took yet, by run.
 #[derive(Debug, Default)]
 pub(super) struct PendingClaims {
     waiting: Mutex<HashMap<RunId, VecDeque<PendingClaim>>>,
@@ -27,7 +27,7 @@ impl PendingClaims {
         {
             let mut waiting = self.waiting();
             let line = waiting.entry(run).or_default();
-            // Whoever stopped waiting leaves its question behind.
+            // Removes claims whose workers stopped waiting.
             line.retain(|pending| !pending.reply.is_closed());
             line.push_back(PendingClaim { claim, reply });
         }

@@ -1,4 +1,4 @@
-//! How far the journals of coordinators hold the reports, and who waits for that.
+//! Acknowledgements of reports that wait for the coordinators' journals.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,11 +19,11 @@ pub(super) struct DurableAcks {
 struct DurableAckState {
     /// Last sequence that the run's journal holds.
     reached: HashMap<RunId, u64>,
-    /// How often sequences lost their meaning.
+    /// Number of times that all sequences became invalid.
     disturbances: u64,
 }
 
-/// What one batch of reports waits for: a sequence of each run in it.
+/// The sequences that one batch of reports waits for, one per run in it.
 #[derive(Debug)]
 pub(super) struct AwaitedReports {
     last: Vec<(RunId, u64)>,
@@ -31,7 +31,8 @@ pub(super) struct AwaitedReports {
 }
 
 impl DurableAcks {
-    /// What must be journalled before reports of these runs with these answers are safe.
+    /// The sequences that must be journalled before reports of these runs with these answers are
+    /// durable.
     pub(super) fn awaited(
         &self,
         runs: &[RunId],
@@ -48,7 +49,7 @@ impl DurableAcks {
         AwaitedReports { last, disturbances: self.state().disturbances }
     }
 
-    /// Waits until all of it is journalled. May be dropped.
+    /// Waits until all of them are journalled. Cancel-safe.
     pub(super) async fn wait(&self, awaited: &AwaitedReports) -> Result<(), QueueError> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -56,7 +57,8 @@ impl DurableAcks {
             {
                 let state = self.state();
                 if state.disturbances != awaited.disturbances {
-                    let reason = "the broker went away before the report was journalled".to_owned();
+                    let reason =
+                        "the broker lost its state before the report was journalled".to_owned();
                     return Err(QueueError::Unreachable { reason });
                 }
                 let holds = |(run, sequence): &(RunId, u64)| {
@@ -78,7 +80,7 @@ impl DurableAcks {
         self.changed.notify_waiters();
     }
 
-    /// Sequences mean nothing any more: whoever waits has to report again.
+    /// Invalidates all sequences: waiting workers must report again.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn invalidate(&self) {
         let mut state = self.state();

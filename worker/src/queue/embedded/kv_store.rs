@@ -1,4 +1,4 @@
-//! A board inside the process.
+//! The key-value store inside the process.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::queue::traits::{KvEntry, KvStore, QueueError};
 
-/// A [`KvStore`] without a server. Its values are lost with it.
+/// A [`KvStore`] without a server. Its values are lost with the process.
 #[derive(Debug, Default)]
 pub struct EmbeddedKvStore {
     state: Mutex<EmbeddedKvState>,
@@ -21,7 +21,7 @@ struct EmbeddedKvState {
 }
 
 impl EmbeddedKvStore {
-    /// Loses everything, as a server that was wiped has.
+    /// Removes everything, like a wiped server.
     #[cfg(any(test, feature = "testing"))]
     pub fn wipe(&self) {
         *self.state() = EmbeddedKvState::default();

@@ -1,7 +1,7 @@
-//! The queue inside the process: the model broker behind both ports.
+//! The queue inside the process: the model broker behind both queue traits.
 //!
 //! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
-//! holds it: until then the worker that said it keeps what it says.
+//! holds it: until then the worker keeps the result.
 
 mod claims;
 mod durable_ack;
@@ -48,7 +48,7 @@ pub struct EmbeddedQueue {
     start: Instant,
     work: Notify,
     reports: Notify,
-    /// Absent when reports are acknowledged as soon as they are here.
+    /// Absent when reports are acknowledged on arrival.
     journalled: Option<DurableAcks>,
     claims: PendingClaims,
     hellos: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
@@ -57,7 +57,7 @@ pub struct EmbeddedQueue {
 }
 
 impl EmbeddedQueue {
-    /// An empty queue. Must be made inside the runtime it is used in.
+    /// An empty queue. Must be created inside the runtime it is used in.
     pub fn new(config: BrokerModelConfig) -> Self {
         Self::with_durable_acks(config, Some(DurableAcks::default()))
     }
@@ -83,7 +83,7 @@ impl EmbeddedQueue {
         }
     }
 
-    /// Does something to the broker behind everybody's back, as a fault would.
+    /// Applies a fault to the broker, bypassing all clients.
     #[cfg(any(test, feature = "testing"))]
     pub fn inject_fault<T>(&self, fault: impl FnOnce(&mut BrokerModel) -> T) -> T {
         let value = fault(&mut self.model());
@@ -103,7 +103,7 @@ impl EmbeddedQueue {
         self.start.elapsed()
     }
 
-    /// When a waiting pull has to look again although nobody told it to.
+    /// When a waiting pull must check again without a notification.
     fn next_wakeup(&self, deadline: Instant) -> Instant {
         self.model().next_expiry().map_or(deadline, |expiry| deadline.min(self.start + expiry))
     }
@@ -115,7 +115,7 @@ impl Default for EmbeddedQueue {
     }
 }
 
-/// A pull may be dropped while it waits: it takes nothing before it returns.
+/// A pull is cancel-safe: it takes nothing before it returns.
 #[async_trait]
 impl WorkSource for EmbeddedQueue {
     async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
@@ -219,7 +219,7 @@ impl Dispatch for EmbeddedQueue {
         Ok(self.model().list(run))
     }
 
-    /// There is one pool: this process.
+    /// No effect: this process is the only pool.
     fn set_previous_pools(&self, _run: RunId, _former: PreviousPools) {}
 
     async fn reports(
@@ -256,7 +256,7 @@ impl Dispatch for EmbeddedQueue {
         Ok(self.claims.next(run).await)
     }
 
-    /// Nobody outside the process reaches this queue: users command by signals.
+    /// Never returns: no user outside the process reaches this queue. They send signals instead.
     async fn next_command(&self, _run: RunId) -> Result<PendingCommand, QueueError> {
         std::future::pending().await
     }

@@ -90,7 +90,7 @@ async fn report_is_acknowledged_only_after_journal_write() {
     let run = RunId::from_bytes([1; 16]);
     let mut said = std::pin::pin!(queue.report(vec![started_report(1), started_report(2)]));
     let long = Duration::from_secs(600);
-    assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "nobody journalled it");
+    assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "it is not journalled");
     let read = queue.reports(run, None, 10, Duration::ZERO).await.expect("no position").reports;
     assert_eq!(read.len(), 2);
     queue.mark_journaled(run, read[0].position).await.expect("reachable");

@@ -1,4 +1,4 @@
-//! The connection, what it is connected to, and requests over it.
+//! The connection, the server's incarnation, and requests over the connection.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +20,12 @@ use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::warning_limiter::WarningLimiter;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 
-/// How long an answer of the server is waited for. It answers in milliseconds, or when its disk
-/// does.
+/// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the state of the connection is looked at, in case that its events were missed.
+/// Interval of checks of the connection's state, in case its events were missed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Everything that the ports share.
+/// State shared by the implementations of the queue traits.
 #[derive(Debug)]
 pub(super) struct NatsClient {
     pub(super) client: Client,
@@ -35,7 +34,7 @@ pub(super) struct NatsClient {
     pub(super) replies: Arc<ReplyRouter>,
     pub(super) life: IncarnationTracker,
     contact: watch::Sender<ConnectionStatus>,
-    /// The last refusal of something that nobody waits for an answer to.
+    /// The last refusal of a message that no caller waits for a reply to.
     refusal: Mutex<Option<String>>,
     refusals: WarningLimiter,
 }
@@ -53,9 +52,9 @@ impl NatsClient {
         self.contact.subscribe()
     }
 
-    /// The number of the present connection.
+    /// The number of the current connection.
     pub(super) fn connection(&self) -> Result<u64, NatsError> {
-        // Not from `contact`, which lags behind by a moment.
+        // Not from the watched status, which lags behind by a moment.
         if self.client.connection_state() == State::Connected {
             Ok(self.client.statistics().connects.load(Ordering::Relaxed))
         } else {
@@ -69,7 +68,7 @@ impl NatsClient {
         }
     }
 
-    /// Asks all of it at once.
+    /// Sends all requests at once.
     pub(super) async fn request_all(
         &self,
         requests: Vec<NatsRequest>,
@@ -83,7 +82,7 @@ impl NatsClient {
         answers.pop().unwrap_or_else(|| Err(NatsError::Unreachable("no answer".to_owned())))
     }
 
-    /// Asks the JetStream API.
+    /// Calls the JetStream API.
     pub(super) async fn api_call<T: DeserializeOwned>(
         &self,
         verb: &str,
@@ -92,14 +91,14 @@ impl NatsClient {
         parse_api(&self.request(api_request(verb, body)).await?.payload)
     }
 
-    /// Says something that needs no answer.
+    /// Sends a message that needs no reply.
     pub(super) async fn send(&self, subject: String, payload: Bytes) -> Result<(), NatsError> {
         self.connection()?;
         let sent = self.client.publish(subject, payload).await;
         sent.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
-    /// What the server refused since the last time this was asked, of what nobody waits for.
+    /// The last refusal since the previous call, of a message that no caller waits for a reply to.
     pub(super) fn take_refusal(&self) -> Result<(), QueueError> {
         let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
         refusal.map_or(Ok(()), |reason| Err(QueueError::Denied { reason }))
@@ -112,22 +111,24 @@ impl NatsClient {
                 event.to_string()
             }
             Event::SlowConsumer(_) => {
-                tracing::warn!("messages of the server are lost: this process is too slow");
+                tracing::warn!("lost messages of the server: this process is too slow");
                 return;
             }
             _ => return,
         };
         let kind = text.to_lowercase();
         if !kind.contains("violation") {
-            tracing::debug!("the server's client says: {text}");
+            tracing::debug!("event of the NATS client: {text}");
             return;
         }
         match self.refusals.record() {
-            Some(0) => tracing::warn!("the server refuses: {text}"),
+            Some(0) => tracing::warn!("the server refused a message: {text}"),
             Some(more) => {
-                tracing::warn!("the server refuses: {text} ({more} more since the last warning)");
+                tracing::warn!(
+                    "the server refused a message: {text} ({more} more since the last warning)"
+                );
             }
-            None => tracing::debug!("the server refuses: {text}"),
+            None => tracing::debug!("the server refused a message: {text}"),
         }
         if let Some(subject) = text.split('"').nth(1) {
             self.replies.fail_subject(subject, &text);
@@ -135,7 +136,7 @@ impl NatsClient {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
     }
 
-    /// Brings the state of the connection up to date.
+    /// Updates the state of the connection.
     fn update_status(&self, event: Option<&Event>) {
         let up = match event {
             Some(Event::Connected) => true,
@@ -159,7 +160,7 @@ impl NatsClient {
     }
 }
 
-/// Follows the connection for as long as it is wanted.
+/// Follows the connection. Never ends before the client does.
 pub(super) async fn follow_connection(link: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
     let mut looks = tokio::time::interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -180,7 +181,7 @@ pub(super) fn api_request(verb: &str, body: &impl Serialize) -> NatsRequest {
     NatsRequest::new(format!("$JS.API.{verb}"), payload)
 }
 
-/// What the API answered: an object that may be an error.
+/// Parses a response of the API: an object that may be an error.
 pub(super) fn parse_api<T: DeserializeOwned>(payload: &[u8]) -> Result<T, NatsError> {
     #[derive(serde::Deserialize)]
     struct ApiOutcome<'a> {
@@ -190,7 +191,7 @@ pub(super) fn parse_api<T: DeserializeOwned>(payload: &[u8]) -> Result<T, NatsEr
         _kind: Option<&'a RawValue>,
     }
     let garbled = |error: serde_json::Error| {
-        NatsError::Unreachable(format!("an answer of the server is not understood: {error}"))
+        NatsError::Unreachable(format!("cannot parse a response of the server: {error}"))
     };
     let outcome: ApiOutcome<'_> = serde_json::from_slice(payload).map_err(garbled)?;
     match outcome.error {

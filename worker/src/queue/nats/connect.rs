@@ -1,4 +1,4 @@
-//! Connecting, and whether the server is one that can be worked with.
+//! Connections to a server, and the check that the server is supported.
 
 use std::sync::Arc;
 
@@ -22,46 +22,46 @@ use crate::supervise::{self, Task};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
-/// The oldest server that is worked with. Older ones lose streams when they are killed, or leave
-/// messages behind when a subject is purged.
+/// The oldest supported server. Older ones lose streams when they are killed, or leave messages
+/// behind when a subject is purged.
 pub const MINIMUM_SERVER: (u32, u32, u32) = (2, 10, 23);
 
-/// Events of the connection that may wait to be looked at.
+/// Capacity of the queue of connection events.
 const EVENT_CAPACITY: usize = 256;
 
-/// Why a server is not worked with.
+/// Why a connection to a server failed or was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The options forbid it.
+    /// The options are not valid.
     #[error(transparent)]
     Options(#[from] NatsOptionsError),
     /// A file of credentials or certificates cannot be read.
-    #[error("credentials for {address} cannot be read")]
+    #[error("cannot read the credentials for {address}")]
     Credentials {
         /// The server.
         address: String,
         /// Why.
         source: std::io::Error,
     },
-    /// It does not answer.
-    #[error("{address} cannot be reached: {reason}")]
+    /// The server does not respond.
+    #[error("cannot reach {address}: {reason}")]
     Unreachable {
         /// The server.
         address: String,
-        /// What the client says.
+        /// The client's error.
         reason: String,
     },
-    /// It does not let this user in, or lets it do nothing.
-    #[error("{address} refuses this user: {reason}")]
+    /// The server does not accept this user, or gives it no permissions.
+    #[error("{address} refused this user: {reason}")]
     Denied {
         /// The server.
         address: String,
-        /// What it says.
+        /// The server's reason.
         reason: String,
     },
-    /// It is too old.
+    /// The server is too old.
     #[error(
-        "{address} is nats-server {found}; {}.{}.{} or newer is needed: older ones can lose \
+        "{address} runs nats-server {found}; {}.{}.{} or newer is required: older ones can lose \
          streams when they are killed",
         MINIMUM_SERVER.0, MINIMUM_SERVER.1, MINIMUM_SERVER.2
     )]
@@ -71,18 +71,17 @@ pub enum ConnectError {
         /// Its version.
         found: String,
     },
-    /// It keeps nothing.
+    /// The server has no JetStream.
     #[error("{address} has no JetStream for this user: {reason}")]
     NoJetStream {
         /// The server.
         address: String,
-        /// What it says.
+        /// The server's reason.
         reason: String,
     },
 }
 
-/// A connection to a server. It goes on for ever: while the server is out of reach it is tried
-/// again and again. Cloning it is cheap.
+/// A connection to a server. It reconnects for as long as it exists. Cloning it is cheap.
 #[derive(Debug, Clone)]
 pub struct Nats(Arc<NatsInner>);
 
@@ -92,15 +91,15 @@ struct NatsInner {
     _tasks: [Task<()>; 3],
 }
 
-/// What JetStream says of the account.
+/// JetStream's answer about the account.
 #[derive(Debug, Deserialize)]
 struct AccountInfo {}
 
 impl Nats {
-    /// Connects, and refuses a server that cannot be worked with.
+    /// Connects, and refuses an unsupported server.
     ///
     /// # Errors
-    /// [`ConnectError`]. No error repeats a secret.
+    /// [`ConnectError`]. No error contains a secret.
     pub async fn connect(options: NatsOptions) -> Result<Self, ConnectError> {
         options.check()?;
         let address = options.address();
@@ -108,7 +107,7 @@ impl Nats {
         let client = (options.connect_options().await)
             .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?
             .event_callback(move |event: Event| {
-                // The state of the connection is looked at anyway.
+                // The state of the connection is polled anyway.
                 let _full = sender.try_send(event);
                 std::future::ready(())
             })
@@ -126,7 +125,7 @@ impl Nats {
         let answers = supervise::spawn("answers", link.replies.clone().deliver_replies(subscriber));
         let contact = supervise::spawn("contact", client::follow_connection(link.clone(), events));
         check_jetstream(&link).await?;
-        let life = supervise::spawn("server life", incarnation::watch_incarnation(link.clone()));
+        let life = supervise::spawn("incarnation", incarnation::watch_incarnation(link.clone()));
         Ok(Self(Arc::new(NatsInner { link, _tasks: [answers, contact, life] })))
     }
 
@@ -139,13 +138,13 @@ impl Nats {
         &self.client().options
     }
 
-    /// Whether the server is reached, from now on.
+    /// The connection to the server, from now on.
     pub fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
         self.client().connection_status()
     }
 
-    /// Makes what is missing on the server: streams, buckets, and the consumers of these classes of
-    /// the pool. Compares what is there with what is wanted.
+    /// Creates what is missing on the server: streams, buckets, and the consumers of these classes
+    /// of the pool. Compares existing ones with the required settings.
     ///
     /// # Errors
     /// [`NatsSetupError`].
@@ -159,7 +158,7 @@ impl Nats {
         Ok(())
     }
 
-    /// The coordinator's side. Makes what is missing when it is missed.
+    /// The coordinator's side. Creates what is missing on the server when a request needs it.
     ///
     /// # Errors
     /// [`NatsSetupError`].
@@ -172,8 +171,8 @@ impl Nats {
         NatsDispatch::new(self.clone(), pool.clone(), classes.to_vec()).await
     }
 
-    /// A worker's side, for the work of a pool. `store` is the identity of the blob store that the
-    /// worker uses: offers of a pool that is bound to another are not pulled.
+    /// A worker's side, for the work of a pool. `store` is the identity of the worker's blob store:
+    /// offers of a pool that is bound to another store are not pulled.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -186,14 +185,14 @@ impl Nats {
         NatsKvStore::new(self.clone())
     }
 
-    /// The last hello of every worker that said one, aged by the server's own clock.
+    /// The last heartbeat of every worker that sent one, with its age by the server's clock.
     ///
     /// # Errors
-    /// [`QueueError`] when the server does not answer.
+    /// [`QueueError`] when the server does not respond.
     pub async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
         let found = match snapshot::read_bucket(self.client(), &self.client().names.workers).await {
             Ok(found) => found,
-            // A server that was never used.
+            // The server was never set up.
             Err(fault) if fault.is_missing() => return Ok(Vec::new()),
             Err(fault) => return Err(fault.into()),
         };
@@ -204,10 +203,10 @@ impl Nats {
         Ok(parsed.collect())
     }
 
-    /// What the server is, has and lets one do, for people who look for a fault.
+    /// The server's version, limits, streams and consumers, for diagnosis.
     ///
     /// # Errors
-    /// [`QueueError`] when the server does not answer.
+    /// [`QueueError`] when the server does not respond.
     pub async fn server_info(&self) -> Result<server_info::NatsServerInfo, QueueError> {
         Ok(server_info::read_server_info(self.client()).await?)
     }

@@ -1,11 +1,11 @@
-//! What the server says of a delivery: it stands in the subject of its acknowledgement.
+//! Metadata of a delivery, which the server puts into the subject of its acknowledgement.
 
-/// A delivery as the server counts it.
+/// The server's metadata of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DeliveryMetadata<'a> {
     /// Consumer.
     pub(super) consumer: &'a str,
-    /// How often the message was delivered.
+    /// Delivery count of the message.
     pub(super) delivered: u32,
     /// Sequence of the message in its stream.
     pub(super) sequence: u64,
@@ -15,13 +15,13 @@ pub(super) struct DeliveryMetadata<'a> {
 
 impl<'a> DeliveryMetadata<'a> {
     /// Reads both forms: `$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.
-    /// <time>.<pending>`, and the same after a domain and an account, with anything behind.
+    /// <time>.<pending>`, and the same after a domain and an account, with any suffix.
     pub(super) fn parse(subject: &'a str) -> Option<Self> {
         let rest = subject.strip_prefix("$JS.ACK.")?;
         let tokens = rest.split('.').count();
         let mut parts = rest.split('.');
         if tokens != 7 {
-            // The shortest of the long form has nine.
+            // The long form has at least nine.
             (tokens >= 9).then(|| parts.nth(1))?;
         }
         let _stream = parts.next()?;

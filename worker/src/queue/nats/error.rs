@@ -1,36 +1,36 @@
-//! What can go wrong between this process and the server.
+//! Errors of requests to the server.
 
 use serde::Deserialize;
 
 use crate::queue::traits::QueueError;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NatsError {
-    /// No answer, so nothing is known.
+    /// No response, so the outcome is unknown.
     #[error("{0}")]
     Unreachable(String),
-    /// The server does not do it for this user.
+    /// The server refuses the request for this user.
     #[error("{0}")]
     Denied(String),
-    /// Nobody listens to the subject: no stream, no consumer, no coordinator.
-    #[error("nobody answers to {0}")]
+    /// No responder on the subject: no stream, no consumer, no coordinator.
+    #[error("no responder on `{0}`")]
     NoResponders(String),
-    /// What the server answered.
+    /// The server's error response.
     #[error("{} ({})", .0.description, .0.err_code)]
     Api(ApiError),
 }
 
-/// An error as the server writes it.
+/// An error of the JetStream API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct ApiError {
-    /// As of HTTP.
+    /// A status code as in HTTP.
     #[serde(default)]
     pub(super) code: u16,
-    /// What exactly.
+    /// The exact error number.
     #[serde(default)]
     pub(super) err_code: u32,
-    /// For people, and where one number means several things.
+    /// A description, which also distinguishes errors that share a number.
     #[serde(default)]
     pub(super) description: String,
 }
@@ -41,19 +41,19 @@ pub(super) const CONSUMER_NOT_FOUND: u32 = 10014;
 pub(super) const NO_MESSAGE: u32 = 10037;
 /// The account has no JetStream.
 pub(super) const NOT_ENABLED_FOR_ACCOUNT: u32 = 10039;
-/// Disk or memory is used up.
+/// Disk or memory is exhausted.
 const INSUFFICIENT_RESOURCES: u32 = 10047;
 /// There is no such stream.
 pub(super) const STREAM_NOT_FOUND: u32 = 10059;
 /// Another sequence was the last one.
 const WRONG_LAST_SEQUENCE: [u32; 2] = [10071, 10164];
-/// JetStream runs nowhere.
+/// JetStream is not enabled.
 pub(super) const NOT_ENABLED: u32 = 10076;
 /// The stream refused a message; the text says why.
 const STORE_FAILED: u32 = 10077;
 
 impl ApiError {
-    /// A message with the same subject is there.
+    /// A message with the same subject exists already.
     pub(super) fn is_present(&self) -> bool {
         self.err_code == STORE_FAILED
             && self.description.contains("maximum messages per subject exceeded")
@@ -68,14 +68,14 @@ impl ApiError {
                     || self.description.contains("maximum bytes exceeded"))
     }
 
-    /// Somebody else wrote in between.
+    /// Another client wrote in between.
     pub(super) fn is_conflict(&self) -> bool {
         WRONG_LAST_SEQUENCE.contains(&self.err_code)
     }
 }
 
 impl NatsError {
-    /// A stream or consumer is not there, or not yet.
+    /// A stream or consumer does not exist, or not yet.
     pub(super) fn is_missing(&self) -> bool {
         match self {
             Self::NoResponders(_) => true,
@@ -96,7 +96,7 @@ impl From<NatsError> for QueueError {
         let reason = fault.to_string();
         match fault {
             NatsError::Denied(_) => Self::Denied { reason },
-            // What the server does not know yet or cannot do now may work later.
+            // A missing stream or a temporary failure may work later.
             NatsError::Api(error)
                 if (400..500).contains(&error.code)
                     && !matches!(error.err_code, CONSUMER_NOT_FOUND | STREAM_NOT_FOUND) =>

@@ -1,4 +1,4 @@
-//! Which life of the server this is, and for how long it was seen alive.
+//! The server's incarnation, and for how long the server responded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use super::client::{ANSWER_TIMEOUT, NatsClient, api_request, parse_api};
 use super::error::NatsError;
 
-/// How often the streams are looked at: a stream that was made anew behind a living connection is
-/// noticed within this.
+/// Interval of stream checks: a stream that was recreated during a connection is noticed within
+/// this.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// First wait after a look in vain.
+/// First wait after a failed check.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// An answer vouches for so much time after it.
+/// Time after a response in which the server counts as responding.
 const ANSWER_VALIDITY: Duration = Duration::from_secs(3);
 
-/// The state of a stream, as far as it names a life.
+/// The part of a stream's state that identifies an incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct StreamInfo {
     pub(super) created: String,
@@ -42,14 +42,14 @@ pub(super) struct StreamState {
     pub(super) consumer_count: u64,
 }
 
-/// What was found out over the present connection, or why nothing was.
+/// The result of a check over one connection.
 #[derive(Debug, Clone)]
 struct IncarnationCheck {
     connection: u64,
     found: Result<Incarnation, NatsError>,
 }
 
-/// What is known of the server's life.
+/// The state from which the server's incarnation is derived.
 #[derive(Debug)]
 pub(super) struct IncarnationTracker {
     standing: watch::Sender<Option<IncarnationCheck>>,
@@ -58,19 +58,19 @@ pub(super) struct IncarnationTracker {
 
 #[derive(Debug)]
 struct ObservedStreams {
-    /// Highest sequence of an offer, and of a report, that the stream was seen to have.
+    /// Highest sequence seen in the stream of offers, and in the stream of reports.
     work: u64,
     reports: u64,
-    /// Both streams' times of creation.
+    /// Creation times of both streams.
     created: Option<(String, String)>,
-    /// Changes when sequences went back.
+    /// Changes when a stream's last sequence went back.
     losses: u64,
-    /// The last connection over which a life was found.
+    /// The last connection over which an incarnation was found.
     connection: Option<u64>,
-    /// Last sequence of an offer when a lost connection was made again: the server may have been
-    /// killed meanwhile and have forgotten to whom it delivered what came before.
+    /// Last sequence of an offer at the last reconnection: the server may have been killed
+    /// meanwhile and have forgotten the deliveries of earlier offers.
     doubtful: u64,
-    /// Time during which the server answered, until the last answer.
+    /// Total time in which the server responded, until its last response.
     online: Duration,
     answered: Instant,
 }
@@ -92,24 +92,24 @@ impl Default for IncarnationTracker {
 }
 
 impl IncarnationTracker {
-    /// The stream of offers has this sequence.
+    /// Records that the stream of offers has this sequence.
     pub(super) fn observe_offer(&self, sequence: u64) {
         let mut seen = self.observed();
         seen.work = seen.work.max(sequence);
     }
 
-    /// The stream of reports has this sequence.
+    /// Records that the stream of reports has this sequence.
     pub(super) fn observe_report(&self, sequence: u64) {
         let mut seen = self.observed();
         seen.reports = seen.reports.max(sequence);
     }
 
-    /// Whether an offer may have been delivered before, whatever the server says.
+    /// Whether an offer may have been delivered before, regardless of the server's delivery count.
     pub(super) fn may_be_redelivered(&self, sequence: u64) -> bool {
         sequence <= self.observed().doubtful
     }
 
-    /// A clock that stands still while the server does not answer.
+    /// A clock that stops while the server does not respond.
     pub(super) fn online_time(&self) -> Duration {
         let seen = self.observed();
         seen.online + seen.answered.elapsed().min(ANSWER_VALIDITY)
@@ -128,7 +128,8 @@ impl IncarnationTracker {
 }
 
 impl ObservedStreams {
-    /// A life was found over this connection, and the stream of offers so far.
+    /// Records the connection over which an incarnation was found, and the last sequence of an
+    /// offer.
     fn mark_connected(&mut self, connection: u64, last: u64) {
         let before = self.connection.replace(connection);
         if before.is_some_and(|before| before != connection) {
@@ -136,8 +137,8 @@ impl ObservedStreams {
         }
     }
 
-    /// The life with these streams. `before` are the sequences that were known when they were asked
-    /// for.
+    /// The incarnation with these streams. `before` are the sequences that were known when the
+    /// streams were requested.
     fn identify(
         &mut self,
         work: &StreamInfo,
@@ -149,7 +150,7 @@ impl ObservedStreams {
             self.created = Some(created);
             (self.work, self.reports) = (work.state.last_seq, reports.state.last_seq);
         } else if work.state.last_seq < before.0 || reports.state.last_seq < before.1 {
-            tracing::warn!("the server lost the end of a stream and uses its sequences again");
+            tracing::warn!("the server lost the end of a stream and reuses its sequences");
             self.losses = rand::random();
             (self.work, self.reports) = (work.state.last_seq, reports.state.last_seq);
         }
@@ -161,7 +162,7 @@ impl ObservedStreams {
 }
 
 impl NatsClient {
-    /// The life that was found over the present connection, without waiting.
+    /// The incarnation that was found over the current connection, without waiting.
     pub(super) fn known_incarnation(&self) -> Option<Incarnation> {
         let connection = self.connection().ok()?;
         let standing = self.life.standing.borrow();
@@ -169,7 +170,7 @@ impl NatsClient {
         standing.found.as_ref().ok().copied()
     }
 
-    /// The present life, found over the present connection.
+    /// The current incarnation, checked over the current connection.
     pub(super) async fn current_incarnation(&self) -> Result<Incarnation, NatsError> {
         match self.known_incarnation() {
             Some(life) => Ok(life),
@@ -177,7 +178,7 @@ impl NatsClient {
         }
     }
 
-    /// Looks at the streams now.
+    /// Checks the streams now.
     pub(super) async fn check_incarnation(&self) -> Result<Incarnation, NatsError> {
         let connection = self.connection()?;
         let before = {
@@ -193,7 +194,7 @@ impl NatsClient {
             self.life.mark_answered();
         }
         let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload));
-        let mut next = || infos.next().unwrap_or(Err(NatsError::Unreachable("no answer".into())));
+        let mut next = || infos.next().unwrap_or(Err(NatsError::Unreachable("no response".into())));
         let found = match (next(), next()) {
             (Ok(work), Ok(reports)) => {
                 let mut seen = self.life.observed();
@@ -207,20 +208,20 @@ impl NatsClient {
         found
     }
 
-    /// Waits until the life of the present connection is known.
+    /// Waits until the incarnation is known over the current connection.
     pub(super) async fn wait_for_incarnation(&self) -> Incarnation {
         let mut standing = self.life.standing.subscribe();
         loop {
             if let Some(life) = self.known_incarnation() {
                 return life;
             }
-            // The sender is in this link.
+            // The sender lives as long as this client.
             let _changed = standing.changed().await;
         }
     }
 }
 
-/// Looks at the streams again and again, and at once over each new connection.
+/// Checks the streams periodically, and at once over each new connection.
 pub(super) async fn watch_incarnation(link: Arc<NatsClient>) {
     let mut contact = link.connection_status();
     let mut again = RETRY_PAUSE;
@@ -249,7 +250,7 @@ mod tests {
     fn sequence_before_reconnect_is_doubtful() {
         let life = IncarnationTracker::default();
         life.observed().mark_connected(1, 7);
-        assert!(!life.may_be_redelivered(7), "nobody was cut off");
+        assert!(!life.may_be_redelivered(7), "the connection was never lost");
         life.observed().mark_connected(1, 9);
         assert!(!life.may_be_redelivered(7));
         life.observed().mark_connected(2, 9);
@@ -273,12 +274,12 @@ mod tests {
         assert_eq!(judge(&stream_info("a", 10), &stream_info("b", 6)), lost);
         let lost_work = judge(&stream_info("a", 8), &stream_info("b", 6));
         assert_ne!(lost_work, lost, "offers too");
-        assert_ne!(judge(&stream_info("c", 0), &stream_info("b", 6)), lost_work, "made anew");
+        assert_ne!(judge(&stream_info("c", 0), &stream_info("b", 6)), lost_work, "recreated");
         let other = IncarnationTracker::default().observed().identify(
             &stream_info("a", 1),
             &stream_info("b", 1),
             (0, 0),
         );
-        assert_eq!(other, first, "whoever has seen no loss agrees");
+        assert_eq!(other, first, "a tracker that has seen no loss agrees");
     }
 }

@@ -1,4 +1,4 @@
-//! Locks and states of runs, in a bucket.
+//! The key-value store of locks and states of runs, in a bucket.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,10 +12,10 @@ use super::snapshot::{self, AgedMessage};
 use super::stored_message::StoredMessage;
 use crate::queue::traits::{KvEntry, KvStore, QueueError};
 
-/// In front of keys of the bucket that bind pools: no keys of a board.
+/// Prefix of the bucket's keys that bind pools: they are not keys of a [`KvStore`].
 pub(super) const POOL_KEY_PREFIX: &str = "pool.";
 
-/// The bucket `<namespace>_RUNS` as a [`KvStore`]. Every answer is the leader's.
+/// The bucket `<namespace>_RUNS` as a [`KvStore`]. Every read goes to the leader.
 #[derive(Debug, Clone)]
 pub struct NatsKvStore {
     nats: Nats,
@@ -31,7 +31,7 @@ impl NatsKvStore {
     }
 }
 
-/// What stands under a key of a bucket.
+/// The entry of a key of a bucket.
 pub(super) async fn read_key(
     link: &NatsClient,
     bucket: &str,
@@ -42,7 +42,8 @@ pub(super) async fn read_key(
     Ok(last.filter(|stored| stored.subject == subject))
 }
 
-/// Writes a key of a bucket if what stands there has this revision, or if nothing does.
+/// Writes a key of a bucket if its entry has this revision, or if it has no entry when the revision
+/// is absent.
 pub(super) async fn write_key(
     link: &NatsClient,
     bucket: &str,
@@ -73,7 +74,7 @@ pub(super) async fn write_key(
 fn check_key(key: &str) -> Result<(), QueueError> {
     let good = !key.is_empty()
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
-    let reason = || format!("`{key}` is no key: expected characters of [A-Za-z0-9_-]");
+    let reason = || format!("`{key}` is not a valid key: expected characters of [A-Za-z0-9_-]");
     if good { Ok(()) } else { Err(QueueError::Denied { reason: reason() }) }
 }
 

@@ -1,16 +1,16 @@
 //! The queue over NATS JetStream.
 //!
-//! Only the core client is used: subscriptions, publications, requests. What JetStream is asked for
-//! is written here, because the library's pull streams stall, its acknowledgements succeed without
-//! having been heard, and its readers recreate themselves where a position must be checked.
+//! Only the core client is used: subscriptions, publications, requests. JetStream requests are
+//! written here, because the library's pull streams stall, its acknowledgements succeed before the
+//! server has them, and its readers recreate themselves where a position must be checked.
 //!
 //! # Layout
-//! * [`Nats`] is a connection. [`Nats::prepare`] makes what is missing on the server; everything else
-//!   only uses it.
-//! * [`NatsSource`], [`NatsDispatch`] and [`NatsKvStore`] are the ports.
-//! * A life of the server (its [`Incarnation`]) is named by the creation times of both streams, and
-//!   changes also when a stream's last sequence went back. It is looked at over each new connection
-//!   before anything is acknowledged, and every two seconds.
+//! * [`Nats`] is a connection. [`Nats::prepare`] creates what is missing on the server; everything
+//!   else only uses it.
+//! * [`NatsSource`], [`NatsDispatch`] and [`NatsKvStore`] implement the queue traits.
+//! * The server's [`Incarnation`] is identified by the creation times of both streams, and also
+//!   changes when a stream's last sequence went back. It is checked over each new connection before
+//!   anything is acknowledged, and every two seconds.
 //!
 //! [`Incarnation`]: rollout_protocol::wire::position::Incarnation
 

@@ -11,11 +11,9 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NatsName(String);
 
-/// A text that is no [`NatsName`].
+/// A text that is not a valid [`NatsName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a name for a namespace or a pool: expected 1 to 64 characters of [a-z0-9-]"
-)]
+#[error("`{text}` is not a valid namespace or pool: expected 1 to 64 characters of [a-z0-9-]")]
 pub struct InvalidNatsName {
     /// The text, shortened to 80 characters.
     pub text: String,
@@ -47,19 +45,20 @@ impl FromStr for NatsName {
     }
 }
 
-/// The header in which a message that is asked for carries its sequence.
+/// The header with the sequence of a requested message.
 pub(super) const SEQUENCE_HEADER: &str = "Nats-Sequence";
 
-/// Stands for the pool in the subject of a report that named none. No pool has this name.
+/// Replaces the pool in the subject of a report that named none. No pool has this name.
 pub(super) const NO_POOL: &str = "_";
 
-/// The wire's major version: workers of another never see each other's messages.
+/// Major version of the wire protocol: processes of different versions never see each other's
+/// messages.
 const WIRE_VERSION: &str = "v1";
 
-/// Everything's name in one namespace.
+/// The names of streams, buckets and subjects in one namespace.
 #[derive(Debug, Clone)]
 pub(super) struct NamespaceNames {
-    /// In front of every subject.
+    /// Prefix of every subject.
     prefix: String,
     /// Stream of offers.
     pub(super) work: String,
@@ -67,11 +66,11 @@ pub(super) struct NamespaceNames {
     pub(super) reports: String,
     /// Bucket of locks and states of runs.
     pub(super) runs: String,
-    /// Bucket of hellos.
+    /// Bucket of heartbeats.
     pub(super) workers: String,
 }
 
-/// What a subject of an offer says.
+/// The parts of an offer's subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfferSubject<'a> {
     pub(super) pool: &'a str,
@@ -97,7 +96,7 @@ impl NamespaceNames {
         format!("{}.work.>", self.prefix)
     }
 
-    /// Those of reports: with a pool, and without one from workers of an earlier version.
+    /// The subjects of reports: with a pool, and without one from workers of an earlier version.
     pub(super) fn report_subjects(&self) -> [String; 2] {
         [format!("{}.report.*", self.prefix), format!("{}.report.*.*", self.prefix)]
     }
@@ -116,7 +115,7 @@ impl NamespaceNames {
         format!("{}.work.{pool}.{class}.{run}.{item}.{try_id}", self.prefix)
     }
 
-    /// An offer of whatever pool and size class: a run may have changed its pool since.
+    /// An offer of any pool and size class: a run may have changed its pool since.
     pub(super) fn offer_in_any_pool(&self, run: RunId, item: ItemId, try_id: TryId) -> String {
         format!("{}.work.*.*.{run}.{item}.{try_id}", self.prefix)
     }
@@ -139,19 +138,20 @@ impl NamespaceNames {
         format!("{}.report.{pool}.{run}", self.prefix)
     }
 
-    /// The reports of a run by every pool.
+    /// The reports of a run from every pool.
     pub(super) fn run_reports(&self, run: RunId) -> String {
         format!("{}.report.*.{run}", self.prefix)
     }
 
-    /// The pool by which a report came; [`NO_POOL`] from a worker of an earlier version.
+    /// The pool that a report came from; [`NO_POOL`] from a worker of an earlier version.
     pub(super) fn parse_report<'a>(&self, subject: &'a str, run: RunId) -> Option<&'a str> {
         let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".report.")?;
         let (pool, of) = rest.split_once('.')?;
         (of.parse() == Ok(run)).then_some(pool)
     }
 
-    /// Where the server puts reports of workers of an earlier version, which name no pool.
+    /// The transform by which the server stores reports of workers of an earlier version, which
+    /// name no pool.
     pub(super) fn reports_without_pool(&self) -> Value {
         let prefix = &self.prefix;
         json!({
@@ -164,12 +164,12 @@ impl NamespaceNames {
         format!("{}.claim.{pool}.{run}", self.prefix)
     }
 
-    /// The claims of a run: by every pool, and without one from workers of an earlier version.
+    /// The claims of a run: from every pool, and without one from workers of an earlier version.
     pub(super) fn claims(&self, run: RunId) -> [String; 2] {
         [format!("{}.claim.*.{run}", self.prefix), format!("{}.claim.{run}", self.prefix)]
     }
 
-    /// The pool by which a claim came; [`NO_POOL`] from a worker of an earlier version.
+    /// The pool that a claim came from; [`NO_POOL`] from a worker of an earlier version.
     pub(super) fn parse_claim<'a>(&self, subject: &'a str, run: RunId) -> Option<&'a str> {
         let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".claim.")?;
         let (pool, of) = rest.split_once('.').unwrap_or((NO_POOL, rest));
@@ -198,7 +198,7 @@ pub(super) fn consumer_name(pool: &NatsName, class: SizeClass) -> String {
     format!("{pool}-{class}")
 }
 
-/// The class whose consumer of this pool has that name.
+/// The class of this pool whose consumer has this name.
 pub(super) fn class_of_consumer(pool: &NatsName, consumer: &str) -> Option<SizeClass> {
     parse_class(consumer.strip_prefix(pool.as_str())?.strip_prefix('-')?)
 }

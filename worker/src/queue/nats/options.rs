@@ -1,4 +1,4 @@
-//! How to reach a server: address, namespace, credentials, TLS. Secrets never show.
+//! Connection options of a server: address, namespace, credentials, TLS. Secrets are never printed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use super::names::{InvalidNatsName, NatsName};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle connection is asked for life this often; the third question in vain ends it.
+/// Interval of pings on an idle connection; the third unanswered ping closes it.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A text that is shown to nobody.
+/// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NatsSecret(String);
 
 impl NatsSecret {
-    /// Hides a text.
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -37,10 +37,10 @@ impl fmt::Debug for NatsSecret {
     }
 }
 
-/// Who one is to the server.
+/// Credentials for the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NatsCredentials {
-    /// Nobody: only a server on this host's loopback.
+    /// No credentials: only for a server on this host's loopback.
     #[default]
     None,
     /// A user with a password.
@@ -58,7 +58,7 @@ pub enum NatsCredentials {
     File(PathBuf),
 }
 
-/// Files of TLS. Without a CA the system's are trusted.
+/// TLS files. Without a CA the system's are trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of authorities that are trusted, PEM.
@@ -67,44 +67,45 @@ pub struct TlsFiles {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// How to reach a server and what is set up there.
+/// Options of a connection and of the streams on the server.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
     servers: Vec<ServerAddr>,
-    /// Stands in front of every subject and stream, so that deployments can share a server.
+    /// Prefix of every subject and stream, so that deployments can share a server.
     pub namespace: NatsName,
-    /// Who one is.
+    /// Credentials for the server.
     pub credentials: NatsCredentials,
-    /// Files of TLS.
+    /// TLS files.
     pub tls: TlsFiles,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// How long a delivery may stay unacknowledged and unextended. The same for everybody.
+    /// How long a delivery may stay unacknowledged and unextended. The same for all clients.
     pub lease: Duration,
     /// Unpurged reports that one run may have.
     pub reports_per_run: usize,
-    /// Bytes of unpurged reports of all runs. Absent: 1 GiB, and whatever is found is accepted.
+    /// Bytes of unpurged reports of all runs. Absent: 1 GiB, and any existing value is accepted.
     pub report_stream_bytes: Option<u64>,
-    /// Copies of streams in a cluster. Absent: one, and whatever is found is accepted.
+    /// Copies of streams in a cluster. Absent: one, and any existing value is accepted.
     pub replicas: Option<u8>,
 }
 
-/// Options that no connection can be tried with.
+/// Options that are not valid for a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NatsOptionsError {
-    /// The address is none. It may contain a password and is not repeated.
+    /// The address is not valid. It may contain a password and is not repeated.
     #[error("the address of the NATS server is not valid: {reason}")]
     Address {
-        /// What is wrong.
+        /// The defect of the address.
         reason: String,
     },
-    /// The namespace is none.
+    /// The namespace is not valid.
     #[error(transparent)]
     Name(#[from] InvalidNatsName),
-    /// Anybody on the network could give and take work.
+    /// No credentials for a server beyond the loopback: anyone on the network could publish and
+    /// pull work.
     #[error(
         "{host} is not on this host's loopback, and no credentials are given: without \
-         authentication anybody who reaches the server could run things on the workers"
+         authentication anyone who reaches the server could run commands on the workers"
     )]
     Unauthenticated {
         /// The server.
@@ -114,7 +115,7 @@ pub enum NatsOptionsError {
 
 impl NatsOptions {
     /// Options with an address such as `nats://host:4222`, `tls://user:password@host` or several of
-    /// them with commas in between. Credentials in an address are those of all.
+    /// them, separated by commas. Credentials in one address apply to all.
     ///
     /// # Errors
     /// [`NatsOptionsError`]; it never repeats a password.
@@ -141,13 +142,13 @@ impl NatsOptions {
         })
     }
 
-    /// The servers, without credentials, for people.
+    /// The servers, without credentials, for display.
     pub fn address(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(without_credentials).collect();
         servers.join(",")
     }
 
-    /// Refuses what would let anybody on the network give and take work.
+    /// Refuses options that would let anyone on the network publish and pull work.
     ///
     /// # Errors
     /// [`NatsOptionsError::Unauthenticated`].
@@ -167,7 +168,7 @@ impl NatsOptions {
         &self.servers
     }
 
-    /// The beginning of the subjects of answers. Permissions can name that of a user with a password.
+    /// The prefix of the reply subjects. Permissions can name that of a user with a password.
     fn inbox_prefix(&self) -> String {
         match &self.credentials {
             NatsCredentials::Password { user, .. } if is_token(user) => format!("_INBOX.{user}"),
@@ -175,7 +176,7 @@ impl NatsOptions {
         }
     }
 
-    /// What the client needs to know.
+    /// The options of the NATS client.
     pub(super) async fn connect_options(&self) -> std::io::Result<ConnectOptions> {
         let options = ConnectOptions::new();
         let mut options = match &self.credentials {
@@ -203,19 +204,19 @@ impl NatsOptions {
     }
 }
 
-/// Takes the credentials out of an address.
+/// Splits an address into the server and its credentials.
 fn split_credentials(part: &str) -> Result<(ServerAddr, NatsCredentials), NatsOptionsError> {
     let invalid = |reason: &str| NatsOptionsError::Address { reason: reason.to_owned() };
     let whole: ServerAddr =
         part.parse().map_err(|error: std::io::Error| invalid(&error.to_string()))?;
     if !matches!(whole.scheme(), "nats" | "tls") {
-        return Err(invalid("it begins with nats:// or tls://"));
+        return Err(invalid("it must begin with nats:// or tls://"));
     }
     if whole.host().is_empty() {
-        return Err(invalid("it names no host"));
+        return Err(invalid("it has no host"));
     }
     let decoded =
-        |text: &str| decode_percent(text).ok_or_else(|| invalid("a bad percent sequence"));
+        |text: &str| decode_percent(text).ok_or_else(|| invalid("invalid percent sequence"));
     let credentials = match (whole.username(), whole.password()) {
         (None, _) => NatsCredentials::None,
         (Some(token), None) => NatsCredentials::Token(NatsSecret::new(decoded(token)?)),
@@ -224,7 +225,7 @@ fn split_credentials(part: &str) -> Result<(ServerAddr, NatsCredentials), NatsOp
             password: NatsSecret::new(decoded(password)?),
         },
     };
-    let server = without_credentials(&whole).parse().map_err(|_| invalid("it names no host"))?;
+    let server = without_credentials(&whole).parse().map_err(|_| invalid("it has no host"))?;
     Ok((server, credentials))
 }
 

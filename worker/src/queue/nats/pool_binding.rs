@@ -1,5 +1,5 @@
-//! Which blob store a pool uses. A worker with another store would run trials whose files it cannot
-//! read, and store results that nobody finds.
+//! Bindings of pools to blob stores. A worker with another store could not read the files of
+//! trials, and coordinators could not find its results.
 
 use rollout_protocol::limits;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::kv_store::{POOL_KEY_PREFIX, read_key, write_key};
 use super::names::NatsName;
 use crate::queue::traits::QueueError;
 
-/// What a pool is bound to.
+/// The binding of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolBinding {
     /// Identity of the blob store.
@@ -26,22 +26,22 @@ pub enum BindError {
     Elsewhere {
         /// Pool.
         pool: NatsName,
-        /// The store that it is bound to.
+        /// The store that the pool is bound to.
         found: String,
-        /// The store that was asked for.
+        /// The requested store.
         wanted: String,
     },
-    /// The server does not do it.
+    /// The request to the server failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-/// Longest identity of a store.
+/// Maximum length of a store's identity.
 const STORE_BYTES: usize = 4096;
 
 impl Nats {
-    /// Binds a pool to a blob store. A pool that is bound to another one is bound anew only if the
-    /// caller says that no live run of the pool uses that.
+    /// Binds a pool to a blob store. A pool that is bound to another one is rebound only if the
+    /// caller states that no live run of the pool uses that.
     ///
     /// # Errors
     /// [`BindError`].
@@ -76,7 +76,7 @@ impl Nats {
         }
     }
 
-    /// What a pool is bound to.
+    /// The binding of a pool, if it has one.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -85,7 +85,7 @@ impl Nats {
     }
 }
 
-/// What a pool is bound to. A pool that nobody set up is bound to nothing.
+/// The binding of a pool. A pool that was not set up has none.
 pub(super) async fn read_binding(
     link: &NatsClient,
     pool: &NatsName,

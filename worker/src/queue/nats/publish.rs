@@ -1,4 +1,4 @@
-//! Appending to streams: many at once, each with its own answer.
+//! Publishing to streams, in batches with one result per message.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use super::client::NatsClient;
 use super::error::{ApiError, NatsError};
 use super::replies::{NatsRequest, ReplyResult};
 
-/// What became of a message.
+/// The sequence of a published message, or why it was not stored.
 pub(super) type PublishResult = Result<u64, NatsError>;
 
-/// The header by which a message is stored only if the last one of its subject has this sequence.
+/// The header that stores a message only if the last one of its subject has this sequence.
 const EXPECTED_SEQUENCE_HEADER: &str = "Nats-Expected-Last-Subject-Sequence";
-/// The header by which a value of a bucket is a deletion.
+/// The header that marks a message of a bucket as a deletion.
 pub(super) const KV_OPERATION_HEADER: &str = "KV-Operation";
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct PublishAck<'a> {
 }
 
 impl NatsClient {
-    /// Appends messages; the sequence of each.
+    /// Appends messages; returns the sequence of each.
     pub(super) async fn publish(
         &self,
         messages: Vec<NatsRequest>,
@@ -58,13 +58,13 @@ impl NatsClient {
 fn parse_ack(answer: ReplyResult) -> PublishResult {
     let answer = answer?;
     let ack: PublishAck<'_> = serde_json::from_slice(&answer.payload).map_err(|e| {
-        NatsError::Unreachable(format!("an acknowledgement is not understood: {e}"))
+        NatsError::Unreachable(format!("cannot parse the server's acknowledgement: {e}"))
     })?;
     match ack.error {
         Some(error) => Err(NatsError::Api(error)),
-        // Somebody who subscribed to the subject could answer too.
+        // Another subscriber of the subject could reply, too.
         None if ack.stream.is_empty() || ack.seq == 0 => {
-            Err(NatsError::Unreachable("something that is no stream acknowledged".to_owned()))
+            Err(NatsError::Unreachable("the acknowledgement is not from a stream".to_owned()))
         }
         None => Ok(ack.seq),
     }

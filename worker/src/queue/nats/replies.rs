@@ -1,4 +1,4 @@
-//! Requests with their answers, over one subscription. A batch of requests costs one wait.
+//! Requests and their replies, over one subscription. A batch of requests costs one wait.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 
 use super::error::NatsError;
 
-/// Requests that wait for their answers at once. More only makes each wait longer.
+/// Limit on requests that wait for replies at once. More only makes each wait longer.
 const MAX_WAITING_REQUESTS: usize = 512;
 
-/// An answer, or why there is none.
+/// A reply, or why there is none.
 pub(super) type ReplyResult = Result<Message, NatsError>;
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub(super) struct NatsRequest {
     pub(super) subject: Subject,
@@ -32,7 +32,7 @@ impl NatsRequest {
     }
 }
 
-/// Who waits for what.
+/// The requests that wait for replies.
 #[derive(Debug)]
 pub(super) struct ReplyRouter {
     prefix: String,
@@ -42,7 +42,7 @@ pub(super) struct ReplyRouter {
 
 #[derive(Debug)]
 struct UnansweredRequest {
-    /// What was asked, for refusals that name the subject.
+    /// The subject of the request, for refusals that name it.
     subject: Subject,
     batch: Arc<ReplyBatch>,
     index: usize,
@@ -78,7 +78,7 @@ impl ReplyBatch {
     }
 }
 
-/// Whoever stops waiting leaves nothing behind.
+/// Removes the waiting requests of a caller that stops waiting.
 struct WaitingRequestsGuard<'a> {
     replies: &'a ReplyRouter,
     ids: std::ops::Range<u64>,
@@ -94,7 +94,7 @@ impl Drop for WaitingRequestsGuard<'_> {
 }
 
 impl ReplyRouter {
-    /// Asks for answers at a subject of their own.
+    /// Subscribes to replies on an own inbox.
     pub(super) async fn subscribe(client: &Client) -> Result<(Arc<Self>, Subscriber), NatsError> {
         let prefix = format!("{}.", client.new_inbox());
         let subscriber = client
@@ -105,7 +105,7 @@ impl ReplyRouter {
         Ok((Arc::new(replies), subscriber))
     }
 
-    /// Hands out answers for as long as the client lives.
+    /// Delivers replies for as long as the client lives.
     pub(super) async fn deliver_replies(self: Arc<Self>, subscriber: Subscriber) {
         let mut arriving = subscriber.ready_chunks(256);
         while let Some(messages) = arriving.next().await {
@@ -121,7 +121,7 @@ impl ReplyRouter {
         }
     }
 
-    /// Asks all of it; what was not answered in time is unreachable.
+    /// Sends all requests; those without a reply in time are unreachable.
     pub(super) async fn request_all(
         &self,
         client: &Client,
@@ -169,13 +169,13 @@ impl ReplyRouter {
         let late = tokio::time::timeout(patience, all).await.is_err();
         drop(asked);
         let of = std::mem::take(&mut batch.answers().of);
-        let missing = if late { "no answer in time" } else { "no answer" };
+        let missing = if late { "no response in time" } else { "no response" };
         of.into_iter()
             .map(|a| a.unwrap_or_else(|| Err(NatsError::Unreachable(missing.into()))))
             .collect()
     }
 
-    /// The connection is gone, and with it all answers.
+    /// Fails all requests after the connection was lost.
     pub(super) fn fail_all(&self) {
         let waiting = std::mem::take(&mut *self.waiting());
         for waiting in waiting.into_values() {
@@ -184,7 +184,7 @@ impl ReplyRouter {
         }
     }
 
-    /// The server refuses what goes to this subject.
+    /// Fails the requests to a subject that the server refuses.
     pub(super) fn fail_subject(&self, subject: &str, text: &str) {
         let mut found = Vec::new();
         self.waiting().retain(|_, waiting| {

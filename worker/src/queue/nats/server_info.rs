@@ -1,4 +1,4 @@
-//! What the server is, has and lets one do.
+//! The server's version, limits, streams and consumers.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -8,20 +8,20 @@ use super::error::NatsError;
 use super::incarnation::{StreamInfo, StreamState};
 use super::setup::{self, RequiredResource, ResourceInfo};
 
-/// What a server was found to be.
+/// Information about a server.
 #[derive(Debug, Clone)]
 pub struct NatsServerInfo {
     /// The server, without credentials.
     pub address: String,
     /// Its version.
     pub version: String,
-    /// Whether it is one of a cluster.
+    /// Name of its cluster, if it is part of one.
     pub cluster: Option<String>,
     /// Largest message, bytes.
     pub max_message_bytes: usize,
     /// Level of the JetStream API; absent before 2.11.
     pub api_level: Option<u64>,
-    /// What the account may use.
+    /// Limits of the account.
     pub limits: AccountLimits,
     /// Streams of the namespace, those of buckets included, in the order of the documentation.
     pub streams: Vec<StreamStatus>,
@@ -29,27 +29,27 @@ pub struct NatsServerInfo {
     pub consumers: Vec<ConsumerStatus>,
 }
 
-/// What an account may use, bytes. Absent: no limit.
+/// Usage and limits of an account, bytes. Absent: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccountLimits {
     /// Memory used.
     pub memory: u64,
-    /// Most memory.
+    /// Memory limit.
     pub max_memory: Option<u64>,
     /// Disk used.
     pub storage: u64,
-    /// Most disk.
+    /// Disk limit.
     pub max_storage: Option<u64>,
 }
 
-/// A stream as it was found.
+/// The state of a stream.
 #[derive(Debug, Clone)]
 pub struct StreamStatus {
     /// Name.
     pub name: String,
-    /// Whether it is there.
+    /// Whether it exists.
     pub present: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<String>,
     /// Messages.
     pub messages: u64,
@@ -57,11 +57,11 @@ pub struct StreamStatus {
     pub bytes: u64,
     /// Last sequence.
     pub last_sequence: u64,
-    /// Settings that are not what is wanted, as `setting: found, wanted`.
+    /// Settings that differ from the required ones, as `setting: found, required`.
     pub differences: Vec<String>,
 }
 
-/// A consumer as it was found.
+/// The state of a consumer.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ConsumerStatus {
     /// Name: pool and size class.

@@ -1,4 +1,4 @@
-//! What must be there on the server, and making it.
+//! Required streams, buckets and consumers on the server, and their creation.
 
 use std::collections::BTreeSet;
 
@@ -12,42 +12,42 @@ use super::names::{self, NatsName};
 use super::options::NatsOptions;
 use crate::queue::traits::QueueError;
 
-/// Deliveries of one class that may be unacknowledged at once, in the whole pool: beyond it the
-/// server delivers no more, so it is far beyond what workers run.
+/// Limit on unacknowledged deliveries of one class in the whole pool. The server delivers no more
+/// beyond it, so it is far more than workers run.
 const MAX_UNACKNOWLEDGED: u64 = 100_000;
-/// Requests for work that may wait at once: a few per worker.
+/// Limit on waiting requests for work: a few per worker.
 const MAX_WAITING_PULLS: u64 = 16_384;
-/// Reports of a run that nobody reads: its workers' spools have been given up long before.
+/// How long unread reports are kept: the spools of their workers are given up long before.
 const REPORTS_KEPT_SECONDS: u64 = 30 * 24 * 3600;
-/// A hello that is not said again: its worker is gone long since.
+/// How long a heartbeat is kept: a worker without one for this long is long gone.
 const HELLO_KEPT_SECONDS: u64 = 3600;
 /// Larger offers do not exist.
 pub(super) const MAX_OFFER_BYTES: usize = 64 * 1024;
 
-/// Reports that may wait in the server, all runs together: a full run of the largest ones.
+/// Bytes of unpurged reports of all runs: enough for a full run of the largest ones.
 const REPORT_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Why the server is not set up.
+/// Why the server could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsSetupError {
-    /// The server does not do it.
+    /// The request to the server failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// Something of that name is there and is not what is needed.
+    /// A stream or consumer of that name exists with another setting.
     #[error(
-        "{name} has {setting} {found}, {wanted} is needed: it was made by something else or \
-         changed; another namespace, or removing it while nothing runs, helps"
+        "{name} has {setting} {found}, {wanted} is required: something else created or changed \
+         it; use another namespace, or remove it while nothing runs"
     )]
     Differs {
         /// Stream or consumer.
         name: String,
         /// Setting.
         setting: String,
-        /// Value that is needed, as JSON.
+        /// Required value, as JSON.
         wanted: String,
-        /// Value that is there, as JSON.
+        /// Actual value, as JSON.
         found: String,
     },
 }
@@ -60,16 +60,16 @@ impl From<NatsError> for NatsSetupError {
 
 type ServerSettings = Map<String, Value>;
 
-/// A stream or consumer with what it must be.
+/// A required stream or consumer.
 #[derive(Debug, Clone)]
 pub(super) struct RequiredResource {
     pub(super) name: String,
     pub(super) settings: ServerSettings,
-    /// What it is made with, and may be changed to anything else.
+    /// Settings that it is created with and that may be changed later.
     pub(super) defaults: ServerSettings,
 }
 
-/// A setting that is not what it must be.
+/// A setting that differs from the required one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SettingDifference {
     pub(super) setting: String,
@@ -83,7 +83,7 @@ impl RequiredResource {
         Self { name: name.to_owned(), settings, defaults: ServerSettings::new() }
     }
 
-    /// With a setting that must be so if somebody wants it, and may be anything otherwise.
+    /// Adds a setting that is required if `wanted` is given, and otherwise only a default.
     fn with_setting(mut self, setting: &str, wanted: Option<u64>, default: u64) -> Self {
         match wanted {
             Some(value) => self.settings.insert(setting.to_owned(), value.into()),
@@ -92,8 +92,8 @@ impl RequiredResource {
         self
     }
 
-    /// What differs in a configuration that the server says it has. Settings that it leaves out are
-    /// nothing: no, 0, empty.
+    /// The differences of a configuration from the server. Settings that it omits are zero values:
+    /// false, 0, empty.
     pub(super) fn differences(&self, found: &ServerSettings) -> Vec<SettingDifference> {
         let nothing = |value: &Value| match value {
             Value::Null | Value::Bool(false) => true,
@@ -113,7 +113,8 @@ impl RequiredResource {
         self.settings.iter().filter_map(differs).collect()
     }
 
-    /// Whether the stream is one of an earlier version: it takes some of its subjects, and no other.
+    /// Whether the stream is one of an earlier version: it has some of the required subjects, and
+    /// no others.
     fn lacks_subjects(&self, found: &ServerSettings) -> bool {
         let subjects = |settings: &ServerSettings| -> Option<BTreeSet<String>> {
             let subjects = settings.get("subjects")?.as_array()?;
@@ -139,7 +140,7 @@ impl RequiredResource {
     }
 }
 
-/// The streams, those of the buckets included.
+/// The required streams, including those of the buckets.
 pub(super) fn required_streams(link: &NatsClient) -> Vec<RequiredResource> {
     let (names, options) = (&link.names, &link.options);
     let streams = [
@@ -165,8 +166,8 @@ pub(super) fn required_streams(link: &NatsClient) -> Vec<RequiredResource> {
         )
         .with_setting("max_bytes", options.report_stream_bytes, REPORT_STREAM_BYTES),
         required_bucket(&names.runs, 0),
-        // On disk, so that hellos outlive the server: whoever follows a coordinator that died with it
-        // knows at once who could be running something.
+        // On disk, so that heartbeats survive the server: a coordinator that takes over from one
+        // that died with it knows at once which workers may run executions.
         required_bucket(&names.workers, HELLO_KEPT_SECONDS),
     ];
     let replicas = options.replicas.map(u64::from);
@@ -185,7 +186,7 @@ fn required_bucket(name: &str, kept_seconds: u64) -> RequiredResource {
     )
 }
 
-/// The consumer of a class of a pool.
+/// The required consumer of a class of a pool.
 pub(super) fn required_consumer(
     link: &NatsClient,
     pool: &NatsName,
@@ -204,13 +205,13 @@ pub(super) fn required_consumer(
     )
 }
 
-/// The server's answer about a stream or consumer.
+/// The server's response about a stream or consumer.
 #[derive(Debug, Deserialize)]
 pub(super) struct ResourceInfo {
     pub(super) config: ServerSettings,
 }
 
-/// Makes what is missing and compares the rest.
+/// Creates what is missing and compares the rest.
 pub(super) async fn ensure_resources(
     link: &NatsClient,
     pool: &NatsName,
@@ -230,7 +231,7 @@ async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(
     let mut found =
         match link.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
             Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
-                tracing::info!("making stream {name}");
+                tracing::info!("creating stream {name}");
                 let mut settings = wanted.settings.clone();
                 settings.insert("name".to_owned(), name.as_str().into());
                 settings.extend(wanted.defaults.clone());
@@ -259,7 +260,7 @@ async fn ensure_consumer(
     let info = format!("CONSUMER.INFO.{stream}.{name}");
     let found = match link.api_call::<ResourceInfo>(&info, &json!({})).await {
         Err(NatsError::Api(error)) if error.err_code == CONSUMER_NOT_FOUND => {
-            tracing::info!("making consumer {name} of {stream}");
+            tracing::info!("creating consumer {name} of {stream}");
             let mut settings = wanted.settings.clone();
             settings.insert("name".to_owned(), name.as_str().into());
             let filter = settings["filter_subject"].as_str().unwrap_or(">");

@@ -1,5 +1,6 @@
-//! The last message of every subject: the subjects come with the stream's state, the messages are
-//! asked for at once. Workers may do it too: it makes nothing on the server.
+//! The last message of every subject: the subjects come with the stream's state, and the messages
+//! are requested in one batch. Workers have the permission for it, too: it creates nothing on the
+//! server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +32,7 @@ struct StreamSubjectsState {
     subjects: Option<HashMap<String, u64>>,
 }
 
-/// A message, and how long ago it was stored by the server's own clock.
+/// A message and its age by the server's clock.
 #[derive(Debug)]
 pub(super) struct AgedMessage {
     pub(super) stored: StoredMessage,
@@ -58,7 +59,7 @@ pub(super) async fn matching_subjects(
     }
 }
 
-/// How long ago a stream was made, by the server's own clock.
+/// The age of a stream by the server's clock.
 pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Duration, NatsError> {
     let info: StreamSubjectsInfo =
         link.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
@@ -67,7 +68,7 @@ pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Durati
     Ok(age.unwrap_or_default())
 }
 
-/// The last message of each key of a bucket, deletions left out, in the order of the stream.
+/// The last message of each key of a bucket, without deletions, in the order of the stream.
 pub(super) async fn read_bucket(
     link: &NatsClient,
     bucket: &str,

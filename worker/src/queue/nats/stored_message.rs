@@ -1,4 +1,4 @@
-//! Single messages of streams, asked of the leader: an answer is never older than the question.
+//! Single messages of streams, read from the leader: a response is never older than its request.
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -16,7 +16,7 @@ pub(super) struct StoredMessage {
     pub(super) subject: String,
     pub(super) sequence: u64,
     pub(super) payload: Bytes,
-    /// It says that the key was removed.
+    /// Whether it marks the removal of its key.
     pub(super) deletion: bool,
 }
 
@@ -38,12 +38,12 @@ struct EncodedMessage {
     time: String,
 }
 
-/// Asks for one message.
+/// A request for one message.
 pub(super) fn message_request(stream: &str, which: &Value) -> NatsRequest {
     api_request(&format!("STREAM.MSG.GET.{stream}"), which)
 }
 
-/// A message with the time it was stored; none when there is none.
+/// Parses a message with the time it was stored; `None` when there is no message.
 pub(super) fn parse_message(
     answer: ReplyResult,
 ) -> Result<Option<(StoredMessage, String)>, NatsError> {
@@ -54,7 +54,8 @@ pub(super) fn parse_message(
             Err(fault) => return Err(fault),
         };
     let decode = |text: String| {
-        let garbled = |_| NatsError::Unreachable("a message of the server is garbled".to_owned());
+        let garbled =
+            |_| NatsError::Unreachable("cannot decode a message of the server".to_owned());
         BASE64.decode(text.as_bytes()).map_err(garbled)
     };
     let headers = decode(hdrs)?;
@@ -73,7 +74,7 @@ impl NatsClient {
         self.request_message(stream, json!({ "last_by_subj": subject })).await
     }
 
-    /// The first message of subjects that has at least this sequence.
+    /// The first message of these subjects that has at least this sequence.
     pub(super) async fn next_message(
         &self,
         stream: &str,

@@ -1,14 +1,14 @@
-//! Warnings of messages that are not what they should be. One line tells of a flood of them.
+//! Rate limit of warnings about malformed messages: one line stands for many.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Warnings are at least so far apart.
+/// Minimum time between two warnings.
 const MIN_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Messages of a kind that were passed over.
+/// Counts ignored messages of one kind.
 #[derive(Debug, Default)]
 pub(super) struct WarningLimiter(Mutex<WarningLimiterState>);
 
@@ -19,7 +19,7 @@ struct WarningLimiterState {
 }
 
 impl WarningLimiter {
-    /// Counts a message; how many came since the last warning, when another one is due.
+    /// Counts a message. When a warning is due, returns the number of messages since the last one.
     pub(super) fn record(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Suspicious deliveries.
+//! Tests of claims for suspicious deliveries.
 
 use bytes::Bytes;
 use rollout_protocol::digest::Digest;
@@ -116,7 +116,7 @@ async fn delivery_after_new_incarnation_is_claimed() {
     scene.queue.inject_fault(|model| model.wipe(rollout_protocol::wire::position::Incarnation(3)));
     scene.offer([3]).await;
     let claim = scene.answer_claim(ClaimAnswer::Drop).await;
-    assert_eq!(claim.item, scene.sample.item(3), "a new incarnation is a new world");
+    assert_eq!(claim.item, scene.sample.item(3), "a new incarnation makes it suspicious");
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ async fn claim_unanswered_in_peer_heartbeat_is_not_run() {
     }
     assert_eq!(scene.begun(), Vec::<u32>::new());
     assert_eq!(scene.queued().await, 1);
-    scene.until("that one is gone, and it runs", async || scene.begun() == [1]).await;
+    scene.until("the other worker is forgotten, and it runs", async || scene.begun() == [1]).await;
 }
 
 #[tokio::test(start_paused = true)]

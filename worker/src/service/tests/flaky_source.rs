@@ -1,4 +1,4 @@
-//! The worker's line to the queue, which a test can cut.
+//! A work source whose connection a test can cut.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use super::super::*;
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 
-/// What went over the line.
+/// A call that reached the queue.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SourceCall {
     Hello(Box<Heartbeat>),
@@ -22,7 +22,7 @@ pub(super) enum SourceCall {
     Progress(usize),
 }
 
-/// A line to the queue.
+/// A work source with a connection that can be cut.
 #[derive(Debug)]
 pub(super) struct FlakySource {
     queue: Arc<EmbeddedQueue>,
@@ -52,7 +52,7 @@ impl FlakySource {
         self.denied.store(denied, Ordering::Relaxed);
     }
 
-    /// What was said since this was asked last.
+    /// The calls since the last call of this method.
     pub(super) fn take_calls(&self) -> Vec<SourceCall> {
         std::mem::take(&mut self.said.lock().unwrap())
     }
@@ -69,7 +69,7 @@ impl FlakySource {
 }
 
 fn unreachable_error() -> QueueError {
-    QueueError::Unreachable { reason: "the cable is cut".into() }
+    QueueError::Unreachable { reason: "the connection is cut".into() }
 }
 
 #[async_trait]

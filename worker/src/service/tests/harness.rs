@@ -1,4 +1,5 @@
-//! A worker with a scripted runner, an embedded queue, and the test as its coordinator.
+//! Fixture: a worker with a scripted runner and an embedded queue; the test acts as its
+//! coordinator.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -24,14 +25,14 @@ use crate::testing::{FaultyStore, SampleRun, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
-/// Far beyond everything that is waited for.
+/// Longer than any wait of a test.
 pub(super) const LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// What an execution of an attempt does.
+/// The scripted behaviour of an attempt's execution.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ScriptedAct {
     Sleep(Duration),
-    /// Leaves a file and an output after so long.
+    /// Leaves a file and an output after this time.
     Produce(Duration),
     Panic,
     UntilStopped,
@@ -195,7 +196,7 @@ impl ServiceFixture {
         self.reports(1).await.remove(0)
     }
 
-    /// Reports that are there or come within `wait`, journalled.
+    /// Reports that are present or arrive within `wait`, journalled.
     pub(super) async fn read(&self, max: usize, wait: Duration) -> Vec<Report> {
         let from = *self.position.lock().unwrap();
         let read = self.queue.reports(self.sample.run, from, max, wait).await.unwrap();
@@ -214,18 +215,18 @@ impl ServiceFixture {
         pending.claim
     }
 
-    /// What the worker's last hello shows.
+    /// The executions in the worker's last heartbeat.
     pub(super) async fn heartbeat_entries(&self) -> Vec<ActiveExecution> {
         let hellos = self.queue.heartbeats().await.unwrap();
         hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
     }
 
-    /// How many offers are in the queue.
+    /// Number of offers in the queue.
     pub(super) async fn queued(&self) -> usize {
         self.queue.list(self.sample.run).await.unwrap().len()
     }
 
-    /// Waits, in the worker's time, until something holds.
+    /// Waits, in paused time, until a condition holds.
     pub(super) async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         for _ in 0..60_000 {
             if holds().await {
@@ -241,7 +242,7 @@ impl ServiceFixture {
         self.until("nothing is left on disk", async || self.files().is_empty()).await;
     }
 
-    /// Entries of the directories for scratch and spool.
+    /// Entries of the scratch and spool directories.
     pub(super) fn files(&self) -> Vec<String> {
         let list = |name: &str| match std::fs::read_dir(self.dir.path().join(name)) {
             Ok(entries) => {
@@ -252,7 +253,7 @@ impl ServiceFixture {
         [list("scratch"), list("spool")].concat()
     }
 
-    /// Whether one entry of the spool is all there is.
+    /// Whether one spool entry is the only thing on disk.
     pub(super) fn is_only_spooled(&self) -> bool {
         matches!(&self.files()[..], [one] if one.starts_with("spool"))
     }
@@ -266,22 +267,23 @@ impl ServiceFixture {
         self.ended().await.1
     }
 
-    /// How it ended, and its directory.
+    /// The worker's exit and its directory.
     pub(super) async fn ended(self) -> (WorkerExit, TempDir) {
-        let ended = tokio::time::timeout(LONG, self.working).await.expect("it ends").unwrap();
+        let ended =
+            tokio::time::timeout(LONG, self.working).await.expect("the worker ends").unwrap();
         (ended, self.dir)
     }
 
-    /// The worker's last hello.
+    /// The worker's last heartbeat.
     pub(super) async fn last_heartbeat(&self) -> Heartbeat {
-        self.until("it said hello", async || !self.queue.heartbeats().await.unwrap().is_empty())
+        self.until("a heartbeat", async || !self.queue.heartbeats().await.unwrap().is_empty())
             .await;
         self.queue.heartbeats().await.unwrap().remove(0).hello
     }
 
-    /// Waits until so many run.
+    /// Waits until `n` executions run.
     pub(super) async fn until_running(&self, n: usize) {
-        self.until("so many run", async || self.runner.running.load(Ordering::Relaxed) == n).await;
+        self.until("they run", async || self.runner.running.load(Ordering::Relaxed) == n).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Workers without contact to the queue.
+//! Tests of workers without a connection to the queue.
 
 use rollout_protocol::id::TryId;
 use rollout_protocol::phase::Phase;
@@ -25,7 +25,7 @@ async fn execution_during_queue_outage_is_reported_after() {
             scene.files().iter().any(|file| file.starts_with("spool"))
         })
         .await;
-    assert_eq!(scene.cable.take_calls(), [], "nothing is said into the void");
+    assert_eq!(scene.cable.take_calls(), [], "nothing is sent while disconnected");
     tokio::time::sleep(2 * LEASE).await;
     scene.cable.reconnect();
     let ended = scene.reports(2).await;
@@ -58,7 +58,9 @@ async fn reconnect_sends_heartbeat_then_claims_then_pulls() {
         })
         .await;
     let said = scene.cable.take_calls();
-    let SourceCall::Hello(hello) = &said[0] else { panic!("first of all a hello: {said:?}") };
+    let SourceCall::Hello(hello) = &said[0] else {
+        panic!("the first call is a heartbeat: {said:?}")
+    };
     assert_eq!(hello.executions.len(), 2, "with everything it holds");
     let claims = |said: &SourceCall| matches!(said, SourceCall::Claim(_));
     let pulls = |said: &SourceCall| matches!(said, SourceCall::Pull(_));
@@ -101,7 +103,7 @@ async fn claim_timeout_during_outage_starts_again() {
     assert_eq!(scene.begun(), Vec::<u32>::new());
     let mended = tokio::time::Instant::now();
     scene.cable.reconnect();
-    scene.until("it runs by itself", async || scene.begun() == [1]).await;
+    scene.until("it runs without an answer", async || scene.begun() == [1]).await;
     assert!(mended.elapsed() >= LEASE * 9 / 10, "{:?}", mended.elapsed());
 }
 
@@ -127,7 +129,7 @@ async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     let (ended, dir) = scene.ended().await;
     assert!(cut.elapsed() >= limit && cut.elapsed() < limit + LEASE, "{:?}", cut.elapsed());
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Offline, unreported: 2 });
-    assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing runs on");
+    assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing keeps running");
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Workers that are told to go.
+//! Tests of the shutdown of workers.
 
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::LostReason;
@@ -17,7 +17,7 @@ async fn shutdown_finish_completes_running_and_pulls_nothing() {
     scene.offer([1, 2]).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);
     scene.stop.send_replace(ShutdownLevel::Finish);
-    scene.until("it says so", async || scene.last_heartbeat().await.draining).await;
+    scene.until("the heartbeat shows it", async || scene.last_heartbeat().await.draining).await;
     assert!(result(&scene.report().await).verdict.reward.is_some());
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     let (ended, _dir) = scene.ended().await;
@@ -36,7 +36,7 @@ async fn shutdown_finish_gives_back_unstarted_delivery() {
     let (ended, _dir) = scene.ended().await;
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
     let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.unwrap();
-    assert_eq!(again.len(), 1, "for somebody else");
+    assert_eq!(again.len(), 1, "redelivered to another worker");
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,7 +47,7 @@ async fn shutdown_drain_reports_claimed_try_without_slot_as_lost() {
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     scene.script(2, ScriptedAct::UntilStopped);
     scene.offer([2]).await;
-    scene.until("it left its seat", async || scene.begun() == [2]).await;
+    scene.until("it released its slot", async || scene.begun() == [2]).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);
     scene.answer_claim(ClaimAnswer::Run).await;
     tokio::time::sleep(SECOND).await;

@@ -1,4 +1,4 @@
-//! What is asked for, and what runs together.
+//! Tests of slot limits: requested capacity, and executions that run together.
 
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
@@ -40,7 +40,7 @@ async fn pull_and_heartbeat_state_free_slots_and_shares() {
     scene.until_running(2).await;
     let room = FreeCapacity { slots: 2, shares: Some(1), idle: false };
     scene.until("it pulls", async || pulled_capacity(&scene).contains(&room)).await;
-    scene.until("it says so", async || scene.last_heartbeat().await.free == 2).await;
+    scene.until("the heartbeat shows it", async || scene.last_heartbeat().await.free == 2).await;
     assert_eq!(scene.queued().await, 3, "the third has to wait");
     tokio::time::sleep(SECOND).await;
     assert_eq!(scene.begun().len(), 2);

@@ -14,17 +14,17 @@ use super::super::verify;
 use super::scratch::ScratchFile;
 use super::{BlobContent, FsStoreInner, StoreError, make_directory, sync_directory};
 
-/// Files up to this size are read whole, so that those already stored are not written again.
+/// Files up to this size are read into memory, so that those already stored are not written again.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Buffer for larger files.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A blob, and its file if it is not in its place yet.
+/// A blob, and its file if it has not been moved to its final path yet.
 type WrittenBlob = (BlobRef, Option<ScratchFile>);
 
 impl FsStoreInner {
-    /// Stores a content durably.
+    /// Stores content durably.
     pub(super) fn put(&self, content: BlobContent) -> Result<BlobRef, StoreError> {
         let (blob, temp) = match content {
             BlobContent::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type)?,
@@ -39,18 +39,19 @@ impl FsStoreInner {
             }
             temp.sync()?;
             if fresh {
-                // After the content, whose commit then covers the new directory.
+                // After syncing the content: that commit then covers the new directory.
                 sync_directory(&self.root.join("blobs"))?;
                 known.store(true, Ordering::Relaxed);
             }
             temp.rename_to(&self.blob_path(&blob.digest))?;
         }
-        // Also when the blob was there: whoever named it may not have come this far.
+        // Also if the blob was present: the process that renamed it may not have synced the
+        // directory yet.
         sync_directory(&fan_out)?;
         Ok(blob)
     }
 
-    /// The size of a blob that is present.
+    /// The size of a blob, if present.
     pub(super) fn size_of(&self, digest: &Digest) -> Result<Option<u64>, StoreError> {
         let path = self.blob_path(digest);
         match std::fs::symlink_metadata(&path) {
@@ -60,7 +61,7 @@ impl FsStoreInner {
                 self.check_present()?;
                 Ok(None)
             }
-            Err(error) => Err(StoreError::io("looking for", &path, error)),
+            Err(error) => Err(StoreError::io("look up", &path, error)),
         }
     }
 
@@ -69,11 +70,11 @@ impl FsStoreInner {
         File::open(&path).map_err(|error| match (error.kind(), self.check_present()) {
             (io::ErrorKind::NotFound, Ok(())) => self.missing_error(digest),
             (_, Err(away)) => away,
-            (_, Ok(())) => StoreError::io("opening", &path, error),
+            (_, Ok(())) => StoreError::io("open", &path, error),
         })
     }
 
-    /// A blob that is not there: damaged if it was put aside, missing otherwise.
+    /// The error for an absent blob: damaged if it was quarantined, missing otherwise.
     fn missing_error(&self, digest: &Digest) -> StoreError {
         let (digest, store) = (*digest, self.identity.clone());
         let aside = self.root.join("damaged").join(digest.hex());
@@ -89,7 +90,7 @@ impl FsStoreInner {
     pub(super) fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
         let file = self.open_blob(digest)?;
         let path = self.blob_path(digest);
-        let failed = |error| StoreError::io("reading", &path, error);
+        let failed = |error| StoreError::io("read", &path, error);
         let size_bytes = file.metadata().map_err(failed)?.len();
         if size_bytes > max_bytes {
             return Err(StoreError::TooLarge { digest: *digest, size_bytes, max_bytes });
@@ -102,7 +103,7 @@ impl FsStoreInner {
 
     pub(super) fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
         let mut blob = self.open_blob(digest)?;
-        let failed = |error| StoreError::io("writing", to, error);
+        let failed = |error| StoreError::io("write", to, error);
         let directory = match to.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -120,7 +121,7 @@ impl FsStoreInner {
         Ok(())
     }
 
-    /// Writes a content under a temporary name; no file when it is present.
+    /// Writes content under a temporary name; no file if it is already present.
     fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<WrittenBlob, StoreError> {
         let blob = BlobRef::for_bytes(bytes, media_type);
         if self.holds(&blob)? {
@@ -132,8 +133,8 @@ impl FsStoreInner {
     }
 
     fn write_file(&self, path: &Path, media_type: MediaType) -> Result<WrittenBlob, StoreError> {
-        let failed = |error| StoreError::io("reading", path, error);
-        let mut file = File::open(path).map_err(|error| StoreError::io("opening", path, error))?;
+        let failed = |error| StoreError::io("read", path, error);
+        let mut file = File::open(path).map_err(|error| StoreError::io("open", path, error))?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
             return Err(failed(io::Error::other("not a regular file")));
@@ -159,7 +160,7 @@ impl FsStoreInner {
         Ok(self.size_of(&blob.digest)? == Some(blob.size_bytes))
     }
 
-    /// Compares what was read from `file` with its name.
+    /// Compares the digest of the bytes read from `file` with its name.
     fn check(&self, digest: &Digest, found: Digest, file: &File) -> Result<(), StoreError> {
         let checked = verify::check(digest, found, &self.identity);
         if checked.is_err()
@@ -170,12 +171,12 @@ impl FsStoreInner {
         checked
     }
 
-    /// Moves a damaged blob, which was read from the file with this inode, out of the way, so that
-    /// the next one who has the content can store it again.
+    /// Quarantines a damaged blob that was read from the file with this inode, so that the content
+    /// can be stored again.
     pub(super) fn quarantine(&self, digest: &Digest, inode: u64) {
         tracing::error!(%digest, store = %self.root.display(), "damaged blob");
         if let Err(error) = self.try_quarantine(digest, inode) {
-            tracing::warn!(%digest, %error, "cannot put the damaged blob aside");
+            tracing::warn!(%digest, %error, "cannot quarantine the damaged blob");
         }
     }
 
@@ -189,7 +190,7 @@ impl FsStoreInner {
         let aside = aside.join(digest.hex());
         std::fs::rename(&path, &aside)?;
         if std::fs::symlink_metadata(&aside)?.ino() != inode {
-            // Somebody replaced the damaged blob at this very moment: theirs goes back.
+            // Another process replaced the damaged blob at this very moment: restore its file.
             std::fs::hard_link(&aside, &path)?;
             std::fs::remove_file(&aside)?;
         }
@@ -206,7 +207,7 @@ impl FsStoreInner {
     }
 }
 
-/// Passes a file on in pieces; its digest and size.
+/// Copies a file in pieces; returns its digest and size.
 fn copy(
     file: &mut File,
     path: &Path,
@@ -223,7 +224,7 @@ fn copy(
                 size += read as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(StoreError::io("reading", path, error)),
+            Err(error) => return Err(StoreError::io("read", path, error)),
         }
     }
 }

@@ -27,7 +27,7 @@ impl FsStoreInner {
             temp.sync()?;
             temp.link_new(&file)?
         };
-        // Also when it was there: whoever created it may not have come this far.
+        // Also if it existed: the process that created it may not have synced the directory yet.
         sync_directory(parent)?;
         Ok(created)
     }
@@ -48,7 +48,7 @@ impl FsStoreInner {
                 self.check_present()?;
                 Ok(None)
             }
-            Err(error) => Err(StoreError::io("reading", &file, error)),
+            Err(error) => Err(StoreError::io("read", &file, error)),
         }
     }
 
@@ -74,7 +74,7 @@ impl FsStoreInner {
         Ok(found)
     }
 
-    /// Makes the directories above a document, durably.
+    /// Creates the parent directories of a document, durably.
     fn make_parents(&self, path: &str) -> Result<(), StoreError> {
         let docs = self.root.join("docs");
         for (end, _) in path.match_indices('/') {
@@ -89,7 +89,7 @@ impl FsStoreInner {
 
 fn list(directory: &Path, mut each: impl FnMut(&str, bool)) -> Result<(), StoreError> {
     use io::ErrorKind::{NotADirectory, NotFound};
-    let failed = |error| StoreError::io("listing", directory, error);
+    let failed = |error| StoreError::io("list", directory, error);
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(()),
@@ -98,7 +98,7 @@ fn list(directory: &Path, mut each: impl FnMut(&str, bool)) -> Result<(), StoreE
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let kind = entry.file_type().map_err(failed)?;
-        // Names of documents are ASCII: anything else is not one.
+        // Names of documents are ASCII: other entries are not documents.
         if let Some(name) = entry.file_name().to_str() {
             each(name, kind.is_dir());
         }

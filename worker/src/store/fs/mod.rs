@@ -4,13 +4,13 @@
 //! store.json                identity and format, created once
 //! blobs/<2 hex>/<62 hex>    blobs by their SHA-256, read-only
 //! docs/<path>               documents
-//! tmp/<random>/             what one process is writing; locked while it lives
-//! damaged/<64 hex>          blobs whose content was found wrong, put aside
+//! tmp/<random>/             files that one process is writing; locked while it is alive
+//! damaged/<64 hex>          quarantined blobs whose content was found wrong
 //! ```
-//! Several processes share a store. A file appears under its final name only whole and durable:
-//! it is written in `tmp/`, synchronised, renamed, and then its directory is synchronised. What a
-//! dead process left in `tmp/` is removed when the store is opened: a lock that can be taken
-//! proves the death.
+//! Several processes share a store. A file appears under its final name only complete and durable:
+//! it is written in `tmp/`, synced, renamed, and then its directory is synced. Files that a dead
+//! process left in `tmp/` are removed when the store is opened: a lock that can be taken proves the
+//! death.
 
 mod blobs;
 mod documents;
@@ -38,8 +38,8 @@ use super::verify::VerifyingReader;
 use super::{BlobContent, BlobStore, StoreError};
 use crate::supervise;
 
-/// Contents of a batch stored at the same time. File systems make what is synchronised together
-/// durable together: with 16 a batch takes a tenth of the time, and more gain nothing.
+/// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
+/// with 16 a batch takes a tenth of the time, and more gain nothing.
 const PARALLEL_PUTS: usize = 16;
 
 /// A store in a directory. Clones share one handle.
@@ -48,19 +48,19 @@ pub struct FsStore {
     inner: Arc<FsStoreInner>,
 }
 
-/// What the blocking halves of the operations need.
+/// State shared by the blocking parts of the operations.
 #[derive(Debug)]
 struct FsStoreInner {
     root: PathBuf,
     identity: String,
     scratch: StoreScratch,
-    /// Which directories of `blobs/` are known to exist for good, by their number.
+    /// Whether each directory of `blobs/` is known to exist durably, by its number.
     known: [AtomicBool; 256],
 }
 
 impl FsStore {
-    /// Opens the store at `root`, creating it if it does not exist, and removes what dead
-    /// processes left unfinished there.
+    /// Opens the store at `root`, creating it if it does not exist, and removes unfinished files of
+    /// dead processes.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store.
@@ -139,8 +139,7 @@ impl BlobStore for FsStore {
                 let file = inner.open_blob(&digest)?;
                 let metadata = file.metadata();
                 let path = || inner.blob_path(&digest);
-                let metadata =
-                    metadata.map_err(|error| StoreError::io("reading", &path(), error))?;
+                let metadata = metadata.map_err(|error| StoreError::io("read", &path(), error))?;
                 Ok((file, metadata.ino()))
             })
             .await?;
@@ -166,7 +165,7 @@ impl BlobStore for FsStore {
 }
 
 impl FsStoreInner {
-    /// Checks that the store itself is there: only then does the absence of a file mean anything.
+    /// Checks that the store itself exists: only then does the absence of a file mean anything.
     fn check_present(&self) -> Result<(), StoreError> {
         let found = std::fs::symlink_metadata(self.root.join(identity::IDENTITY_FILE));
         found
@@ -179,14 +178,14 @@ impl FsStoreInner {
 fn sync_directory(path: &Path) -> Result<(), StoreError> {
     File::open(path)
         .and_then(|directory| directory.sync_all())
-        .map_err(|error| StoreError::io("synchronising", path, error))
+        .map_err(|error| StoreError::io("sync", path, error))
 }
 
 /// Creates a directory unless it exists.
 fn make_directory(path: &Path) -> Result<(), StoreError> {
     match std::fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => {
-            Err(StoreError::io("creating", path, error))
+            Err(StoreError::io("create", path, error))
         }
         _ => Ok(()),
     }

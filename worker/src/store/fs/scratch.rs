@@ -1,4 +1,4 @@
-//! Files that are being written: a directory per process below `tmp/`, locked while it lives.
+//! Files being written: a directory per process below `tmp/`, locked while the process is alive.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::StoreError;
 
-/// Attempts to get a directory of our own before giving up: another process that sweeps at the
-/// same moment costs one.
+/// Attempts to create this process's directory before giving up: a concurrent sweep by another
+/// process costs one.
 const ATTEMPTS: u32 = 16;
 
-/// Makes temporary files.
+/// Creates temporary files.
 #[derive(Debug)]
 pub(super) struct StoreScratch {
     tmp: PathBuf,
-    /// Made when the first file is.
+    /// Created together with the first file.
     own: Mutex<Option<Arc<ProcessDirectory>>>,
     next: AtomicU64,
 }
@@ -25,7 +25,7 @@ pub(super) struct StoreScratch {
 #[derive(Debug)]
 struct ProcessDirectory {
     path: PathBuf,
-    /// Holding it open holds the lock.
+    /// The lock is held as long as the file is open.
     _lock: File,
 }
 
@@ -47,17 +47,18 @@ impl StoreScratch {
         };
         let first = self.own_directory()?;
         let created = match open(Arc::clone(&first)) {
-            // Somebody tidied up by hand.
+            // A user removed the directory by hand.
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {
                 self.forget(&first);
                 open(self.own_directory()?)
             }
             created => created,
         };
-        created.map_err(|(path, error)| StoreError::io("creating", &path, error))
+        created.map_err(|(path, error)| StoreError::io("create", &path, error))
     }
 
-    /// Removes the directories of dead processes. What cannot be removed stays: it does no harm.
+    /// Removes the directories of dead processes. Directories that cannot be removed are harmless
+    /// and stay.
     pub(super) fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.tmp) else { return };
         for entry in entries.flatten() {
@@ -92,9 +93,9 @@ impl StoreScratch {
     }
 
     fn make_directory(&self) -> Result<ProcessDirectory, StoreError> {
-        let failed = |error| StoreError::io("creating a directory in", &self.tmp, error);
+        let failed = |error| StoreError::io("create a directory in", &self.tmp, error);
         for _ in 0..ATTEMPTS {
-            // Never its parent: a store that is away must not be made anew.
+            // Never its parent: a store that is not mounted must not be created again.
             super::make_directory(&self.tmp)?;
             let path = self.tmp.join(format!("{:032x}", rand::random::<u128>()));
             std::fs::create_dir(&path).map_err(failed)?;
@@ -108,8 +109,7 @@ impl StoreScratch {
     }
 }
 
-/// Locks a directory that was just made; `None` when another process took it for abandoned in
-/// between.
+/// Locks a new directory; `None` if another process took it for abandoned in the meantime.
 fn lock_directory(path: &Path) -> io::Result<Option<File>> {
     let gone = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Ok(None),
@@ -133,12 +133,12 @@ fn lock_directory(path: &Path) -> io::Result<Option<File>> {
 
 impl Drop for ProcessDirectory {
     fn drop(&mut self) {
-        // What is left is swept by the next process that opens the store.
+        // The next process that opens the store sweeps the remains.
         let _removed = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// A file under a temporary name, removed when dropped unless it got its final one.
+/// A file under a temporary name, removed when dropped unless it was renamed.
 #[derive(Debug)]
 pub(super) struct ScratchFile {
     path: PathBuf,
@@ -149,28 +149,28 @@ pub(super) struct ScratchFile {
 
 impl ScratchFile {
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).map_err(|error| StoreError::io("writing", &self.path, error))
+        self.file.write_all(bytes).map_err(|error| StoreError::io("write", &self.path, error))
     }
 
     /// Makes the content durable.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.file.sync_all().map_err(|error| StoreError::io("synchronising", &self.path, error))
+        self.file.sync_all().map_err(|error| StoreError::io("sync", &self.path, error))
     }
 
-    /// Moves the file to its final name, replacing what is there.
+    /// Moves the file to its final name, replacing an existing file.
     pub(super) fn rename_to(mut self, target: &Path) -> Result<(), StoreError> {
         std::fs::rename(&self.path, target)
-            .map_err(|error| StoreError::io("renaming a file to", target, error))?;
+            .map_err(|error| StoreError::io("rename a file to", target, error))?;
         self.named = false;
         Ok(())
     }
 
-    /// Gives the file its final name unless something has that name; whether it got it.
+    /// Gives the file its final name unless that exists; returns whether it did.
     pub(super) fn link_new(&self, target: &Path) -> Result<bool, StoreError> {
         match std::fs::hard_link(&self.path, target) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(StoreError::io("linking a file to", target, error)),
+            Err(error) => Err(StoreError::io("link a file to", target, error)),
         }
     }
 }
@@ -178,7 +178,7 @@ impl ScratchFile {
 impl Drop for ScratchFile {
     fn drop(&mut self) {
         if self.named {
-            // Swept with the directory if it fails.
+            // On failure, it is swept with the directory.
             let _removed = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of what only a directory can do: damage on disk, crashes and other processes.
+//! Tests specific to a directory store: damage on disk, crashes and other processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -153,7 +153,7 @@ async fn store_opened_concurrently_gets_one_identity() {
     assert!(opened.windows(2).all(|pair| pair[0].identity() == pair[1].identity()));
 }
 
-/// Where the process that [`blob_of_killed_process_is_not_visible`] starts has to write.
+/// Directory that the process started by [`blob_of_killed_process_is_not_visible`] writes to.
 const KILLED_STORE: &str = "ROLLOUT_TEST_KILLED_STORE";
 
 #[tokio::test]

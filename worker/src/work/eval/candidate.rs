@@ -1,9 +1,9 @@
-//! From what an agent left of a checkout to a commit.
+//! The commit made from an agent's changes to a checkout.
 //!
-//! What becomes part of the commit: every path that its parent has, as it is now, and every new path
-//! that the parent's ignore rules do not name. Never part of it: anything that could be taken for a
-//! `.git`, links that lead outside, special files, and what is inside another repository's
-//! directory. Submodules stay as they are.
+//! The commit contains every path of its parent, in its current state, and every new path that the
+//! parent's ignore rules do not match. It never contains anything that could be taken for a `.git`,
+//! links that lead outside, special files, or content of another repository's directory. Submodules
+//! stay as they are.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,7 +21,7 @@ use crate::git::{CommitIdentity, GitError, bundle};
 use crate::secrets::Redactor;
 use crate::supervise;
 
-/// What an agent left of a checkout, on this host's disk.
+/// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]
 pub struct ExtractedTree {
     /// The tree.
@@ -30,7 +30,7 @@ pub struct ExtractedTree {
     pub left_out: Vec<ArchivePath>,
 }
 
-/// What an idea became.
+/// The outcome of an idea.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CandidateOutcome {
     /// Nothing that is part of a commit changed.
@@ -39,7 +39,7 @@ pub enum CandidateOutcome {
     Candidate(Candidate),
 }
 
-/// The commit that an idea became.
+/// The commit made from an idea.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The commit.
@@ -55,7 +55,7 @@ pub struct Candidate {
 }
 
 impl Checkout {
-    /// Takes the agent's tree out of a stream of it, whose names begin with that of the checkout's
+    /// Extracts the agent's tree from a stream, whose names begin with that of the checkout's
     /// directory.
     ///
     /// # Errors
@@ -79,18 +79,18 @@ impl Checkout {
             move || only_directory(&into)
         });
         let dir =
-            found.await.map_err(|source| EvalFilesError::disk_error("listing", &into, source))?;
+            found.await.map_err(|source| EvalFilesError::disk_error("list", &into, source))?;
         match dir {
             Some(dir) => Ok(ExtractedTree { dir, left_out }),
             None => {
-                let reason = "it is no directory any more".to_owned();
+                let reason = "it is no longer a directory".to_owned();
                 Err(EvalFilesError::NotCommittable { reason })
             }
         }
     }
 
-    /// Makes a commit of a tree, and a bundle of the commit at `to`, which must not exist. Equal
-    /// trees and messages give equal commits.
+    /// Commits a tree, and writes a bundle of the commit to `to`, which must not exist. Equal trees
+    /// and messages give equal commits.
     ///
     /// # Errors
     /// [`EvalFilesError`].
@@ -141,7 +141,7 @@ impl Checkout {
         let (base, staging) = (self.base(), self.slot.join("changed"));
         local_dir::remove_path(&staging).await?;
         let made = tokio::fs::create_dir(&staging).await;
-        made.map_err(|source| EvalFilesError::disk_error("creating", &staging, source))?;
+        made.map_err(|source| EvalFilesError::disk_error("create", &staging, source))?;
         let mut unknown = self.withheld.clone();
         unknown.extend(tree.left_out.iter().map(|path| path.as_bytes().to_vec()));
         let (entries, tree, redactor) = (self.entries.clone(), tree.dir.clone(), redactor.clone());
@@ -152,7 +152,7 @@ impl Checkout {
         };
         supervise::blocking(work).await.map_err(|error| match error {
             TreeCompareError::Disk(path, source) => {
-                EvalFilesError::disk_error("comparing", &path, source)
+                EvalFilesError::disk_error("compare", &path, source)
             }
             TreeCompareError::TooLarge(path) => {
                 let path = String::from_utf8_lossy(&path).into_owned();
@@ -163,11 +163,11 @@ impl Checkout {
         })
     }
 
-    /// Leaves out what is new and what the rules of the parent commit ignore.
+    /// Drops new files that the rules of the parent commit ignore.
     async fn leave_out_ignored(&self, found: &mut TreeDifference) -> Result<(), EvalFilesError> {
         let is_asked = |file: &&ChangedTreeFile| file.is_new && !self.is_below_file(&file.path);
         let asked = found.written.iter().filter(is_asked);
-        // A path that begins like this has no magic, whatever follows.
+        // A path with this prefix is never read as pathspec magic.
         let input =
             asked.flat_map(|file| [b"./", &file.path[..], b"\0"]).collect::<Vec<_>>().concat();
         if input.is_empty() {
@@ -177,7 +177,7 @@ impl Checkout {
         let call = call.work_tree(self.base()).index(self.index()).input(input);
         let ignored = match call.run().await {
             Ok(listed) => listed,
-            // None is.
+            // No path is ignored.
             Err(GitError::Failed { code: Some(1), .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -189,8 +189,8 @@ impl Checkout {
         Ok(())
     }
 
-    /// Whether a path leads through something that is no directory in the parent commit: rules say
-    /// nothing about such a path, and git refuses to be asked.
+    /// Whether a path leads through something that is no directory in the parent commit: no rules
+    /// apply to such a path, and git refuses to check it.
     fn is_below_file(&self, path: &[u8]) -> bool {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let mut above = ends.map(|at| &path[..at]);
@@ -200,7 +200,7 @@ impl Checkout {
         })
     }
 
-    /// Stores what is new or different, and the tree that comes of it.
+    /// Stores new and changed files, and the resulting tree.
     async fn write_tree(&self, found: &TreeDifference) -> Result<String, EvalFilesError> {
         let objects = self.store_objects(&found.written).await?;
         let mut list = Vec::new();
@@ -217,7 +217,7 @@ impl Checkout {
         }
         let index = self.slot.join("index.new");
         let copied = tokio::fs::copy(self.index(), &index).await;
-        copied.map_err(|source| EvalFilesError::disk_error("copying", &index, source))?;
+        copied.map_err(|source| EvalFilesError::disk_error("copy", &index, source))?;
         let git = self.mirror.bare().git();
         git.call(["update-index", "-z", "--index-info"]).index(&index).input(list).run().await?;
         Ok(git.call(["write-tree"]).index(&index).run_line().await?)
@@ -247,7 +247,7 @@ impl Checkout {
     }
 }
 
-/// The one directory in a directory.
+/// The only directory in a directory.
 fn only_directory(dir: &Path) -> std::io::Result<Option<PathBuf>> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -258,7 +258,7 @@ fn only_directory(dir: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// A message as it stands in a commit.
+/// The message as written to a commit.
 fn commit_message(text: &str) -> String {
     let text: String = text.replace("\r\n", "\n").chars().filter(|c| *c != '\0').collect();
     let lines = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");

@@ -1,5 +1,5 @@
-//! A commit's files on their way into an environment: with a `.git` of their own, which is thrown
-//! away with the environment.
+//! A commit's files for an environment, with a `.git` of their own, which is thrown away with the
+//! environment.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use crate::environment::Upload;
 use crate::git::{BareRepository, TreeEntry, bundle};
 use crate::supervise;
 
-/// Bounds of checkouts, both ways.
+/// Size limits of checkouts, in both directions.
 pub(super) const LIMITS: ArchiveLimits =
     ArchiveLimits { entries: limits::CHECKOUT_ENTRIES, bytes: limits::CHECKOUT_BYTES };
 
@@ -31,20 +31,20 @@ const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n
 /// A commit's files in a slot.
 #[derive(Debug)]
 pub struct Checkout {
-    /// Keeps the repository.
+    /// Keeps the repository in the cache.
     pub(super) mirror: Mirror,
     pub(super) commit: String,
-    /// A directory of this checkout alone.
+    /// A directory for this checkout alone.
     pub(super) slot: PathBuf,
     pub(super) entries: Vec<TreeEntry>,
-    /// What environments are not given, by path, and what is in a commit all the same.
+    /// Paths that environments do not get and that commits keep all the same.
     pub(super) withheld: BTreeSet<Vec<u8>>,
-    /// The slot had all of it from an eval before.
+    /// Whether the slot had all of it from an earlier eval.
     was_there: bool,
 }
 
 impl Checkout {
-    /// Brings the files of a commit into a slot that is empty or has them.
+    /// Checks out a commit into a slot that is empty or has it.
     ///
     /// # Errors
     /// [`EvalFilesError`].
@@ -67,7 +67,7 @@ impl Checkout {
         let base = checkout.base();
         if !was_there {
             let made = tokio::fs::create_dir(&base).await;
-            made.map_err(|source| EvalFilesError::disk_error("creating", &base, source))?;
+            made.map_err(|source| EvalFilesError::disk_error("create", &base, source))?;
             let (bare, index) = (checkout.mirror.bare(), checkout.index());
             bare.export(&checkout.commit, &base, &index).await?;
         }
@@ -75,18 +75,18 @@ impl Checkout {
         Ok(checkout)
     }
 
-    /// The commit's files.
+    /// Directory of the commit's files.
     pub(super) fn base(&self) -> PathBuf {
         self.slot.join("base")
     }
 
-    /// The index of the commit's files.
+    /// The git index of the commit's files.
     pub(super) fn index(&self) -> PathBuf {
         self.slot.join("index")
     }
 
-    /// What places the checkout at `path` of an environment, as a repository by itself. The
-    /// archives are in the slot.
+    /// The uploads that place the checkout at `path` of an environment, as a repository of its own.
+    /// The archives are in the slot.
     ///
     /// # Errors
     /// [`EvalFilesError`].
@@ -123,7 +123,7 @@ impl Checkout {
         Ok(())
     }
 
-    /// Makes a repository with nothing but the commit in it.
+    /// Creates a repository that contains nothing but the commit.
     async fn create_disposable_repository(&self) -> Result<(), EvalFilesError> {
         let (dir, file) = (self.slot.join("git"), self.slot.join("commit.bundle"));
         let size =
@@ -141,12 +141,12 @@ impl Checkout {
             _ => CONFIG.to_owned(),
         };
         let written = tokio::fs::write(&config, text).await;
-        written.map_err(|source| EvalFilesError::disk_error("writing", &config, source))
+        written.map_err(|source| EvalFilesError::disk_error("write", &config, source))
     }
 }
 
-/// What environments are not given: other repositories, which are not here, and links that lead
-/// outside.
+/// Paths that environments do not get: submodules, whose files are not available, and links that
+/// lead outside.
 fn find_withheld(base: &Path, entries: &[TreeEntry]) -> BTreeSet<Vec<u8>> {
     let leads_outside = |entry: &TreeEntry| {
         let path = Path::new(std::ffi::OsStr::from_bytes(&entry.path));

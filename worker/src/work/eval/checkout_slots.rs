@@ -1,6 +1,6 @@
-//! Places for checkouts: a slot belongs to one eval at a time. It is empty when the eval gets it, or
+//! Slots for checkouts. A slot belongs to one eval at a time. It is empty when the eval gets it, or
 //! has the commit that the eval begins with: evals of one node follow each other, and a checkout of
-//! some thousand files costs more than everything else about an eval that is short.
+//! some thousand files costs more than the rest of a short eval.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
 
-/// Mark of a slot that was given out and not cleaned since.
+/// Marker file of a slot that was given out and not cleaned since.
 const DIRTY_MARK: &str = "dirty";
 
-/// What an eval adds to a slot beside the checkout of its commit, which nothing changes.
+/// Names that an eval adds to a slot beside the checkout of its commit, which nothing changes.
 pub(super) const ADDED_NAMES: [&str; 3] = ["out", "changed", "index.new"];
 
-/// A directory of slots. One process at a time has it.
+/// A directory of slots, used by one process at a time.
 #[derive(Debug, Clone)]
 pub struct CheckoutSlots(Arc<CheckoutSlotsInner>);
 
@@ -29,35 +29,35 @@ struct CheckoutSlotsInner {
 #[derive(Debug, Default)]
 struct CheckoutSlotsState {
     taken: BTreeSet<usize>,
-    /// Free ones that have a checkout, and of which commit. Known to this process alone.
+    /// Free slots that have a checkout, and its commit. Known only to this process.
     ready: BTreeMap<usize, String>,
 }
 
-/// A slot that belongs to whoever has this.
+/// A slot that belongs to the owner of this value.
 #[derive(Debug)]
 pub struct CheckoutSlot {
     number: usize,
     shared: Arc<CheckoutSlotsInner>,
-    /// The commit whose checkout is complete in it.
+    /// The commit whose checkout is complete in the slot.
     commit: Option<String>,
 }
 
 impl CheckoutSlots {
-    /// The slots at `dir`.
+    /// Opens the slots at `dir`.
     ///
     /// # Errors
-    /// Of the local disk, and when another process has the directory.
+    /// Errors of the local disk, and when another process uses the directory.
     pub fn open(dir: &Path) -> std::io::Result<Self> {
         let lock = CacheDirLock::acquire(dir)?;
         let state = Mutex::default();
         Ok(Self(Arc::new(CheckoutSlotsInner { dir: dir.to_owned(), state, _lock: lock })))
     }
 
-    /// Takes a slot for a checkout of a commit: one that has it, or an empty one; what was not cleaned
-    /// is wiped first.
+    /// Takes a slot for a checkout of a commit: one that has it, or an empty one. A slot that was
+    /// not cleaned is wiped first.
     ///
     /// # Errors
-    /// Of the local disk.
+    /// Errors of the local disk.
     pub async fn acquire(&self, commit: &str) -> Result<CheckoutSlot, EvalFilesError> {
         let slot = self.choose(commit);
         let home = slot.root();
@@ -72,7 +72,7 @@ impl CheckoutSlots {
                 None => tokio::fs::create_dir(slot.path()).await,
             }
         };
-        make.await.map_err(|source| EvalFilesError::disk_error("preparing", &home, source))?;
+        make.await.map_err(|source| EvalFilesError::disk_error("prepare", &home, source))?;
         Ok(slot)
     }
 
@@ -98,26 +98,26 @@ impl CheckoutSlot {
         self.shared.dir.join(format!("slot-{}", self.number))
     }
 
-    /// The directory.
+    /// The directory of the checkout.
     pub fn path(&self) -> PathBuf {
         self.root().join("work")
     }
 
-    /// The commit whose checkout is complete in it.
+    /// The commit whose checkout is complete in the slot.
     pub fn commit(&self) -> Option<&str> {
         self.commit.as_deref()
     }
 
-    /// The checkout of a commit is complete in it.
+    /// Marks the checkout of a commit as complete.
     pub(super) fn mark_complete(&mut self, commit: &str) {
         self.commit = Some(commit.to_owned());
     }
 
-    /// Removes what is not the checkout of its commit, and gives the slot back. One that is dropped
+    /// Removes everything but the checkout of its commit, and returns the slot. One that is dropped
     /// instead, or whose cleaning fails, is wiped before its next use.
     ///
     /// # Errors
-    /// Of the local disk.
+    /// Errors of the local disk.
     pub async fn clean(mut self) -> Result<(), EvalFilesError> {
         let commit = self.commit.take();
         match &commit {
@@ -135,7 +135,7 @@ impl CheckoutSlot {
         Ok(())
     }
 
-    /// Gives the slot back, cleaned if that is possible.
+    /// Returns the slot, cleaned if possible.
     pub(in crate::work) async fn return_cleaned(self) {
         if let Err(error) = self.clean().await {
             // It is wiped before its next use.

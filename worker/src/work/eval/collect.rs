@@ -1,5 +1,5 @@
-//! What is taken out of an environment beside the checkout: `/logs` and the sweep's output, each as
-//! one clean archive, and the results on the way.
+//! Collection of `/logs` and of the sweep's output, each as one clean archive. The results are read
+//! in the same pass.
 
 use std::path::PathBuf;
 
@@ -16,18 +16,18 @@ use crate::executor::{CleanArchive, read_directory};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
-/// What was collected.
+/// The collected outputs.
 #[derive(Debug, Default)]
 pub(super) struct EvalOutputs {
     pub(super) logs: Option<CleanArchive>,
-    /// Of the sweep's own environment.
+    /// Logs of the sweep's own environment.
     pub(super) sweep_logs: Option<CleanArchive>,
     pub(super) output: Option<CleanArchive>,
     pub(super) results: Option<PathBuf>,
 }
 
 impl EvalRun<'_> {
-    /// Collects what there is. Results count only when the sweep ended well.
+    /// Collects the outputs. Results count only when the sweep succeeded.
     pub(super) async fn collect_outputs(&mut self) {
         if self.at == EvalEnvironmentState::Leaving {
             return;
@@ -36,7 +36,8 @@ impl EvalRun<'_> {
         if self.attempt.environment.tainted
             && let Err(error) = self.attempt.environment.stop().await
         {
-            let why = format!("processes may still write: {}", error.chain());
+            let why =
+                format!("cannot collect outputs, processes may still write: {}", error.chain());
             self.attempt.record_not_collected(&why);
             return;
         }
@@ -118,7 +119,7 @@ impl EvalRun<'_> {
                 }
             }
             CapturedFile::Missing => {
-                let why = format!("the sweep left no {file}");
+                let why = format!("the sweep wrote no {file}");
                 ResultError::Missing.into_error(&why, redactor)
             }
             CapturedFile::NotRegular | CapturedFile::HardLink => wrong("it is not a regular file"),
@@ -127,7 +128,7 @@ impl EvalRun<'_> {
                 limits::RESULTS_BYTES
             )),
             CapturedFile::Unknown => {
-                let why = why.unwrap_or_else(|| "the output could not be read".to_owned());
+                let why = why.unwrap_or_else(|| "the output cannot be read".to_owned());
                 ResultError::Unreadable.into_error(&why, redactor)
             }
         };

@@ -1,5 +1,4 @@
-//! What an agent's tree has that its commit has not, and the reverse. The tree is data: no git looks
-//! at it.
+//! Comparison of an agent's tree with its commit. The tree is data: no git reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,23 +18,23 @@ use crate::secrets::{RedactionStyle, Redactor};
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What is compared.
+/// The inputs of a comparison.
 pub(super) struct TreeComparison<'a> {
-    /// The commit's files on disk …
+    /// The commit's files on disk.
     pub(super) base: &'a Path,
-    /// … and as the commit has them.
+    /// The same files, as listed by the commit.
     pub(super) entries: BTreeMap<&'a [u8], &'a TreeEntry>,
-    /// Paths of the commit whose absence means nothing.
+    /// Paths of the commit whose absence is not a removal.
     pub(super) unknown: BTreeSet<Vec<u8>>,
     /// The agent's tree.
     pub(super) tree: &'a Path,
-    /// An empty directory for the content of what is new or different.
+    /// An empty directory for the content of new and changed files.
     pub(super) staging: &'a Path,
-    /// Masks secrets in what is new or different.
+    /// Masks secrets in new and changed files.
     pub(super) redactor: &'a Redactor,
 }
 
-/// What is new, different or gone.
+/// New, changed and removed files.
 #[derive(Debug, Default)]
 pub(super) struct TreeDifference {
     pub(super) written: Vec<ChangedTreeFile>,
@@ -43,12 +42,12 @@ pub(super) struct TreeDifference {
     pub(super) changes: CheckoutChanges,
 }
 
-/// A file that is new or different.
+/// A new or changed file.
 #[derive(Debug)]
 pub(super) struct ChangedTreeFile {
     pub(super) path: Vec<u8>,
     pub(super) mode: u32,
-    /// Its content, or what its link says.
+    /// Its content, or the target of its link.
     pub(super) content: PathBuf,
     pub(super) is_new: bool,
 }
@@ -61,7 +60,7 @@ pub(super) enum TreeCompareError {
 }
 
 impl TreeComparison<'_> {
-    /// Compares everything.
+    /// Compares both trees.
     pub(super) fn run(&self) -> Result<TreeDifference, TreeCompareError> {
         let (mut found, mut seen) = (TreeDifference::default(), BTreeSet::new());
         self.compare_directory(&mut Vec::new(), &mut found, &mut seen)?;
@@ -107,7 +106,7 @@ impl TreeComparison<'_> {
     ) -> Result<(), TreeCompareError> {
         let known = self.entries.get(&path[..]).copied();
         if known.is_some_and(|entry| entry.mode == SUBMODULE) {
-            // Whatever is there belongs to another repository.
+            // The files there belong to another repository.
             return Ok(());
         }
         if names::is_git(name) || (known.is_none() && self.shows_secrets(name)) {
@@ -176,7 +175,7 @@ impl TreeComparison<'_> {
         }
     }
 
-    /// Copies what is new or different, without secrets, under a plain name.
+    /// Copies a new or changed file, without secrets, under a plain name.
     fn stage(&self, from: &Path, mode: u32, to: &Path) -> io::Result<()> {
         let mut masking = self.redactor.stream(RedactionStyle::Mask);
         let mut out = BufWriter::new(File::create_new(to)?);

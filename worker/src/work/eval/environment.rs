@@ -1,5 +1,5 @@
-//! The environments of an eval: the one that its commands share, and the one that a sweep may have
-//! for itself. There is never more than one of them.
+//! The environments of an eval: the one that its commands share, and an optional one for the sweep
+//! alone. At most one of them exists at a time.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
 use crate::secrets::Redactor;
 
-/// Largest idea.
+/// Largest size of an idea, in bytes.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
 
-/// Where an execution is on its way through its environments.
+/// The progress of an execution through its environments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EvalEnvironmentState {
-    /// In the one that its commands share, or on the way to it.
+    /// It uses the shared environment, or creates it.
     Shared,
-    /// About to leave it: what is to be kept of it has been asked for.
+    /// It leaves the shared environment, whose logs have been collected or are being collected.
     Leaving,
-    /// It is gone. The sweep's own is there, or on its way.
+    /// The shared environment is removed. The sweep's own exists, or is being created.
     Apart,
 }
 
-/// An environment that is to be made.
+/// An environment to create.
 #[derive(Clone, Copy)]
 struct EvalEnvironmentPlan<'s> {
     environment: &'s TaskEnvironment,
@@ -56,7 +56,7 @@ impl<'s> EvalEnvironmentPlan<'s> {
 }
 
 impl<'a> EvalRun<'a> {
-    /// Makes the checkout and the environment that the commands share.
+    /// Creates the checkout and the shared environment.
     pub(super) async fn setup(&mut self) -> Result<Checkout, PhaseInterrupt> {
         let (ctx, repositories): (&'a _, &'a _) = (self.ctx, self.repositories);
         let expanded = variables::expand(&self.services.variables, ctx);
@@ -65,7 +65,7 @@ impl<'a> EvalRun<'a> {
         let eval = &ctx.eval;
         failure::check_supported(eval)?;
         let (shared, apart) = (EvalEnvironmentPlan::shared(eval), EvalEnvironmentPlan::sweep(eval));
-        // Nothing is begun that cannot be brought to its end here.
+        // Fail early when this worker cannot run the sweep's environment.
         apart.map(|site| self.provider(site)).transpose()?;
         let provider = self.provider(shared)?;
         let scratch = ctx.execution.create_scratch().await.map_err(SetupError::Disk);
@@ -79,8 +79,9 @@ impl<'a> EvalRun<'a> {
         Ok(checkout)
     }
 
-    /// Leaves the shared environment for one of the sweep's own, if it is to have one. The files of
-    /// the candidate's commit are all that it gets. Takes nothing of the eval's time.
+    /// Replaces the shared environment by the sweep's own one, if it has one. That one gets nothing
+    /// but the files of the candidate's commit. The switch does not count against the eval's time
+    /// limit.
     pub(super) async fn enter_sweep_environment(
         &mut self,
         shared: Checkout,
@@ -106,7 +107,7 @@ impl<'a> EvalRun<'a> {
     }
 
     /// Collects and removes the shared environment. When something of it may be left, no other one
-    /// is made: there is room for one.
+    /// is created: there is room for only one.
     async fn leave_shared_environment(&mut self) -> Result<(), TrialError> {
         self.attempt.enter(Phase::Collection);
         self.at = EvalEnvironmentState::Leaving;
@@ -122,7 +123,7 @@ impl<'a> EvalRun<'a> {
         Ok(())
     }
 
-    /// What the present environment has cost so far.
+    /// Cost of the current environment so far.
     pub(super) fn environment_cost(&self) -> f64 {
         let eval = &self.ctx.eval;
         let site = match self.at {
@@ -151,7 +152,7 @@ impl<'a> EvalRun<'a> {
         checkout.await.map_err(|error| failure::files_error(&error, &self.attempt.redactor))
     }
 
-    /// Makes an environment with the files of a checkout in it.
+    /// Creates an environment with the files of a checkout.
     async fn create_environment(
         &mut self,
         site: EvalEnvironmentPlan<'_>,

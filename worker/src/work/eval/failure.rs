@@ -13,8 +13,8 @@ use crate::shortage::Shortage;
 
 const INFRASTRUCTURE: Class = Class::Infrastructure;
 
-/// The error of a command that did not end well: the idea's is the agent's, every other one the
-/// verifier's.
+/// The error of a failed command: the agent's for the command that implements the idea, the
+/// verifier's for every other one.
 pub(in crate::work) fn command_error(
     error: ScriptError,
     stage: EvalStage,
@@ -34,7 +34,7 @@ pub(in crate::work) fn command_error(
     error.into_error_for(whose, ScriptSubject { prefix: &prefix, script }, redactor)
 }
 
-/// What is left of an environment takes the room of the next one.
+/// Leftovers of an environment occupy the resources of the next one: another try may succeed.
 pub(super) fn leftover_environment(failure: &Failure, redactor: &Redactor) -> TrialError {
     TrialError { retry: Retry::Transient, ..errors::teardown_failed(failure, redactor) }
 }
@@ -43,26 +43,26 @@ fn disk_code(source: &std::io::Error) -> Code {
     shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::PROVIDER_ERROR)
 }
 
-/// Refuses what evals have no use for.
+/// Refuses settings that evals do not support.
 pub(super) fn check_supported(eval: &EvalSpec) -> Result<(), TrialError> {
     let refuse = |what: &str| {
-        let message = format!("an eval's environment has no {what}");
+        let message = format!("an eval's environment cannot have {what}");
         let (class, retry) = (Class::Task, Retry::Permanent);
         TrialError::new(Type::TaskInvalid, Code::REFUSED, class, retry, message)
     };
     let own = eval.sweep_environment.as_deref().map(|own| &own.environment);
     for environment in [Some(&eval.environment), own].into_iter().flatten() {
         if environment.compose.is_some() {
-            return Err(refuse("services beside it"));
+            return Err(refuse("sidecar services"));
         }
         if environment.healthcheck.is_some() {
-            return Err(refuse("health check"));
+            return Err(refuse("a healthcheck"));
         }
     }
     Ok(())
 }
 
-/// The repository, the checkout, the commit.
+/// The error of the repository, the checkout or the commit.
 pub(in crate::work) fn files_error(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
     let message = redactor.text(&error.chain());
     let kind = Type::AgentExecutionFailed;
@@ -100,5 +100,5 @@ pub(in crate::work) fn files_error(error: &EvalFilesError, redactor: &Redactor) 
 /// The agent removed the checkout.
 pub(super) fn missing_checkout() -> TrialError {
     let (kind, code) = (Type::AgentExecutionFailed, Code::REFUSED);
-    TrialError::new(kind, code, Class::Agent, Retry::Permanent, "the checkout is gone")
+    TrialError::new(kind, code, Class::Agent, Retry::Permanent, "the agent removed the checkout")
 }

@@ -1,4 +1,4 @@
-//! Directories of ours: locked, measured, removed.
+//! Directories of this process: locking, measuring and removal.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::fs::FlockOperation;
 use super::EvalFilesError;
 use crate::fs_remove;
 
-/// Name of the lock in a directory of one process.
+/// Name of the lock file in a directory that one process uses.
 pub(super) const LOCK_FILE: &str = "lock";
 
 /// A directory that belongs to this process while this lives.
@@ -19,7 +19,7 @@ pub(super) struct CacheDirLock {
 }
 
 impl CacheDirLock {
-    /// Makes the directory if need be, and takes it.
+    /// Creates the directory if it is missing, and locks it.
     pub(super) fn acquire(dir: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join(LOCK_FILE);
@@ -27,7 +27,7 @@ impl CacheDirLock {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file }),
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
-                let text = format!("another process has {}", dir.display());
+                let text = format!("cannot lock {}: another process uses it", dir.display());
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
             }
             Err(error) => Err(error.into()),
@@ -37,18 +37,18 @@ impl CacheDirLock {
 
 impl Drop for CacheDirLock {
     fn drop(&mut self) {
-        // Closing is not enough: a child that was just forked has the file until it executes.
+        // Closing is not enough: a child that was just forked holds the file until it executes.
         let _closed_anyway = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Removes a file or directory that may not be there.
+/// Removes a file or directory, if it exists.
 pub(super) async fn remove_path(path: &Path) -> Result<(), EvalFilesError> {
     let removed = fs_remove::remove(path).await;
-    removed.map_err(|source| EvalFilesError::disk_error("removing", path, source))
+    removed.map_err(|source| EvalFilesError::disk_error("remove", path, source))
 }
 
-/// Bytes of the files below a directory, as far as they can be looked at.
+/// Bytes of the files below a directory, as far as they can be read.
 pub(super) fn bytes_below(path: &Path) -> u64 {
     let (mut bytes, mut dirs): (u64, Vec<PathBuf>) = (0, vec![path.to_owned()]);
     while let Some(dir) = dirs.pop() {
@@ -64,7 +64,7 @@ pub(super) fn bytes_below(path: &Path) -> u64 {
     bytes
 }
 
-/// Says that a directory was used just now. Best effort: it only decides what goes first.
+/// Marks a directory as just used. Best effort: it only decides the order of eviction.
 pub(super) fn touch(path: &Path) {
     if let Ok(dir) = File::open(path) {
         let _untouched = dir.set_modified(std::time::SystemTime::now());

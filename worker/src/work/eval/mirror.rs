@@ -1,4 +1,4 @@
-//! Cached repositories: a bare one for every root, filled with the commits that evals need.
+//! Cached repositories: a bare one for each root, filled with the commits that evals need.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use super::local_dir::{self, CacheDirLock};
 use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
 
-/// Beginning of the names of directories that are not finished.
+/// Prefix of the names of unfinished directories.
 const UNFINISHED_PREFIX: &str = "new-";
 
-/// References to an entry when nobody but one call uses it: the index's and the call's.
+/// References to an entry that only one call uses: the index's and the call's.
 const SOLE_USER_REFERENCES: usize = 2;
 
-/// A directory of cached repositories. One process at a time has it; what is in it can be fetched
+/// A directory of cached repositories, used by one process at a time. Its content can be fetched
 /// again at any time.
 #[derive(Debug)]
 pub struct Mirrors {
@@ -34,16 +34,16 @@ pub struct Mirrors {
     _lock: CacheDirLock,
 }
 
-/// A repository that is there or is being fetched.
+/// A repository that exists or is being fetched.
 #[derive(Debug)]
 struct MirrorEntry {
     path: PathBuf,
-    /// Held by whoever adds to it.
+    /// Held while commits are added.
     turn: Turn<()>,
     bytes: AtomicU64,
 }
 
-/// A cached repository that stays while this lives.
+/// A cached repository that stays on disk while this lives.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     bare: BareRepository,
@@ -58,11 +58,11 @@ impl Mirror {
 }
 
 impl Mirrors {
-    /// The cache at `dir`, of which those used last are kept within `max_bytes`. What a crash left
-    /// unfinished is removed.
+    /// Opens the cache at `dir`. The most recently used repositories are kept within `max_bytes`.
+    /// Unfinished directories of a crash are removed.
     ///
     /// # Errors
-    /// Of the local disk, and when another process has the directory.
+    /// Errors of the local disk, and when another process uses the directory.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>, max_bytes: u64) -> std::io::Result<Self> {
         let lock = CacheDirLock::acquire(dir)?;
         let mut found = Vec::new();
@@ -87,7 +87,7 @@ impl Mirrors {
         Ok(Self { dir, store, max_bytes, known, counter, _lock: lock })
     }
 
-    /// The repository with the wanted commit in it.
+    /// Returns the repository with the requested commit in it.
     ///
     /// # Errors
     /// [`EvalFilesError`].
@@ -95,7 +95,8 @@ impl Mirrors {
         let entry = self.entry(&repository.root.blob.digest);
         let turn = entry.turn.lock().await;
         let bare = match self.fetch_missing(&entry, repository).await {
-            // What cannot be completed may be damaged: it is fetched anew, once, unless others use it.
+            // A repository that cannot be completed may be damaged: it is fetched again, once,
+            // unless other calls use it.
             Err(EvalFilesError::Git(_)) if Arc::strong_count(&entry) == SOLE_USER_REFERENCES => {
                 local_dir::remove_path(&entry.path).await?;
                 self.fetch_missing(&entry, repository).await?
@@ -123,7 +124,7 @@ impl Mirrors {
         known.get_or_insert(*root, new).clone()
     }
 
-    /// Adds what the repository lacks.
+    /// Fetches the commits that the repository lacks.
     async fn fetch_missing(
         &self,
         entry: &MirrorEntry,
@@ -165,7 +166,7 @@ impl Mirrors {
         }
     }
 
-    /// Makes the repository elsewhere and moves it to its place.
+    /// Creates the repository under another name and renames it.
     async fn create_mirror(
         &self,
         entry: &MirrorEntry,
@@ -180,7 +181,7 @@ impl Mirrors {
             return Err(error.into());
         }
         let moved = tokio::fs::rename(&new, &entry.path).await;
-        moved.map_err(|source| EvalFilesError::disk_error("renaming", &new, source))
+        moved.map_err(|source| EvalFilesError::disk_error("rename", &new, source))
     }
 
     async fn fetch(
@@ -203,11 +204,11 @@ impl Mirrors {
         self.dir.join(format!("{UNFINISHED_PREFIX}{number}"))
     }
 
-    /// Removes what was not used for longest until the rest is within bounds.
+    /// Removes the least recently used repositories until the rest is within bounds.
     async fn evict_surplus(&self) {
         for path in self.take_surplus() {
             if let Err(error) = local_dir::remove_path(&path).await {
-                tracing::warn!(path = %path.display(), %error, "a repository cannot be removed");
+                tracing::warn!(path = %path.display(), %error, "cannot remove a repository");
             }
         }
     }
@@ -228,11 +229,13 @@ impl Mirrors {
                 continue;
             }
             bytes -= total(&entry);
-            // Its place may be wanted again at once: it goes under another name.
+            // Its path may be needed again at once: it is removed under another name.
             let aside = self.unfinished_path();
             match std::fs::rename(&entry.path, &aside) {
                 Ok(()) => surplus.push(aside),
-                Err(error) => tracing::warn!(path = %entry.path.display(), %error, "not removed"),
+                Err(error) => {
+                    tracing::warn!(path = %entry.path.display(), %error, "cannot rename a repository");
+                }
             }
         }
         for (root, entry) in used {
@@ -241,18 +244,18 @@ impl Mirrors {
         surplus
     }
 
-    /// How many repositories are kept.
+    /// Number of cached repositories.
     pub fn len(&self) -> usize {
         self.known.lock().expect("nothing panics while it holds the index").len()
     }
 
-    /// Whether none is.
+    /// Whether no repository is cached.
     pub fn is_empty(&self) -> bool {
         NonZeroUsize::new(self.len()).is_none()
     }
 }
 
-/// The reference that keeps a commit.
+/// The git reference that keeps a commit.
 fn commit_ref(bundle: &CommitBundle) -> String {
     format!("refs/commits/{}", bundle.commit)
 }

@@ -4,24 +4,25 @@
 //!
 //! ```text
 //! mirror (cached, filled from bundles) -> slot -> checkout -> environment
-//!   -> implement -> tests? -> review? -> everything is ended, the tree is taken out
-//!   -> commit (outside, see `candidate`) -> sweep -> results, logs -> environment gone
+//!   -> implement -> tests? -> review? -> all processes are killed, the tree is extracted
+//!   -> commit (outside, see `candidate`) -> sweep -> results, logs -> environment removed
 //! ```
 //!
-//! A sweep with an environment of its own gets it between the commit and the sweep: the first one's
-//! logs are taken out, it is removed, and another is made with the files of the commit.
+//! A sweep with an environment of its own gets it between the commit and the sweep: the first
+//! environment's logs are collected, it is removed, and another is created with the files of the
+//! commit.
 //!
-//! # For whoever runs evals
+//! # Use
 //! * A worker opens [`Repositories`] once, in a directory of its own, beside its
-//!   [`TrialServices`](crate::executor::TrialServices), and calls [`run`] per execution. The answer is
-//!   a [`Finished`](crate::executor::Finished), whose `store` stores the files and gives the record.
-//!   The scratch directory can go after that.
-//! * [`EvalRecord::verdict`](rollout_protocol::record::EvalRecord::verdict) is what the engine
-//!   counts. `stopped` means that the eval stays owed.
+//!   [`ExecutionServices`](crate::executor::ExecutionServices), and calls [`run`] per execution.
+//!   The result is a [`Finished`](crate::executor::Finished), whose `store` stores the files and
+//!   returns the record. The scratch directory can be removed after that.
+//! * [`EvalRecord::verdict`](rollout_protocol::record::EvalRecord::verdict) is the result that the
+//!   engine counts. `stopped` means that the eval stays pending.
 //! * Commands find everything by the variables of [`variables`]. The sweep's output directory is
-//!   named after the execution and made anew just before the sweep: tries never share one, and no
+//!   named after the execution and recreated just before the sweep: tries never share one, and no
 //!   command before the sweep can have written results.
-//! * Whatever the agent did to the `.git` of its checkout is of no consequence: it is thrown away.
+//! * Changes of the agent to the `.git` of its checkout have no effect: it is thrown away.
 
 mod candidate;
 mod checkout;
@@ -59,31 +60,31 @@ pub use self::checkout_slots::{CheckoutSlot, CheckoutSlots};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;
 
-/// Repositories of a worker.
+/// The repositories of a worker.
 #[derive(Debug)]
 pub struct Repositories {
-    /// Cached ones.
+    /// Cached repositories.
     pub mirrors: Mirrors,
-    /// Places for checkouts.
+    /// Slots for checkouts.
     pub slots: CheckoutSlots,
 }
 
 impl Repositories {
-    /// Those of a directory that belongs to one process. Of the cached ones, those used last are
-    /// kept within `max_bytes`.
+    /// Opens a directory that belongs to one process. The most recently used cached repositories
+    /// are kept within `max_bytes`.
     ///
     /// # Errors
-    /// Of the local disk, and when another process has the directory.
+    /// Errors of the local disk, and when another process uses the directory.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>, max_bytes: u64) -> std::io::Result<Self> {
         let mirrors = Mirrors::open(&dir.join("mirrors"), store, max_bytes)?;
         Ok(Self { mirrors, slots: CheckoutSlots::open(&dir.join("slots"))? })
     }
 
-    /// Checks out a commit into a slot, which becomes `slot`, and gives what places its files at
-    /// `to` in an environment.
+    /// Checks out a commit into a slot, which becomes `slot`, and returns the uploads that place
+    /// its files at `to` in an environment.
     ///
     /// # Errors
-    /// Of the repository and of the local disk.
+    /// Errors of the repository and of the local disk.
     pub(in crate::work) async fn check_out(
         &self,
         mirror: &Mirror,
@@ -106,82 +107,82 @@ pub struct EvalContext {
     pub execution: ExecutionContext,
     /// The eval.
     pub eval: Arc<EvalSpec>,
-    /// Asked before every command.
+    /// Permits for commands.
     pub tickets: Arc<dyn StagePermits>,
 }
 
-/// Says when commands may begin. Unless something else is said, they may at once.
+/// Permits for the commands of stages. By default, commands may begin at once.
 #[async_trait]
 pub trait StagePermits: Send + Sync + fmt::Debug {
-    /// Waits until the command of a stage may begin, for as long as that takes. Who gives up has no
-    /// ticket.
+    /// Waits until the command of a stage may begin, however long that takes. A cancelled wait
+    /// holds no permit.
     async fn acquire(&self, _stage: EvalStage) {}
 
-    /// The command of a stage that was begun has ended, or will not run.
+    /// Releases a permit: the command of the stage has ended, or will not run.
     fn release(&self, _stage: EvalStage) {}
 }
 
 /// No limits.
 impl StagePermits for () {}
 
-/// Why a commit's files are not at hand, or cannot become a commit.
+/// Why a commit's files are not available, or cannot become a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalFilesError {
-    /// Git.
-    #[error("the repository")]
+    /// Git failed.
+    #[error("cannot use the repository")]
     Git(#[from] GitError),
-    /// The store does not give something.
-    #[error("fetching {what}")]
+    /// The store failed.
+    #[error("cannot fetch {what}")]
     Store {
-        /// What.
+        /// The requested data.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: StoreError,
     },
-    /// An archive cannot be made or unpacked.
-    #[error("packing {what}")]
+    /// An archive cannot be packed or unpacked.
+    #[error("cannot pack or unpack {what}")]
     Archive {
-        /// Of what.
+        /// Its content.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: ArchiveError,
     },
-    /// Commits that do not follow each other.
-    #[error("the commits are no chain: {reason}")]
+    /// The commits do not follow each other.
+    #[error("the commits are not a chain: {reason}")]
     Chain {
-        /// Where.
+        /// The first gap.
         reason: String,
     },
-    /// A commit is larger than commits may be.
+    /// A commit exceeds the size limit.
     #[error("commit {commit} has {size_bytes} bytes, at most {max_bytes} are accepted")]
     TooLarge {
         /// The commit.
         commit: String,
         /// Its size.
         size_bytes: u64,
-        /// The bound.
+        /// The limit.
         max_bytes: u64,
     },
-    /// What an agent left is more than a commit may be.
-    #[error("the checkout cannot become a commit: {reason}")]
+    /// The agent's changes cannot become a commit.
+    #[error("cannot commit the checkout: {reason}")]
     NotCommittable {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// What an agent left could not be read to its end.
-    #[error("the checkout could not be read: {reason}")]
+    /// The agent's changes could not be read completely.
+    #[error("cannot read the checkout: {reason}")]
     Torn {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The local disk.
-    #[error("{action} {path}")]
+    /// The local disk failed.
+    #[error("cannot {action} {path}")]
     Disk {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
         /// The system's error.
         #[source]

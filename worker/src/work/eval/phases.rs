@@ -1,4 +1,4 @@
-//! The steps of an eval, from its checkout to the sweep.
+//! The phases of an eval, from its checkout to the sweep.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,11 +24,12 @@ use crate::executor::{
     wait_for_stop, with_timeout,
 };
 
-/// How long a command may run.
+/// The time limit of a command.
 #[derive(Debug, Clone, Copy)]
 struct CommandLimit {
     left: Duration,
-    /// The rest of the eval's time is no part of messages, so that equal evals have equal ones.
+    /// The limit in messages. It is never the rest of the eval's time, so that equal evals have
+    /// equal messages.
     told: ScriptLimit,
 }
 
@@ -51,7 +52,7 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// Runs a command, if there is one, when it may begin.
+    /// Runs a command, if there is one, as soon as it may begin.
     async fn run_stage(
         &mut self,
         stage: EvalStage,
@@ -62,7 +63,7 @@ impl EvalRun<'_> {
         self.acquire_permit(stage).await?;
         let before = self.commands.len();
         let ran = self.run_command(stage, command).await;
-        // Otherwise it may be running still, as long as there is its environment.
+        // Otherwise the command may still be running, as long as its environment exists.
         let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
         if !self.attempt.environment.tainted && self.commands[before..].iter().all(is_over) {
             self.ctx.tickets.release(stage);
@@ -70,7 +71,7 @@ impl EvalRun<'_> {
         ran
     }
 
-    /// Waits until a command may begin. That takes nothing of the eval's time.
+    /// Waits until a command may begin. The wait does not count against the eval's time limit.
     async fn acquire_permit(&mut self, stage: EvalStage) -> Result<(), PhaseInterrupt> {
         let asked = Instant::now();
         tokio::select! {
@@ -89,8 +90,8 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// Runs a command from the checkout. Its script is placed just before it, so that no command
-    /// before it can have changed it; so is the sweep's empty output directory.
+    /// Runs a command in the checkout. Its script is placed just before it, so that no earlier
+    /// command can have changed it; so is the sweep's empty output directory.
     async fn run_command(
         &mut self,
         stage: EvalStage,
@@ -126,7 +127,7 @@ impl EvalRun<'_> {
             NormalExit::Zero,
         )
         .await;
-        // The clock of the whole eval stands still with that of its command.
+        // An outage of the engine extends the time limit of the eval, too.
         let away = self.downtime().saturating_sub(down_before);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
         self.commands.push(ran.end.command_record(stage, started_at));
@@ -146,7 +147,7 @@ impl EvalRun<'_> {
         ended.map(drop).map_err(|error| failure::command_error(error, stage, &redactor).into())
     }
 
-    /// Adds what a command reports that it cost, however it ended.
+    /// Adds the cost that a command reports, however the command ended.
     async fn record_cost(&mut self, stage: EvalStage, end: &ScriptEnd) {
         if self.attempt.environment.tainted || matches!(end, ScriptEnd::Failed(_)) {
             return;
@@ -155,18 +156,18 @@ impl EvalRun<'_> {
             Ok(None) => {}
             Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
             Err(why) => {
-                let why = format!("what {} reports that it cost: {why}", stage.as_str());
+                let why = format!("cannot read the cost of {}: {why}", stage.as_str());
                 self.attempt.record_not_collected(&why);
             }
         }
     }
 
-    /// How long the engine of the environment gave no answer so far.
+    /// Total time in which the environment's engine did not answer.
     fn downtime(&self) -> Duration {
         self.attempt.running_environment().dependency().map_or(Duration::ZERO, Dependency::downtime)
     }
 
-    /// The time that a command has: its own, and no more than is left of the eval's.
+    /// The time limit of a command: its own, and at most the rest of the eval's.
     fn command_limit(&self, command: &EvalCommand) -> CommandLimit {
         let own = command.timeout_sec.map_or(Duration::MAX, seconds);
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -185,8 +186,8 @@ impl EvalRun<'_> {
         capture
     }
 
-    /// Takes the tree out and makes the commit. Nothing runs any more while the tree is read, so
-    /// that what the sweep measures is what is committed.
+    /// Extracts the tree and makes the commit. Nothing runs any more while the tree is read, so
+    /// that the sweep measures exactly the committed files.
     async fn commit_candidate(&mut self, checkout: &Checkout) -> Result<(), PhaseInterrupt> {
         self.attempt.end_phase()?;
         let redactor = self.attempt.redactor.clone();

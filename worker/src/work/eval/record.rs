@@ -1,4 +1,4 @@
-//! From an execution that is over to its record.
+//! The record of a finished execution.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::MediaType;
@@ -13,7 +13,7 @@ use super::run::EvalRun;
 use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
 
 impl Finished<EvalRecord> {
-    /// An execution of which there is nothing to say but that it failed, on `host`.
+    /// An execution that failed before anything else is known about it, on `host`.
     pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
         let record = EvalRecord { error: Some(error), ..empty_record(ctx, host) };
         Self { record, files: Vec::new(), stopped: None }
@@ -90,7 +90,7 @@ fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
         match capture.finish() {
             Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),
             Err(error) => {
-                let why = format!("output of {stage} is lost: {error}");
+                let why = format!("cannot keep the output of {stage}: {error}");
                 run.attempt.record_not_collected(&why);
             }
         }

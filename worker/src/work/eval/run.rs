@@ -20,7 +20,7 @@ use crate::executor::{
 };
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
-/// until a reaper finds its owner dead.
+/// until a reaper finds that its owner is dead.
 pub async fn run(
     ctx: EvalContext,
     services: &ExecutionServices,
@@ -31,7 +31,7 @@ pub async fn run(
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
-/// One execution under way.
+/// An execution in progress.
 pub(super) struct EvalRun<'a> {
     pub(super) ctx: &'a EvalContext,
     pub(super) services: &'a ExecutionServices,
@@ -44,20 +44,20 @@ pub(super) struct EvalRun<'a> {
     pub(super) candidate: Option<Candidate>,
     pub(super) changes: Option<CheckoutChanges>,
     pub(super) collected: EvalOutputs,
-    /// What commands reported that they cost, together.
+    /// Total cost that the commands reported.
     pub(super) reported: Option<f64>,
     pub(super) slot: Option<CheckoutSlot>,
     /// The log of an image build.
     pub(super) build: BuildLog,
-    /// Whose environment the present one is.
+    /// The environment in use.
     pub(super) at: EvalEnvironmentState,
-    /// What environments before the present one cost.
+    /// Cost of the earlier environments.
     pub(super) spent: f64,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) sweep_environment: Option<EnvironmentRecord>,
-    /// When all commands must have ended.
+    /// Time by which all commands must have ended.
     pub(super) deadline: Option<Instant>,
-    /// The sweep ended well.
+    /// Whether the sweep succeeded.
     pub(super) swept: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'a> EvalRun<'a> {
         }
     }
 
-    /// Gives the checkout's place back.
+    /// Returns the checkout slot.
     pub(super) async fn return_slot(&mut self) {
         if let Some(slot) = self.slot.take() {
             slot.return_cleaned().await;
@@ -114,8 +114,8 @@ impl WorkRecipe for EvalRun<'_> {
         self.collect_outputs().await;
     }
 
-    /// An eval that came to nothing while a disk of this host was full says nothing about its idea,
-    /// unless it filled the disk itself beyond its own limit.
+    /// An eval without a result does not count against its idea when a disk of this host was full
+    /// meanwhile, unless the eval itself filled the disk beyond its own limit.
     async fn settle_errors(&mut self) {
         let came_to_nothing = matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges);
         if !came_to_nothing {

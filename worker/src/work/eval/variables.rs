@@ -1,18 +1,18 @@
-//! Where an eval's commands find things, and the variables that say so.
+//! Paths in an eval's environment, and the variables that name them.
 //!
-//! | Variable | What |
+//! | Variable | Meaning |
 //! | --- | --- |
-//! | `ROLLOUT_TREE`, `ROLLOUT_NODE_ID`, `ROLLOUT_EVAL_ID` | whose eval it is |
+//! | `ROLLOUT_TREE`, `ROLLOUT_NODE_ID`, `ROLLOUT_EVAL_ID` | the search, the node and the eval |
 //! | `ROLLOUT_STAGE` | `implement`, `tests`, `review` or `sweep` |
 //! | `ROLLOUT_REPOSITORY` | the checkout, where commands run |
 //! | `ROLLOUT_IDEA_FILE` | the idea |
-//! | `ROLLOUT_LOGS_DIR` | kept as the eval's logs |
-//! | `ROLLOUT_COST_FILE` | where a command may write what it cost: a number, in the unit of the budget |
-//! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, of this execution alone |
-//! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | where the sweep writes the results |
+//! | `ROLLOUT_LOGS_DIR` | directory kept as the eval's logs |
+//! | `ROLLOUT_COST_FILE` | file for the cost of a command: a number, in the unit of the budget |
+//! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, for this execution alone |
+//! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | file for the results of the sweep |
 //! | `ROLLOUT_SWEEP_CONFIG_LIMIT` | configurations to run; absent when there is no limit |
 //!
-//! With such a limit N the script of the sweep has the arguments `--sweep-config-limit N`, too.
+//! With such a limit N, the sweep's script also gets the arguments `--sweep-config-limit N`.
 
 use std::collections::BTreeMap;
 
@@ -29,13 +29,13 @@ pub const REPOSITORY: &str = "/repository";
 /// The idea.
 pub const IDEA: &str = "/idea/idea.md";
 
-/// What is kept as logs.
+/// Directory kept as logs.
 pub const LOGS: &str = "/logs";
 
-/// Scripts of commands.
+/// Directory of the commands' scripts.
 pub(super) const COMMANDS: &str = "/commands";
 
-/// Below it every execution has its own output directory.
+/// Parent of the output directories: each execution has its own.
 const OUTPUT: &str = "/output";
 
 const STAGES: [EvalStage; 4] =
@@ -44,26 +44,26 @@ const STAGES: [EvalStage; 4] =
 /// Expanded variables.
 #[derive(Debug, Default)]
 pub(super) struct EvalVariables {
-    /// Of everything that runs in the environment.
+    /// For everything that runs in the environment.
     pub(super) environment: BTreeMap<String, String>,
-    /// Of everything that runs in the sweep's own.
+    /// For everything that runs in the sweep's own environment.
     pub(super) sweep_environment: BTreeMap<String, String>,
     stages: BTreeMap<EvalStage, BTreeMap<String, String>>,
 }
 
 impl EvalVariables {
-    /// Variables of a command.
+    /// The variables of a command.
     pub(super) fn for_stage(&self, stage: EvalStage) -> BTreeMap<String, String> {
         self.stages.get(&stage).cloned().unwrap_or_default()
     }
 }
 
-/// The script of a command.
+/// The path of a command's script.
 pub(super) fn script_path(stage: EvalStage) -> String {
     format!("{COMMANDS}/{}.sh", stage.as_str())
 }
 
-/// Arguments of the script of a stage: the sweep is told how many configurations to run, as `"$@"`.
+/// Script arguments of a stage: the number of configurations for the sweep, as `"$@"`.
 pub(super) fn arguments(eval: &EvalSpec, stage: EvalStage) -> Vec<String> {
     match eval.sweep_config_limit.filter(|_| stage == EvalStage::Sweep) {
         Some(limit) => vec!["--sweep-config-limit".to_owned(), limit.to_string()],
@@ -76,7 +76,7 @@ pub(super) fn output_dir(ctx: &EvalContext) -> String {
     format!("{OUTPUT}/{}", ctx.execution.labels.exec)
 }
 
-/// Expands the variables of all commands; with them comes what masks their secrets.
+/// Expands the variables of all commands, and returns the redactor of their secrets.
 pub(super) fn expand(
     known: &TrialVariables,
     ctx: &EvalContext,
@@ -107,13 +107,13 @@ pub(super) fn expand(
         known.add(&own.environment.env, &mut sweep_environment)?;
         templates.extend(own.environment.env.values());
     }
-    // One redactor knows of every command's secrets.
+    // One redactor knows the secrets of all commands.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     let redactor = known.redactor(templates.into_iter())?;
     Ok((EvalVariables { environment, sweep_environment, stages }, redactor))
 }
 
-/// What says where things are.
+/// Variables that name the eval and its paths.
 fn location_variables(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
     let (eval, output) = (&ctx.eval, output_dir(ctx));
     let results = format!("{output}/{}", eval.results_file);

@@ -1,5 +1,5 @@
-//! Reading ideas and logs out of an environment in which nothing runs any more. All of it is
-//! hostile.
+//! Reading of ideas and logs from an environment in which nothing runs any more. All content is
+//! untrusted.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::backoff::error_chain;
 use crate::executor::{self, CleanArchive, errors, read_directory};
 use crate::supervise;
 
-/// Bounds of the directory of ideas. Beyond them its content is unknown.
+/// Limits of the directory of ideas. Content beyond them is unknown.
 const IDEAS_LIMITS: ArchiveLimits =
     ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
 
@@ -42,7 +42,7 @@ enum SortError {
 }
 
 impl IdeasRun<'_> {
-    /// Keeps `/logs`; there may be nothing.
+    /// Collects `/logs`, unless it is empty.
     pub(super) async fn collect_logs(&mut self) {
         if self.attempt.environment.tainted {
             return;
@@ -63,7 +63,7 @@ impl IdeasRun<'_> {
         self.logs = read.taken.filter(|taken| taken.entries > 0);
     }
 
-    /// Takes the ideas of a command that ended well.
+    /// Collects the ideas of a successful command.
     pub(super) async fn collect_ideas(&mut self) -> Result<(), TrialError> {
         let raw = self.ctx.execution.scratch.join("everything.tar");
         let redactor = self.attempt.redactor.clone();

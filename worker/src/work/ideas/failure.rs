@@ -7,20 +7,21 @@ use rollout_protocol::name::InvalidPathComponent;
 
 use crate::secrets::Redactor;
 
-/// A directory of earlier ideas whose name leads elsewhere.
+/// A directory of earlier ideas whose name is no plain file name.
 pub(super) fn invalid_directory_name(why: &InvalidPathComponent) -> TrialError {
     let message = format!("the name of a directory of earlier ideas {why}");
     TrialError::new(Type::TaskInvalid, Code::REFUSED, Class::Task, Retry::Permanent, message)
 }
 
-/// A command that wrote no idea; how many files are not ideas, and its last words.
+/// A command that wrote no idea; with the number of files that are not ideas, and the end of its
+/// output.
 pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -> TrialError {
     let beside = match left_out {
         0 => String::new(),
-        _ => format!("; left out: {left_out}, as left_out.txt says"),
+        _ => format!("; left out: {left_out} (see left_out.txt)"),
     };
     let said = if last_words.is_empty() { "" } else { ": " };
-    let message = redactor.text(&format!("it wrote no idea{beside}{said}{last_words}"));
+    let message = redactor.text(&format!("the command wrote no idea{beside}{said}{last_words}"));
     let kind = Type::AgentExecutionFailed;
     TrialError::new(kind, Code::REWARD_MISSING, Class::Agent, Retry::Permanent, message)
 }
@@ -28,7 +29,7 @@ pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -
 /// Ideas that could not be read to their end; `is_cut` when a limit ended the reading.
 pub(super) fn unreadable(why: &str, is_cut: bool, redactor: &Redactor) -> TrialError {
     let (kind, code) = (Type::AgentExecutionFailed, Code::COLLECTION_FAILED);
-    let message = redactor.text(&format!("cannot take the ideas: {why}"));
+    let message = redactor.text(&format!("cannot read the ideas: {why}"));
     match is_cut {
         true => TrialError::new(kind, code, Class::Agent, Retry::Permanent, message),
         false => TrialError::transient(kind, code, message),

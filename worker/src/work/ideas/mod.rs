@@ -4,13 +4,14 @@
 //!
 //! ```text
 //! mirror -> checkout, earlier ideas, files that describe the node -> environment -> command
-//!   -> every process is ended -> /ideas and /logs are read -> environment gone
+//!   -> all processes are killed -> /ideas and /logs are read -> environment removed
 //! ```
 //!
-//! Regular files directly below `/ideas` are ideas, as
-//! [`fault_of_idea`](rollout_protocol::spec::ideas::fault_of_idea) defines them. Everything else there
-//! is left out, and the record says why. The answer is a [`Finished`](crate::executor::Finished);
-//! the scratch directory of the execution has its files. A command finds its inputs by the variables of [`variables`].
+//! Regular files directly below `/ideas` are ideas, unless
+//! [`invalid_idea_reason`](rollout_protocol::spec::ideas::invalid_idea_reason) gives a reason.
+//! Everything else there is left out, and the record states why. The result is a
+//! [`Finished`](crate::executor::Finished); its files are in the scratch directory of the
+//! execution. A command finds its inputs by the variables of [`variables`].
 
 mod collect;
 mod failure;
@@ -37,6 +38,6 @@ pub struct IdeasContext {
     pub execution: ExecutionContext,
     /// The command and its inputs.
     pub ideas: Arc<IdeasSpec>,
-    /// Asked before the command.
+    /// Permits for the command.
     pub tickets: Arc<dyn StagePermits>,
 }

@@ -1,4 +1,4 @@
-//! The record of an execution that is over, and its files.
+//! The record of a finished execution, and its files.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
@@ -14,7 +14,7 @@ use crate::executor::{FileRole, Finished, RecordFile, errors};
 const BUILD_LOG: &str = "build.log";
 
 impl Finished<IdeasRecord> {
-    /// The answer of an execution that failed before anything else is known of it.
+    /// The result of an execution that failed before anything else is known about it.
     pub fn failed(ctx: &IdeasContext, error: TrialError) -> Self {
         let record = IdeasRecord { error: Some(error), ..empty_record(ctx, "") };
         Self { record, files: Vec::new(), stopped: None }
@@ -84,7 +84,7 @@ fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
     match run.capture.take().map(|capture| capture.finish()) {
         Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "")),
         Some(Err(error)) => {
-            let why = format!("output of the command is lost: {error}");
+            let why = format!("cannot keep the output of the command: {error}");
             run.attempt.record_not_collected(&why);
         }
         None => {}

@@ -20,11 +20,11 @@ use crate::executor::{
 };
 use crate::work::eval::{CheckoutSlot, Repositories, failure};
 
-/// The stage of the command, for tickets and errors.
+/// The stage of the command, for permits and errors.
 const STAGE: EvalStage = EvalStage::Ideas;
 
 /// Runs one execution to its end. Must not be dropped before: the environment would stay until a
-/// reaper finds its owner dead.
+/// reaper finds that its owner is dead.
 pub async fn run(
     ctx: IdeasContext,
     services: &ExecutionServices,
@@ -35,7 +35,7 @@ pub async fn run(
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
-/// One execution under way.
+/// An execution in progress.
 pub(super) struct IdeasRun<'a> {
     pub(super) ctx: &'a IdeasContext,
     pub(super) services: &'a ExecutionServices,
@@ -45,7 +45,7 @@ pub(super) struct IdeasRun<'a> {
     pub(super) capture: Option<Arc<Capture>>,
     pub(super) command: Option<CommandRecord>,
     pub(super) end: IdeasEnd,
-    /// The command ended well.
+    /// Whether the command succeeded.
     pub(super) succeeded: bool,
     pub(super) ideas: Option<CleanArchive>,
     pub(super) left_out: Vec<String>,
@@ -81,7 +81,7 @@ impl<'a> IdeasRun<'a> {
         }
     }
 
-    /// Runs the command. Nothing that it started runs afterwards, or the execution is tainted.
+    /// Runs the command. Nothing that it started runs afterwards, or the environment is tainted.
     async fn run_command(&mut self) -> Result<(), PhaseInterrupt> {
         let limit = self.ctx.ideas.command.timeout_sec.map_or(Duration::MAX, seconds);
         let redactor = self.attempt.redactor.clone();
@@ -132,7 +132,7 @@ impl<'a> IdeasRun<'a> {
         Err(failure::command_error(error, STAGE, &redactor).into())
     }
 
-    /// Notes the cost that the command reported, however it ended.
+    /// Records the cost that the command reported, however it ended.
     async fn record_cost(&mut self, ran: &ScriptRun) {
         if ran.left.is_some() || matches!(ran.end, ScriptEnd::Failed(_)) {
             return;
@@ -140,7 +140,7 @@ impl<'a> IdeasRun<'a> {
         match cost::read_reported(self.attempt.running_environment()).await {
             Ok(cost) => self.reported = cost,
             Err(why) => {
-                let why = format!("the cost of the command is not known: {why}");
+                let why = format!("cannot read the cost of the command: {why}");
                 self.attempt.record_not_collected(&why);
             }
         }
@@ -182,8 +182,8 @@ impl WorkRecipe for IdeasRun<'_> {
         }
     }
 
-    /// A command that wrote no idea while a disk of this host was full says nothing about its agent,
-    /// unless it filled the disk itself beyond its own limit.
+    /// A command without an idea does not count against its agent when a disk of this host was full
+    /// meanwhile, unless the command itself filled the disk beyond its own limit.
     async fn settle_errors(&mut self) {
         if self.end == IdeasEnd::Failed {
             let captures = self.capture.as_deref().into_iter().collect();

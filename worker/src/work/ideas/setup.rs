@@ -12,7 +12,7 @@ use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
 use crate::work::eval;
 
 impl IdeasRun<'_> {
-    /// Brings everything to this host and makes the environment.
+    /// Fetches all inputs to this host and creates the environment.
     pub(super) async fn setup(&mut self) -> Result<(), TrialError> {
         let (ctx, services) = (self.ctx, self.services);
         let ideas = &ctx.ideas;
@@ -33,13 +33,13 @@ impl IdeasRun<'_> {
         created.map_err(|why| why.into_error(&self.attempt.redactor))
     }
 
-    /// Everything that is in the environment before the command begins.
+    /// Everything placed in the environment before the command begins.
     async fn uploads(&mut self, parts: &mut Vec<TaskPart>) -> Result<Vec<Upload>, TrialError> {
         let (ideas, files) = (&self.ctx.ideas, &self.services.files);
         let mut uploads =
             vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout_upload().await?];
         for earlier in &ideas.earlier {
-            // The coordinator names the directories; nothing is placed outside theirs.
+            // The coordinator names the directories; nothing may be placed outside their parent.
             name::check_component(&earlier.name)
                 .map_err(|why| failure::invalid_directory_name(&why))?;
             let part = files.archive("earlier ideas", &earlier.archive).await;
@@ -62,7 +62,7 @@ impl IdeasRun<'_> {
         Ok(uploads)
     }
 
-    /// The error of a file that is not at hand.
+    /// The error of a file that is not available.
     fn files_error(&self, error: FilesError) -> TrialError {
         SetupError::Files(error).into_error(&self.attempt.redactor)
     }

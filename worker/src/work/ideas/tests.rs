@@ -88,7 +88,7 @@ impl IdeasFixture {
         finished.store(self.store.as_ref()).await.expect("stored")
     }
 
-    /// Files of an archive of the record, by path.
+    /// Files in an archive of the record, by path.
     async fn files(
         &self,
         archive: Option<&rollout_protocol::record::LogsRecord>,
@@ -114,7 +114,7 @@ impl IdeasFixture {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Gives an archive for `/ideas`.
+    /// Makes `/ideas` return an archive.
     fn archived(&self, members: &[Vec<u8>]) {
         let bytes = [members.concat(), vec![0; 1024]].concat();
         self.rig.provider.set_hostile_reader(Arc::new(move |path: &str| {
@@ -169,12 +169,9 @@ async fn ideas_command_failed_or_timed_out_reports_output() {
     assert!(record.ideas.is_none());
     bench.spec.command.script = "echo x > /ideas/a.md; sleep 1000".to_owned();
     bench.spec.command.timeout_sec = Some(0.2);
-    assert_eq!(
-        message(&bench.run().await),
-        "ideas: the command was ended at its time limit of 200ms"
-    );
+    assert_eq!(message(&bench.run().await), "ideas: the command exceeded its time limit of 200ms");
     bench.spec.command.script = "echo thinking >&2".to_owned();
-    assert_eq!(message(&bench.run().await), "it wrote no idea: thinking");
+    assert_eq!(message(&bench.run().await), "the command wrote no idea: thinking");
     bench.spec.command.env.insert("KEY".into(), Template::new("${NOT_SET}"));
     assert!(message(&bench.run().await).contains("NOT_SET"));
 }
@@ -220,7 +217,7 @@ async fn ideas_directory_above_limits_gives_no_ideas() {
     // The directory itself was replaced.
     bench.archived(&[raw_entry(b"ideas", EntryType::Symlink, b"/etc", b"")]);
     let record = bench.run().await;
-    assert!(message(&record).contains("it wrote no idea"), "{record:?}");
+    assert!(message(&record).contains("the command wrote no idea"), "{record:?}");
 }
 
 #[tokio::test]
@@ -272,7 +269,7 @@ async fn ideas_with_failed_call_end_in_error_or_are_written() {
             let record = bench.run().await;
             let what = format!("call {at}, {call:?}: {effect:?}: {record:?}");
             match record.end {
-                // Cost and logs are not ideas; removals are tried again.
+                // Cost and logs are not ideas; removals are retried.
                 IdeasEnd::Written => {
                     assert!(matches!(call, FakeCall::CopyFrom | FakeCall::Destroy), "{what}");
                 }

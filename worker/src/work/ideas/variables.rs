@@ -1,15 +1,15 @@
-//! Paths of a command that writes ideas, and the variables that name them.
+//! Paths in the environment of a command that writes ideas, and the variables that name them.
 //!
 //! | Variable | Meaning |
 //! | --- | --- |
 //! | `ROLLOUT_TREE`, `ROLLOUT_NODE_ID` | the search and the node |
 //! | `ROLLOUT_STAGE` | `ideas` |
-//! | `ROLLOUT_REPOSITORY` | the files of the node's commit, without a `.git`; the working directory |
+//! | `ROLLOUT_REPOSITORY` | files of the node's commit, without a `.git`; the working directory |
 //! | `ROLLOUT_IDEAS_DIR` | empty directory for ideas, a file each |
-//! | `ROLLOUT_IDEAS_COUNT` | number of ideas that are tried, besides those that repeat others |
+//! | `ROLLOUT_IDEAS_COUNT` | number of ideas that are tried; repeated ones do not count |
 //! | `ROLLOUT_CONTEXT_IDEAS_DIRS` | directories of earlier ideas, in order, separated by `:` |
 //! | `ROLLOUT_CONTEXT_PACK_DIR` | files that describe the node: changes, results, failed ideas |
-//! | `ROLLOUT_LOGS_DIR` | kept as the command's logs |
+//! | `ROLLOUT_LOGS_DIR` | directory kept as the command's logs |
 //! | `ROLLOUT_COST_FILE` | file for the cost of the command: a number, in the unit of the budget |
 
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ pub const REPOSITORY: &str = "/repository";
 /// Directory for ideas.
 pub const IDEAS: &str = "/ideas";
 
-/// Directories of earlier ideas, and the one of the files that describe the node.
+/// Parent of the directories of earlier ideas and of the files that describe the node.
 pub const CONTEXT: &str = "/context";
 
 /// Files that describe the node.
 pub const PACK: &str = "/context/pack";
 
-/// Kept as the command's logs.
+/// Directory kept as the command's logs.
 pub const LOGS: &str = "/logs";
 
 /// Directory of the script.
@@ -44,9 +44,9 @@ pub(super) const SCRIPT: &str = "/commands/ideas.sh";
 /// Expanded variables.
 #[derive(Debug, Default)]
 pub(super) struct IdeasVariables {
-    /// Of the environment.
+    /// For everything that runs in the environment.
     pub(super) environment: BTreeMap<String, String>,
-    /// Of the command.
+    /// For the command.
     pub(super) command: BTreeMap<String, String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn earlier_ideas_dir(name: &str) -> String {
     format!("{CONTEXT}/{name}")
 }
 
-/// Expands the variables of the command and its environment; with them comes what masks their
+/// Expands the variables of the command and its environment, and returns the redactor of their
 /// secrets.
 pub(super) fn expand(
     known: &TrialVariables,

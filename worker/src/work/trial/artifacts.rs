@@ -1,4 +1,4 @@
-//! Files to keep from an environment: taken before anything is verified, as hostile as logs are.
+//! Files to keep from an environment: collected before verification, as untrusted as logs.
 
 use std::path::{Path, PathBuf};
 
@@ -18,39 +18,40 @@ use crate::fs_remove;
 use crate::secrets::Redactor;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
 
-/// What agents leave here is kept without being asked for, in Harbor's format.
+/// In Harbor's format, files here are kept without being requested.
 pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";
 
-/// Everything that one execution keeps.
+/// All artifacts of one execution.
 #[derive(Debug, Default)]
 pub(super) struct Artifacts {
-    /// Files that were begun.
+    /// Number of files that were begun.
     begun: usize,
     entries: u64,
     bytes: u64,
-    /// What the agent made, unmasked, for a verifier.
+    /// Unmasked archives of the agent's files, for a verifier.
     made: Vec<PathBuf>,
     pub(super) records: Vec<ArtifactRecord>,
     pub(super) files: Vec<RecordFile>,
 }
 
-/// What was taken of one step, to be brought elsewhere.
+/// The artifacts of one step, to be placed in a verifier's environment.
 #[derive(Debug, Default)]
 pub(super) struct CollectedArtifacts {
-    /// Places it, in the order it was taken.
+    /// Uploads that place them, in the order of collection.
     pub(super) uploads: Vec<Upload>,
-    /// Why some of it is missing or not whole.
+    /// Why some are missing or incomplete.
     pub(super) lack: Option<IncompleteWork>,
 }
 
-/// Whether a step has anything to be kept.
+/// Whether a step has artifacts to collect.
 pub(super) fn has_artifacts(ctx: &TrialContext, wanted: &[Artifact]) -> bool {
     let job = &ctx.settings.artifacts;
     !wanted.is_empty() || !job.is_empty() || ctx.task.format == TaskFormat::Harbor
 }
 
 impl Artifacts {
-    /// Takes what a step and the job ask for into files; `prefix` leads to the step's directory.
+    /// Collects the artifacts of a step and of the job into files; `prefix` leads to the step's
+    /// directory.
     pub(super) async fn collect(
         &mut self,
         ctx: &TrialContext,
@@ -77,7 +78,7 @@ impl Artifacts {
             let (record, lack) =
                 self.collect_one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
-            // Nobody asked for it: without content it is none.
+            // It was not requested: without content it is not recorded.
             if !(implicit && nothing) {
                 self.add_record(record, file, &lack, &mut taken);
             }
@@ -86,7 +87,7 @@ impl Artifacts {
         taken
     }
 
-    /// Notes an artifact, and what was made of it.
+    /// Records an artifact, and its file and upload.
     fn add_record(
         &mut self,
         record: ArtifactRecord,
@@ -105,7 +106,7 @@ impl Artifacts {
         self.records.push(record);
     }
 
-    /// Takes one artifact into a file.
+    /// Collects one artifact into a file.
     async fn collect_one(
         &mut self,
         environment: &dyn Environment,
@@ -163,7 +164,7 @@ impl Artifacts {
             captures: Vec::new(),
             redactor: Redactor::default(),
         };
-        // What a verifier gets is what the agent made; what is kept shows no secrets.
+        // A verifier gets the files as the agent made them; the kept archive shows no secrets.
         let made = unmasked_path(file);
         self.made.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
@@ -184,7 +185,7 @@ impl Artifacts {
             return Some(IncompleteWork::Unread(why));
         }
         if let Some(cut) = clean.report.cut {
-            let why = format!("it is not whole: {cut}");
+            let why = format!("it is incomplete: {cut}");
             let large = matches!(cut, ArchiveTruncation::Bytes(_) | ArchiveTruncation::Entries(_));
             return Some(if large {
                 IncompleteWork::TooLarge(why)
@@ -200,13 +201,14 @@ impl Artifacts {
         } else {
             record.status = ArtifactStatus::Ok;
             let skipped = clean.report.skipped.total();
-            record.error = (skipped > 0)
-                .then(|| format!("{skipped} entries were left out: links that lead out, devices"));
+            record.error = (skipped > 0).then(|| {
+                format!("{skipped} entries were left out: links that lead outside, devices")
+            });
         }
         None
     }
 
-    /// Removes what is not masked: no verifier needs it any more.
+    /// Removes the unmasked archives: no verifier needs them any more.
     pub(super) async fn remove_unmasked(&mut self) {
         for made in self.made.drain(..) {
             if let Err(error) = fs_remove::remove(&made).await {
@@ -221,12 +223,12 @@ impl Artifacts {
     }
 }
 
-/// Where an artifact lies as the agent made it, on its way to a verifier.
+/// Path of the unmasked archive of an artifact, for a verifier.
 fn unmasked_path(file: &Path) -> PathBuf {
     file.with_extension("made.tar")
 }
 
-/// Makes the archive that is kept from the one of what the agent made.
+/// Makes the archive to keep from the unmasked one.
 async fn write_masked(file: &Path, redactor: &Redactor) -> Result<(), String> {
     let made = unmasked_path(file);
     let told = |error: std::io::Error| format!("{}: {error}", made.display());
@@ -261,8 +263,8 @@ async fn open_artifact(
     opened.map_err(|failure| failure.chain())
 }
 
-/// What places an artifact where it was. Nothing goes where a verifier keeps its tests and its
-/// verdict: the agent must not have written those.
+/// The upload that places an artifact at its original path. Nothing is placed where a verifier
+/// keeps its tests and its verdict: the agent must not have written those.
 fn merge_upload(source: &str, kind: Option<ArtifactKind>, file: &Path) -> Option<Upload> {
     let source = format!("/{}", source.trim_matches('/'));
     let within = |dir: &str| {

@@ -1,5 +1,5 @@
-//! Collection: log directories become clean archives on this host's disk, and rewards are read on
-//! the way. A collection that fails never erases a reward that was read.
+//! Collection of log directories as clean archives on this host's disk; rewards are read in the
+//! same pass. A failed collection never erases a reward that was read.
 
 use std::path::{Path, PathBuf};
 
@@ -17,32 +17,32 @@ use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::secrets::Redactor;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 
-/// What to collect.
+/// The directory to collect.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LogScope {
     /// `/logs`.
     All,
-    /// `/logs` without what verifiers left there: that was collected by itself.
+    /// `/logs` without the verifiers' directory, which was collected separately.
     WithoutVerifier,
     /// `/logs/verifier`, under names that begin with `verifier/`.
     Verifier,
 }
 
-/// What was collected.
+/// The collected logs.
 #[derive(Debug, Default)]
 pub(super) struct CollectedLogs {
     /// The archive.
     pub(super) logs: Option<CleanArchive>,
-    /// What the verifier's numbers are, when they were asked for.
+    /// The verifier's score, when it was requested.
     pub(super) score: Option<Result<VerifierScore, RewardError>>,
-    /// Why the archive is missing or not whole.
+    /// Why the archive is missing or incomplete.
     pub(super) failure: Option<CollectionFailure>,
 }
 
-/// Collects logs into a file, and the verifier's numbers where it ended well.
+/// Collects logs into a file, and the score of a verifier that succeeded.
 ///
-/// What an agent left running can change files while they are read, so that no number can be read.
-/// Everything that runs is ended then, and the logs are read once more.
+/// A process that the agent left running can change files while they are read, so that no score can
+/// be read. Everything that runs is killed then, and the logs are read once more.
 pub(super) async fn collect(
     environment: &dyn Environment,
     what: LogScope,
@@ -76,13 +76,13 @@ async fn collect_once(
     let mut collected = CollectedLogs { logs: reading.taken, score: None, failure };
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
-            // An archive has the content of a file with several names only at the first of them;
-            // asked for by itself, the reward's name is the first.
+            // An archive has the content of a hard-linked file only at its first name; read alone,
+            // the reward's name is the first.
             if matches!(captured, CapturedFile::Unknown | CapturedFile::HardLink) {
                 *captured = read_reward_file(environment, name, &file).await;
             }
         }
-        let linked = "it is a hard link and could not be read by itself";
+        let linked = "it is a hard link and cannot be read alone";
         let why = collected.failure.as_ref().map_or(linked, |(why, _)| why);
         collected.score = Some(score_from_files(wanted, captured, redactor, why));
     }
@@ -103,7 +103,7 @@ fn sanitize_options(
     SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
 }
 
-/// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
+/// Reads a reward file alone: the logs ended before it, or contained only its name.
 async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path) -> CapturedFile {
     let stream = match executor::open_stream(environment, &format!("{VERIFIER_LOGS}/{name}")).await
     {
@@ -136,7 +136,7 @@ async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path
         },
         Err(_) => CapturedFile::Unknown,
     };
-    // Best effort: the scratch directory goes as a whole.
+    // Best effort: the whole scratch directory is removed later.
     let _removed = tokio::fs::remove_file(&file).await;
     captured
 }

@@ -1,4 +1,4 @@
-//! Scripts of any stage: run, watched, captured.
+//! Execution of scripts of any stage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub(super) struct TrialScript {
     /// User; the environment's own when absent.
     pub(super) user: Option<String>,
     pub(super) limit: Duration,
-    /// Which codes are no failure.
+    /// Exit codes that are no failure.
     pub(super) normal: NormalExit,
-    /// What it started lives on although it ended with another code.
+    /// Whether its processes live on although it ended with another code.
     pub(super) spares: bool,
 }
 
-/// A script that did not end well.
+/// A failed script.
 #[derive(Debug)]
 pub(super) struct ScriptFailure {
     pub(super) error: ScriptError,
@@ -36,8 +36,8 @@ impl From<ScriptError> for ScriptFailure {
     }
 }
 
-/// Runs a script of the agent and measures what was written when it has ended, before anything
-/// else runs: what the agent wrote is not charged to the verifier.
+/// Runs a script of the agent and measures the storage when it has ended, before anything else
+/// runs: the agent's files are not charged to the verifier.
 pub(super) async fn run_agent_script(
     environment: &dyn Environment,
     agent: TrialScript,
@@ -53,8 +53,8 @@ pub(super) async fn run_agent_script(
     }
 }
 
-/// Runs a script from the environment's working directory. Unless it ends with a normal code
-/// or is told to spare it, nothing it started is alive afterwards, or the error says so.
+/// Runs a script in the environment's working directory. Unless it ends with a normal code or
+/// `spares` is set, nothing it started is alive afterwards, or the error says so.
 pub(super) async fn run_script(
     environment: &dyn Environment,
     script: TrialScript,

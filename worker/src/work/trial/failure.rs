@@ -8,14 +8,14 @@ use rollout_protocol::phase::Phase;
 use crate::executor::errors::ResultError;
 use crate::secrets::Redactor;
 
-/// Why a verifier that ended well gave no reward.
+/// Why a successful verifier gave no reward.
 #[derive(Debug)]
 pub(super) enum RewardError {
-    /// None of the files is there; the code of the test script, where it is not 0.
+    /// None of the files exists; the code of the test script, when it is not 0.
     Missing { files: &'static [&'static str], exit: Option<i32> },
-    /// There is something else.
+    /// The file has no valid reward.
     Invalid { file: &'static str, why: String },
-    /// It could not be read.
+    /// The file could not be read.
     Unreadable { file: &'static str, why: String },
 }
 
@@ -32,25 +32,25 @@ impl RewardError {
                 ResultError::Missing.into_error(&message, redactor)
             }
             Self::Invalid { file, why } => {
-                let message = format!("{logs}/{file} has no reward: {why}");
+                let message = format!("{logs}/{file} has no valid reward: {why}");
                 ResultError::Invalid.into_error(&message, redactor)
             }
             Self::Unreadable { file, why } => {
-                let message = format!("{logs}/{file} could not be read: {why}");
+                let message = format!("cannot read {logs}/{file}: {why}");
                 ResultError::Unreadable.into_error(&message, redactor)
             }
         }
     }
 }
 
-/// A command that should have made a result ready to be taken.
+/// The error of a failed collect hook.
 pub(super) fn not_ready(command: &str, why: &str, redactor: &Redactor) -> TrialError {
     let (kind, code) = (Type::VerifierFailed, Code::COLLECTION_FAILED);
-    let message = redactor.text(&format!("collecting by `{command}`: {why}"));
+    let message = redactor.text(&format!("collect hook `{command}` failed: {why}"));
     TrialError::new(kind, code, Class::Task, Retry::Permanent, message).in_phase(Phase::Collection)
 }
 
-/// Why a task cannot run as it is: found before any environment.
+/// The error of a task that cannot run: found before any environment exists.
 pub(super) fn task_invalid(why: &str) -> TrialError {
     let (kind, code) = (Type::TaskInvalid, Code::MISSING_FILE);
     TrialError::new(kind, code, Class::Task, Retry::Permanent, why)

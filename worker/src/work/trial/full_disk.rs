@@ -6,8 +6,8 @@ use rollout_protocol::record::ItemOutcome;
 use super::run::{TrialRun, is_trial_error};
 
 impl TrialRun<'_> {
-    /// Puts the blame for a trial that did not pass where it belongs, when a disk of this host was
-    /// full meanwhile. To be called while the environments are still there to be measured.
+    /// Makes a full disk of this host the error of a trial that did not pass meanwhile. Must be
+    /// called while the environments still exist, so that their storage can be measured.
     pub(super) async fn blame_disk(&mut self) {
         let verdict = self.verdict(0.0);
         let error = verdict.error.as_ref().filter(|error| is_trial_error(error));
@@ -25,14 +25,14 @@ impl TrialRun<'_> {
         let otherwise = if !disk.is_own_excess() {
             ErrorType::VerifierFailed
         } else if verdict.outcome == ItemOutcome::Completed {
-            // A reward stands: it is this agent's own doing.
+            // The reward stands: the agent itself filled the disk.
             return;
         } else {
             ErrorType::AgentExecutionFailed
         };
         let reward = self.score.take().map(|score| {
             let reward = score.reward.map_or_else(|| "no reward".into(), |r| r.to_string());
-            format!(", so that its reward of {reward} does not count")
+            format!(", so its reward of {reward} does not count")
         });
         let (cause, reward) = (self.attempt.first.as_ref(), reward.unwrap_or_default());
         let error = disk.into_error("trial", cause, otherwise, &reward, &self.attempt.redactor);

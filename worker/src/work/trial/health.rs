@@ -1,4 +1,4 @@
-//! Waiting until an environment says of itself that it is ready.
+//! Healthchecks: waiting until an environment is ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::environment::{Environment, ExecCommand, FailureKind};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, stderr_summary};
 
-/// Runs the check until it ends with code 0. Its failures count once its start period is over; so
-/// many in a row mean that the environment never becomes ready.
+/// Runs the check until it ends with code 0. Its failures count once its start period is over;
+/// `retries` of them in a row mean that the environment never becomes ready.
 pub(super) async fn wait_until_healthy(
     environment: &dyn Environment,
     check: &Healthcheck,
     capture: impl Fn() -> Arc<Capture>,
 ) -> Result<(), SetupError> {
     let began = Instant::now();
-    // Not `seconds`: no period is no period.
+    // Not `seconds`: a period of zero must stay zero.
     let grace = Duration::try_from_secs_f64(check.start_period_sec.max(0.0));
     let grace = grace.unwrap_or(Duration::MAX);
     let mut failures = 0;
@@ -39,7 +39,7 @@ pub(super) async fn wait_until_healthy(
     }
 }
 
-/// One check: why the environment is not ready, if it is not.
+/// Runs the check once; the inner error is why the environment is not ready.
 async fn check_once(
     environment: &dyn Environment,
     check: &Healthcheck,
@@ -61,7 +61,7 @@ async fn check_once(
             let said = if words.is_empty() { "" } else { ": " };
             Err(format!("it ended with code {}{said}{words}", exit.code))
         }
-        ScriptEnd::TimedOut => Err(format!("it was ended after {limit:?}")),
+        ScriptEnd::TimedOut => Err(format!("it exceeded its time limit of {limit:?}")),
         ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => {
             Err(failure.chain())
         }

@@ -1,8 +1,8 @@
-//! One execution of a trial, from its image to its record: a file per phase.
+//! One execution of a trial, from its image to its record; one file per phase.
 //!
-//! The phases are setup, install, execute and verify; a task with steps executes and verifies each of
-//! them. The executor drives them, the collection and the teardown. Each phase takes its inputs and
-//! gives its outcome or its own kind of error, which the table of the executor turns into errors of
+//! The phases are setup, install, execute and verify; a task with steps executes and verifies each
+//! of them. The executor drives the phases, the collection and the teardown. Each phase returns its
+//! outcome or its own kind of error, which the error table of the executor turns into an error of
 //! the record.
 
 mod artifacts;
@@ -46,15 +46,15 @@ pub use self::run::run;
 pub struct TrialContext {
     /// The execution.
     pub execution: ExecutionContext,
-    /// What every trial of the job runs under.
+    /// Settings that all trials of the job share.
     pub settings: Arc<TrialSettings>,
     /// The agent.
     pub agent: Arc<AgentSpec>,
     /// The task.
     pub task: Arc<TaskSpec>,
-    /// Which sample it is.
+    /// Number of the sample.
     pub attempt: u32,
-    /// How fast this worker goes about the run's work, when that is limited.
+    /// Rate limits of this worker for the run, if there are any.
     pub pacing: Option<Arc<RunRateLimiter>>,
 }
 

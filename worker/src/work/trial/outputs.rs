@@ -1,4 +1,4 @@
-//! Files that an execution leaves for its record.
+//! Output files of an execution, for its record.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use crate::executor::{self, BUILD_LOG, BuildLog, Capture, CapturedStream, Record
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
-/// Where the files of a step go, below the trial's directory: to a directory of its own, with a
-/// slash at the end, when it has a name.
+/// Prefix of the paths of a step's files, below the trial's directory: `steps/<name>/` for a step
+/// with a name, otherwise empty.
 pub(super) fn step_prefix(step: Option<&str>) -> String {
     step.map_or_else(String::new, |name| format!("steps/{name}/"))
 }
 
-/// Collects what scripts print.
+/// The captured output of a trial's scripts.
 #[derive(Debug)]
 pub(super) struct TrialOutputs {
     scratch: PathBuf,
-    /// With the directory that each goes to.
+    /// Captures in progress, each with its directory.
     captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
     finished: Vec<(ScriptStage, Cow<'static, str>, [CapturedStream; 2])>,
     /// The log of an image build.
     pub(super) build: BuildLog,
 }
 
-/// Everything that was captured.
+/// All captured output.
 #[derive(Debug, Default)]
 pub(super) struct FinishedOutputs {
     pub(super) files: Vec<RecordFile>,
     pub(super) verifier_stdout: Option<String>,
     pub(super) verifier_stderr: Option<String>,
-    /// Why some of it is missing.
+    /// Why some output is missing.
     pub(super) failures: Vec<(String, Option<Shortage>)>,
 }
 
@@ -48,7 +48,7 @@ impl TrialOutputs {
         &self.scratch
     }
 
-    /// Begins to capture a stage's script, of a step that may have a name.
+    /// Starts the capture of a stage's script, for a step that may have a name.
     pub(super) fn start_capture(
         &mut self,
         stage: ScriptStage,
@@ -64,24 +64,24 @@ impl TrialOutputs {
         capture
     }
 
-    /// Captures a command whose output is of no interest but for its last words.
+    /// Captures a command whose output is not kept, but quoted in its error.
     pub(super) fn unrecorded_capture(&self, redactor: &Redactor) -> Arc<Capture> {
         capture_in(&self.scratch.join("aside"), redactor)
     }
 
-    /// The output that is being captured.
+    /// The captures in progress.
     pub(super) fn captures(&self) -> Vec<&Capture> {
         self.captures.iter().map(|(_, _, capture)| capture.as_ref()).collect()
     }
 
-    /// The files of everything that was captured; scripts that still run are cut off.
+    /// Ends all captures and returns their files; scripts that still run are cut off.
     pub(super) fn finish(&mut self) -> FinishedOutputs {
         let mut kept = FinishedOutputs::default();
         for (stage, directory, capture) in self.captures.drain(..) {
             match capture.finish() {
                 Ok(captured) => self.finished.push((stage, directory, captured)),
                 Err(error) => {
-                    let why = format!("output of {directory} is lost: {error}");
+                    let why = format!("cannot keep the output of {directory}: {error}");
                     kept.failures.push((why, Shortage::from_io_error(&error)));
                 }
             }

@@ -47,7 +47,7 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// Notes where an error happened whose type does not say so.
+    /// Adds the current phase to an error whose type does not imply one.
     pub(super) fn with_error_phase(&self, error: TrialError) -> TrialError {
         let anywhere = error.kind == ErrorType::InternalError || error.is_unsupported();
         if anywhere { error.in_phase(self.attempt.timing.phase()) } else { error }
@@ -96,7 +96,7 @@ impl TrialRun<'_> {
         Ok(PreparedEnvironment { provider, request, services })
     }
 
-    /// Makes the image of an environment present.
+    /// Pulls or builds the image of an environment.
     pub(super) async fn prepare_image(
         &mut self,
         environment: &TaskEnvironment,
@@ -110,8 +110,8 @@ impl TrialRun<'_> {
         Ok((source, image))
     }
 
-    /// Fetches the tests before the agent begins: a store that is away later costs no agent's work.
-    /// What is wrong with them for good is found when they are needed.
+    /// Fetches the tests before the agent begins: a later outage of the store costs no agent's
+    /// work. Permanent errors are reported when the tests are needed.
     async fn fetch_tests(&mut self) -> Result<(), SetupError> {
         for step in &self.ctx.task.steps {
             let Some(tests) =
@@ -145,13 +145,14 @@ impl TrialRun<'_> {
             user: step.agent.user.clone(),
             limit,
             normal: NormalExit::Zero,
-            // What is verified all the same may be a service.
+            // One of its processes may be a service that is verified.
             spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
         };
         argv.map(env)
     }
 
-    /// The variables of the agent's scripts. Those of services win: only they know where they are.
+    /// The variables of the agent's scripts. Those of services win: only services know their
+    /// addresses.
     fn agent_env(&self, step: &StepSpec) -> ScriptEnv {
         let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
@@ -173,12 +174,12 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// The environment in which scripts run at present.
+    /// The environment in which scripts currently run.
     pub(super) fn script_environment(&mut self) -> &mut ManagedEnvironment {
         self.apart.as_deref_mut().unwrap_or(&mut self.attempt.environment)
     }
 
-    /// What the end of a script means.
+    /// Interprets the end of a script.
     pub(super) fn script_result(
         &mut self,
         stage: ScriptStage,
@@ -188,7 +189,7 @@ impl TrialRun<'_> {
             Ok(exit) => return Ok(exit),
             Err(unwell) => unwell,
         };
-        // What the agent left running lives on, and the error itself says so.
+        // The agent's processes live on, and the error itself says so.
         let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
         self.script_environment().tainted |= tainted;
         if let Some(failure) = left {

@@ -1,4 +1,4 @@
-//! From an execution that is over to its record.
+//! The record of a finished execution.
 
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord, Verdict};
@@ -11,7 +11,7 @@ use super::step::StepRun;
 use crate::executor::{FileRole, Finished, RecordFile, errors};
 
 impl TrialRun<'_> {
-    /// What the execution came to so far.
+    /// The verdict so far.
     pub(super) fn verdict(&self, cost: f64) -> Verdict {
         let outcome = if self.score.is_some() {
             ItemOutcome::Completed
@@ -37,7 +37,7 @@ impl TrialRun<'_> {
         }
     }
 
-    /// The record and its files; `stopped` tells where a stop ended the execution.
+    /// The record and its files; `stopped` names the phase that a stop ended.
     pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
         let kept = self.outputs.finish();

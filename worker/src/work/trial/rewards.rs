@@ -1,4 +1,4 @@
-//! What the files mean in which a verifier leaves its numbers.
+//! Interpretation of the files that a verifier writes its reward to.
 
 use bytes::Bytes;
 use rollout_protocol::limits;
@@ -11,16 +11,16 @@ use crate::archive::{ArchivePath, CapturedFile};
 use crate::secrets::Redactor;
 use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
 
-/// Where a verifier's numbers are looked for.
+/// The files that are searched for a reward.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RewardFiles<'a> {
-    /// Files below the verifier's logs; the first that is there counts.
+    /// Files below the verifier's logs; the first that exists counts.
     pub(super) files: &'static [&'static str],
     key: Option<&'a str>,
 }
 
 impl<'a> RewardFiles<'a> {
-    /// Both files, whatever the format: which one counts where both are there is the format's.
+    /// Both files, in the order of the format: the first that exists counts.
     pub(super) fn for_format(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
         let files: &[&str] = match format {
             TaskFormat::Rollout => &[REWARD_FILE, KEYED_FILE],
@@ -29,7 +29,7 @@ impl<'a> RewardFiles<'a> {
         Self { files, key: settings.reward_key.as_deref() }
     }
 
-    /// The files in an archive of the logs, and the most bytes that each may have.
+    /// The files in an archive of the logs, with their size limits.
     pub(super) fn captures(&self) -> Vec<(ArchivePath, u64)> {
         let path = |name: &str| {
             let path = ArchivePath::clean(format!("verifier/{name}").as_bytes());
@@ -43,7 +43,7 @@ fn max_reward_bytes(name: &str) -> u64 {
     if name == KEYED_FILE { limits::REWARD_JSON_BYTES } else { limits::REWARD_FILE_BYTES }
 }
 
-/// What captured reward files mean; `why` one could not be read.
+/// The score in captured reward files; `why` explains an unreadable file.
 pub(super) fn score_from_files(
     wanted: &RewardFiles<'_>,
     captured: Vec<CapturedFile>,

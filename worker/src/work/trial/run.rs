@@ -21,11 +21,11 @@ use crate::executor::{
 use crate::verifier::LOGS;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
-/// until a reaper finds its owner dead.
+/// until a reaper finds that its owner is dead.
 pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<TrialRecord> {
     let plan = match setup::agent_plan(&ctx) {
         Ok(plan) => plan,
-        // It concerns neither an environment nor a service nor a disk.
+        // It involves neither an environment nor a service nor a disk.
         Err(error) => {
             let mut run = TrialRun::new(&ctx, services, AgentPlan::default());
             run.attempt.record_error(error);
@@ -37,38 +37,38 @@ pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<Tr
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
-/// One execution under way.
+/// An execution in progress.
 pub(super) struct TrialRun<'a> {
     pub(super) ctx: &'a TrialContext,
     pub(super) services: &'a ExecutionServices,
     /// The state of the attempt; its environment is the agent's.
     pub(super) attempt: AttemptState,
-    /// The agent's part of the first step.
+    /// The agent's plan for the first step.
     plan: AgentPlan,
     pub(super) outputs: TrialOutputs,
     /// The logs of the trial.
     pub(super) logs: Option<CleanArchive>,
-    /// Those of the verifier's own environment.
+    /// Logs of the verifier's own environment.
     pub(super) apart_logs: Option<CleanArchive>,
-    /// Those of the steps' verifiers.
+    /// Logs of the steps' verifiers.
     pub(super) step_logs: Vec<RecordFile>,
     pub(super) artifacts: Artifacts,
-    /// What verification came to.
+    /// The result of verification.
     pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
     pub(super) steps: Vec<StepRun>,
-    /// An error of the agent after which the task was verified all the same.
+    /// An agent error after which the task was verified all the same.
     pub(super) survived: Option<TrialError>,
-    /// The verifier's own, while there is one.
+    /// The verifier's own environment, while it exists.
     pub(super) apart: Option<Box<ManagedEnvironment>>,
-    /// The last one of the verifier's own that is gone, and what those cost.
+    /// The record of the last verifier environment that was removed, and the cost of all of them.
     pub(super) apart_record: Option<EnvironmentRecord>,
     pub(super) spent: f64,
     /// Parts of the task that the environments may still use.
     pub(super) parts: Vec<TaskPart>,
-    /// The test script ended well, and its reward comes with the logs.
+    /// Whether the test script succeeded, so that its reward is read with the logs.
     pub(super) verified: bool,
-    /// The code that the test script ended with.
+    /// The exit code of the test script.
     pub(super) test_exit: i32,
 }
 
@@ -96,7 +96,7 @@ impl<'a> TrialRun<'a> {
         }
     }
 
-    /// Waits until an environment may be begun.
+    /// Waits until an environment may be started.
     pub(super) async fn wait_for_start(&self) -> Result<(), PhaseInterrupt> {
         let Some(pacing) = &self.ctx.pacing else { return Ok(()) };
         tokio::select! {
@@ -106,7 +106,7 @@ impl<'a> TrialRun<'a> {
         }
     }
 
-    /// Waits until one more agent may execute, if there is anything to execute.
+    /// Waits until one more agent may run, if there is one to run.
     pub(super) async fn acquire_agent(
         &self,
         executes: bool,
@@ -162,8 +162,8 @@ impl<'a> TrialRun<'a> {
         }
     }
 
-    /// Which error stands beside the reward, or in its place. What we could not do prevented a
-    /// reward more than what the agent could not.
+    /// Decides which error is the cause. A failure of the infrastructure comes before an agent
+    /// error that the trial survived.
     pub(super) fn settle_survived(&mut self) {
         let Some(survived) = self.survived.take() else { return };
         match &self.attempt.first {
@@ -199,7 +199,8 @@ impl WorkRecipe for TrialRun<'_> {
         match self.read_outputs().await {
             Ok(collected) => self.apply_collected(collected).await,
             Err(failure) => {
-                let why = format!("/logs: processes may still write: {}", failure.chain());
+                let why =
+                    format!("cannot collect /logs, processes may still write: {}", failure.chain());
                 self.attempt.record_not_collected(&why);
             }
         }

@@ -1,4 +1,4 @@
-//! What verification came to: of one step, and of all together.
+//! Scores: of one step, and of all steps together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use crate::verifier::keyed_reward;
 /// A verifier's numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct VerifierScore {
-    /// The one that is the reward.
+    /// The number that is the reward.
     pub(super) reward: Option<f64>,
-    /// All by their names, unless there is just one without a name.
+    /// All numbers by name; empty when there is only one, without a name.
     pub(super) rewards: Rewards,
 }
 
@@ -22,7 +22,7 @@ impl VerifierScore {
         Self { reward: Some(reward), rewards: Rewards::new() }
     }
 
-    /// Numbers with names; the job may say which one is the reward.
+    /// Numbers with names; `key` of the job selects the reward.
     pub(super) fn keyed(rewards: Rewards, key: Option<&str>) -> Self {
         Self { reward: keyed_reward::select_reward(&rewards, key), rewards }
     }
@@ -35,16 +35,16 @@ impl VerifierScore {
         }
     }
 
-    /// Whether it has every number that the steps that follow ask for.
+    /// Whether it has every number that the following steps require.
     pub(super) fn reaches(&self, least: &BTreeMap<String, f64>) -> bool {
         least.iter().all(|(key, least)| self.get(key).is_some_and(|number| number >= *least))
     }
 
-    /// What the steps come to together: `scores` of those that ran, in their order. `None` when no
-    /// step that counts was verified.
+    /// The score of all steps together: `scores` are those of the steps that ran, in order. `None`
+    /// when no step that counts was verified.
     ///
-    /// As Harbor does it, the mean is over the steps that were verified, and of a task that ended
-    /// early the final step is the last one that ran.
+    /// As in Harbor, the mean is over the verified steps, and the final step of a task that ended
+    /// early is the last one that ran.
     pub(super) fn from_steps<'a>(
         mut scores: impl DoubleEndedIterator<Item = Option<&'a Self>>,
         strategy: StepStrategy,

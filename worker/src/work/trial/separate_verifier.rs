@@ -1,5 +1,5 @@
-//! Verification in an environment of its own, which gets nothing from the agent's but the
-//! artifacts: whatever the agent did to its environment, it did nothing to this one.
+//! Verification in an environment of its own, which gets only the artifacts from the agent's
+//! environment: nothing else that the agent did can affect it.
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
@@ -15,7 +15,7 @@ use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 
 impl TrialRun<'_> {
-    /// Verifies a step in an environment that is made for it.
+    /// Verifies a step in an environment that is created for it.
     pub(super) async fn verify_separately(
         &mut self,
         step: &StepSpec,
@@ -26,7 +26,7 @@ impl TrialRun<'_> {
         if let Some(lack) = taken.lack {
             return Err(self.verifier_error(ScriptError::Lacking(lack)).into());
         }
-        // Nobody works in the agent's environment any more: its host has the room for this one.
+        // Nothing runs in the agent's environment any more: its host has room for this one.
         if last && let Err(failure) = self.attempt.environment.stop().await {
             return Err(self.processes_left(failure).into());
         }
@@ -77,7 +77,7 @@ impl TrialRun<'_> {
         Ok(PreparedEnvironment { provider, request, services })
     }
 
-    /// Brings the artifacts to where they were, then the tests, and runs them.
+    /// Places the artifacts at their original paths, then the tests, and runs the tests.
     async fn run_separate_tests(
         &mut self,
         step: &StepSpec,
@@ -105,7 +105,7 @@ impl TrialRun<'_> {
         error.into_error(ScriptStage::Verify, &self.attempt.redactor)
     }
 
-    /// Removes the verifier's environment and notes what it was and cost.
+    /// Removes the verifier's environment, and records it and its cost.
     pub(super) async fn remove_verifier_environment(&mut self) {
         let Some(site) = self.apart.as_deref_mut() else { return };
         let removed = site.remove().await;

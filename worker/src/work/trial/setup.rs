@@ -1,4 +1,4 @@
-//! Environment setup: the image, the environment, and the first files in it.
+//! Environment setup: the image, the environment, and its first files.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::environment::{
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 
-/// What an agent does with the first step; or why the trial is settled without any environment.
+/// The agent's plan for the first step, or the error of a trial that needs no environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
@@ -34,7 +34,7 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
             return Err(failure::task_invalid(&why));
         }
     }
-    // A step may have no solution: it is verified as the steps before it left the environment.
+    // A step may have no solution: it is verified in the state that earlier steps left.
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
     if !solved && ctx.agent.kind == AgentKind::Oracle {
         let none = agents::NoSolution { agent: ctx.agent.name.clone() };
@@ -53,16 +53,16 @@ pub(super) const fn has_tests_in_image(step: &StepSpec) -> bool {
 pub(super) struct PreparedEnvironment {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) request: CreateRequest,
-    /// The services beside it.
+    /// Its sidecar services.
     pub(super) services: Vec<Box<dyn Sidecar>>,
 }
 
-/// Services that a task describes for Docker Compose. The provider runs them: they start and end
-/// with the environment, and it is ready when they are.
+/// Services that a task defines for Docker Compose. The provider runs them: they start and end with
+/// the environment, which is ready when they are.
 #[derive(Debug)]
 struct ComposeServices {
     file: ComposeFile,
-    /// The unpacked build context with the file, which stays while this lives.
+    /// The unpacked build context with the Compose file, which stays while this lives.
     _context: TaskPart,
 }
 
@@ -78,7 +78,7 @@ impl Sidecar for ComposeServices {
     }
 }
 
-/// The services beside an environment.
+/// The sidecar services of an environment.
 pub(super) async fn sidecars(
     environment: &TaskEnvironment,
     files: &TaskFiles,
@@ -91,7 +91,7 @@ pub(super) async fn sidecars(
     Ok(vec![Box::new(ComposeServices { file, _context: part })])
 }
 
-/// Puts together what an environment is created with.
+/// Builds the request for an environment.
 pub(super) fn create_request(
     ctx: &TrialContext,
     services: &ExecutionServices,
@@ -115,7 +115,7 @@ pub(super) fn create_request(
     }
 }
 
-/// Directories for what scripts leave, open to every user.
+/// Output directories of scripts, open to every user.
 pub(super) fn output_directories(ctx: &TrialContext) -> Vec<Upload> {
     let mut paths = vec!["/logs", "/logs/agent", crate::verifier::VERIFIER_LOGS];
     if ctx.task.format == TaskFormat::Harbor {
@@ -124,7 +124,7 @@ pub(super) fn output_directories(ctx: &TrialContext) -> Vec<Upload> {
     paths.into_iter().map(|path| Upload::Dir { path: path.to_owned() }).collect()
 }
 
-/// Everything that is in the agent's environment before anything runs.
+/// Everything placed in the agent's environment before anything runs.
 pub(super) async fn uploads(
     ctx: &TrialContext,
     services: &ExecutionServices,
@@ -160,7 +160,7 @@ pub(super) async fn add_instruction(
     Ok(())
 }
 
-/// Adds the solution, for whoever runs it.
+/// Adds the solution, if the agent runs it.
 pub(super) async fn add_solution(
     ctx: &TrialContext,
     files: &TaskFiles,
@@ -173,14 +173,14 @@ pub(super) async fn add_solution(
         let tar = part.path().to_owned();
         let [own, other] = agents::solution_dirs(ctx.task.format).map(str::to_owned);
         uploads.push(Upload::Archive { path: own, tar: tar.clone() });
-        // Images of this format may have something else of their own there.
+        // Images of this format may have other files of their own there.
         uploads.push(Upload::Merge { path: other, tar });
         parts.push(part);
     }
     Ok(())
 }
 
-/// The provider that the job wants.
+/// The provider that the job selects.
 pub(super) fn provider(
     ctx: &TrialContext,
     services: &ExecutionServices,

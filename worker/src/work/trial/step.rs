@@ -1,5 +1,5 @@
-//! One step of a task: the agent, what is kept of its work, the verification. A task without steps
-//! of its own is one step without a name.
+//! One step of a task: the agent, its artifacts, the verification. A task without steps of its own
+//! is one step without a name.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
@@ -25,12 +25,12 @@ pub(super) struct StepRun {
     pub(super) name: String,
     pub(super) score: Option<VerifierScore>,
     pub(super) error: Option<TrialError>,
-    /// When the agent ran, and when it was verified.
+    /// Start and end of the agent, and of its verification.
     pub(super) times: [Option<(Timestamp, Option<Timestamp>)>; 2],
 }
 
 impl StepRun {
-    /// As it stands in the record.
+    /// Converts it to its record.
     pub(super) fn into_record(self) -> StepRecord {
         let VerifierScore { reward, rewards } = self.score.unwrap_or_default();
         let [agent, verifier] = self.times;
@@ -51,7 +51,7 @@ impl StepRun {
 }
 
 impl TrialRun<'_> {
-    /// Runs a step; whether those after it are to be run.
+    /// Runs a step; returns whether the following steps run.
     pub(super) async fn run_step(
         &mut self,
         index: usize,
@@ -94,7 +94,7 @@ impl TrialRun<'_> {
                 Some(verified?)
             }
             None if step.name.is_some() => Some(Box::pin(self.verify_step(step)).await?),
-            // The reward comes with the logs.
+            // The reward is read with the logs.
             None => {
                 self.run_tests(step).await?;
                 self.verified = true;
@@ -104,8 +104,8 @@ impl TrialRun<'_> {
         Ok(self.record_score(step, score))
     }
 
-    /// Runs the agent. An error of its own, after which its environment can still be used, is given
-    /// back; every process of it is gone then.
+    /// Runs the agent. Returns an error of the agent after which its environment can still be used;
+    /// every process of it is dead then.
     async fn run_agent(
         &mut self,
         step: &StepSpec,
@@ -126,7 +126,7 @@ impl TrialRun<'_> {
         self.attempt.timing.leave();
         match self.script_result(ScriptStage::Execute, ended) {
             Ok(_) => Ok(None),
-            // Nothing can be verified in an environment that its storage limit has ended.
+            // Nothing can be verified in an environment that exceeded its storage limit.
             Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
             Err(error) if error.class == ErrorClass::Agent && !self.attempt.environment.tainted => {
                 Ok(Some(error))
@@ -135,8 +135,8 @@ impl TrialRun<'_> {
         }
     }
 
-    /// Lets the agent's environment reach what a phase may, which is what the environment may
-    /// unless the phase says otherwise.
+    /// Sets the network policy of a phase in the agent's environment; the environment's own policy
+    /// applies when the phase has none.
     pub(super) async fn set_network(
         &mut self,
         phase: Option<&NetworkPolicy>,
@@ -175,7 +175,7 @@ impl TrialRun<'_> {
         self.collect_verifier_logs(verified).await.map_err(PhaseInterrupt::Failed)
     }
 
-    /// Collects what the tests left where they ran, and their numbers if they ended well.
+    /// Collects the logs of the tests where they ran, and their score if they succeeded.
     pub(super) async fn collect_verifier_logs(
         &mut self,
         verified: Result<(), TrialError>,
@@ -186,7 +186,7 @@ impl TrialRun<'_> {
         let site = self.apart.as_deref().unwrap_or(&self.attempt.environment);
         let (environment, redactor) = (site.expect_running(), &self.attempt.redactor);
         if site.tainted {
-            // Whoever is left could still write: the logs are not worth a risk.
+            // Remaining processes could still write: the logs are not worth a risk.
             return verified.map(|()| VerifierScore::default());
         }
         let collected =
@@ -212,7 +212,7 @@ impl TrialRun<'_> {
         }
     }
 
-    /// Why there is no reward.
+    /// The error of a missing or invalid reward.
     pub(super) fn reward_error(&self, error: RewardError) -> TrialError {
         let exit = Some(self.test_exit).filter(|code| *code != 0);
         let error = match error {
@@ -222,7 +222,7 @@ impl TrialRun<'_> {
         error.into_error(&self.attempt.redactor)
     }
 
-    /// Keeps what a step came to; whether those after it are to be run.
+    /// Records the score of a step; returns whether the following steps run.
     fn record_score(&mut self, step: &StepSpec, score: Option<VerifierScore>) -> bool {
         let Some(run) = self.steps.last_mut() else {
             self.score = score;
@@ -233,7 +233,7 @@ impl TrialRun<'_> {
         goes_on
     }
 
-    /// An error of the agent after which the task is verified all the same.
+    /// Records an agent error after which the task is verified all the same.
     fn record_survived_error(&mut self, error: TrialError) {
         if let Some(run) = self.steps.last_mut() {
             run.error = Some(error.clone());
@@ -244,8 +244,8 @@ impl TrialRun<'_> {
         }
     }
 
-    /// Closes a step with a name. Where the format goes on after errors, one that is not ours ends
-    /// the steps, and those that were verified count.
+    /// Finishes a step with a name. Where the format continues after errors, an error other than
+    /// the infrastructure's ends the steps, and those that were verified count.
     pub(super) fn finish_step(
         &mut self,
         step: &StepSpec,
@@ -279,7 +279,7 @@ impl TrialRun<'_> {
         unverified.map(|step| step.name.clone()).collect()
     }
 
-    /// What all steps with names came to together.
+    /// Computes the score of all steps with names.
     pub(super) fn score_steps(&mut self) {
         let (task, key) = (&self.ctx.task, self.ctx.settings.verifier.reward_key.as_deref());
         if !self.steps.is_empty() {

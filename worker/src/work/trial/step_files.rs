@@ -1,4 +1,4 @@
-//! Around the agent's work: what a step needs before it, and what is taken of it afterwards.
+//! Files of a step: placed before the agent's work, and collected after it.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,11 @@ use crate::executor::{
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
 
-/// A script among the files for the working directory that makes the step ready and goes.
+/// A script among the files for the working directory: it prepares the step and is then removed.
 const SETUP_SCRIPT: &str = "setup.sh";
 
 impl TrialRun<'_> {
-    /// Makes the environment ready for a step with a name.
+    /// Prepares the environment for a step with a name.
     pub(super) async fn prepare_step(
         &mut self,
         index: usize,
@@ -53,8 +53,8 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// Places a step's files; those of the first were there when the environment was created,
-    /// except those in the working directory. Whether there is a setup script among them.
+    /// Places a step's files. Those of the first step were placed when the environment was created,
+    /// except those in the working directory. Returns whether there is a setup script among them.
     async fn place_step_files(
         &mut self,
         index: usize,
@@ -63,7 +63,7 @@ impl TrialRun<'_> {
         let (ctx, files) = (self.ctx, &self.services.files);
         let (mut uploads, mut parts, mut has_setup) = (Vec::new(), Vec::new(), false);
         if index > 0 {
-            // Nothing of the verification before may be seen.
+            // Nothing of the previous verification may be seen.
             uploads.push(Upload::FreshDir { path: TESTS_DIR.to_owned() });
             uploads.extend(fresh_logs());
             setup::add_instruction(ctx, files, step, &mut uploads).await?;
@@ -85,9 +85,9 @@ impl TrialRun<'_> {
         Ok(has_setup)
     }
 
-    /// Runs the setup script and removes it: the agent is not to see it.
+    /// Runs the setup script and removes it: the agent must not see it.
     async fn run_step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
-        // It belongs to what a build would do, so it has as long as one.
+        // It does the work of a build, so it has the time limit of one.
         let limit = seconds(self.ctx.task.environment.build_sec);
         let script = |argv, normal| TrialScript {
             argv,
@@ -113,8 +113,9 @@ impl TrialRun<'_> {
         self.script_result(ScriptStage::Prepare, ended).map(drop)
     }
 
-    /// Takes what a step leaves, after its hooks. When it is verified elsewhere, nothing lives on
-    /// that could change it meanwhile, unless the agent goes on in further steps.
+    /// Collects a step's artifacts, after its hooks. Before a verification in another environment,
+    /// all processes are killed, so that nothing changes the artifacts, unless the agent continues
+    /// in further steps.
     pub(super) async fn collect_artifacts(
         &mut self,
         step: &StepSpec,
@@ -138,14 +139,14 @@ impl TrialRun<'_> {
         Ok(artifacts.collect(self.ctx, environment, wanted, to, &self.attempt.redactor).await)
     }
 
-    /// Processes of the agent may still be alive.
+    /// The error when processes of the agent may still be alive.
     pub(super) fn processes_left(&mut self, failure: crate::environment::Failure) -> TrialError {
         self.attempt.environment.tainted = true;
         ScriptError::Left(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
     }
 
-    /// Runs a hook. One that fails is noted: what it should have made is missing or it is not. One
-    /// that takes too long ends the trial without a reward.
+    /// Runs a hook. A failure is only recorded: the hook's artifact may be missing. A timeout ends
+    /// the trial without a reward.
     async fn run_hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
         let (capture, limit) =
             (self.outputs.unrecorded_capture(&self.attempt.redactor), seconds(hook.timeout_sec));
@@ -178,9 +179,9 @@ impl TrialRun<'_> {
                             executor::stderr_summary(&capture)
                         )
                     }
-                    // Whatever else ran was ended with it: there is nothing left to judge.
+                    // Everything else was killed with it: nothing is left to verify.
                     ScriptEnd::TimedOut => {
-                        let why = format!("it was ended after {limit:?}");
+                        let why = format!("it exceeded its time limit of {limit:?}");
                         return Err(failure::not_ready(
                             &hook.command,
                             &why,

@@ -1,5 +1,4 @@
-//! Everything that running a trial needs, over the scripted provider: for tests of whatever runs
-//! trials.
+//! A fixture that runs trials over the scripted provider.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,14 +30,14 @@ use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
 
-/// One trial and the world it runs in. Its parts may be changed before it runs.
+/// One trial and everything that it needs. Its parts may be changed before it runs.
 #[derive(Debug)]
 pub struct TrialFixture {
     /// The provider.
     pub provider: FakeProvider,
     /// The store.
     pub store: Arc<dyn BlobStore>,
-    /// What the job says.
+    /// Settings of the job.
     pub settings: TrialSettings,
     /// The agent.
     pub agent: AgentSpec,
@@ -48,17 +47,17 @@ pub struct TrialFixture {
     pub variables: TrialVariables,
     /// Stops the trial.
     pub stop: watch::Sender<Option<StopLevel>>,
-    /// The phases it entered.
+    /// Records the phases.
     pub phases: Arc<PhaseRecorder>,
-    /// How fast the worker goes about the run's work.
+    /// Rate limits of the worker for the run.
     pub pacing: Option<offer::RunRateLimits>,
-    /// Longest wait for a service that gives no answer.
+    /// Longest wait for a service that does not answer.
     pub max_park: Duration,
-    /// A directory that goes with the rig; trials have their scratch in it.
+    /// A directory that is removed with the fixture; trials have their scratch directories in it.
     pub dir: tempfile::TempDir,
 }
 
-/// Notes phases, and stops the trial in one of them.
+/// Records phases, and stops the trial in one of them.
 #[derive(Debug, Default)]
 pub struct PhaseRecorder {
     entered: Mutex<Vec<Phase>>,
@@ -79,7 +78,7 @@ impl PhaseRecorder {
         self.entered.lock().expect("not poisoned").clone()
     }
 
-    /// What the execution waited for, each change once.
+    /// The services that the execution waited for, each change once.
     pub fn parked(&self) -> Vec<Option<Dependency>> {
         self.parked.lock().expect("not poisoned").clone()
     }
@@ -104,7 +103,7 @@ impl PhaseSink for PhaseRecorder {
 }
 
 impl TrialFixture {
-    /// A script agent that does nothing, and a task whose test gives the reward 1.
+    /// A script agent that does nothing, and a task whose tests give the reward 1.
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut rig = Self {
@@ -126,13 +125,13 @@ impl TrialFixture {
         rig
     }
 
-    /// Makes the task one of Harbor's format.
+    /// Gives the task Harbor's format.
     pub fn use_harbor_format(&mut self) {
         self.task.format = TaskFormat::Harbor;
         self.task.rules = ScriptRules::for_format(TaskFormat::Harbor);
     }
 
-    /// Gives the task steps: a name, what the oracle does, what the tests do.
+    /// Gives the task steps: a name, the oracle's script and the test script each.
     pub async fn set_steps(&mut self, steps: &[(&str, &str, &str)]) {
         self.use_harbor_format();
         self.agent.kind = AgentKind::Oracle;
@@ -150,7 +149,7 @@ impl TrialFixture {
         }
     }
 
-    /// Has the task verified in an environment of its own with a named image.
+    /// Gives the task a verifier environment of its own with a named image.
     pub fn verify_separately(&mut self) {
         let own = TaskEnvironment {
             docker_image: Some("verifier".into()),
@@ -199,12 +198,12 @@ impl TrialFixture {
         pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Yes)
             .expect("packed");
         let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
-        // The store may have taken the file away.
+        // The store may have moved the file.
         let _removed = std::fs::remove_file(&tar);
         blob
     }
 
-    /// What executions share.
+    /// The services that executions share.
     pub fn services(&self) -> ExecutionServices {
         let provider: Arc<dyn Provider> = Arc::new(self.provider.clone());
         let files = TaskFiles::open(&self.dir.path().join("files"), self.store.clone());
@@ -217,7 +216,7 @@ impl TrialFixture {
         }
     }
 
-    /// What one execution needs to know; nothing is left of the one before.
+    /// The context of one execution; removes the scratch directory of the previous one.
     pub fn context(&self) -> TrialContext {
         let _former = std::fs::remove_dir_all(self.dir.path().join("scratch"));
         TrialContext {
@@ -230,7 +229,7 @@ impl TrialFixture {
         }
     }
 
-    /// The execution of any kind of work, with this scratch directory.
+    /// The context of an execution of any kind of work, with this scratch directory.
     pub fn execution(&self, scratch: PathBuf) -> ExecutionContext {
         ExecutionContext {
             labels: labels(),
@@ -249,7 +248,7 @@ impl TrialFixture {
     }
 }
 
-/// The labels of a rig's execution.
+/// The labels of the fixture's execution.
 pub fn labels() -> EnvironmentLabels {
     EnvironmentLabels {
         run: RunId::from_bytes([1; 16]),
@@ -269,7 +268,7 @@ pub fn labels() -> EnvironmentLabels {
     }
 }
 
-/// Settings of a job that says nothing.
+/// Settings of a job that sets nothing.
 pub fn settings() -> TrialSettings {
     TrialSettings {
         instruction_path: "/tmp/instruction.md".into(),

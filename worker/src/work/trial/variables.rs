@@ -1,4 +1,4 @@
-//! Variables of a trial's scripts: who gets which, and whose win.
+//! Variables of a trial's scripts, and their precedence.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::secrets::{Redactor, TrialVariables};
 /// Variables by their names.
 pub(super) type ScriptEnv = BTreeMap<String, String>;
 
-/// Removes what must not be seen of the values of any phase. When it is there, no template that a
-/// trial needs lacks a value.
+/// The redactor for the values of all phases. When it can be built, every template that a trial
+/// needs has a value.
 pub(super) fn redactor(
     ctx: &TrialContext,
     variables: &TrialVariables,
@@ -33,7 +33,7 @@ fn add_expanded(
     variables.add(templates, env).expect("every template was expanded before");
 }
 
-/// Those of everything that runs in an environment.
+/// Variables of everything that runs in an environment.
 pub(super) fn environment_env(
     variables: &TrialVariables,
     environment: &TaskEnvironment,
@@ -43,8 +43,8 @@ pub(super) fn environment_env(
     env
 }
 
-/// Those of the agent's scripts: the environment's, the solution's for whoever runs it, and the
-/// agent's own, which win.
+/// Variables of the agent's scripts: the environment's, the solution's if the agent runs it, and
+/// the agent's own, which win.
 pub(super) fn agent_env(
     ctx: &TrialContext,
     variables: &TrialVariables,
@@ -69,8 +69,8 @@ pub(super) fn agent_env(
     env
 }
 
-/// Those of a step's tests: the environment's, the step's and the job's, which win. What was given
-/// to the agent is not theirs.
+/// Variables of a step's tests: the environment's, the step's and the job's, which win. Those of
+/// the agent are not included.
 pub(super) fn verifier_env(
     ctx: &TrialContext,
     variables: &TrialVariables,

@@ -15,7 +15,7 @@ use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, TaskFiles, with_timeout};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
 
-/// Places `uploads` and then a step's tests, and runs them.
+/// Places `uploads` and then a step's tests, and runs the tests.
 pub(super) async fn run_tests(
     ctx: &TrialContext,
     files: &TaskFiles,

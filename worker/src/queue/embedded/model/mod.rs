@@ -1,12 +1,13 @@
-//! The broker as a pure state machine: what a JetStream server promises and what it does not.
+//! The broker as a pure state machine with the guarantees of a JetStream server and no others.
 //!
 //! Time is passed in as the duration since the broker's start. There is no clock, no randomness and
 //! no order that depends on hashing, so a simulation that makes the same calls sees the same
-//! answers. Memory grows with what is outstanding: unacknowledged offers and unpurged reports.
+//! answers. Memory grows with unacknowledged offers and unpurged reports.
 //!
-//! What the real broker can do to its clients when it is restarted, restored or replaced is here as
-//! methods: [`BrokerModel::restart`], [`BrokerModel::wipe`], [`BrokerModel::lose_report_tail`], [`BrokerModel::lose_acks`],
-//! [`BrokerModel::lose_work_tail`]. Calls that only a simulation makes are in `simulation`.
+//! Faults of a real broker that is restarted, restored or replaced are methods:
+//! [`BrokerModel::restart`], [`BrokerModel::wipe`], [`BrokerModel::lose_report_tail`],
+//! [`BrokerModel::lose_acks`], [`BrokerModel::lose_work_tail`]. Calls that only a simulation makes
+//! are in `simulation`.
 
 mod reports;
 #[cfg(any(test, feature = "testing"))]
@@ -36,7 +37,7 @@ pub struct BrokerModelConfig {
     pub lease: Duration,
     /// Unpurged reports that one run may have.
     pub reports_per_run: usize,
-    /// Acknowledged offers that are remembered so that [`BrokerModel::lose_acks`] can bring them back. 0
+    /// Number of acknowledged offers kept so that [`BrokerModel::lose_acks`] can restore them. 0
     /// outside simulations.
     pub remembered_acks: usize,
 }
@@ -67,7 +68,7 @@ impl BrokerModel {
         }
     }
 
-    /// The present incarnation.
+    /// The current incarnation.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -77,7 +78,7 @@ impl BrokerModel {
         &self.config
     }
 
-    /// Publishes offers unless the same try is there.
+    /// Publishes offers unless the same try is in the queue.
     pub fn offer(&mut self, offers: &[Offer]) -> Vec<Result<OfferOutcome, PublishError>> {
         offers.iter().map(|offer| Ok(self.work.publish(*offer))).collect()
     }
@@ -87,8 +88,8 @@ impl BrokerModel {
         self.pull_fitting(now, FreeCapacity::with_slots(max))
     }
 
-    /// Delivers what there is room for, the biggest class that fits first; of one class those to be
-    /// delivered again first, then new ones in the order of their publication.
+    /// Delivers the offers that fit into `room`, the largest class that fits first; within a class
+    /// redeliveries first, then new offers in the order of their publication.
     pub fn pull_fitting(&mut self, now: Duration, mut room: FreeCapacity) -> Vec<Delivery> {
         let incarnation = self.incarnation;
         self.work.expire(now);
@@ -112,8 +113,8 @@ impl BrokerModel {
         self.work.next_expiry()
     }
 
-    /// Extends the leases of what is in flight, whoever holds it. A lease that is over stays over,
-    /// although no pull has noticed its end: a server ends leases by a clock of its own.
+    /// Extends the leases of deliveries in flight, whichever worker holds them. A lease that has
+    /// ended stays ended even if no pull has noticed: a server ends leases by its own clock.
     pub fn progress(&mut self, now: Duration, tokens: &[MessageToken]) {
         self.work.expire(now);
         for sequence in current_sequences(self.incarnation, tokens) {
@@ -121,14 +122,14 @@ impl BrokerModel {
         }
     }
 
-    /// Removes offers, whoever holds them.
+    /// Removes offers, whichever worker holds them.
     pub fn ack(&mut self, tokens: &[MessageToken]) {
         for sequence in current_sequences(self.incarnation, tokens) {
             self.work.ack(sequence);
         }
     }
 
-    /// Puts what is in flight back for immediate redelivery, whoever holds it.
+    /// Returns deliveries in flight for immediate redelivery, whichever worker holds them.
     pub fn nak(&mut self, tokens: &[MessageToken]) {
         for sequence in current_sequences(self.incarnation, tokens) {
             self.work.nak(sequence);
@@ -147,7 +148,7 @@ impl BrokerModel {
         self.work.list(run)
     }
 
-    /// Appends reports; the sequence of each.
+    /// Appends reports; returns the sequence of each.
     pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<u64, PublishError>> {
         reports.into_iter().map(|report| self.reports.append(report)).collect()
     }
@@ -155,7 +156,7 @@ impl BrokerModel {
     /// At most `max` reports of the run after `from`.
     ///
     /// # Errors
-    /// [`QueueError::ReportPosition`] when `from` is not a place of this stream as it is now.
+    /// [`QueueError::Position`] when `from` does not exist in the current stream.
     pub fn reports(
         &self,
         run: RunId,
@@ -188,35 +189,36 @@ impl BrokerModel {
         }
     }
 
-    /// The broker was killed and came back with everything it had: all in flight is delivered again
+    /// The broker was killed and restarted with its state: everything in flight is delivered again
     /// at once.
     pub fn restart(&mut self) {
         self.work.restart();
     }
 
-    /// The broker lost everything and is a new one.
+    /// The broker lost its state and has a new incarnation.
     pub fn wipe(&mut self, incarnation: Incarnation) {
         *self = Self::new(incarnation, self.config);
     }
 
-    /// The last `n` sequences of the report stream are lost and will be used again.
+    /// The last `n` sequences of the report stream are lost and will be reused.
     pub fn lose_report_tail(&mut self, n: u64) {
         self.reports.lose_tail(n);
     }
 
-    /// The last `n` sequences of the work stream are lost and will be used again.
+    /// The last `n` sequences of the work stream are lost and will be reused.
     pub fn lose_work_tail(&mut self, n: u64) {
         self.work.lose_tail(n);
     }
 
-    /// The last `n` acknowledgements are lost: their offers are back as if they had never been
-    /// delivered. Goes back at most [`BrokerModelConfig::remembered_acks`].
+    /// The last `n` acknowledgements are lost: their offers are back as if never delivered. At most
+    /// [`BrokerModelConfig::remembered_acks`].
     pub fn lose_acks(&mut self, n: usize) {
         self.work.lose_acks(n);
     }
 }
 
-/// The sequences of tokens of this incarnation. Those of another name messages that are gone.
+/// The sequences of tokens of this incarnation. Tokens of others refer to messages that no longer
+/// exist.
 fn current_sequences(
     incarnation: Incarnation,
     tokens: &[MessageToken],

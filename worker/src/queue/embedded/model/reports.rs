@@ -32,7 +32,7 @@ impl ReportStream {
         Ok(self.last_sequence)
     }
 
-    /// The run's reports after the one at this place of the stream's present life.
+    /// The run's reports after this position in the stream's current incarnation.
     pub(super) fn after(
         &self,
         run: RunId,
@@ -79,9 +79,9 @@ impl ReportStream {
     }
 }
 
-/// Refuses what would not fit into a message. Only the error's texts have no bound of their own:
-/// everything else of a report is below `FIXED_BYTES`, so that most reports need no encoding to
-/// know that they fit.
+/// Rejects a report that does not fit into a message. Only the texts of its error have no bound of
+/// their own. The rest of a report is below `FIXED_BYTES`, so most reports are known to fit without
+/// encoding them.
 fn check_size(report: &Report) -> Result<(), PublishError> {
     use rollout_protocol::limits::REPORT_BYTES;
     use rollout_protocol::wire::report::ReportBody;

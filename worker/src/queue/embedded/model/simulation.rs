@@ -1,5 +1,5 @@
-//! Calls that only a simulation makes: it chooses the next delivery, and it looks at state that a
-//! server does not show.
+//! Methods for simulations only: choice of the next delivery, and inspection of state that a server
+//! does not expose.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use rollout_protocol::wire::report::Report;
 use super::BrokerModel;
 
 impl BrokerModel {
-    /// Ends the leases that are over, as [`BrokerModel::pull`] and [`BrokerModel::progress`] do.
+    /// Expires leases, as [`BrokerModel::pull`] and [`BrokerModel::progress`] do.
     pub fn expire(&mut self, now: Duration) {
         self.work.expire(now);
     }
 
-    /// The sequences of the offers that a pull could deliver now, in the order of a pull that has
-    /// room for all of them.
+    /// The sequences of the offers that a pull could deliver now, in the order of a pull with
+    /// capacity for all of them.
     pub fn ready(&mut self, now: Duration) -> Vec<u64> {
         self.work.expire(now);
         self.work.ready.values().rev().flat_map(|class| class.values().copied()).collect()

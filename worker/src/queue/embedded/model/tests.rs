@@ -1,4 +1,4 @@
-//! The model against a naive oracle: the same calls, the same answers.
+//! Tests of the model against a naive oracle.
 
 mod oracle;
 

@@ -7,7 +7,7 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::delivery::{OfferOutcome, QueuedOffer};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 
-/// What may be in the stream only once.
+/// The key that may be in the stream only once.
 type OfferKey = (RunId, ItemId, TryId);
 
 #[derive(Debug)]
@@ -16,9 +16,9 @@ pub(super) struct WorkStream {
     last_sequence: u64,
     pub(super) messages: HashMap<u64, WorkMessage>,
     subjects: HashMap<OfferKey, u64>,
-    /// What a pull delivers of each class, in that order. No class without any.
+    /// The offers that a pull delivers, by class, in that order. No class is empty.
     pub(super) ready: BTreeMap<SizeClass, BTreeMap<DeliveryOrder, u64>>,
-    /// When what is in flight is delivered again.
+    /// The deliveries in flight by the end of their lease.
     leases: BTreeSet<(Duration, u64)>,
     redeliveries: u64,
     /// The last acknowledged offers, oldest first.
@@ -65,7 +65,7 @@ impl WorkStream {
         }
     }
 
-    /// The classes of which something is ready, the biggest first.
+    /// The classes that have ready offers, the largest first.
     pub(super) fn classes(&self) -> Vec<SizeClass> {
         self.ready.keys().rev().copied().collect()
     }
@@ -90,7 +90,7 @@ impl WorkStream {
         let (_, sequence) = self.ready.get(&class)?.first_key_value()?;
         let sequence = *sequence;
         let delivery = self.deliver_sequence(now, sequence);
-        let (offer, delivered) = delivery.expect("what is ready exists");
+        let (offer, delivered) = delivery.expect("a ready message exists");
         Some((sequence, offer, delivered))
     }
 
@@ -211,11 +211,11 @@ impl WorkStream {
         );
     }
 
-    /// Makes a message ready that has no lease any more.
+    /// Makes a message ready whose lease has ended.
     fn deliver_again(&mut self, sequence: u64) {
         self.redeliveries += 1;
         let turn = DeliveryOrder::Again(self.redeliveries);
-        let message = self.messages.get_mut(&sequence).expect("what is in flight exists");
+        let message = self.messages.get_mut(&sequence).expect("a message in flight exists");
         message.state = WorkMessageState::Ready(turn);
         self.ready.entry(message.offer.class).or_default().insert(turn, sequence);
     }

@@ -1,6 +1,6 @@
-//! Streams, consumers and buckets stay where they are: what is missing is made again, over each new
-//! connection and every few seconds. A server that lost its disk has nothing, and workers can only
-//! ask for work when they can say what they run.
+//! Maintenance of streams, consumers and buckets: missing ones are created again, over each new
+//! connection and every few seconds. A server that lost its disk has none, and workers can pull
+//! only when they can send heartbeats.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::queue::nats::names::NatsName;
 use crate::queue::nats::setup::NatsSetupError;
 use crate::queue::traits::QueueError;
 
-/// Time between two looks.
+/// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Time to the next look after one in vain.
+/// Time to the next check after a failed one.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl StreamMaintainer {
         Self { nats, pool, classes, preparing: Mutex::default() }
     }
 
-    /// Makes what is missing.
+    /// Creates what is missing.
     pub(super) async fn prepare(&self) -> Result<(), QueueError> {
         let _one_at_a_time = self.preparing.lock().await;
         self.nats.prepare(&self.pool, &self.classes).await.map_err(|error| match error {
@@ -55,11 +55,11 @@ impl StreamMaintainer {
             pause = match self.prepare().await {
                 Ok(()) => CHECK_INTERVAL,
                 Err(QueueError::Denied { reason }) => {
-                    tracing::error!("the server is not set up as it must be: {reason}");
+                    tracing::error!("the server is not set up correctly: {reason}");
                     CHECK_INTERVAL
                 }
                 Err(error) => {
-                    tracing::debug!("nothing is made on the server: {error}");
+                    tracing::debug!("cannot check the streams on the server: {error}");
                     RETRY_PAUSE
                 }
             };

@@ -1,4 +1,4 @@
-//! The last hello of every worker, followed as they are said.
+//! The last heartbeat of every worker, followed as they are sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,19 @@ use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::nats::{names, snapshot};
 use crate::supervise::{self, Task};
 
-/// A worker that was silent for so long is forgotten, as the server forgets it.
+/// A worker without a heartbeat for this long is forgotten, like on the server.
 const RETENTION: Duration = Duration::from_secs(3600);
-/// Larger hellos are not read. Thousands of executions fit.
+/// Larger heartbeats are ignored. Thousands of executions fit.
 const MAX_HEARTBEAT_BYTES: usize = 4 * 1024 * 1024;
-/// Time between two attempts to read what is there.
+/// Time between two attempts to read the bucket.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Hellos with the times they came, by a clock that stands still without the server.
+/// Heartbeats with their arrival times, by a clock that stops without the server.
 #[derive(Debug)]
 pub(super) struct HeartbeatWatch {
     link: Arc<NatsClient>,
     known: Arc<KnownHeartbeats>,
-    /// When this began to listen, and for how long the bucket had been there then.
+    /// When this watch began, and the age of the bucket at that time.
     since: Duration,
     kept: Duration,
     _task: Task<()>,
@@ -39,7 +39,7 @@ struct KnownHeartbeats {
     passed_over: WarningLimiter,
 }
 
-/// A hello, when it came, and how old it was then.
+/// A heartbeat, when it arrived, and its age at that time.
 type TimedHeartbeat = (Heartbeat, Duration, Duration);
 
 impl KnownHeartbeats {
@@ -63,7 +63,7 @@ impl KnownHeartbeats {
             Err(error) => {
                 if let Some(more) = self.passed_over.record() {
                     tracing::warn!(
-                        "a hello is not understood: {error} ({more} more like it since the last \
+                        "cannot parse a heartbeat: {error} ({more} more like it since the last \
                          warning)"
                     );
                 }
@@ -82,10 +82,10 @@ impl HeartbeatWatch {
         let kept = snapshot::stream_age(&link, &names::bucket_stream(&link.names.workers)).await?;
         read_bucket(&link, &known).await?;
         let follow = follow_heartbeats(link.clone(), known.clone(), subscriber);
-        Ok(Self { link, known, since, kept, _task: supervise::spawn("hellos", follow) })
+        Ok(Self { link, known, since, kept, _task: supervise::spawn("heartbeats", follow) })
     }
 
-    /// For how long every hello was kept.
+    /// For how long, until now, every heartbeat was kept.
     pub(super) fn retention(&self) -> Duration {
         self.kept + self.link.life.online_time().saturating_sub(self.since)
     }
@@ -103,7 +103,7 @@ impl HeartbeatWatch {
     }
 }
 
-/// What is in the bucket and not known yet. Both times of its age are the server's.
+/// Reads the heartbeats in the bucket that are not known yet. Their ages are by the server's clock.
 async fn read_bucket(link: &NatsClient, known: &KnownHeartbeats) -> Result<(), NatsError> {
     let found = snapshot::read_bucket(link, &link.names.workers).await?;
     let now = link.life.online_time();
@@ -126,7 +126,7 @@ async fn follow_heartbeats(
                 Some(message) => known.insert(&message.payload, link.life.online_time(), None),
                 None => return,
             },
-            // Hellos of workers that said their last one meanwhile.
+            // Reads again: heartbeats may have been missed meanwhile.
             _ = contact.changed() => read = false,
             () = tokio::time::sleep(RETRY_PAUSE), if !read => {
                 read = link.connection().is_ok() && read_bucket(&link, &known).await.is_ok();

@@ -1,10 +1,10 @@
-//! What of a run is in the stream of offers, and whether it was ever delivered.
+//! The offers of a run in the stream, and whether they were ever delivered.
 //!
 //! The subjects of a run come with the stream's state. A message was delivered when its sequence is
-//! not above the last one that its consumer delivered: classes have consumers of their own, and
-//! each delivers in the order of the stream. The sequence of each message costs one request; they
-//! are made at once, about 30,000 a second. A server that was killed may have forgotten its last
-//! deliveries and then says so of few offers too many, never too few, that they were not delivered.
+//! not above the last one that its consumer delivered: each class has its own consumer, which
+//! delivers in the order of the stream. The sequence of each message costs one request; they are
+//! sent in batches, about 30,000 a second. A server that was killed may have forgotten its last
+//! deliveries. Then a few delivered offers are listed as not delivered, never the other way round.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -29,7 +29,7 @@ struct ConsumerSequences {
     stream_seq: u64,
 }
 
-/// Every offer of the run, in every pool.
+/// The offers of the run in all pools.
 pub(super) async fn list_offers(
     link: &NatsClient,
     run: RunId,
@@ -68,7 +68,7 @@ async fn delivered_sequences(
     Ok(delivered)
 }
 
-/// The sequence of each subject's message; the highest there is for one that is gone meanwhile.
+/// The sequence of each subject's message; the maximum for a message that was removed meanwhile.
 async fn message_sequences(link: &NatsClient, subjects: &[String]) -> Result<Vec<u64>, NatsError> {
     let stream = &link.names.work;
     let get = |subject: &String| {

@@ -1,4 +1,4 @@
-//! The coordinator's side.
+//! The coordinator's side of the queue.
 
 mod ensure_streams;
 mod heartbeats;
@@ -36,8 +36,8 @@ use super::setup::NatsSetupError;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
-/// Does something, and once more after making what was missing. No function: closures over
-/// borrowed futures cannot be sent.
+/// Sends a request, and once more after creating what was missing. Not a function: closures over
+/// borrowed futures are not `Send`.
 macro_rules! repairing {
     ($self:ident, $what:expr) => {
         match $what.await {
@@ -50,7 +50,7 @@ macro_rules! repairing {
     };
 }
 
-/// The coordinator's side of a pool. Streams, consumers and buckets that it misses are made again.
+/// The coordinator's side of a pool. Missing streams, consumers and buckets are created again.
 #[derive(Debug)]
 pub struct NatsDispatch {
     nats: Nats,
@@ -87,7 +87,7 @@ impl NatsDispatch {
     }
 
     async fn repair(&self) -> Result<(), QueueError> {
-        tracing::warn!("something is missing on the server: making it again");
+        tracing::warn!("a stream, consumer or bucket is missing on the server: creating it again");
         self.premises.prepare().await
     }
 }

@@ -1,4 +1,4 @@
-//! Offers into the stream and out of it.
+//! Publishing and deletion of offers.
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::delivery::{OfferOutcome, PublishError};
@@ -12,7 +12,7 @@ use crate::queue::nats::publish::PublishResult;
 use crate::queue::nats::replies::NatsRequest;
 use crate::queue::traits::QueueError;
 
-/// Publishes offers unless they are there.
+/// Publishes offers unless they are in the stream already.
 pub(super) async fn publish_offers(
     link: &NatsClient,
     pool: &NatsName,
@@ -31,7 +31,7 @@ pub(super) async fn publish_offers(
     Ok(published)
 }
 
-/// What an answer of the stream means for an offer.
+/// The outcome of an offer, from the stream's answer.
 pub(super) fn offer_outcome(
     published: PublishResult,
 ) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
@@ -43,7 +43,7 @@ pub(super) fn offer_outcome(
     }
 }
 
-/// Deletes offers, delivered or not. Pool and size class need not be remembered.
+/// Deletes offers, delivered or not, in every pool and size class.
 pub(super) async fn delete_offers(
     link: &NatsClient,
     run: RunId,

@@ -1,4 +1,4 @@
-//! Reports that an earlier version stored by subjects that name no pool.
+//! Migration of reports that an earlier version stored under subjects without a pool.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::replies::NatsRequest;
 
-/// Stores them again, by the subjects that runs are read from now, and removes them. Ended in
-/// between, it leaves some twice, which readers do not mind.
+/// Stores them again under the subjects that runs are read from now, and removes the old ones. If
+/// interrupted, it leaves duplicates, which are harmless to readers.
 pub(super) async fn move_old_reports(link: &NatsClient) -> Result<(), NatsError> {
     let (stream, [old, _]) = (&link.names.reports, link.names.report_subjects());
     let mut next = 1;

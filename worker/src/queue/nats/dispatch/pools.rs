@@ -1,8 +1,8 @@
-//! Pools whose workers may report of the tries of a run.
+//! Pools whose workers may report tries of a run.
 //!
-//! Workers report by a subject of their pool, which is all that their role may publish to: nobody
-//! settles the work of a pool without its credential. Workers of an earlier version name no pool;
-//! who may publish without one is up to the roles.
+//! Workers report on a subject of their pool, the only one that their role may publish to: settling
+//! the work of a pool requires its credentials. Workers of an earlier version name no pool; the
+//! roles decide who may publish without one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct ExpectedPools {
 /// The pools of a run.
 #[derive(Debug)]
 pub(super) struct ExpectedRunPools {
-    /// Of the present epoch.
+    /// The pool of the current epoch.
     own: String,
     former: PreviousPools,
 }
@@ -38,7 +38,7 @@ impl ExpectedPools {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run, pools);
     }
 
-    /// Those of a run.
+    /// The pools of a run.
     pub(super) fn for_run(&self, run: RunId) -> Arc<ExpectedRunPools> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || ExpectedRunPools { own: self.own.to_string(), former: PreviousPools::new() };
@@ -47,7 +47,7 @@ impl ExpectedPools {
 }
 
 impl ExpectedRunPools {
-    /// Whether a report that came by a pool is of a worker that its try was offered to.
+    /// Whether a report from the pool `by` comes from a pool that its try was offered to.
     pub(super) fn accepts(&self, by: &str, try_id: TryId) -> bool {
         let is_own = by == self.own;
         by == NO_POOL

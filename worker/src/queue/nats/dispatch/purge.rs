@@ -1,5 +1,5 @@
-//! Removing reports that the journal holds. At most a few times a second: a journal is written far
-//! more often.
+//! Purges of reports that the journal holds. They run at most a few times a second: a journal is
+//! written far more often.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::supervise::{self, Task};
 /// Time between two rounds of purges.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);
 
-/// What is to be purged.
+/// Purges reports in the background.
 #[derive(Debug)]
 pub(super) struct ReportPurger {
     wanted: Arc<PendingPurges>,
@@ -37,7 +37,8 @@ impl PendingPurges {
     }
 
     fn set_below(&self, run: RunId, position: ReportPosition) {
-        // The later word counts: a server that lost the end of the stream uses sequences again.
+        // The later position counts even if it is lower: a server that lost the end of the stream
+        // reuses sequences.
         self.below().insert(run, position);
     }
 }
@@ -60,8 +61,8 @@ async fn run_purges(link: Arc<NatsClient>, wanted: Arc<PendingPurges>) {
         wanted.more.notified().await;
         let below = std::mem::take(&mut *wanted.below());
         for (run, position) in below {
-            // A position of another life, or of an end of the stream that was lost, would delete
-            // what nobody has read.
+            // A position of another incarnation, or of a lost end of the stream, would delete
+            // reports that no coordinator has read.
             let life = link.wait_for_incarnation().await;
             let purged = match position_exists(&link, run, life, Some(position)).await {
                 Ok(true) => purge_below(&link, run, position.sequence).await,
@@ -69,7 +70,7 @@ async fn run_purges(link: Arc<NatsClient>, wanted: Arc<PendingPurges>) {
                 Err(fault) => Err(fault),
             };
             if let Err(fault) = purged {
-                tracing::debug!("reports of run {run} are not purged: {fault}");
+                tracing::debug!("cannot purge reports of run {run}: {fault}");
                 let mut below = wanted.below();
                 below.entry(run).or_insert(position);
                 wanted.more.notify_one();

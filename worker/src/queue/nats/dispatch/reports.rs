@@ -1,9 +1,10 @@
-//! Reading a run's reports from a position on.
+//! Readers of a run's reports from a position.
 //!
-//! A reader is a consumer of ours without acknowledgements. It goes on from call to call; a call
-//! that does not go on where the last one ended gets a new one. Before a reader is made, the life
-//! and the report at the position are compared: a server that lost the end of the stream uses
-//! sequences again, and a reader from the position on would skip what stands there now.
+//! A reader is a consumer without acknowledgements. It is kept from call to call; a call that does
+//! not continue where the last one ended gets a new reader. Before a reader is created, the
+//! incarnation and the report at the position are compared: a server that lost the end of the
+//! stream reuses sequences, and a reader from the position would skip the reports that have them
+//! now.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,14 +27,14 @@ use crate::queue::nats::delivery_metadata::DeliveryMetadata;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::warning_limiter::WarningLimiter;
 
-/// Reports asked for at once.
+/// Reports requested at once.
 const FETCH_BATCH: usize = 2048;
-/// How long one request may wait for reports.
+/// How long one request waits for reports.
 const FETCH_EXPIRY: Duration = Duration::from_secs(5);
-/// The first answer to a request is waited for at least this long, whatever the caller says: a
-/// call without patience still sees what is there.
+/// Minimum wait for the first answer to a request, whatever the caller's deadline: even a call that
+/// does not wait sees the reports that are present.
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(100);
-/// A reader that nobody reads from removes itself.
+/// A consumer that is unused for this long is removed by the server.
 const INACTIVITY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The readers, by run.
@@ -52,13 +53,13 @@ struct NatsReportReader {
     /// Where the last call ended.
     at: Option<ReportPosition>,
     read: VecDeque<PositionedReport>,
-    /// Sequence of the last message that arrived, if it was not told yet.
+    /// Sequence of the last message that arrived, if no batch has returned it yet.
     arrived: Option<u64>,
     passed_over: WarningLimiter,
     inbox: String,
     next: String,
     arriving: Subscriber,
-    /// Reports that the open request may still bring, when it was made, and until when it waits.
+    /// Reports that the open request may still deliver, and until when it waits.
     open: Option<(usize, Instant)>,
 }
 
@@ -67,7 +68,7 @@ impl NatsReportReaders {
         Self { pools, readers: Mutex::default() }
     }
 
-    /// Reports after `from`. Nothing when that is no position of the stream as it is now.
+    /// Reports after `from`. `None` when that position does not exist in the current stream.
     pub(super) async fn read(
         &self,
         link: &NatsClient,
@@ -99,7 +100,7 @@ impl NatsReportReaders {
                     reader.at = batch.reports.last().map(|last| last.position).or(from);
                     return Ok(Some(batch));
                 }
-                // It was removed, or its server is not what it was.
+                // The consumer was removed, or the server has a new incarnation.
                 Err(fault) if fault.is_missing() && Instant::now() < deadline => {
                     *place = None;
                     link.check_incarnation().await?;
@@ -113,7 +114,7 @@ impl NatsReportReaders {
     }
 }
 
-/// Whether the position is one of the stream as it is now.
+/// Whether the position exists in the current stream.
 pub(super) async fn position_exists(
     link: &NatsClient,
     run: RunId,
@@ -181,7 +182,7 @@ impl NatsReportReader {
         })
     }
 
-    /// The reports that arrived, at most `max`; nothing when nothing did.
+    /// The reports that arrived, at most `max`; `None` when no message did.
     fn take_batch(&mut self, max: usize) -> Option<ReportBatch> {
         if self.read.is_empty() || max == 0 {
             let sequence = self.arrived.take()?;
@@ -198,7 +199,7 @@ impl NatsReportReader {
         Some(batch)
     }
 
-    /// The next reports, at most `max`. Dropping this loses nothing.
+    /// The next reports, at most `max`. Cancel-safe.
     async fn next_batch(
         &mut self,
         link: &NatsClient,
@@ -246,7 +247,7 @@ impl NatsReportReader {
     async fn request_reports(&mut self, link: &NatsClient) -> Result<(), NatsError> {
         let expires = u64::try_from(FETCH_EXPIRY.as_nanos()).unwrap_or(u64::MAX);
         let ask = json!({ "batch": FETCH_BATCH, "expires": expires }).to_string();
-        // An answer that is lost is not waited for much longer than the request lasts.
+        // A lost answer is not waited for much longer than the request lasts.
         self.open = Some((FETCH_BATCH, Instant::now() + FETCH_EXPIRY + MIN_ANSWER_WAIT));
         let sent =
             link.client.publish_with_reply(self.next.clone(), self.inbox.clone(), ask.into());
@@ -260,7 +261,7 @@ impl NatsReportReader {
                 self.open = None;
                 return Ok(());
             }
-            // The consumer is gone, or moves.
+            // The consumer was removed, or moves to another server.
             Some(_) => return Err(NatsError::NoResponders(self.next.clone())),
         }
         if let Some((left, _)) = &mut self.open {
@@ -283,8 +284,8 @@ impl NatsReportReader {
                 if let Some(more) = self.passed_over.record() {
                     let (sequence, run) = (meta.sequence, self.run);
                     tracing::warn!(
-                        "message {sequence} is no report for run {run}: {why} ({more} more like \
-                         it since the last warning)"
+                        "ignored message {sequence}, which is not a report for run {run}: {why} \
+                         ({more} more like it since the last warning)"
                     );
                 }
             }
@@ -292,22 +293,22 @@ impl NatsReportReader {
         Ok(())
     }
 
-    /// The report, or why the message counts for nothing.
+    /// The report, or why the message is ignored.
     fn parse_report(&self, link: &NatsClient, message: &Message) -> Result<Report, String> {
         let length = message.payload.len();
         if length > limits::REPORT_BYTES {
-            return Err(format!("it has {length} bytes"));
+            return Err(format!("{length} bytes are too large"));
         }
         let report = serde_json::from_slice::<Report>(&message.payload);
         let report = report.map_err(|error| error.to_string())?;
         let pool = link.names.parse_report(&message.subject, self.run);
         let Some(pool) = pool.filter(|_| report.run == self.run) else {
-            return Err("it is of another run".to_owned());
+            return Err("it belongs to another run".to_owned());
         };
         if self.pools.accepts(pool, report.try_id) {
             Ok(report)
         } else {
-            Err(format!("it came by the pool `{pool}`, which its try was not offered to"))
+            Err(format!("it came from the pool `{pool}`, to which its try was not offered"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What workers and users ask a coordinator: claims and commands.
+//! Requests to a coordinator: claims of workers and commands of users.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,18 +21,18 @@ use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
-/// Answers that may wait to be followed.
+/// Capacity of the queue of answers that wait to be sent.
 const REPLY_CAPACITY: usize = 1024;
-/// Larger questions do not exist.
+/// Larger requests do not exist.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-/// The beginning of every inbox, whatever prefix a client gives its own.
+/// The prefix of every inbox, whatever prefix a client adds to its own.
 const INBOX_PREFIX: &str = "_INBOX.";
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (Subject, Bytes)> + Send>>;
 type RequestQueue = Arc<tokio::sync::Mutex<SelectAll<Subscriber>>>;
 
-/// Lines of questions, by the first of their subjects: each from its first look on.
+/// Queues of requests, by the first of their subjects. Each is subscribed at its first use.
 #[derive(Debug)]
 pub(super) struct IncomingRequests {
     link: Arc<NatsClient>,
@@ -69,8 +69,8 @@ impl IncomingRequests {
                 pool.is_some_and(|pool| self.pools.for_run(run).accepts(pool, claim.try_id));
             if !counts && let Some(more) = self.strange.record() {
                 tracing::warn!(
-                    "a claim came by `{subject}`, whose pool its try was not offered to: it is left \
-                     unanswered ({more} more like it since the last warning)"
+                    "ignored a claim from `{subject}`, to whose pool its try was not offered \
+                     ({more} more like it since the last warning)"
                 );
             }
             counts
@@ -85,7 +85,8 @@ impl IncomingRequests {
         Ok(PendingCommand { command, reply })
     }
 
-    /// The next question of a line that can be read, is accepted and can be answered. May be dropped.
+    /// The next request of a queue that can be parsed, is accepted and can be answered.
+    /// Cancel-safe.
     async fn next_request<Q: DeserializeOwned, A: Serialize + Send + 'static>(
         &self,
         subjects: &[String],
@@ -102,11 +103,12 @@ impl IncomingRequests {
                 continue;
             }
             let (reply, answer) = oneshot::channel::<A>();
-            // Nothing is awaited after the question was taken, so that nobody loses it.
+            // Nothing is awaited after the request was taken, so that a dropped call does not lose
+            // it.
             let answer: ReplyFuture = Box::pin(async move {
                 let payload = match answer.await {
                     Ok(answer) => serde_json::to_vec(&answer).expect("text keys only"),
-                    // Nobody answers: the asker need not wait for it.
+                    // There will be no answer: the sender need not wait for it.
                     Err(_) => Vec::new(),
                 };
                 (reply_to, payload.into())
@@ -116,8 +118,7 @@ impl IncomingRequests {
             }
             if let Some(more) = self.unanswered.record() {
                 tracing::warn!(
-                    "too many questions at once: one is left unanswered ({more} more since the \
-                     last warning)"
+                    "too many requests at once: ignored one ({more} more since the last warning)"
                 );
             }
         }
@@ -143,13 +144,13 @@ impl IncomingRequests {
     fn parse_request<Q: DeserializeOwned>(&self, message: Message) -> Option<(Q, Subject)> {
         let Message { subject, reply, payload, .. } = message;
         let why = if payload.len() > MAX_REQUEST_BYTES {
-            format!("{} bytes are no question", payload.len())
+            format!("request of {} bytes is too large", payload.len())
         } else {
             match (serde_json::from_slice(&payload), reply) {
                 (Ok(question), Some(reply)) if is_inbox(&reply) => return Some((question, reply)),
-                (Ok(_), Some(reply)) => format!("`{reply}` is no inbox to answer to"),
-                (Ok(_), None) => "it asks for no answer".to_owned(),
-                (Err(error), _) => format!("not understood: {error}"),
+                (Ok(_), Some(reply)) => format!("reply subject `{reply}` is not an inbox"),
+                (Ok(_), None) => "request has no reply subject".to_owned(),
+                (Err(error), _) => format!("cannot parse the request: {error}"),
             }
         };
         if let Some(more) = self.passed_over.record() {
@@ -159,11 +160,11 @@ impl IncomingRequests {
     }
 }
 
-/// Whether a subject is one that clients hear answers at. An answer is published with the rights of the
-/// coordinator, so that the asker must not choose any other subject for it: one of the server's own
-/// could purge a stream, or write the state of a run.
+/// Whether a subject is an inbox, at which clients receive answers. An answer is published with the
+/// coordinator's permissions, so the sender of a request must not choose any other subject for it:
+/// one of the server's own could purge a stream, or write the state of a run.
 fn is_inbox(subject: &str) -> bool {
-    // Between clusters, the server puts the way back in front: `_GR_.<cluster>.<server>.`.
+    // Between clusters, the server adds the return route as a prefix: `_GR_.<cluster>.<server>.`.
     let here = match subject.strip_prefix("_GR_.") {
         Some(routed) => routed.splitn(3, '.').nth(2).unwrap_or_default(),
         None => subject,
@@ -171,7 +172,7 @@ fn is_inbox(subject: &str) -> bool {
     here.starts_with(INBOX_PREFIX)
 }
 
-/// Sends answers as they are given.
+/// Sends answers as they become available.
 async fn send_replies(link: Arc<NatsClient>, mut incoming: mpsc::Receiver<ReplyFuture>) {
     let mut given = FuturesUnordered::<ReplyFuture>::new();
     loop {
@@ -182,7 +183,7 @@ async fn send_replies(link: Arc<NatsClient>, mut incoming: mpsc::Receiver<ReplyF
             },
             Some((subject, payload)) = given.next(), if !given.is_empty() => {
                 if let Err(fault) = link.send(subject.into_string(), payload).await {
-                    tracing::debug!("an answer is lost: {fault}");
+                    tracing::debug!("cannot send an answer: {fault}");
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! What a worker says of deliveries. It is said only to the life of the server that made them, over
-//! a connection on which that was found out: a late word would act on another message of the same
-//! sequence.
+//! Acknowledgements of deliveries. They are sent only to the server's incarnation that made the
+//! deliveries, over a connection on which it was checked: a late acknowledgement would act on
+//! another message with the same sequence.
 //!
-//! A server that was killed may have forgotten that it delivered something, and ignores what is
-//! said of that: the message comes again, although it was said that it is done with. So what was
-//! said last of all is remembered, and said again whenever the message comes. It is known by what it
-//! asks for: a server that lost the end of a stream gives its sequences to other messages.
+//! A server that was killed may have forgotten a delivery, and ignores its acknowledgement: the
+//! message comes again although it is done. So final acknowledgements are remembered and sent again
+//! whenever the message comes. It is recognised by its try: a server that lost the end of a stream
+//! gives its sequences to other messages.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -20,11 +20,11 @@ use rollout_protocol::wire::position::Incarnation;
 
 use crate::queue::nats::client::NatsClient;
 
-/// Deliveries whose way back is known. Beyond it those are forgotten that nothing was said of for
-/// the longest time; a worker runs far fewer.
+/// Limit on remembered deliveries. Beyond it the least recently used are forgotten; a worker runs
+/// far fewer.
 const MAX_KNOWN_DELIVERIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
-/// What is said. Later ones replace earlier ones that were not said yet.
+/// Kinds of acknowledgements. Later variants replace earlier ones that were not sent yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AckKind {
     Progress,
@@ -42,19 +42,19 @@ impl AckKind {
     }
 }
 
-/// What a delivery asks for.
+/// The try that a delivery offers.
 type DeliveredTry = (ItemId, TryId);
 
-/// Ways back of deliveries, and what could not be said yet.
+/// Reply subjects of deliveries, and acknowledgements that could not be sent yet.
 #[derive(Debug)]
 pub(super) struct DeliveryAcks(Mutex<DeliveryAckState>);
 
 #[derive(Debug)]
 struct DeliveryAckState {
     life: Option<Incarnation>,
-    /// By sequence.
+    /// Reply subject and try of each delivery, by sequence.
     ways: LruCache<u64, (Subject, DeliveredTry)>,
-    /// What is done with, by sequence, as far as it was said.
+    /// Tries whose final acknowledgement was sent, by sequence.
     done: LruCache<u64, DeliveredTry>,
     unsaid: BTreeMap<u64, AckKind>,
 }
@@ -68,7 +68,7 @@ impl Default for DeliveryAcks {
 }
 
 impl DeliveryAcks {
-    /// The server's life is this: what belonged to another means nothing any more.
+    /// Sets the server's incarnation, and forgets everything of another one.
     pub(super) fn enter_incarnation(&self, life: Incarnation) {
         let mut state = self.state();
         if state.life != Some(life) {
@@ -79,8 +79,8 @@ impl DeliveryAcks {
         }
     }
 
-    /// How to answer to a delivery of the present life. Whether there is anything to do for it: if
-    /// not, that is about to be said again.
+    /// Registers a delivery of the current incarnation. Returns whether its try must run: if not,
+    /// its acknowledgement will be sent again.
     pub(super) fn register(&self, sequence: u64, way: Subject, asked: DeliveredTry) -> bool {
         let mut state = self.state();
         state.ways.put(sequence, (way, asked));
@@ -96,7 +96,7 @@ impl DeliveryAcks {
             let mut state = self.state();
             let DeliveryAckState { life, ways, unsaid, .. } = &mut *state;
             for token in tokens.iter().filter(|token| Some(token.incarnation) == *life) {
-                // Keeps it among the known ones.
+                // Marks it as recently used.
                 if ways.get(&token.sequence).is_some() {
                     let said = unsaid.entry(token.sequence).or_insert(kind);
                     *said = kind.max(*said);
@@ -106,7 +106,7 @@ impl DeliveryAcks {
         self.send_pending(link).await;
     }
 
-    /// Says what was not said yet, if it can be said.
+    /// Sends the pending acknowledgements that can be sent.
     pub(super) async fn send_pending(&self, link: &NatsClient) {
         let Some(life) = link.known_incarnation() else { return };
         self.enter_incarnation(life);
@@ -129,12 +129,12 @@ impl DeliveryAcks {
         };
         for (way, kind) in words {
             if let Err(error) = link.client.publish(way, kind.payload()).await {
-                tracing::debug!("a delivery is not answered: {error}");
+                tracing::debug!("cannot acknowledge a delivery: {error}");
             }
         }
     }
 
-    /// Says what could not be said, after each reconnection.
+    /// Sends pending acknowledgements after each reconnection.
     pub(super) async fn resend_after_reconnect(self: Arc<Self>, link: Arc<NatsClient>) {
         let mut contact = link.connection_status();
         loop {

@@ -1,4 +1,4 @@
-//! A worker's side.
+//! The worker's side of the queue.
 
 mod acks;
 mod peer_heartbeats;
@@ -65,8 +65,8 @@ impl NatsSource {
         let inbox = link.client.new_inbox();
         let arriving = subscribe(format!("{inbox}.*")).await?;
         let heard = subscribe(link.names.controls()).await?;
-        // After an answer over the same connection the server knows the subscriptions. There need
-        // not be any streams yet.
+        // After a response over the same connection the server knows the subscriptions. The streams
+        // may not exist yet.
         let _missing = link.check_incarnation().await;
         let acks = Arc::new(DeliveryAcks::default());
         let arrivals = Arc::new(PullBuffer::new(pool.clone(), inbox));
@@ -107,7 +107,8 @@ impl NatsSource {
         self.client().take_refusal()
     }
 
-    /// Waits for the life of the server; none in time when streams are missing: there is no work.
+    /// Waits for the server's incarnation; `None` when streams are missing until the deadline:
+    /// there is no work.
     async fn current_incarnation(
         &self,
         deadline: Instant,
@@ -122,8 +123,8 @@ impl NatsSource {
     }
 }
 
-/// A pull may be dropped while it waits: what it asked for goes to the next one, and what nobody
-/// takes within a moment is given back.
+/// A pull may be dropped while it waits: offers that it requested go to the next pull, and offers
+/// that no pull takes within a moment are returned.
 #[async_trait]
 impl WorkSource for NatsSource {
     async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
@@ -228,11 +229,11 @@ impl WorkSource for NatsSource {
 }
 
 impl Nats {
-    /// Asks the coordinator of a run for something, from anywhere.
+    /// Sends a command to the coordinator of a run, from anywhere.
     ///
     /// # Errors
     /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
-    /// command may have been carried out then.
+    /// command may still have been executed.
     pub async fn command(
         &self,
         run: RunId,
@@ -259,18 +260,22 @@ async fn request_coordinator<A: DeserializeOwned>(
     }
 }
 
-/// Passes on what coordinators say to everybody.
+/// Passes on the controls that coordinators send to all workers.
 async fn forward_controls(mut heard: Subscriber, controls: broadcast::Sender<ControlMessage>) {
     while let Some(message) = heard.next().await {
         if message.payload.len() > MAX_CONTROL_BYTES {
-            tracing::warn!("{}: {} bytes are no command", message.subject, message.payload.len());
+            tracing::warn!(
+                "{}: ignored a control of {} bytes: it is too large",
+                message.subject,
+                message.payload.len()
+            );
             continue;
         }
         match serde_json::from_slice(&message.payload) {
             Ok(control) => {
                 let _nobody_listens = controls.send(control);
             }
-            Err(error) => tracing::warn!("{}: not understood: {error}", message.subject),
+            Err(error) => tracing::warn!("{}: cannot parse a control: {error}", message.subject),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What other workers show, for the case that no coordinator answers.
+//! Heartbeats of other workers, for claims that no coordinator answers.
 //!
-//! It is looked at when it is asked for: if all workers followed each other's hellos, their number
-//! would grow with its square. Ages are the server's.
+//! They are read on request: if all workers followed each other's heartbeats, messages would grow
+//! with the square of the workers. Ages are by the server's clock.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::snapshot;
 
-/// Claims that are asked within so much time share one look.
+/// Claims within this time share one read.
 const CACHE_LIFETIME: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]

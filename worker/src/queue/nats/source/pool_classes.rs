@@ -1,5 +1,4 @@
-//! What the pool looks like: its size classes, and the blob store it is bound to. Looked at every
-//! two seconds.
+//! The pool's size classes and the blob store it is bound to, refreshed every two seconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,9 +15,9 @@ use crate::queue::nats::names::{self, NatsName};
 use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
 use crate::queue::traits::QueueError;
 
-/// Time between two looks.
+/// Time between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
-/// Time between two looks while the pool has no classes: it is being set up.
+/// Time between two refreshes while the pool has no classes: it is being set up.
 const EMPTY_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub(super) struct PoolClasses {
 #[derive(Debug)]
 struct PoolClassesState {
     due: Instant,
-    /// Where the pool's store is not ours.
+    /// The pool's binding, if it is to another store than this worker's.
     elsewhere: Option<PoolBinding>,
 }
 
@@ -56,12 +55,12 @@ impl PoolClasses {
         Self { pool, store, state }
     }
 
-    /// When the next look is due.
+    /// When the next refresh is due.
     pub(super) fn refresh_due(&self) -> Instant {
         self.state().due
     }
 
-    /// Looks if it is time to.
+    /// Refreshes if it is due.
     pub(super) async fn refresh_if_due(
         &self,
         link: &NatsClient,
@@ -93,8 +92,8 @@ impl PoolClasses {
             None => Ok(()),
             Some(bound) => Err(QueueError::Denied {
                 reason: format!(
-                    "pool {} uses the blob store {}, and this worker uses {}: it could not read \
-                     what trials need, and nobody would find what they produce",
+                    "pool {} uses the blob store {}, this worker uses {}: it could not read the \
+                     inputs of trials, and coordinators could not find their results",
                     self.pool, bound.store, self.store
                 ),
             }),
@@ -106,7 +105,8 @@ impl PoolClasses {
     }
 }
 
-/// The classes of a pool with the offers that wait in each. A pool that nobody set up has none.
+/// The classes of a pool with the number of waiting offers in each. A pool that was not set up has
+/// none.
 async fn list_classes(
     link: &NatsClient,
     pool: &NatsName,

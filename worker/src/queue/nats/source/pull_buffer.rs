@@ -1,5 +1,5 @@
-//! Open requests for work and what they brought. Requests stay open from pull to pull, and what
-//! arrived waits for the next one.
+//! Open requests for work and the offers that arrived. Requests stay open from pull to pull, and
+//! arrived offers wait for the next pull.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +23,12 @@ use crate::queue::nats::error::NatsError;
 use crate::queue::nats::names::{self, NatsName};
 use crate::queue::nats::setup::MAX_OFFER_BYTES;
 
-/// What nobody took for so long is given back.
+/// An offer that no pull took for this long is returned.
 const STALE_AFTER: Duration = Duration::from_millis(500);
-/// A request whose end the server did not announce is given up so long after it.
+/// A request whose end the server did not announce is given up this long after its expiry.
 const REQUEST_GRACE: Duration = Duration::from_millis(500);
 
-/// The header with the number of messages that an ended request did not bring.
+/// The header with the number of messages that an ended request did not deliver.
 const UNUSED_HEADER: &str = "Nats-Pending-Messages";
 
 #[derive(Debug)]
@@ -41,18 +41,18 @@ pub(super) struct PullBuffer {
 
 #[derive(Debug, Default)]
 struct PullBufferState {
-    /// The life and the connection that requests and arrivals belong to.
+    /// The incarnation and the connection that requests and arrived offers belong to.
     life: Option<Incarnation>,
     connection: u64,
-    /// The biggest first.
+    /// The largest first.
     classes: Vec<PullClassState>,
     last_request: u64,
     arrived: VecDeque<ArrivedOffer>,
     turn: usize,
 }
 
-/// A class, and what is asked for of it. Which request brought a message is not told, so what is
-/// open is counted over all of them.
+/// A class and its open requests. A message does not name its request, so `open` counts the missing
+/// messages of all requests.
 #[derive(Debug)]
 struct PullClassState {
     class: SizeClass,
@@ -76,7 +76,7 @@ struct ArrivedOffer {
     offer: Offer,
 }
 
-/// What a pull gets, has to ask for, and when it should look again.
+/// One step of a pull: its deliveries, the requests to send, and when to check again.
 #[derive(Debug)]
 pub(super) struct PullStep {
     pub(super) deliveries: Vec<Delivery>,
@@ -89,12 +89,12 @@ impl PullBuffer {
         Self { pool, inbox, state: Mutex::default(), told: Notify::new() }
     }
 
-    /// Something arrives, or a request ends.
+    /// Resolves when an offer arrives or a request ends.
     pub(super) fn notified(&self) -> Notified<'_> {
         self.told.notified()
     }
 
-    /// The classes of the pool with the offers that wait in each.
+    /// Sets the classes of the pool with the number of waiting offers in each.
     pub(super) fn set_classes(&self, classes: Vec<(SizeClass, u64)>) {
         let mut state = self.state();
         let mut known = std::mem::take(&mut state.classes);
@@ -108,7 +108,7 @@ impl PullBuffer {
         state.classes.sort_unstable_by_key(|class| std::cmp::Reverse(class.class));
     }
 
-    /// Takes what fits, and opens requests for the rest of the room.
+    /// Takes the offers that fit, and opens requests for the remaining capacity.
     pub(super) fn next_step(
         &self,
         life: Incarnation,
@@ -183,7 +183,7 @@ impl PullBuffer {
         let Some(meta) = DeliveryMetadata::parse(&way) else { return };
         let Some(class) = names::class_of_consumer(&self.pool, meta.consumer) else { return };
         let DeliveryMetadata { delivered, sequence, pending, .. } = meta;
-        // Under suspicion it is claimed before it runs.
+        // A count of 2 makes it suspicious: the worker claims it before running it.
         let delivered =
             if link.life.may_be_redelivered(sequence) { delivered.max(2) } else { delivered };
         link.life.observe_offer(sequence);
@@ -200,12 +200,15 @@ impl PullBuffer {
                     state.arrived.push_back(ArrivedOffer { class, at, sequence, delivered, offer });
                 }
             }
-            // It is left alone: giving it back would bring it again at once.
-            Err(what) => tracing::warn!("{} is no offer: {what}", message.subject),
+            // It is not returned, because it would be redelivered at once.
+            Err(what) => tracing::warn!(
+                "ignored a message on {} that is not an offer: {what}",
+                message.subject
+            ),
         }
     }
 
-    /// A request ended before everything that it asked for was there.
+    /// Handles the end of a request that did not get all its messages.
     fn handle_request_end(&self, message: &Message) {
         let id = message.subject.rsplit_once('.').map(|(_, id)| u64::from_str_radix(id, 16));
         let Some(Ok(id)) = id else { return };
@@ -215,13 +218,13 @@ impl PullBuffer {
         for class in &mut state.classes {
             let Some(ended) = class.requests.remove(&id) else { continue };
             class.open = class.open.saturating_sub(unused.unwrap_or(ended.count));
-            // It had room left.
+            // The request had capacity left, so no offer of its class waits.
             class.waiting = 0;
             class.close_finished();
         }
     }
 
-    /// Takes out what nobody took for a moment.
+    /// Removes the offers that no pull took in time.
     fn take_stale(&self) -> Vec<MessageToken> {
         let mut state = self.state();
         let Some(incarnation) = state.life else { return Vec::new() };
@@ -253,7 +256,8 @@ impl PullBufferState {
         }
     }
 
-    /// Takes what fits, the biggest first, in the order of arrival; the room that is left.
+    /// Takes the offers that fit, the largest class first, in the order of arrival. Returns them
+    /// and the remaining capacity.
     fn take_fitting(
         &mut self,
         incarnation: Incarnation,
@@ -302,7 +306,7 @@ impl PullBufferState {
 }
 
 impl PullClassState {
-    /// Nothing is open without requests, and requests that brought everything are over.
+    /// Resets the count without requests, and removes the requests when all their messages arrived.
     fn close_finished(&mut self) {
         if self.open == 0 || self.requests.is_empty() {
             self.open = 0;
@@ -313,7 +317,7 @@ impl PullClassState {
 
 fn parse_offer(payload: &[u8]) -> Result<Offer, String> {
     if payload.len() > MAX_OFFER_BYTES {
-        return Err(format!("it has {} bytes", payload.len()));
+        return Err(format!("{} bytes are too large", payload.len()));
     }
     serde_json::from_slice(payload).map_err(|error| error.to_string())
 }

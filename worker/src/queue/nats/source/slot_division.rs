@@ -1,24 +1,25 @@
-//! How free slots are divided among size classes.
+//! Division of free slots among size classes.
 
 use std::time::Duration;
 
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::SizeClass;
 
-/// How long a request may wait when there is nothing to divide …
+/// How long a request waits when the pool has one class.
 const SINGLE_CLASS_EXPIRY: Duration = Duration::from_secs(5);
-/// … when classes share the slots: one that has work waits so long for what another holds …
+/// How long a request waits when classes share the slots: a class with work waits up to this long
+/// for slots that another class requested.
 const SHARED_EXPIRY: Duration = Duration::from_secs(1);
-/// … and when classes take turns, because there are fewer slots.
+/// How long a request waits when classes take turns, because there are fewer slots than classes.
 const TURN_EXPIRY: Duration = Duration::from_millis(250);
 
 /// A size class of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClassDemand {
     pub(super) class: SizeClass,
-    /// Offers that wait, as far as known.
+    /// Waiting offers, as far as known.
     pub(super) waiting: u64,
-    /// Offers asked for, or here and not taken.
+    /// Offers that are requested, or arrived and not taken.
     pub(super) open: usize,
 }
 
@@ -30,8 +31,8 @@ pub(super) struct PullRequest {
     pub(super) expires: Duration,
 }
 
-/// What to ask for with this room. `classes` are sorted, the biggest first; `turn` counts on while
-/// classes take turns.
+/// The requests for this capacity. `classes` are sorted, the largest first; `turn` is incremented
+/// while classes take turns.
 pub(super) fn divide_slots(
     room: FreeCapacity,
     classes: &[ClassDemand],
@@ -39,7 +40,7 @@ pub(super) fn divide_slots(
 ) -> Vec<PullRequest> {
     let open: usize = classes.iter().map(|class| class.open).sum();
     let mut left = classes.iter().fold(room, |left, class| left.without(class.class, class.open));
-    // Small top-ups would make a request of each slot that becomes free.
+    // Otherwise each slot that becomes free would cost a request.
     if left.slots == 0 || left.slots * 2 < open {
         return Vec::new();
     }
@@ -47,7 +48,7 @@ pub(super) fn divide_slots(
     if let Some(solo) = solo
         && (solo.open > 0 || solo.waiting > 0 && room.idle)
     {
-        // It runs alone: nothing else may be on its way.
+        // It runs alone: no other request may be open.
         let ask = PullRequest { class: SizeClass::SOLO, count: 1, expires: SHARED_EXPIRY };
         return if open == 0 { vec![ask] } else { Vec::new() };
     }
@@ -69,7 +70,8 @@ pub(super) fn divide_slots(
     asks.map(|(class, count)| PullRequest { class: class.class, count, expires }).collect()
 }
 
-/// Spreads what no known work needs evenly, so that any class's next offer is noticed.
+/// Spreads the slots that no known work needs evenly, so that the next offer of any class is
+/// noticed.
 fn spread_evenly(
     mut left: FreeCapacity,
     classes: &[&ClassDemand],
@@ -162,12 +164,12 @@ mod tests {
         assert_eq!(
             request_counts(FreeCapacity::with_slots(4), &classes(1, 0, 1), &mut 0),
             [],
-            "others are on their way"
+            "other requests are open"
         );
         assert_eq!(
             request_counts(FreeCapacity::with_slots(4), &classes(1, 1, 0), &mut 0),
             [],
-            "it is on its way"
+            "it is requested already"
         );
         assert_eq!(
             request_counts(FreeCapacity::with_slots(4), &classes(0, 0, 0), &mut 0),

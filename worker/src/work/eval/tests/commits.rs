@@ -2,7 +2,7 @@ use rollout_protocol::record::CheckoutChanges;
 
 use super::*;
 
-/// A repository with a bit of everything, and the tree that changes nothing of it.
+/// A repository with every kind of entry, and the tree that changes nothing of it.
 async fn repository_with_all_kinds(world: &MirrorFixture) -> (RepositorySpec, TreeArchive) {
     world.user.write("src/main.py", "print(1)\n");
     world.user.write("windows.txt", "one\r\ntwo\r\n");
@@ -70,7 +70,7 @@ async fn commit_of_equal_changes_is_identical_and_of_none_absent() {
     let shown = bare.git().call(["show", "-s", "--format=%an <%ae> %cn %B", &one.commit]);
     let shown = shown.run_line().await.expect("shown");
     assert_eq!(shown.trim_end(), "rollout <rollout@localhost> rollout Print two\n\nIt is more.");
-    // What was withheld, and the other repository's commit, are still there.
+    // Withheld paths and the submodule's commit are still there.
     let listing = world.listing(&repository).await;
     for kept in ["120000 outside", "120000 inside", "160000 vendor/sub", "100755 run.sh"] {
         assert!(listing.iter().any(|line| line == kept), "{kept} in {listing:?}");
@@ -197,7 +197,7 @@ async fn commit_of_symlinked_git_dir_or_torn_checkout_is_refused() {
 async fn commit_with_huge_file_is_refused() {
     let world = MirrorFixture::new();
     let (root, _) = repository_with_all_kinds(&world).await;
-    // A header that announces far more than is accepted.
+    // A header that announces far more than the limit.
     let mut header = tar::Header::new_gnu();
     header.set_path("repository/huge").expect("a path");
     header.set_size(1 << 42);

@@ -1,4 +1,4 @@
-//! Errors of evals, which are those of the executor's table.
+//! Errors of evals, which come from the executor's table.
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
@@ -42,7 +42,7 @@ async fn eval_image_failure_has_trial_error_type() {
 async fn build_log_after_a_failed_build_is_kept() {
     for fails in [true, false] {
         let mut eval = built_image_fixture().await;
-        // The scripted provider writes no log: this one stands for the provider's.
+        // The scripted provider writes no log: this file stands for it.
         let log = eval.world.dir.path().join("scratch-1/setup/build.log");
         std::fs::create_dir_all(log.parent().expect("a directory")).expect("created");
         std::fs::write(&log, "no space left").expect("written");
@@ -84,5 +84,5 @@ async fn eval_command_error_message_begins_with_stage() {
     slow.timeout_sec = Some(0.3);
     eval.spec.commands.implement = slow;
     let message = eval.run().await.error.expect("an error").message;
-    assert_eq!(message, "implement: the command was ended at its time limit of 300ms");
+    assert_eq!(message, "implement: the command exceeded its time limit of 300ms");
 }

@@ -10,7 +10,7 @@ async fn mirror_lacking_commits_fetches_missing_chain() {
         let made = candidate(world.commit(&repository, tree, "next").await);
         world.add(&mut repository, &made).await;
     }
-    // Another worker, which has nothing at all, and one that has the root alone.
+    // Another worker, without any cache, and one that has only the root.
     for has_root in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
         let others = Mirrors::open(dir.path(), world.store.clone(), 1 << 30).expect("opened");
@@ -22,7 +22,7 @@ async fn mirror_lacking_commits_fetches_missing_chain() {
         let shown = mirror.bare().git().call(["show", &format!("{}:a", repository.commit())]);
         assert_eq!(shown.run_line().await.expect("shown"), "3");
     }
-    // Commits that are there need no blob; a chain with a gap is refused.
+    // Commits that are cached need no blob; a chain with a gap is refused.
     let mut broken = repository.clone();
     broken.chain.remove(1);
     let error = world.repositories.mirrors.get(&broken).await;
@@ -112,7 +112,7 @@ async fn slot_with_same_commit_is_reused_and_others_wiped() {
     let again = slots.acquire("c0").await.expect("a slot");
     assert_eq!((again.path(), again.commit()), (path.clone(), Some("c0")));
     assert!(exists(&path.join("base.tar")) && !exists(&path.join("out")));
-    // One that was not given back in order has nothing.
+    // A slot that was dropped uncleaned has nothing.
     drop(again);
     let wiped = slots.acquire("c0").await.expect("a slot");
     assert_eq!((wiped.commit(), exists(&path.join("base.tar"))), (None, false));

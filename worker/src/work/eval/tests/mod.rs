@@ -48,7 +48,7 @@ impl MirrorFixture {
         (checkout, slot)
     }
 
-    /// Commits a tree on the wanted commit of a repository.
+    /// Commits a tree on top of the requested commit of a repository.
     async fn commit(
         &self,
         repository: &RepositorySpec,
@@ -71,7 +71,7 @@ impl MirrorFixture {
         repository.chain.push(CommitBundle { commit, parent, blob });
     }
 
-    /// What a commit holds: `mode path`, by path.
+    /// The entries of a commit: `mode path`, by path.
     async fn listing(&self, repository: &RepositorySpec) -> Vec<String> {
         let mirror = self.repositories.mirrors.get(repository).await.expect("a mirror");
         let tree = mirror.bare().tree(repository.commit()).await.expect("a tree");
@@ -82,7 +82,7 @@ impl MirrorFixture {
     }
 }
 
-/// What an agent leaves, as an archive.
+/// An agent's tree, as an archive.
 #[derive(Default)]
 struct TreeArchive(Vec<u8>);
 

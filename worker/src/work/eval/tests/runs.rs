@@ -69,7 +69,7 @@ impl EvalFixture {
         Self { world, rig, spec, execution: 0, tickets: Arc::new(()) }
     }
 
-    /// Runs one execution and stores what it left.
+    /// Runs one execution and stores its files.
     pub(super) async fn run(&mut self) -> EvalRecord {
         self.execution += 1;
         let scratch = self.world.dir.path().join(format!("scratch-{}", self.execution));
@@ -123,7 +123,7 @@ async fn eval_completed_gives_commit_and_results_of_own_try() {
     let mut repository = eval.spec.repository.clone();
     repository.chain.push(one.candidate.expect("a candidate"));
     assert_eq!(eval.world.listing(&repository).await, ["100644 .gitignore", "100644 value"]);
-    // The checkout stays for the next eval of its commit, and nothing else.
+    // Only the checkout stays, for the next eval of its commit.
     let slots = eval.world.dir.path().join("slots");
     let left = walk(&slots);
     assert!(left.iter().any(|path| path.ends_with("slot-0/work/base/value")), "{left:?}");
@@ -191,7 +191,7 @@ async fn eval_command_failed_ends_eval_and_skips_rest() {
 #[tokio::test]
 async fn eval_results_not_written_by_sweep_are_refused() {
     let mut eval = EvalFixture::new().await;
-    // Written beforehand: the output directory is made anew for the sweep.
+    // Written too early: the output directory is recreated for the sweep.
     eval.spec.commands.implement =
         command("mkdir -p $AGENTIC_OUTPUT_DIR; echo 9 > $AGENTIC_RESULTS_CSV; echo 2 > value");
     eval.spec.commands.sweep = command("echo nothing");
@@ -208,7 +208,7 @@ async fn eval_reported_costs_are_summed_and_invalid_ignored() {
     let mut eval = EvalFixture::new().await;
     assert_eq!(eval.run().await.reported_cost, None);
     eval.spec.commands.implement = command("echo 2 > value; echo 0.25 > $ROLLOUT_COST_FILE");
-    // What the command before it reported is gone.
+    // The report of the previous command is removed.
     eval.spec.commands.tests = Some(command("test -d /cost; cat $ROLLOUT_COST_FILE"));
     assert_eq!(eval.run().await.reported_cost, Some(0.25), "of a command that succeeded");
     eval.spec.commands.tests = Some(command("echo -1 > $ROLLOUT_COST_FILE"));
@@ -220,7 +220,7 @@ async fn eval_reported_costs_are_summed_and_invalid_ignored() {
     let told: Vec<_> = record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("tests") && told[1].contains("review"), "{told:?}");
-    // It was spent, also by what takes too long.
+    // The cost was spent, even by a command that times out.
     let slow = command("echo 7 > $ROLLOUT_COST_FILE; sleep 1000");
     eval.spec.commands.implement = EvalCommand { timeout_sec: Some(0.3), ..slow };
     assert_eq!(eval.run().await.reported_cost, Some(7.0));
@@ -305,7 +305,7 @@ async fn eval_stopped_leaves_no_environment() {
     }
 }
 
-/// Hands tickets out after a while, or never.
+/// Grants permits after a while, or never.
 #[derive(Debug)]
 struct SlowPermits {
     wait: Duration,
@@ -411,7 +411,7 @@ async fn eval_with_unreachable_registry_parks_and_restarts() {
     assert_eq!(eval.rig.phases.parked(), [Some(registry), None]);
 }
 
-/// An engine that a test takes away.
+/// An engine that a test takes down.
 #[derive(Debug, Default)]
 struct EvalEngineProbe {
     away: AtomicBool,

@@ -15,8 +15,8 @@ use super::*;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{EnvironmentPurpose, FailureKind};
 
-/// An eval whose sweep has an environment of its own, and whose other commands leave more than what
-/// is committed.
+/// An eval whose sweep has an environment of its own, and whose other commands leave files that are
+/// not committed.
 pub(super) async fn sweep_environment_fixture() -> EvalFixture {
     let mut eval = EvalFixture::new().await;
     let mut environment = eval.spec.environment.clone();
@@ -33,7 +33,7 @@ pub(super) async fn sweep_environment_fixture() -> EvalFixture {
     eval
 }
 
-/// What a clean archive of logs shows, roughly.
+/// The text of an archive of logs, roughly.
 async fn archive_text(eval: &EvalFixture, logs: Option<&LogsRecord>) -> String {
     let bytes = eval.world.store.get_bytes(&logs.expect("logs").archive.digest, 1 << 20).await;
     String::from_utf8_lossy(&bytes.expect("stored")).into_owned()
@@ -111,7 +111,7 @@ async fn separate_sweep_is_not_set_up_after_failure_or_no_change() {
     let record = eval.run().await;
     assert_eq!((record.end, record.sweep_environment), (EvalEnd::NoChanges, None));
     assert_eq!(eval.rig.provider.requests().len(), 2);
-    // A worker that cannot make it does not begin.
+    // A worker that cannot create it does not begin.
     let own = eval.spec.sweep_environment.as_mut().expect("one");
     own.settings.provider = ProviderSpec::Process(ProcessSettings::default());
     let record = eval.run().await;

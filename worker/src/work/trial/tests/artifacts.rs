@@ -1,4 +1,4 @@
-//! Files to keep, and the hooks before they are taken.
+//! Artifacts, and the hooks before their collection.
 
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
@@ -19,7 +19,7 @@ fn hook(command: &str, service: Option<&str>) -> CollectHook {
     CollectHook { command: command.into(), service, timeout_sec: 10.0, user: None }
 }
 
-/// Names and contents of what was kept of an artifact.
+/// Names and contents of a kept artifact.
 pub(super) fn kept(finished: &Finished<TrialRecord>, source: &str) -> Vec<(String, String)> {
     let index = finished.record.artifacts.iter().position(|record| record.source == source);
     let index = index.unwrap_or_else(|| panic!("no {source} in {:?}", finished.record.artifacts));
@@ -153,7 +153,7 @@ async fn artifact_with_secret_is_masked_and_original_removed() {
     let finished = run(&rig).await;
     let text = kept(&finished, "/app/x").into_iter().map(|(_, text)| text).collect::<String>();
     assert!(!text.contains("s3cret") && text.len() == "s3cret-value\n".len(), "{text:?}");
-    // No verifier elsewhere needs what the agent made.
+    // No separate verifier needs the unmasked archive.
     let made = rig.dir.path().join("scratch/artifacts/0.made.tar");
     assert!(!made.exists(), "an unmasked file is left");
 }

@@ -1,4 +1,4 @@
-//! Whatever call fails, however: a typed error, no environment left, logs where there were any.
+//! Faults of any call: a typed error, no environment left, logs where there were any.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ const KINDS: [FailureKind; 15] = [
     FailureKind::Unsupported,
 ];
 
-/// The calls of a good trial, and the phase that each belongs to.
+/// The calls of a successful trial, each with its phase.
 const CALLS: [(FakeCall, Phase); 8] = [
     (FakeCall::Prepare, Phase::EnvironmentSetup),
     (FakeCall::Create, Phase::EnvironmentSetup),
@@ -49,12 +49,12 @@ async fn rig() -> TrialFixture {
     rig
 }
 
-/// What holds whatever happened in one call.
+/// Checks that hold after any fault of one call.
 fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished<TrialRecord>) {
     let (call, phase) = CALLS[at];
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
-    // A removal that is refused is not tried again.
+    // A removal that is refused is not retried.
     let hopeless = [FailureKind::Refused, FailureKind::Unsupported, FailureKind::NotPermitted]
         .map(FaultEffect::Fail);
     let leaked = phase == Phase::Teardown && hopeless.contains(&effect);
@@ -63,7 +63,7 @@ fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished
     let verdict = &finished.record.verdict;
     let all: Vec<_> = verdict.error.iter().chain(&finished.record.secondary_errors).collect();
     match phase {
-        // The reward comes with a second call, or the removal with a second try.
+        // The reward is read by a second call, or the removal is retried.
         Phase::Collection | Phase::Teardown if effect != FaultEffect::Panic => {
             assert_eq!(verdict.outcome, ItemOutcome::Completed, "{what}: {all:?}");
         }
@@ -106,7 +106,7 @@ async fn trial_with_any_lost_answer_ends_cleanly() {
     }
 }
 
-/// Calls of a good trial with the errors of every kind of failure in them, as data.
+/// Calls of a successful trial with the error of every kind of failure.
 const ERRORS: [(usize, [&str; 15]); 5] = [
     (
         0,

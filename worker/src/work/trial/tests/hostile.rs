@@ -178,13 +178,13 @@ async fn reward_hard_link_is_read_in_separate_call() {
     assert_eq!(finished.record.verdict.reward, Some(0.5), "{:?}", finished.record.verdict.error);
     assert_eq!(log_names(&finished), ["agent/score"]);
 
-    // Whoever lies twice is not asked a third time.
+    // A reader that lies twice is not asked a third time.
     let link = raw_entry(b"reward.txt", EntryType::Link, b"/etc/passwd", b"");
     rig.provider.set_hostile_reader(tar([link, vec![0; 1024]].concat()));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::VerifierRewardInvalid);
 
-    // An answer that makes no sense is no verdict on the tests.
+    // A malformed archive does not make the reward missing or invalid.
     rig.provider.set_hostile_reader(tar(b"no archive".to_vec()));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).code.as_str(), "collection_failed");
@@ -208,7 +208,7 @@ async fn output_flood_is_truncated_to_head_and_tail() {
     assert_eq!(output, Some((300_000_011, true)));
 }
 
-/// Every file below a directory, names included.
+/// Every file below a directory, with its name.
 fn collect_bytes(dir: &Path, found: &mut Vec<u8>) {
     for entry in std::fs::read_dir(dir).expect("listed") {
         let path = entry.expect("an entry").path();
@@ -241,7 +241,7 @@ async fn secret_is_redacted_in_record_outputs_and_logs() {
     );
     let reward = "echo 0.5 > /logs/verifier/reward.txt";
     rig.set_tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
-    // What the test itself says is not what the trial lets out.
+    // The test script itself is no output of the trial.
     let scripts = (rig.agent.kind.clone(), rig.task.steps[0].files.tests.clone());
     let finished = run(&rig).await;
     drop(scripts);

@@ -24,7 +24,7 @@ fn verdict(finished: Finished<TrialRecord>) -> Finished<TrialRecord> {
     finished
 }
 
-/// Whether the report of a trial can say everything of it.
+/// Whether the report of a trial holds its whole result.
 fn is_bare(finished: &Finished<TrialRecord>) -> bool {
     finished.clone().into_any_kind().is_bare()
 }
@@ -99,7 +99,7 @@ fn log_names(finished: &Finished<TrialRecord>) -> Vec<String> {
     logs(finished).into_iter().flatten().map(|(name, _)| name).collect()
 }
 
-/// Codes of the errors beside the first.
+/// Codes of the errors except the first.
 fn secondary_codes(record: &TrialRecord) -> Vec<&str> {
     record.secondary_errors.iter().map(|error| error.code.as_str()).collect()
 }

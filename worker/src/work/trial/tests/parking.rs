@@ -1,4 +1,4 @@
-//! Services that give no answer.
+//! Services that do not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn count(rig: &TrialFixture, wanted: FakeCall) -> usize {
     rig.provider.calls().into_iter().filter(|call| *call == wanted).count()
 }
 
-/// An engine that a test takes away.
+/// An engine that a test takes down.
 #[derive(Debug, Default)]
 struct TrialEngineProbe {
     away: AtomicBool,

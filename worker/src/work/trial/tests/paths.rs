@@ -1,4 +1,4 @@
-//! The ordinary ways through a trial.
+//! The ordinary outcomes of a trial.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn script_exit_code_or_signal_maps_to_error() {
         ("exit 143", "killed_by_signal agent", "(signal 15)"),
         ("exit 137", "killed_by_signal agent", "(signal 9)"),
         ("oom", "oom_killed agent", "out of memory"),
-        ("vanish", "environment_lost infrastructure", "gone"),
+        ("vanish", "environment_lost infrastructure", "no longer exists"),
     ] {
         let retry = if script == "vanish" { "transient" } else { "permanent" };
         for (stage, kind) in [

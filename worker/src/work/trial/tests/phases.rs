@@ -1,4 +1,5 @@
-//! What phases get: variables, users, limits, tools, networks, a healthy environment, their turn.
+//! Inputs and limits of phases: variables, users, time limits, tools, networks, health, rate
+//! limits.
 
 use std::time::Duration;
 
@@ -236,7 +237,7 @@ async fn rate_limit_wait_is_not_timed_and_can_be_stopped() {
         context.execution.scratch = rig.dir.path().join(scratch);
         context
     };
-    // The second environment comes a minute later; the agent's 50 seconds are then long over.
+    // The second environment comes a minute later, long after the agent's 50 seconds.
     let (first, mut second) = (context("one"), context("two"));
     second.pacing.clone_from(&first.pacing);
     let holder = first.pacing.clone().expect("limited");

@@ -1,4 +1,4 @@
-//! What the reward file may be.
+//! Valid and invalid reward files.
 
 use rollout_protocol::record::ItemOutcome;
 

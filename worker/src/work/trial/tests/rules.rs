@@ -1,4 +1,4 @@
-//! What scripts' ends mean by the rules of the formats.
+//! Ends of scripts by the rules of the formats.
 
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::record::{ItemOutcome, Rewards, Verdict};
@@ -13,7 +13,7 @@ fn rewards(pairs: &[(&str, f64)]) -> Rewards {
     pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect()
 }
 
-/// Runs a task of Harbor's format whose tests leave these files.
+/// Runs a task of Harbor's format whose tests write these files.
 async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> Verdict {
     let mut rig = TrialFixture::new().await;
     rig.use_harbor_format();
@@ -154,7 +154,7 @@ async fn agent_failure_with_verify_rule_is_verified() {
         assert_eq!(error(&finished).code.as_str(), code);
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
-        // A service that it started may be what is verified, unless it had to be ended.
+        // A service that it started may be verified, unless it had to be killed.
         if code == "timed_out" {
             assert!(at(FakeCall::Kill) < at(FakeCall::CopyTo), "{calls:?}");
         } else {

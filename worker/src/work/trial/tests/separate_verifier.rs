@@ -17,7 +17,7 @@ use crate::environment::{EnvironmentPurpose, FailureKind, Upload};
 const ANSWER: &str =
     "cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt; echo t > /logs/verifier/t";
 
-/// A task whose answer is verified elsewhere.
+/// A task whose answer is verified in another environment.
 async fn rig() -> TrialFixture {
     let mut rig = TrialFixture::new().await;
     rig.use_harbor_format();
@@ -136,8 +136,8 @@ async fn separate_verifier_with_any_failed_call_leaks_nothing() {
             assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
             let verdict = &finished.record.verdict;
             let scored = verdict.outcome == ItemOutcome::Completed;
-            // The collection of logs and the removal come after the verdict; what is not asked for
-            // by name may be missing.
+            // The collection of logs and the removal come after the verdict; an artifact that was
+            // not requested may be missing.
             assert_eq!(scored, at >= 11 && !(at == 11 && effect == FaultEffect::Panic), "{what}");
             assert!(scored || verdict.error.is_some(), "{what}");
         }

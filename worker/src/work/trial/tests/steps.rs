@@ -47,7 +47,7 @@ async fn steps_run_in_order_in_one_environment() {
     rig.task.steps[0].artifacts = vec![artifact("/app/first")];
     let finished = run(&rig).await;
     let record = &finished.record;
-    // The tests of the second step fail at what the first left, and its agent at its tests.
+    // The second step sees no logs or tests of the first, so that its tests and its agent fail.
     assert_eq!(
         (record.verdict.outcome, record.verdict.reward),
         (ItemOutcome::Completed, Some(0.5))
@@ -126,7 +126,7 @@ async fn step_not_verified_ends_trial() {
         assert_eq!(verdict.reward, expected, "{fault} {rule:?}");
         assert!(verdict.error.is_some() && finished.record.steps.len() == 2);
         assert_eq!(finished.record.steps[1].error, verdict.error);
-        // The reward is that of the first step: it makes no pass.
+        // The reward is that of the first step: the trial does not pass.
         assert!(!verdict.passed());
         let unverified: &[&str] = if expected.is_some() { &["two"] } else { &[] };
         assert_eq!(verdict.unverified_steps, unverified);

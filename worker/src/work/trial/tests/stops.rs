@@ -1,4 +1,4 @@
-//! Stops: a drain ends between phases, a kill at once; neither leaves an environment.
+//! Stops: a drain ends between phases, a kill at once; both leave no environment.
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;

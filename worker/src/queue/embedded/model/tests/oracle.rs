@@ -1,4 +1,4 @@
-//! The work stream as a list that every call searches from its beginning.
+//! A naive work stream: a list that every call searches from its beginning.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 pub(super) enum ModelCall {
     Offer(u8),
     Pull(usize),
-    /// One of those that are ready, chosen by a number.
+    /// Delivers one ready offer, chosen by a number.
     Deliver(usize),
     Progress(u64),
     Ack(u64),
@@ -111,7 +111,7 @@ impl WorkOracle {
         ready.into_iter().map(|(_, sequence)| sequence).collect()
     }
 
-    /// Delivers what is ready; how often it was delivered.
+    /// Delivers a ready offer; returns its delivery count.
     pub(super) fn deliver(&mut self, sequence: u64) -> u32 {
         let now = self.now;
         let kept = self.find(sequence).expect("known");
