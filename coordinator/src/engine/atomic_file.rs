@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::RunError;
 
-/// Beginning of the names of files that are not whole yet.
+/// Name prefix of files that are not complete yet.
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// Removes what killed processes left unfinished in a directory, which is this process's by now.
+/// Removes incomplete files that killed processes left in a directory that this process owns now.
 pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -24,7 +24,8 @@ pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Replaces `path` by the JSON text of `value`. A reader sees the old or the new text, never a part.
+/// Replaces `path` with the JSON text of `value`. A reader sees the old or the new text, never a
+/// part.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
         action: "encode",
@@ -39,7 +40,7 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Run
     })
 }
 
-/// Replaces `path` by `bytes`, atomically and durably.
+/// Replaces `path` with `bytes`, atomically and durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut temporary = tempfile::Builder::new()

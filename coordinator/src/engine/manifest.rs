@@ -19,13 +19,13 @@ pub struct RunManifest {
     pub run: RunId,
     /// Name of the job.
     pub job: String,
-    /// Start of the first sitting.
+    /// Start of the first session.
     pub created_at: Timestamp,
     /// When this was written.
     pub updated_at: Timestamp,
     /// Digest of the plan.
     pub plan: Digest,
-    /// Epoch of the last sitting.
+    /// Epoch of the last session.
     pub epoch: u32,
     /// What the run is doing.
     pub state: RunState,
@@ -35,18 +35,18 @@ pub struct RunManifest {
     pub settled: u64,
     /// Items offered and unreported.
     pub in_flight: u64,
-    /// What of the journal is known to be durable.
+    /// The part of the journal that is known to be durable.
     pub journal: JournalExtent,
     /// Files of terminal records that will not change any more.
     pub sealed: Vec<RecordsFile>,
-    /// The file of terminal records after them, which the next sitting writes again; `None` unless a
-    /// sitting ended in order and the file has something.
+    /// The last file of terminal records, which the next session writes again; `None` unless a
+    /// session ended in order and the file is not empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsealed: Option<RecordsFile>,
-    /// Epochs whose sittings reopened settled items; manifests of former versions do not tell.
+    /// Epochs whose sessions reopened settled items; absent in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopened: Option<Vec<u32>>,
-    /// Digest of everything else in it; manifests of former versions have none.
+    /// Digest of everything else in it; absent in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
 }
@@ -55,9 +55,9 @@ pub struct RunManifest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// A sitting is under way, or died.
+    /// A session is running, or died.
     Running,
-    /// A sitting was stopped; items are owed.
+    /// A session was stopped; items are pending.
     Stopped,
     /// Everything is settled.
     Completed,
@@ -106,7 +106,7 @@ impl RunManifest {
             return Err(RunError::Newer { path, found, known: RUN_FORMAT });
         }
         if digest.is_some_and(|digest| digest != manifest.content()) {
-            return Err(damaged("its content has another digest than it says".to_owned()));
+            return Err(damaged("its content does not match its digest".to_owned()));
         }
         Ok(Some(manifest))
     }

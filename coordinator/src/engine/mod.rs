@@ -1,9 +1,9 @@
-//! The engine of a run, whatever it is made of.
+//! The engine of a run, independent of its workload.
 //!
-//! `core` decides, and is pure; `journal` holds its records, `lock` keeps others away from them.
-//! `event_loop` holds the only select loop: it turns what happens into inputs of the core, hands the
-//! records to the journal, and carries out effects when the records made with them are durable.
-//! `reconcile` is its side towards workers of other processes. A `Planner` says what there is to do.
+//! `core` decides, and is pure. `journal` stores its records. `lock` excludes other processes.
+//! `event_loop` holds the only select loop: it turns events into inputs of the core, hands the
+//! records to the journal, and carries out effects once their records are durable. `reconcile` is
+//! the side towards remote workers. A [`Planner`] supplies the items.
 
 pub(crate) mod atomic_file;
 pub mod concurrency;
@@ -38,46 +38,49 @@ use rollout_worker::queue::traits::QueueError;
 
 use crate::engine::journal::JournalError;
 
-/// Why a sitting could not go on. What is settled stays settled; the same command goes on with it.
+/// Why a session cannot continue. Settled items stay settled; the same command resumes the run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The run directory could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another process has the run now.
-    #[error("the lock of the run is lost")]
+    /// Another process owns the run now.
+    #[error("cannot continue the run: its lock is lost")]
     LockLost(#[source] LockLostError),
     /// The journal cannot be written.
-    #[error("the run cannot go on because its journal cannot be written")]
+    #[error("cannot continue the run: its journal cannot be written")]
     Journal(#[from] JournalError),
     /// The queue failed.
-    #[error("the run cannot go on because its queue failed")]
+    #[error("cannot continue the run: its queue failed")]
     Queue(#[from] QueueError),
     /// A file of the run directory cannot be written.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// Path.
         path: std::path::PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A document of the run directory is damaged.
+    /// A file of the run directory is damaged.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
-        /// The document.
+        /// The file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
-    /// A document of the run directory was written by a newer version.
-    #[error("{} has format {found}, this version reads up to {known}", path.display())]
+    /// A file of the run directory was written by a newer version.
+    #[error(
+        "cannot read {}: it has format {found}, this version reads up to {known}",
+        path.display()
+    )]
     Newer {
         /// The document.
         path: std::path::PathBuf,
-        /// Its format.
+        /// The file.
         found: u32,
         /// The newest format that can be read.
         known: u32,
@@ -85,15 +88,15 @@ pub enum RunError {
     /// This program was built without a provider.
     #[error("this rollout was built without the `{0}` environment")]
     NotBuilt(rollout_protocol::spec::environment::ProviderKind),
-    /// The service that environments live in gave no answer before anything was started.
+    /// The service behind the environments did not answer before anything was started.
     #[error("the environment `{kind}` is not available: {reason}")]
     NoAnswer {
         /// The environment.
         kind: rollout_protocol::spec::environment::ProviderKind,
-        /// The reason, and a way out.
+        /// The reason, and a remedy.
         reason: String,
     },
-    /// A part of the program ended although it should not.
+    /// An internal task ended unexpectedly.
     #[error("internal error: {0} ended unexpectedly")]
     PartEnded(&'static str),
 }

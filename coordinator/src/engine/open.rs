@@ -28,13 +28,13 @@ use crate::engine::core::{
 };
 use crate::engine::journal::{self, JournalError, JournalWriter, ReplaySummary, RunLayout};
 
-/// Settled trials named in the refusal of another plan.
+/// Number of settled trials that the refusal of another plan names.
 const MAX_NAMED_TRIALS: usize = 20;
 
-/// Events sent at once while former settlements are replayed.
+/// Events sent at once while previous settlements are replayed.
 const REPLAY_BATCH: usize = 256;
 
-/// What to open.
+/// Options for opening a run.
 #[derive(Debug, Clone)]
 pub struct RunOpenOptions {
     /// The run directory.
@@ -47,9 +47,9 @@ pub struct RunOpenOptions {
     pub permits: usize,
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
-    /// How the run is taken.
+    /// How the lock is taken.
     pub taking: LockOptions,
-    /// Waits, for a run whose workers are elsewhere.
+    /// Timeouts, for a run with remote workers.
     pub bounds: RemoteTimeouts,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
@@ -67,7 +67,7 @@ pub struct OpenRun {
     pub(super) core: Core,
     pub(super) writer: JournalWriter,
     pub(super) records: RecordsWriter,
-    /// The files of records that a manifest of this sitting names until its end.
+    /// The record files that the manifest of this session names until its end.
     pub(super) written: RecordsFileSet,
     pub(super) fence: Fence,
     pub(super) former_pools: PreviousPools,
@@ -77,7 +77,7 @@ pub struct OpenRun {
 }
 
 impl OpenRun {
-    /// The run.
+    /// The run's id.
     pub fn id(&self) -> RunId {
         self.run
     }
@@ -87,17 +87,17 @@ impl OpenRun {
         &self.layout
     }
 
-    /// Tells whether this process still owns the run.
+    /// A check whether this process still owns the run.
     pub fn fence(&self) -> Fence {
         self.fence.clone()
     }
 
-    /// From whom it was taken over, if it was.
+    /// The takeover from a previous owner, if there was one.
     pub fn takeover(&self) -> Option<&Takeover> {
         self.takeover.as_ref()
     }
 
-    /// What the journal says.
+    /// The state that the journal gives.
     pub fn core(&self) -> &Core {
         &self.core
     }
@@ -106,7 +106,7 @@ impl OpenRun {
 /// Why a run directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     #[error("cannot create the run directory {}", path.display())]
     Directory {
         /// The directory.
@@ -119,7 +119,7 @@ pub enum OpenError {
     #[error(transparent)]
     Lock(LockError),
     /// The journal is damaged.
-    #[error("the run in {} cannot be resumed", root.display())]
+    #[error("cannot resume the run in {}", root.display())]
     Journal {
         /// The run directory.
         root: PathBuf,
@@ -127,7 +127,7 @@ pub enum OpenError {
         #[source]
         source: JournalError,
     },
-    /// Trials were settled under something else than the plan says now.
+    /// Trials were settled under another definition than the plan's.
     #[error(
         "{count} settled trials of the run in {} ran under another definition, among them {}",
         root.display(),
@@ -136,14 +136,14 @@ pub enum OpenError {
     Changed {
         /// The run directory.
         root: PathBuf,
-        /// How many.
+        /// Number of trials.
         count: usize,
-        /// The first of them.
+        /// Names of the first ones.
         names: Vec<String>,
-        /// What differs from the plan of the last sitting, a line each.
+        /// Differences from the plan of the last session, one per line.
         differences: Vec<String>,
     },
-    /// Trials that should run again, but have no result.
+    /// Trials to run again that have no result.
     #[error(
         "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
         root.display(),
@@ -152,7 +152,7 @@ pub enum OpenError {
     NotSettled {
         /// The run directory.
         root: PathBuf,
-        /// Their names, as they were given.
+        /// Their names, as given.
         names: Vec<String>,
     },
 }
@@ -160,7 +160,7 @@ pub enum OpenError {
 /// Takes the lock and opens the run. A stop ends the wait for another owner.
 ///
 /// # Errors
-/// [`RunError`]; nothing was written then but the lock's own files.
+/// [`RunError`]; only the lock's own files were written then.
 pub async fn open_run<P: Planner + 'static>(
     opening: RunOpenOptions,
     planner: P,
@@ -183,15 +183,16 @@ pub async fn open_run<P: Planner + 'static>(
             Ok((run, lock, planner))
         }
         Err(error) => {
-            // Nothing came of it, so nobody has to wait; what opening met is the first cause.
+            // The session changed nothing, so nothing has to be waited for. The error of opening is
+            // the first cause.
             let _lost = lock.release(None).await;
             Err(error)
         }
     }
 }
 
-/// Replays the journal and begins a new epoch. Former settlements go to `events` and to the records
-/// on the way. Blocks.
+/// Replays the journal and begins a new epoch. Previous settlements are sent to `events` and to the
+/// records on the way. Blocks.
 fn open_locked(
     opening: RunOpenOptions,
     taken: LockGrant,
@@ -207,7 +208,7 @@ fn open_locked(
     let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
     let mut reopenings = reopenings(&survey, manifest.as_ref());
-    // The manifest of this run session must not name files that hold superseded records.
+    // The manifest of this session must not name files that hold superseded records.
     let kept = manifest.as_ref().filter(|_| unchanged);
     let written = kept.map_or_else(Default::default, |kept| record_files_of_plan(kept, plan));
     let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
@@ -229,7 +230,8 @@ fn open_locked(
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin_session(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
-    // A former owner may have died between a write and its sync: what is built on must not vanish.
+    // A previous owner may have died between a write and its sync: records that this session builds
+    // on must not vanish.
     if let Some(former) = former {
         journal::sync_segment(&layout, former.epoch).map_err(damaged)?;
     }
@@ -269,7 +271,7 @@ fn durable_lengths(manifest: Option<&RunManifest>, taken: &LockGrant) -> Vec<(u3
     noted.into_iter().chain(confirmed).collect()
 }
 
-/// Epochs whose sittings reopened settled items. A repair joins sittings in one segment: only the
+/// Epochs whose sessions reopened settled items. A repair joins sessions in one segment: only the
 /// manifest keeps their epochs.
 fn reopenings(survey: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
     let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
@@ -282,8 +284,8 @@ fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeove
     }
 }
 
-/// The files of records that hold the settlements of this plan. Those of another plan may hold
-/// others, and so may those of before a trial was reopened.
+/// The record files that hold the settlements of this plan. Those of another plan, or from before a
+/// trial was reopened, may hold others.
 fn record_files_of_plan(manifest: &RunManifest, plan: Digest) -> RecordsFileSet {
     if manifest.plan != plan {
         return RecordsFileSet::default();
@@ -291,7 +293,7 @@ fn record_files_of_plan(manifest: &RunManifest, plan: Digest) -> RecordsFileSet 
     RecordsFileSet { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
 }
 
-/// Refuses the sitting when results are of another plan, or what is to be reopened has none.
+/// Refuses the session when results belong to another plan, or when a trial to reopen has none.
 fn check_plan(
     root: &Path,
     changed: Vec<String>,
@@ -307,7 +309,7 @@ fn check_plan(
     if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
 }
 
-/// Gives items that run again the executions of the settlements that were taken back.
+/// Gives reopened items the executions of their superseded settlements.
 fn restore_executions(
     core: &mut Core,
     at: Timestamp,
@@ -319,7 +321,7 @@ fn restore_executions(
     }
 }
 
-/// The first record of this sitting.
+/// The first record of this session.
 fn session_start(
     run: RunId,
     plan: Digest,
@@ -345,7 +347,7 @@ fn session_start(
     }
 }
 
-/// Creates the segment of an epoch: where files cannot be locked, that is what only one can do.
+/// Creates the segment of an epoch. Where files cannot be locked, only one process can do this.
 fn begin_epoch(
     layout: &RunLayout,
     at: Timestamp,
@@ -355,7 +357,7 @@ fn begin_epoch(
         JournalError::Io { action: "create", source, .. }
             if source.kind() == std::io::ErrorKind::AlreadyExists =>
         {
-            let holder = "a process that began at the same moment".to_owned();
+            let holder = "a process that started at the same moment".to_owned();
             OpenError::Lock(LockError::Held { root: layout.root().to_owned(), holder }).into()
         }
         error => error.into(),
@@ -482,7 +484,7 @@ pub(super) fn settlement(
 
 fn send(events: &mpsc::Sender<Vec<RunEvent>>, batch: Vec<RunEvent>) {
     if !batch.is_empty() {
-        // A reporter that is gone has told its own error; the run itself goes on.
+        // A reporter that ended has returned its own error; the run continues.
         drop(events.blocking_send(batch));
     }
 }
@@ -504,8 +506,8 @@ fn warn_of_torn_tail(replay: Option<&ReplaySummary>, events: &mpsc::Sender<Vec<R
         return;
     };
     let message = format!(
-        "the last {torn} bytes of the journal were not whole and never took effect; \
-         what they held is done again"
+        "the last {torn} bytes of the journal were incomplete and never took effect; \
+         the work that they recorded is done again"
     );
     send(events, vec![RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } }]);
 }

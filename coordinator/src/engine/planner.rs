@@ -1,4 +1,4 @@
-//! What the engine asks of a planner: of a job, or of a tree search.
+//! The engine's interface to a planner: of a job, or of a tree search.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::ConcurrencyLimiter;
 use crate::engine::core::{ItemSettlement, NewItem};
 
-/// Knows what is owed and how to ask for it.
+/// Supplies the items of a run and their offers.
 pub trait Planner: Send {
     /// Number of items of the plan.
     fn total(&self) -> u64;
 
-    /// The next items in the order of dispatch, at most `max`; none when there are no more.
+    /// The next items in dispatch order, at most `max`; empty when there are no more.
     fn next(&mut self, max: usize) -> Vec<NewItem>;
 
     /// The item of the plan with this key.
@@ -27,7 +27,7 @@ pub trait Planner: Send {
     /// The offer of a try of an item.
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer;
 
-    /// What the items of each lane need of a worker.
+    /// The requirements of each lane.
     fn lanes(&self) -> &[WorkerRequirements];
 
     /// The items that a user's selection names, in the plan's order.
@@ -42,13 +42,13 @@ pub trait Planner: Send {
         None
     }
 
-    /// Rings when a plan that grows has more items than before, or will have no more. A plan that
-    /// is whole from the beginning has none.
+    /// Notified when a growing plan has more items than before, or will have no more. `None` for a
+    /// plan that is complete from the beginning.
     fn growth_signal(&self) -> Option<Arc<Notify>> {
         None
     }
 
-    /// Without which some commands of its items may not run, if there are such.
+    /// The limiter of commands with bounded concurrency, if the plan has such.
     fn concurrency_limiter(&self) -> Option<Arc<ConcurrencyLimiter>> {
         None
     }
@@ -58,8 +58,8 @@ pub trait Planner: Send {
         false
     }
 
-    /// Hears of every settlement that is durable, once in every sitting: those of former sittings
-    /// while the run is opened, also of items that are not in the plan. `spec` is what the item ran
-    /// under. A plan that grows may have the item from now on.
+    /// Called for every durable settlement, once in every session: for those of previous sessions
+    /// while the run is opened, also for items that are not in the plan. `spec` is the item's spec.
+    /// A growing plan may have the item from now on.
     fn on_settled(&self, _settled: &ItemSettlement, _spec: Option<Digest>) {}
 }

@@ -1,8 +1,8 @@
 //! Terminal records: `records/<n>.jsonl`, one line per settlement in the order of the journal.
 //!
 //! The lines follow from the journal, so they need no sync of their own: after a crash the last,
-//! unsealed file is written again from the replay. A file appears under its name when it is full or
-//! the sitting ended in order, and a full one has its digest in the manifest.
+//! unsealed file is written again from the replay. A file gets its name when it is full or the
+//! session ended in order. A full one has its digest in the manifest.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -25,26 +25,26 @@ const SETTLEMENTS_PER_FILE: u64 = 10_000;
 /// Batches that may wait for the writer.
 const MAX_QUEUED_BATCHES: usize = 64;
 
-/// Extension of files that are not whole.
+/// Extension of incomplete files.
 const PARTIAL_EXTENSION: &str = "partial";
 
-/// What the writer is told.
+/// Commands of the writer.
 enum RecordsCommand {
     Add(Vec<Arc<Settlement>>),
     Finish,
 }
 
-/// The files of terminal records at the end of a sitting.
+/// The files of terminal records at the end of a session.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RecordsFileSet {
-    /// Those that will not change any more.
+    /// Files that will not change any more.
     pub(super) sealed: Vec<RecordsFile>,
-    /// The last one, unless it has nothing.
+    /// The last file, unless it is empty.
     pub(super) unsealed: Option<RecordsFile>,
 }
 
-/// Writes terminal records on a thread of its own. Dropped without [`RecordsWriter::finish`], it
-/// leaves every file as it was.
+/// Writes terminal records on its own thread. Dropped without [`RecordsWriter::finish`], it leaves
+/// every file as it was.
 #[derive(Debug)]
 pub(super) struct RecordsWriter {
     settlements: SyncSender<RecordsCommand>,
@@ -52,7 +52,7 @@ pub(super) struct RecordsWriter {
 }
 
 impl RecordsWriter {
-    /// Starts after the settlements that the `sealed` files hold; as many are skipped.
+    /// Starts after the settlements that the `sealed` files hold; these are skipped.
     pub(super) fn start(
         layout: &RunLayout,
         epoch: u32,
@@ -77,7 +77,7 @@ impl RecordsWriter {
         drop(self.settlements.send(RecordsCommand::Add(settlements)));
     }
 
-    /// Writes and syncs what is left.
+    /// Writes and syncs the rest.
     pub(super) fn finish(mut self) -> Result<RecordsFileSet, RunError> {
         drop(self.settlements.send(RecordsCommand::Finish));
         let thread = self.thread.take().expect("finish is called once");
@@ -94,9 +94,9 @@ struct RecordsFileWriter {
 }
 
 struct OpenRecordsFile {
-    /// Its name when it is whole.
+    /// Its final name.
     path: PathBuf,
-    /// Its name until then.
+    /// Its name until it is complete.
     partial: PathBuf,
     file: BufWriter<File>,
     settlements: u64,
@@ -111,7 +111,7 @@ impl RecordsFileWriter {
             let batch = match orders.recv() {
                 Ok(RecordsCommand::Add(batch)) => batch,
                 Ok(RecordsCommand::Finish) => return self.finish(),
-                // Nobody finished it: the sitting failed, or did not begin.
+                // Not finished: the session failed, or did not begin.
                 Err(_) => {
                     if let Some(open) = self.open.take() {
                         open.discard();
@@ -132,7 +132,7 @@ impl RecordsFileWriter {
         }
     }
 
-    /// The last file gets its name; files of a former, longer plan go.
+    /// Gives the last file its name, and removes files of a previous, longer plan.
     fn finish(mut self) -> Result<RecordsFileSet, RunError> {
         let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
         let mut unsealed = None;
@@ -169,7 +169,7 @@ impl RecordsFileWriter {
     }
 }
 
-/// Removes what sittings that were killed left.
+/// Removes partial files of killed sessions.
 fn remove_partial(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.path().extension().is_some_and(|extension| extension == PARTIAL_EXTENSION) {
@@ -180,7 +180,7 @@ fn remove_partial(directory: &Path) {
 }
 
 impl OpenRecordsFile {
-    /// Under a name that no other sitting uses: a woken owner must not write into its successor's.
+    /// Uses a name of this session only: a woken owner must not write into its successor's file.
     fn create(path: PathBuf, epoch: u32) -> Result<Self, RunError> {
         let partial = path.with_extension(format!("jsonl.{epoch}.{PARTIAL_EXTENSION}"));
         let file = File::create(&partial).map_err(|source| RunError::File {
@@ -207,7 +207,7 @@ impl OpenRecordsFile {
     }
 
     fn discard(self) {
-        // Nothing reads a partial file; the next sitting writes its own.
+        // Nothing reads a partial file; the next session writes its own.
         drop(std::fs::remove_file(&self.partial));
     }
 

@@ -1,4 +1,4 @@
-//! Which settled trials a sitting runs again.
+//! Selection of the settled trials that a session runs again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,19 +9,19 @@ use rollout_protocol::record::{Execution, ItemOutcome};
 
 use crate::engine::core::ItemSettlement;
 
-/// Which settled trials run again.
+/// Settled trials to run again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReopenSelection {
     /// All that failed.
     Failed,
-    /// All that failed by the infrastructure's fault.
+    /// All that failed because of the infrastructure.
     Infrastructure,
-    /// These, whatever they came to: by name (`agent/dataset/task__attempt`) or by item.
+    /// These, whatever their result: by name (`agent/dataset/task__attempt`) or by item.
     Trials(Vec<String>),
 }
 
 impl ReopenSelection {
-    /// Whether a settlement is one of them.
+    /// Whether it selects a settlement.
     pub(super) fn selects(&self, settled: &ItemSettlement, name: &ItemName) -> bool {
         let failed = settled.verdict.outcome == ItemOutcome::Failed;
         match self {
@@ -38,18 +38,18 @@ impl ReopenSelection {
     }
 }
 
-/// The settlements that do not count any more: those that former sittings reopened, and those that
-/// this one does.
+/// The settlements that no longer count: those that previous sessions reopened, and those that this
+/// one reopens.
 #[derive(Debug, Default)]
 pub(super) struct SupersededResults {
-    /// How often former sittings reopened items, less what was replayed.
+    /// How often previous sessions reopened items, minus those replayed.
     pending: HashMap<ItemId, u32>,
-    /// What items were settled by until they were reopened.
+    /// The executions that settled items until they were reopened.
     former: HashMap<ItemId, Vec<Execution>>,
-    /// What this sitting reopens, in the order of the journal.
+    /// The selection of this session, and its items in the order of the journal.
     wanted: Option<ReopenSelection>,
     chosen: Vec<ItemId>,
-    /// Their names and items, as users give them.
+    /// Names and items of the settlements, as users give them.
     named: HashSet<String>,
 }
 
@@ -58,7 +58,7 @@ impl SupersededResults {
         Self { pending, wanted, ..Self::default() }
     }
 
-    /// Takes a settlement that does not count any more; otherwise gives it back.
+    /// Takes a settlement that no longer counts; otherwise returns it.
     pub(super) fn take(
         &mut self,
         settled: ItemSettlement,
@@ -79,7 +79,7 @@ impl SupersededResults {
         None
     }
 
-    /// What an item was settled by that a sitting reopens.
+    /// The executions that settled an item that a session reopens.
     pub(super) fn reopened(&mut self, item: ItemId) -> Vec<Execution> {
         if let Some(times) = self.pending.get_mut(&item) {
             *times = times.saturating_sub(1);
@@ -87,12 +87,12 @@ impl SupersededResults {
         self.former.remove(&item).unwrap_or_default()
     }
 
-    /// What this sitting reopens.
+    /// The items that this session reopens.
     pub(super) fn chosen(&self) -> &[ItemId] {
         &self.chosen
     }
 
-    /// Trials that were asked for and have no settlement.
+    /// Requested trials without a settlement.
     pub(super) fn unknown(&self) -> Vec<String> {
         match &self.wanted {
             Some(ReopenSelection::Trials(keys)) => {

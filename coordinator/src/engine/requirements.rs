@@ -1,5 +1,6 @@
-//! Needs of items: properties that a worker must have to run them. Items with equal needs travel in
-//! one lane, so the engine decides once per lane whether some worker could ever run its items.
+//! Requirements of items: properties that a worker must have to run them. Items with equal
+//! requirements share a lane, so the engine decides once per lane whether some worker could ever
+//! run its items.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +9,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
-/// What a trial needs of a worker.
+/// A trial's requirements of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerRequirements {
     /// Size class.
@@ -17,9 +18,9 @@ pub struct WorkerRequirements {
     pub cpus: u32,
     /// Memory of its environment, MiB.
     pub memory_mb: u64,
-    /// What makes its environment.
+    /// Provider of its environment.
     pub provider: ProviderKind,
-    /// What makes another one that it has after the first.
+    /// Provider of its second environment, if it has one.
     pub also: Option<ProviderKind>,
     /// Variables that the worker has to export to trials.
     pub variables: BTreeSet<String>,
@@ -33,17 +34,17 @@ pub enum UnfitReason {
         "needs {needed} cpus (size classes hold 1, 4, 16, 64, …), the largest worker has {has}"
     )]
     Cpus {
-        /// Wanted.
+        /// Required.
         needed: u32,
-        /// There.
+        /// Available.
         has: u64,
     },
     /// Too little memory.
     #[error("needs {needed} MiB of memory, the largest worker has {has}")]
     Memory {
-        /// Wanted.
+        /// Required.
         needed: u64,
-        /// There.
+        /// Available.
         has: u64,
     },
     /// No such provider.
@@ -66,7 +67,8 @@ impl WorkerRequirements {
         if let Some(name) = self.variables.iter().find(|name| !worker.variables.contains(*name)) {
             return Err(UnfitReason::Variable(name.clone()));
         }
-        // What travels in a class may need all of its shares, so a declared budget has to hold them.
+        // A spec that fits a class may need all shares of the class, so a declared budget must hold
+        // them.
         let (budget, shares) = (worker.budget, self.class.shares());
         let cpus = capacities.iter().fold(budget.cpus, |has, capacity| least(has, capacity.cpus));
         let memory = capacities.iter().map(|capacity| capacity.memory_mb);
@@ -87,13 +89,13 @@ impl WorkerRequirements {
         Ok(())
     }
 
-    /// What makes its environments.
+    /// Providers of its environments.
     fn providers(&self) -> impl Iterator<Item = ProviderKind> {
         [self.provider].into_iter().chain(self.also)
     }
 
-    /// Why no worker of these could ever run it; `None` when one could, or when there is none at
-    /// all: then it waits for the first.
+    /// Why none of these workers could ever run it; `None` when one could, or when there are no
+    /// workers: then it waits for the first.
     pub fn unplaceable<'a>(
         &self,
         workers: impl Iterator<Item = &'a Heartbeat>,
@@ -101,8 +103,8 @@ impl WorkerRequirements {
         let mut closest: Option<UnfitReason> = None;
         for worker in workers {
             let reason = self.check_fit(worker).err()?;
-            // The order of the reasons: a worker that only is too small comes closer than one that
-            // lacks the provider; of two that are too small, the larger one.
+            // Reasons are ordered: a worker that is only too small is closer than one that lacks
+            // the provider. Of two that are too small, the larger one is closer.
             closest = Some(closest.map_or(reason.clone(), |known| known.closer(reason)));
         }
         closest

@@ -1,13 +1,14 @@
-//! Tickets: of some kinds of commands a search may have only so many at once, over all workers, and
-//! may start only so many per minute.
+//! Concurrency permits of a search: limits on how many commands of a kind run at once over all
+//! workers, and on how many start per minute.
 //!
-//! Executions of evals ask for theirs with a claim before such a command begins; commands for ideas,
-//! which run beside the coordinator, with [`ConcurrencyLimiter::acquire_ideas_permit`]. The engine alone hands them out: it knows
-//! which executions still run, and whether this process still owns the run.
+//! An eval requests its permit with a claim before such a command starts. Commands for ideas, which
+//! run beside the coordinator, use [`ConcurrencyLimiter::acquire_ideas_permit`]. Only the engine
+//! grants permits: it knows which executions still run, and whether this process still owns the
+//! run.
 //!
-//! A ticket comes back when the command has ended, and with the execution that has it: when that is
-//! reported, or lost. A coordinator that begins knows nobody's tickets: hellos show them, and none is
-//! handed out before everybody was heard who may have one.
+//! A permit returns when its command has ended, or when the execution that holds it is reported or
+//! lost. A coordinator that starts does not know who holds permits: heartbeats show it. It grants
+//! none before it has heard every worker that may hold one.
 
 mod permit_table;
 
@@ -24,16 +25,16 @@ pub use self::permit_table::ConcurrencyLimits;
 pub(super) use self::permit_table::HolderStatus;
 use self::permit_table::PermitTable;
 
-/// The tickets of a search.
+/// The concurrency permits of a search.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     caps: ConcurrencyLimits,
     table: Mutex<PermitTable<ConcurrencyPermit>>,
-    /// Rings when a command for ideas asks or has ended.
+    /// Notified when a command for ideas requests a permit or has ended.
     news: Notify,
 }
 
-/// The right of one command for ideas to run, until it is dropped.
+/// Permission for one command for ideas to run, until it is dropped.
 #[derive(Debug)]
 #[must_use = "the command may run only while it is held"]
 pub struct ConcurrencyPermit(Arc<ConcurrencyLimiter>);
@@ -46,29 +47,29 @@ impl Drop for ConcurrencyPermit {
 }
 
 impl ConcurrencyLimiter {
-    /// Tickets for what is bounded; none when nothing is.
+    /// A limiter for `caps`; `None` when nothing is limited.
     pub fn new(caps: ConcurrencyLimits) -> Option<Arc<Self>> {
         let (table, news) = (Mutex::new(PermitTable::new(caps)), Notify::new());
         (caps != ConcurrencyLimits::default()).then(|| Arc::new(Self { caps, table, news }))
     }
 
-    /// Waits until a command for ideas may begin; the answer is to be held while it runs. Its turn
-    /// comes in the order of asking, with the commands of evals of its kind, as long as the engine
-    /// runs: whoever waits has to heed stops, too.
+    /// Waits until a command for ideas may start; hold the permit while it runs. Requests are
+    /// served in order, together with evals' commands of the same kind, as long as the engine runs:
+    /// the caller must watch for stops, too.
     pub async fn acquire_ideas_permit(self: &Arc<Self>) -> ConcurrencyPermit {
         let (give, given) = oneshot::channel();
         self.table().request_for_ideas(give);
         self.news.notify_one();
-        given.await.expect("who waits is not forgotten")
+        given.await.expect("a waiting request is kept")
     }
 
-    /// What workers have to ask for.
+    /// Stages for which workers must request a permit.
     pub fn limited_stages(&self) -> PermitKinds {
         let ConcurrencyLimits { llm, sweeps, interval } = self.caps;
         PermitKinds { llm: llm.is_some() || interval.is_some(), sweep: sweeps.is_some() }
     }
 
-    /// Waits until handing out is worth a try because of commands for ideas.
+    /// Waits until commands for ideas give a reason to grant again.
     pub(super) async fn changed(&self) {
         self.news.notified().await;
     }
@@ -77,12 +78,13 @@ impl ConcurrencyLimiter {
         self.table().is_open()
     }
 
-    /// Everybody was heard who may have a ticket of a former sitting, if this is not the first.
+    /// Starts granting: every worker that may hold a permit of a previous session was heard, or
+    /// there was no previous session (`is_first`).
     pub(super) fn open(&self, is_first: bool) {
         self.table().open(Instant::now(), is_first);
     }
 
-    /// An execution asks for the ticket of a stage.
+    /// An execution requests the permit of a stage.
     pub(super) fn request(
         &self,
         item: ItemId,
@@ -93,12 +95,13 @@ impl ConcurrencyLimiter {
         self.table().request(item, exec, stage, reply);
     }
 
-    /// A stage of an execution is over.
+    /// A stage of an execution has ended.
     pub(super) fn end(&self, exec: ExecId, stage: EvalStage) {
         self.table().end(exec, stage);
     }
 
-    /// What the last hellos show: with each execution whether its worker is known to live.
+    /// Takes in the last heartbeats; each execution comes with whether its worker is known to be
+    /// alive.
     pub(super) fn update_from_heartbeats(
         &self,
         lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>,
@@ -114,11 +117,11 @@ impl ConcurrencyLimiter {
         self.table().next_due(Instant::now())
     }
 
-    /// Hands out what there is.
+    /// Grants the available permits.
     pub(super) fn grant(self: &Arc<Self>, standing: impl Fn(&ItemId, &ExecId) -> HolderStatus) {
         let given = self.table().grant(Instant::now(), standing);
         for ideas in given {
-            // A ticket that nobody waits for any more comes back at once.
+            // A permit whose request was dropped returns at once.
             let _waits_no_longer = ideas.send(ConcurrencyPermit(Arc::clone(self)));
         }
     }

@@ -1,13 +1,13 @@
-//! Who has a ticket, and who waits for one. Pure: time and what the run knows arrive with the calls.
+//! Permit holders and waiting requests. Pure: time and the state of the run arrive with the calls.
 //!
-//! An execution is where its last mark says, whoever told it: itself with a question, or a hello.
-//! Marks only grow, so that it makes no difference in which order, or how often, they are heard.
+//! The stage of an execution is its latest mark, from a request or a heartbeat. Marks only grow, so
+//! their order and repetitions make no difference.
 //!
 //! ```text
-//! waiting, asked here            has none: it has given up every earlier question
-//! waiting, shown by a hello      may have one: a former coordinator's answer may be on its way
-//! running                        has one
-//! over, or a later stage         has none of this stage
+//! waiting, requested here        holds none: it has given up every earlier request
+//! waiting, shown by a heartbeat  may hold one: a previous coordinator's answer may be on its way
+//! running                        holds one
+//! over, or a later stage         holds none of this stage
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +20,14 @@ use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// What is bounded. What is absent has no bound.
+/// Limits. An absent limit means unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConcurrencyLimits {
-    /// Commands of [`CommandKind::Llm`] at once.
+    /// Concurrent commands of [`CommandKind::Llm`].
     pub llm: Option<u32>,
-    /// Commands of [`CommandKind::Sweep`] at once.
+    /// Concurrent commands of [`CommandKind::Sweep`].
     pub sweeps: Option<u32>,
-    /// From the start of one command of [`CommandKind::Llm`] to that of the next, at least.
+    /// Minimum time between the starts of two commands of [`CommandKind::Llm`].
     pub interval: Option<Duration>,
 }
 
@@ -41,39 +41,39 @@ impl ConcurrencyLimits {
     }
 }
 
-/// How the run stands to an execution.
+/// State of an execution as the run knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum HolderStatus {
-    /// It was not heard of.
+    /// Never heard of.
     Unknown,
-    /// It runs, as far as is known.
+    /// Running, as far as is known.
     Open,
-    /// It is reported or lost.
+    /// Reported or lost.
     Closed,
 }
 
-/// Who gets a ticket next.
+/// Recipient of the next permit.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Waiter {
     Execution(ExecId),
     Ideas,
 }
 
-/// The tickets of a run.
+/// The concurrency permits of a run.
 #[derive(Debug)]
 pub(super) struct PermitTable<T> {
     caps: ConcurrencyLimits,
-    /// It is known who may have tickets of former sittings.
+    /// Whether every worker that may hold a permit of a previous session was heard.
     open: bool,
     executions: BTreeMap<ExecId, HolderEntry>,
-    /// Executions that the last hellos of living workers show.
+    /// Executions in the last heartbeats of living workers.
     shown: BTreeSet<ExecId>,
-    /// Commands for ideas that wait, in their order.
+    /// Waiting commands for ideas, in order.
     ideas: BTreeMap<u64, oneshot::Sender<T>>,
-    /// Commands for ideas that have a ticket.
+    /// Commands for ideas that hold a permit.
     writing: usize,
     next_order: u64,
-    /// When the next start may come.
+    /// Earliest time of the next start.
     due: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct PermitTable<T> {
 struct HolderEntry {
     item: ItemId,
     mark: StageProgress,
-    /// Its place in the line, when it asked here.
+    /// Its waiting request, if it was made here.
     place: Option<WaitingRequest>,
 }
 
@@ -92,7 +92,7 @@ struct WaitingRequest {
 }
 
 impl HolderEntry {
-    /// Whether it has a ticket of a kind, or may have one.
+    /// Whether it holds, or may hold, a permit of a kind.
     fn holds(&self, kind: CommandKind) -> bool {
         let has = match self.mark.step {
             StageStep::Waiting => self.place.is_none(),
@@ -102,7 +102,7 @@ impl HolderEntry {
         has && self.mark.stage.kind() == Some(kind)
     }
 
-    /// Moves on. Whether that is news.
+    /// Advances to `mark`. Whether that changed anything.
     fn advance(&mut self, mark: StageProgress) -> bool {
         let further = mark > self.mark;
         if further {
@@ -130,16 +130,17 @@ impl<T> PermitTable<T> {
         self.open
     }
 
-    /// Everybody who may have a ticket of a former sitting was heard, if there was one.
+    /// Starts granting: every worker that may hold a permit of a previous session was heard, or
+    /// there was no previous session (`is_first`).
     pub(super) fn open(&mut self, now: Instant, is_first: bool) {
         self.open = true;
         if !is_first {
-            // A command may have been started just before the end of the former sitting.
+            // A command may have started just before the end of the previous session.
             self.due = self.caps.interval.map(|interval| now + interval);
         }
     }
 
-    /// An execution asks for the ticket of a stage. A question that is asked again keeps its place.
+    /// An execution requests the permit of a stage. A repeated request keeps its position.
     pub(super) fn request(
         &mut self,
         item: ItemId,
@@ -155,19 +156,20 @@ impl<T> PermitTable<T> {
             let order = entry.place.take().map_or(order, |place| place.order);
             entry.place = Some(WaitingRequest { order, reply });
         } else if entry.mark == (StageProgress { step: StageStep::Running, ..mark }) {
-            // The answer was lost on its way. Another question than this one is a late one.
+            // The answer was lost on its way. A request for anything else arrived late.
             let _asks_again = reply.send(ClaimAnswer::Run);
         }
     }
 
-    /// An execution says that a stage is over.
+    /// An execution reports the end of a stage.
     pub(super) fn end(&mut self, exec: ExecId, stage: EvalStage) {
         if let Some(entry) = self.executions.get_mut(&exec) {
             entry.advance(StageProgress { stage, step: StageStep::Over });
         }
     }
 
-    /// What the last hellos show: with each execution whether its worker is known to live.
+    /// Takes in the last heartbeats; each execution comes with whether its worker is known to be
+    /// alive.
     pub(super) fn update_from_heartbeats(
         &mut self,
         lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>,
@@ -182,7 +184,7 @@ impl<T> PermitTable<T> {
         }
     }
 
-    /// A command for ideas waits for its ticket.
+    /// A command for ideas requests a permit.
     pub(super) fn request_for_ideas(&mut self, reply: oneshot::Sender<T>) {
         let order = self.next_order();
         self.ideas.insert(order, reply);
@@ -193,7 +195,7 @@ impl<T> PermitTable<T> {
         self.writing -= 1;
     }
 
-    /// Hands out what there is. Gives the commands for ideas that have a ticket now.
+    /// Grants the available permits. Returns the requests of commands for ideas that hold one now.
     pub(super) fn grant(
         &mut self,
         now: Instant,
@@ -225,7 +227,7 @@ impl<T> PermitTable<T> {
         ideas
     }
 
-    /// When handing out is worth another try although nothing happens.
+    /// When to grant again even if nothing happens.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let waits = |entry: &HolderEntry| {
             entry.place.is_some() && entry.mark.stage.kind() == Some(CommandKind::Llm)
@@ -234,7 +236,7 @@ impl<T> PermitTable<T> {
         self.due.filter(|due| self.open && waits && *due > now)
     }
 
-    /// Whether somebody waits.
+    /// Whether a request waits.
     pub(super) fn is_wanted(&self) -> bool {
         !self.ideas.is_empty() || self.executions.values().any(|entry| entry.place.is_some())
     }
@@ -244,7 +246,7 @@ impl<T> PermitTable<T> {
         self.next_order
     }
 
-    /// Forgets executions that are over, and questions that nobody asks any more.
+    /// Removes executions that are over, and requests that were dropped.
     fn prune(&mut self, standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus) {
         let shown = &self.shown;
         self.executions.retain(|exec, entry| {
@@ -258,7 +260,7 @@ impl<T> PermitTable<T> {
         self.ideas.retain(|_, reply| !reply.is_closed());
     }
 
-    /// Those who wait for a ticket and would take it now, in their order.
+    /// Requests that would take a permit now, in order.
     fn waiters(
         &self,
         kind: CommandKind,
@@ -282,11 +284,11 @@ impl<T> PermitTable<T> {
         held < self.caps.limit_for(kind) && is_due
     }
 
-    /// Answers an execution. Whether it has its ticket now: one that asks no longer keeps its place.
+    /// Grants a permit to an execution. Whether it holds one now.
     fn grant_to(&mut self, exec: &ExecId) -> bool {
         let Some(entry) = self.executions.get_mut(exec) else { return false };
         let Some(WaitingRequest { reply, .. }) = entry.place.take() else { return false };
-        // Sent or not: it may have been read.
+        // It counts as running even if sending fails: the answer may have been read.
         let _asks_again = reply.send(ClaimAnswer::Run);
         entry.mark.step = StageStep::Running;
         true

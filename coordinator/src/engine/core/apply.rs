@@ -1,4 +1,4 @@
-//! The transition function: the only place where rows change.
+//! The transition function: the only place where item entries change.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -13,16 +13,16 @@ use super::item::{ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExe
 use super::merge;
 use super::record::{JournalRecord, NamedItem, OfferedTry, RecordBlobStatus, WithdrawnTry};
 
-/// The number of a try that was never made: of an item that is known and was never offered.
+/// The try of a known item that was never offered.
 pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
 
 impl Core {
-    /// Applies one record: live right after it was decided, in replay as it is read. `at` is the
-    /// time the record was made.
+    /// Applies one record: live as soon as it is decided, in replay as it is read. `at` is the time
+    /// when the record was made.
     pub fn apply(&mut self, at: Timestamp, record: JournalRecord, effects: &mut Vec<CoreEffect>) {
         match record {
-            // A sitting is decided by its own policy, and stopped by nothing but its own stops. What it
-            // reopens has a new floor before anything else happens.
+            // A session uses its own policy, and only its own stops stop it. The items that it
+            // reopens get their new floor before anything else happens.
             JournalRecord::Opened(opened) => {
                 self.settings.retry = opened.retry;
                 self.stop = None;
@@ -115,18 +115,18 @@ impl Core {
         }
     }
 
-    /// An offered item gives its permit back and waits for its next try.
+    /// An offered item releases its permit and waits for its next try.
     pub(super) fn requeue(&mut self, item: ItemId) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         row.state = ItemStatus::Owed;
-        // An item that no plan names is owed to nobody; in replay, no plan names any.
+        // An item that no plan names is not pending. In replay, no plan names any item.
         if row.ordinal.is_some() {
             self.ready.push_again((row.offered_class(), row.lane), item);
         }
         self.release_permit(&item);
     }
 
-    /// An item gives its permit back.
+    /// An item releases its permit.
     pub(super) fn release_permit(&mut self, item: &ItemId) {
         self.in_flight -= 1;
         if let Some(elsewhere) = &mut self.elsewhere {
@@ -136,7 +136,7 @@ impl Core {
 
     fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<CoreEffect>) {
         let Report { item, try_id, exec, spec, worker, body, .. } = report;
-        // An item that no record of this journal offered: replay would not know it either.
+        // No record of this journal offered the item: replay would not know it either.
         if self.rows.get(&item).is_none_or(|row| row.current.n == 0) {
             return;
         }
@@ -185,7 +185,7 @@ impl Core {
         self.mark_started(&item, try_id);
     }
 
-    /// Somebody is known to have started a try.
+    /// A worker is known to have started a try.
     pub(super) fn mark_started(&mut self, item: &ItemId, try_id: TryId) {
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.mark_started(item, try_id);
@@ -228,7 +228,7 @@ impl Core {
         }
     }
 
-    /// What the report of a result counts as whose record blob is missing or was not looked for.
+    /// The report that counts in place of one whose record blob is missing or was not checked.
     fn without_record(&mut self, mut report: Report, why: RecordBlobStatus) -> Report {
         let ReportBody::Result(body) = &mut report.body else { return report };
         match (why, &body.record) {
@@ -253,7 +253,7 @@ impl Core {
     fn apply_checked(&mut self, item: ItemId, exec: ExecId, found: bool) {
         self.unchecked.remove(&exec);
         let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
-        // What it settled stays settled: its numbers came with its report.
+        // The settlement stays: its numbers came with the report.
         if let Some(known) = known.filter(|_| !found) {
             known.lose_record();
         }

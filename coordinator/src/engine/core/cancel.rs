@@ -1,4 +1,4 @@
-//! Ends by command: of single items for good, and of the sitting.
+//! Cancellation of single items, and the stop of a session.
 
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::ItemOutcome;
@@ -12,21 +12,21 @@ use super::input::{InputTime, NewItem};
 use super::item::{ItemEntry, ItemStatus};
 use super::record::{JournalRecord, NamedItem, WithdrawnTry};
 
-/// How long an execution may go on to be shown that nobody wants, before its worker is told (again):
-/// the last hello of one that is over shows it for a while.
+/// How long an unwanted execution may still be shown before its worker is told to stop it (again):
+/// the last heartbeat shows an execution that has ended for a while.
 const STOP_RESEND_MS: u64 = 5000;
 
-/// How urgent the end of an unwanted execution is.
+/// Urgency of stopping an unwanted execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopUrgency {
-    /// A user wants it gone.
+    /// A user cancelled it.
     Now(StopLevel),
     /// It only wastes a slot.
     Soon(StopLevel),
 }
 
 impl Core {
-    /// A user ends items for good.
+    /// A user cancels items for good.
     pub(super) fn cancel(
         &mut self,
         now: InputTime,
@@ -66,20 +66,20 @@ impl Core {
         executions.iter().filter(|known| known.may_run()).map(|known| known.exec).collect()
     }
 
-    /// Whether nobody wants an execution, as it was just shown.
+    /// How urgently to stop an execution that was just shown; `None` when it is wanted.
     pub(super) fn stop_urgency(&self, row: &ItemEntry, try_id: TryId) -> Option<StopUrgency> {
         if row.cancelled || row.state == ItemStatus::Settled(ItemOutcome::Cancelled) {
             return Some(StopUrgency::Now(StopLevel::Kill));
         }
         if let Some(level) = self.stop {
-            // Every worker was told already.
+            // Every worker was told to stop already.
             return Some(StopUrgency::Soon(level));
         }
         let for_nothing = row.is_settled() || try_id < row.floor;
         for_nothing.then_some(StopUrgency::Soon(StopLevel::Kill))
     }
 
-    /// An execution announced itself: it is stopped if nobody wants it.
+    /// An execution announced itself: stops it if it is unwanted.
     pub(super) fn stop_if_unwanted(
         &mut self,
         now: InputTime,
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Tells the worker of an unwanted execution to end it, unless it was told a moment ago.
+    /// Tells the worker of an unwanted execution to stop it, unless it was told a moment ago.
     pub(super) fn send_stop(
         &mut self,
         now: InputTime,
@@ -117,7 +117,7 @@ impl Core {
         out.effects().push(CoreEffect::StopExecution { exec, level });
     }
 
-    /// A user stops the sitting: what nobody started is owed to the next one.
+    /// A user stops the session: items that no worker started stay pending for the next session.
     pub(super) fn begin_stop(
         &mut self,
         now: InputTime,
@@ -142,8 +142,8 @@ impl Core {
         out.effects().push(CoreEffect::Stop(level));
     }
 
-    /// Whether nothing that was offered could still run, as far as is known: what is offered was
-    /// withdrawn, and no execution is open.
+    /// Whether nothing that was offered can still run, as far as is known: offers were withdrawn,
+    /// and no execution is open.
     pub fn is_quiet(&self) -> bool {
         if self.stop.is_none() {
             return self.in_flight == 0;

@@ -1,11 +1,11 @@
 //! Answers to workers that hold a suspicious delivery.
 //!
 //! ```text
-//! nothing is owed, or another try is            ─▶ drop
-//! a live worker shows another execution of it   ─▶ hold
-//! it cannot be known yet whether one runs       ─▶ no answer yet
-//! one runs nowhere any more                     ─▶ look for its result, no answer yet
-//! otherwise: what nobody shows is lost, and     ─▶ run (or drop, if that settles the item)
+//! nothing is pending, or another try is            ─▶ drop
+//! a live worker shows another execution of it      ─▶ hold
+//! not known yet whether an execution runs          ─▶ no answer yet
+//! an execution no longer runs anywhere             ─▶ look for its result, no answer yet
+//! otherwise: executions not shown are lost, then   ─▶ run (or drop, if that settles the item)
 //! ```
 
 use rollout_protocol::id::ExecId;
@@ -21,14 +21,14 @@ use super::merge;
 use super::record::JournalRecord;
 use super::worker_liveness::WorkerLiveness;
 
-/// What a claim comes to.
+/// The decision on a claim.
 enum ClaimVerdict {
     Answer(ClaimAnswer),
-    /// Run it, when these are lost, of which the store may have results.
+    /// Run it, and declare these lost. The store may have their results.
     RunAfter(Vec<ExecId>),
     /// Run it.
     Run,
-    /// It depends on what is shown until then.
+    /// Decide again at this time: heartbeats until then matter.
     Wait(u64),
 }
 
@@ -51,7 +51,7 @@ impl Core {
         self.reconsider(now, DeferredClaim { ids, claim, asked, due }, out);
     }
 
-    /// Thinks again about every claim that waits.
+    /// Decides again about every deferred claim.
     pub(super) fn answer_deferred_claims(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         for (_, question) in std::mem::take(&mut elsewhere.questions) {
@@ -63,7 +63,7 @@ impl Core {
         let DeferredClaim { ids, claim, asked, .. } = question;
         let answer = match self.decide_claim(now, &claim, out) {
             Ok(answer) => answer,
-            // Nobody waits any more: a worker decides by itself after one lease.
+            // The worker no longer waits: it decides by itself after one lease.
             Err(_) if self.is_stale(now, asked) => ClaimAnswer::Hold,
             Err(due) => {
                 let Some(elsewhere) = &mut self.elsewhere else { return };
@@ -86,7 +86,7 @@ impl Core {
         out.effects().extend(answers);
     }
 
-    /// The answer, or when the claim is worth another thought.
+    /// The answer, or when to decide again.
     fn decide_claim(
         &mut self,
         now: InputTime,
@@ -112,9 +112,9 @@ impl Core {
         }
     }
 
-    /// Whether the store was asked for what the lost executions of an item left, or until when its
-    /// answer is waited for. It saves a repetition, nothing else: a store that says nothing does not
-    /// hold anybody up for long.
+    /// `Ok` when results of the item's lost executions were looked up, otherwise until when to wait
+    /// for the store's answer. The lookup only saves a repetition: a store that does not answer
+    /// delays a claim only briefly.
     fn has_looked_up_results(
         &mut self,
         now: InputTime,
@@ -163,7 +163,7 @@ impl Core {
 }
 
 impl WorkerLiveness {
-    /// When a claim that waits is worth another thought.
+    /// When to decide again about a deferred claim.
     pub(super) fn next_claim_due(&self) -> Option<u64> {
         self.questions.values().map(|question| question.due).min()
     }
@@ -183,7 +183,7 @@ impl WorkerLiveness {
             return ClaimVerdict::Run;
         }
         if own.is_some() {
-            // It was given up. Another delivery begins anew.
+            // It was given up. The next delivery starts a new execution.
             return ClaimVerdict::Answer(ClaimAnswer::Hold);
         }
         let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
@@ -192,12 +192,12 @@ impl WorkerLiveness {
         }
         let open: Vec<ExecId> =
             others().filter(|known| known.is_open()).map(|known| known.exec).collect();
-        // A try that was offered since the watch began can be with nobody who was not seen since.
+        // A worker that was not seen since the watch began cannot hold a try offered after that.
         let inherited = self.flights.get(&claim.item).is_none_or(|flight| flight.inherited);
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
             return ClaimVerdict::Wait(self.watched_at(now));
         }
-        // One that was declared lost before may have left its result in the store as well.
+        // One that was declared lost before may also have a result in the store.
         if others().next().is_none() { ClaimVerdict::Run } else { ClaimVerdict::RunAfter(open) }
     }
 }

@@ -1,15 +1,15 @@
-//! Claims that cannot be answered yet.
+//! Deferred claims.
 
 use rollout_protocol::wire::claim::Claim;
 
 /// A claim that waits for its answer.
 #[derive(Debug)]
 pub(super) struct DeferredClaim {
-    /// The names under which it was asked.
+    /// Ids of its requests.
     pub(super) ids: Vec<u64>,
     pub(super) claim: Claim,
-    /// When it was asked last.
+    /// Time of its last request.
     pub(super) asked: u64,
-    /// When it is worth another thought.
+    /// When to decide again.
     pub(super) due: u64,
 }

@@ -1,4 +1,4 @@
-//! What the core wants done. Nothing here may happen before the records made with it are durable.
+//! Effects of the core. None may be carried out before the records made with it are durable.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
@@ -33,7 +33,7 @@ pub enum CoreEffect {
     },
     /// Answer a claim.
     Answer {
-        /// The question's name.
+        /// Id of the request.
         id: u64,
         /// The answer.
         answer: ClaimAnswer,
@@ -53,22 +53,22 @@ pub enum CoreEffect {
         /// Execution.
         exec: ExecId,
     },
-    /// Look into the store for results of an item that is nowhere, or of which an execution is gone,
-    /// and say what was found.
+    /// Look in the store for results of an item that is missing, or whose execution is gone, and
+    /// report what was found.
     LookForResults {
         /// Item.
         item: ItemId,
     },
-    /// Tell a worker to end an execution that nobody wants.
+    /// Tell a worker to stop an unwanted execution.
     StopExecution {
         /// Execution.
         exec: ExecId,
-        /// How hard.
+        /// Stop level.
         level: StopLevel,
     },
     /// Answer a user's command.
     Receipt {
-        /// The command's name.
+        /// Id of the command.
         id: u64,
         /// The answer.
         receipt: CommandReceipt,
@@ -86,11 +86,11 @@ pub struct ItemSettlement {
     pub ordinal: Option<u64>,
     /// The execution that settled it.
     pub by: Option<Execution>,
-    /// What it came to.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// The others, in their order.
+    /// The other executions, in order.
     pub superseded: Vec<Execution>,
-    /// When.
+    /// Time of the settlement.
     pub at: Timestamp,
 }
 
@@ -107,6 +107,6 @@ pub struct ItemRetry {
     pub exec: ExecId,
     /// Why.
     pub error: TrialError,
-    /// Wait before the next try.
+    /// Wait before the next try, in milliseconds.
     pub wait_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! Decides what to record for each input.
+//! Input handling: decides which records each input causes.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use super::input::{CoreInput, InputTime};
 use super::item::ItemStatus;
 use super::record::JournalRecord;
 
-/// Takes what the core decides: records for the journal, and effects that may be carried out when
+/// Receives the core's decisions: records for the journal, and effects that may be carried out once
 /// these records are durable.
 pub trait CoreOutput {
     /// A record, in the order of decision.
@@ -22,7 +22,7 @@ pub trait CoreOutput {
 }
 
 impl Core {
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: InputTime, input: CoreInput, out: &mut impl CoreOutput) {
         match input {
             CoreInput::Items(items) => {
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// When a [`CoreInput::Tick`] is due at the latest, on the monotonic clock of [`InputTime`].
+    /// Latest time of the next [`CoreInput::Tick`], on the monotonic clock of [`InputTime`].
     pub fn next_due_ms(&self) -> Option<u64> {
         let retry = self.waiting.peek().map(|Reverse((due, _))| *due);
         let question = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.next_claim_due());

@@ -1,4 +1,4 @@
-//! Hellos: what lives, and what is first heard of by them.
+//! Heartbeats: executions that live, and executions first heard of there.
 
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
@@ -10,7 +10,7 @@ use super::record::{JournalRecord, SeenExecution};
 use super::worker_liveness::ExecutionLastSeen;
 
 impl Core {
-    /// Takes in the last hello of every worker.
+    /// Takes in the last heartbeat of every worker.
     pub(super) fn on_heartbeats(
         &mut self,
         now: InputTime,
@@ -40,11 +40,11 @@ impl Core {
         out: &mut impl CoreOutput,
     ) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
-        // By our own clock: the queue's may have been set.
+        // By the local clock: the queue's clock may have been set.
         let said = now.monotonic_ms.saturating_sub(age);
         let at = elsewhere.workers.get(worker).map_or(said, |before| said.max(*before));
         elsewhere.workers.insert(worker.clone(), at);
-        // What a silent worker ran when it was last heard proves nothing now.
+        // The executions in a silent worker's last heartbeat prove nothing now.
         if now.monotonic_ms.saturating_sub(at) >= elsewhere.times.silence {
             return;
         }
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// A live worker shows an execution; returned when the journal has to hear of it.
+    /// A live worker shows an execution. Returned when it must be journalled.
     fn on_shown_execution(
         &mut self,
         now: InputTime,
@@ -91,7 +91,7 @@ impl Core {
         known.is_none().then_some(SeenExecution { item, try_id, exec })
     }
 
-    /// Keeps what is remembered of single executions in proportion to what runs.
+    /// Keeps the memory for single executions in proportion to the number that runs.
     fn prune_old_executions(&mut self, now: InputTime) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         let (now, lease, round) = (now.monotonic_ms, elsewhere.times.lease, elsewhere.round);

@@ -1,4 +1,4 @@
-//! What the core is told.
+//! Inputs of the core.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,33 +21,32 @@ use super::record::RecordBlobStatus;
 pub struct InputTime {
     /// Milliseconds on a monotonic clock.
     pub monotonic_ms: u64,
-    /// Wall clock; written down, and compared only for how much of a wait is left when a sitting
-    /// begins.
+    /// Wall clock; recorded, and compared only to find the rest of a wait when a session begins.
     pub wall: Timestamp,
 }
 
 /// One input.
 #[derive(Debug)]
 pub enum CoreInput {
-    /// The plan's next items, in the order in which they shall be dispatched.
+    /// The plan's next items, in dispatch order.
     Items(Vec<NewItem>),
     /// The plan has no more items.
     Exhausted,
-    /// Whoever executed something in a former sitting is proven dead, and what it left was
-    /// reported: every open execution is lost and every offer is gone.
+    /// Every executor of previous sessions is proven dead, and the results they left were reported:
+    /// every open execution is lost and every offer is gone.
     FormerExecutorsDead,
     /// A report was read.
     Reported(Box<PositionedReport>),
-    /// A report was read whose record blob is not in the store, or cannot be looked for.
+    /// A report was read whose record blob is missing from the store or cannot be checked.
     Unbacked {
-        /// The report with its place.
+        /// The report with its position.
         reported: Box<PositionedReport>,
-        /// Which of the two.
+        /// Missing or unchecked.
         why: RecordBlobStatus,
     },
-    /// The record blob of a result was looked for after all, see [`Core::unchecked`].
+    /// The record blob of an unchecked result was checked, see [`Core::unchecked_results`].
     ///
-    /// [`Core::unchecked`]: super::Core::unchecked
+    /// [`Core::unchecked_results`]: super::Core::unchecked_results
     Checked {
         /// Item.
         item: ItemId,
@@ -56,46 +55,46 @@ pub enum CoreInput {
         /// Whether the store has it.
         found: bool,
     },
-    /// A worker asks whether it shall run a suspicious delivery. The reports were read to their
-    /// head since it came.
+    /// A worker asks whether to run a suspicious delivery. Since the claim arrived, the reports
+    /// were read to their head.
     Claim {
-        /// Names the question in the answer.
+        /// Id of the request, for the answer.
         id: u64,
-        /// The question.
+        /// The claim.
         claim: Claim,
     },
-    /// A sitting begins while executions of former sittings may still run: offers stay offered, and
-    /// what runs is learnt from reports and hellos.
+    /// A session begins while executions of previous sessions may still run: offers stay offered,
+    /// and running executions are learnt from reports and heartbeats.
     Begin,
-    /// For how long every hello was kept, until now: whoever said one since then is among the
-    /// hellos that follow. When this is never said, nothing was kept before the sitting.
+    /// How long every heartbeat has been kept until now: each worker that sent one since then is
+    /// among the heartbeats that follow. Without this input, none was kept before the session.
     HellosKept(Duration),
-    /// The last hello of every worker that said one, all of them at once.
+    /// The last heartbeat of every worker that sent one, all at once.
     Hellos(Vec<ReceivedHeartbeat>),
-    /// The queue was out of reach, or it is another incarnation: that something is not shown means
-    /// nothing until hellos were watched for one lease again.
+    /// The queue was unreachable, or is another incarnation: that an execution is not shown means
+    /// nothing until heartbeats were watched for one lease again.
     Reconnected,
-    /// A round of reconciliation: every offer of the run in the queue. The reports were read to
-    /// their head, the offers were listed, the hellos were taken in, and the reports were read to
-    /// their head again, in this order, without a break in the connection.
+    /// A reconciliation round: every offer of the run in the queue. Over one unbroken connection
+    /// and in this order, the reports were read to their head, the offers were listed, the
+    /// heartbeats were taken in, and the reports were read to their head again.
     Observed(Vec<QueuedOffer>),
-    /// What the store has of an item of which results were looked for, as the reports that were lost.
+    /// Results of an item found in the store, in place of reports that were lost.
     Found {
         /// The item.
         item: ItemId,
         /// Reports made from its result markers.
         reports: Vec<Report>,
     },
-    /// How many offers of each size class the queue shall hold at most that nobody is known to have
-    /// started. A class that is not named has no bound.
+    /// Maximum number of unstarted offers in the queue, by size class. An absent class is
+    /// unlimited.
     Room(BTreeMap<SizeClass, usize>),
     /// Lanes that no registered worker could ever run, and why.
     Unplaceable(BTreeMap<u16, String>),
-    /// A user ends these items for good.
+    /// A user cancels these items for good.
     Cancel {
-        /// Names the command in the receipt.
+        /// Id of the command, for the receipt.
         id: u64,
-        /// The items, with those that nobody asked for yet.
+        /// The items, including those that the core has not requested yet.
         items: Vec<NewItem>,
     },
     /// Time passed.
@@ -111,10 +110,10 @@ pub struct NewItem {
     pub item: ItemId,
     /// Position in the plan's order of results.
     pub ordinal: u64,
-    /// Digest of what it runs under.
+    /// Digest of its spec.
     pub spec: Digest,
     /// Its size class.
     pub class: SizeClass,
-    /// What it needs of a worker: an index into the planner's lanes.
+    /// Its requirements of a worker: an index into the planner's lanes.
     pub lane: u16,
 }

@@ -1,4 +1,4 @@
-//! What must hold after every step. Called by tests and in debug builds.
+//! Invariants that hold after every step. Checked by tests and in debug builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::Core;
 use super::item::{ItemEntry, ItemStatus};
 use super::merge;
 
-/// A broken invariant.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("broken invariant: {0}")]
 pub struct InvariantViolation(String);
@@ -51,29 +51,29 @@ impl Core {
             format!("item {item} withholds a result for nothing")
         })?;
         ensure(settled || !row.cancelled || row.has_open(), || {
-            format!("item {item} is cancelled, and nothing of it is open")
+            format!("item {item} is cancelled without an open execution, and not settled")
         })?;
         ensure(self.disturbed.contains(&item) == known, || {
-            format!("item {item} is not where its executions are looked for")
+            format!("item {item} is misplaced in the set of disturbed items")
         })
     }
 
-    /// What is owed is in line, once.
+    /// Checks that every pending item is queued exactly once.
     fn check_ready_queue(&self) -> Result<(), InvariantViolation> {
         let line: Vec<ItemId> = self.ready.items().collect();
-        ensure(line.len() == self.ready.len(), || "the line is miscounted".to_owned())?;
+        ensure(line.len() == self.ready.len(), || "the ready queue is miscounted".to_owned())?;
         let known: BTreeSet<ItemId> = line.iter().copied().collect();
-        ensure(known.len() == line.len(), || "an item is in line twice".to_owned())?;
+        ensure(known.len() == line.len(), || "an item is queued twice".to_owned())?;
         let owed = |row: &ItemEntry| {
             row.state == ItemStatus::Owed && row.ordinal.is_some() && !row.cancelled
         };
         let mut owed = self.rows.iter().filter(|(_, row)| self.dispatching && owed(row));
         owed.try_for_each(|(item, _)| {
-            ensure(known.contains(item), || format!("item {item} is owed and not in line"))
+            ensure(known.contains(item), || format!("item {item} is pending and not queued"))
         })
     }
 
-    /// What is offered is watched.
+    /// Checks that every offered item is watched.
     fn check_offered_items(&self) -> Result<(), InvariantViolation> {
         let Some(elsewhere) = &self.elsewhere else { return Ok(()) };
         ensure(elsewhere.flights.len() == self.in_flight, || {
@@ -83,7 +83,7 @@ impl Core {
         for (item, flight) in &elsewhere.flights {
             let current = self.rows.get(item).map(|row| row.current);
             ensure(current == Some(flight.try_id), || {
-                format!("another try of item {item} is watched than offered")
+                format!("the watched try of item {item} is not the offered one")
             })?;
             if !flight.started {
                 *unstarted.entry(flight.class).or_insert(0usize) += 1;

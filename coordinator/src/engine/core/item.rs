@@ -1,4 +1,4 @@
-//! What the core knows of one item.
+//! State of one item.
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
@@ -9,16 +9,16 @@ use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, LostReason}
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::ResultBody;
 
-/// One item that was ever offered. Kept small: there is one for each item of the run.
+/// State of one item that was ever offered. Kept small: there is one for each item of the run.
 #[derive(Debug)]
 pub(super) struct ItemEntry {
     /// Position in the plan's order; `None` while no plan names the item.
     pub(super) ordinal: Option<u64>,
     /// Size class.
     pub(super) class: SizeClass,
-    /// What it needs of a worker.
+    /// Its lane: its requirements of a worker.
     pub(super) lane: u16,
-    /// Digest of what the item runs under.
+    /// Digest of the item's spec.
     pub(super) spec: Digest,
     /// The newest try.
     pub(super) current: TryId,
@@ -27,23 +27,23 @@ pub(super) struct ItemEntry {
     pub(super) state: ItemStatus,
     /// Infrastructure failures that count against the retry policy.
     pub(super) failures: u32,
-    /// A user ended it: it settles when nothing of it is open.
+    /// Whether a user cancelled it: it settles when none of its executions is open.
     pub(super) cancelled: bool,
-    /// The current try was offered to run alone on its worker.
+    /// Whether the current try was offered to run alone on its worker.
     pub(super) solo: bool,
-    /// Executions heard of; empty for an item that nothing ever disturbed.
+    /// Known executions; empty for an item that ran undisturbed.
     pub(super) executions: Vec<KnownExecution>,
 }
 
 // A million items must fit into a gigabyte with everything else.
 const _: () = assert!(size_of::<ItemEntry>() <= 128);
 
-/// Where an item is.
+/// Status of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemStatus {
     /// To be offered as soon as there is a permit.
     Owed,
-    /// To be owed again later.
+    /// Waits before it is pending again.
     Waiting,
     /// The current try is offered and holds a permit.
     Offered,
@@ -51,7 +51,7 @@ pub(super) enum ItemStatus {
     Settled(ItemOutcome),
 }
 
-/// An execution that was heard of.
+/// A known execution.
 #[derive(Debug)]
 pub(super) struct KnownExecution {
     pub(super) exec: ExecId,
@@ -59,24 +59,24 @@ pub(super) struct KnownExecution {
     /// Order of first hearing; negative when first heard of by its result.
     pub(super) order: i64,
     pub(super) worker: WorkerId,
-    /// It ran alone on its worker.
+    /// Whether it ran alone on its worker.
     pub(super) solo: bool,
-    /// It belongs to a settlement before the item was reopened.
+    /// Whether it belongs to a settlement from before the item was reopened.
     pub(super) former: bool,
     pub(super) end: ExecutionState,
 }
 
-/// How a known execution stands.
+/// State of a known execution.
 #[derive(Debug)]
 pub(super) enum ExecutionState {
     /// No result, not lost.
     Open,
     /// Lost.
     Lost(ExecutionLoss),
-    /// It reported. The report is kept whole while the item is unsettled.
+    /// Reported. The report is kept whole while the item is unsettled.
     Result {
         spec: Digest,
-        /// It never settles the item.
+        /// The reason why it never settles the item, if there is one.
         void: Option<VoidReason>,
         body: Box<ResultBody>,
     },
@@ -85,11 +85,11 @@ pub(super) enum ExecutionState {
 /// Why a result cannot settle its item, whatever its try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VoidReason {
-    /// It is an infrastructure failure that another try follows.
+    /// An infrastructure failure that another try follows.
     Retried,
-    /// It came after the item was cancelled.
+    /// It arrived after the item was cancelled.
     Late,
-    /// It settled the item before that was reopened, or was superseded then.
+    /// It settled the item before a reopening, or was superseded at that time.
     Former,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct ExecutionLoss {
 }
 
 impl ExecutionLoss {
-    /// The coordinator's own conclusion, which a report replaces.
+    /// Whether the coordinator only inferred the loss; a report replaces it.
     pub(super) fn is_presumed(&self) -> bool {
         matches!(self.reason, LostReason::Unreachable | LostReason::Outage)
     }
@@ -139,12 +139,12 @@ impl ItemEntry {
         self.executions.iter().any(KnownExecution::is_open)
     }
 
-    /// Whether it was tried, and was neither offered nor settled since.
+    /// Whether it was tried, and neither offered nor settled since.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self.state, ItemStatus::Owed | ItemStatus::Waiting) && !self.cancelled
     }
 
-    /// Executions that ended without settling the item, for which nobody else is to blame.
+    /// Executions that ended without settling the item and count as its own failures.
     pub(super) fn ended_executions(&self) -> u32 {
         let counts = |known: &&KnownExecution| match &known.end {
             ExecutionState::Open => false,
@@ -159,7 +159,7 @@ impl ItemEntry {
         count(self.executions.iter().filter(|known| known.is_dead()))
     }
 
-    /// Whether the item is suspected of killing its workers: it runs alone then.
+    /// Whether the item is suspected of killing its workers, and must run alone.
     pub(super) fn is_suspected(&self) -> bool {
         self.deaths() >= limits::DEATHS_BEFORE_SOLO
     }
@@ -189,7 +189,7 @@ impl KnownExecution {
         !self.former && matches!(&self.end, ExecutionState::Lost(loss) if loss.reason.is_death())
     }
 
-    /// Whether it may be running as far as its own words go: nobody has reported its end.
+    /// Whether it may still be running: no worker has reported its end.
     pub(super) fn may_run(&self) -> bool {
         match &self.end {
             ExecutionState::Open => true,
@@ -198,12 +198,12 @@ impl KnownExecution {
         }
     }
 
-    /// Whether a verdict of it would be news.
+    /// Whether a verdict of it would be new.
     pub(super) fn may_report(&self) -> bool {
         !matches!(self.end, ExecutionState::Result { .. })
     }
 
-    /// The store does not have the record of its result after all.
+    /// Marks the record of its result as missing from the store after all.
     pub(super) fn lose_record(&mut self) {
         if let ExecutionState::Result { void, body, .. } = &mut self.end {
             void.get_or_insert(VoidReason::Retried);
@@ -211,12 +211,12 @@ impl KnownExecution {
         }
     }
 
-    /// The order of executions of one item: by try, then by first hearing.
+    /// Sort key of an item's executions: by try, then by first hearing.
     pub(super) fn order_key(&self) -> (TryId, i64) {
         (self.try_id, self.order)
     }
 
-    /// The execution as records show it.
+    /// The execution in the form used in terminal records.
     pub(super) fn into_execution(self) -> Execution {
         let (end, record, durations, timestamps) = match self.end {
             ExecutionState::Open => (ExecutionEnd::Open, None, None, None),

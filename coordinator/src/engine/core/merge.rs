@@ -1,9 +1,9 @@
-//! Which result settles an item: a pure function of what the journal holds of it.
+//! The merge rule: which result settles an item. A pure function of the item's journal records.
 //!
-//! The executions of an item have one order: by try, within a try by when they were first heard of
-//! while running; one first heard of by its result is older than all of those. The newest eligible
-//! result settles the item as soon as no newer execution is open. (Taking whichever finishes first
-//! would favour executions that fail fast.)
+//! The executions of an item are ordered by try, and within a try by when they were first heard of
+//! while running. One first heard of by its result is older than all of those. The newest eligible
+//! result settles the item as soon as no newer execution is open. (Taking the first to finish would
+//! favour executions that fail fast.)
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -45,7 +45,7 @@ pub(super) fn is_withheld(row: &ItemEntry) -> bool {
     !row.is_settled() && row.executions.iter().any(|known| is_eligible(row, known))
 }
 
-/// Settles a row by the result of one of its executions.
+/// Settles an item by the result of one of its executions.
 pub(super) fn settle(
     item: ItemId,
     row: &mut ItemEntry,
@@ -53,7 +53,7 @@ pub(super) fn settle(
     at: Timestamp,
 ) -> ItemSettlement {
     let (by, superseded) = executions(row, |known| known.exec == winner);
-    let by = by.expect("the winner is one of the row's executions");
+    let by = by.expect("the winner is one of the item's executions");
     let ExecutionEnd::Reported { verdict } = &by.end else {
         unreachable!("only an execution with a result is eligible")
     };
@@ -61,7 +61,7 @@ pub(super) fn settle(
     build_settlement(item, row, verdict, Some(by), superseded, at)
 }
 
-/// Settles a row that a user cancelled. What its newest execution left is attached.
+/// Settles an item that a user cancelled. The result of its newest execution is attached.
 pub(super) fn settle_cancelled(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
     let (by, superseded) = executions(row, |known| match &known.end {
         _ if known.former => false,
@@ -78,14 +78,14 @@ pub(super) fn settle_cancelled(item: ItemId, row: &mut ItemEntry, at: Timestamp)
     build_settlement(item, row, verdict, by, superseded, at)
 }
 
-/// Settles a row that was tried too often without any verdict.
+/// Settles an item that was tried too often without any verdict.
 pub(super) fn settle_exhausted(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
     let message =
         format!("given up: {} executions ended without a verdict", row.ended_executions());
     fail(item, row, final_error(ErrorCode::WORKER_LOST, message), at)
 }
 
-/// Settles a row whose executions keep killing their workers.
+/// Settles an item whose executions keep killing their workers.
 pub(super) fn settle_poisoned(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
     let message = format!(
         "given up: {} workers died while they ran it, the last ones while they ran nothing else",
@@ -94,7 +94,7 @@ pub(super) fn settle_poisoned(item: ItemId, row: &mut ItemEntry, at: Timestamp) 
     fail(item, row, final_error(ErrorCode::POISONED, message), at)
 }
 
-/// Settles a row as failed by none of its executions.
+/// Settles an item as failed by none of its executions.
 pub(super) fn fail(
     item: ItemId,
     row: &mut ItemEntry,
@@ -111,7 +111,7 @@ fn final_error(code: ErrorCode, message: String) -> TrialError {
     TrialError::new(kind, code, class, RetryClass::Permanent, message)
 }
 
-/// Takes the executions of a row, in their order: the newest one of a kind, and the others.
+/// Takes the executions of an item in order: the newest one of a kind, and the others.
 fn executions(
     row: &mut ItemEntry,
     chosen: impl Fn(&KnownExecution) -> bool,

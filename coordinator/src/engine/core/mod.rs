@@ -1,5 +1,5 @@
-//! The core: which items are owed, offered, waiting, settled. Pure: no clock, no IO, no randomness,
-//! no tasks; time arrives with the inputs.
+//! The core: which items are pending, offered, waiting or settled. Pure: no clock, no IO, no
+//! randomness, no tasks; time arrives with the inputs.
 //!
 //! ```text
 //! Input ──handle──▶ Record ──apply──▶ state, Effect
@@ -7,11 +7,11 @@
 //!           journal ──┘ (replay: the same apply)
 //! ```
 //!
-//! [`Core::handle`] decides and writes records; [`Core::apply`] is the one transition function, used
-//! live, in replay and on resume. An effect may be carried out only when the records made with it
-//! are durable.
+//! [`Core::handle`] decides and writes records. [`Core::apply`] is the one transition function,
+//! used live, in replay and on resume. An effect may be carried out only when the records made with
+//! it are durable.
 //!
-//! # What must always hold
+//! # Invariants
 //! * Every planned item ends with exactly one settlement.
 //! * At most `permits` items are offered and unreported.
 //! * A result settles only at or above the item's floor, under the item's present spec, and when no
@@ -67,29 +67,29 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::ReportPosition;
 
-/// What a core is told once, at the beginning of a sitting.
+/// Settings of a core, fixed at the beginning of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct CoreSettings {
     /// Run.
     pub run: RunId,
-    /// Epoch of this sitting.
+    /// Epoch of this session.
     pub epoch: u32,
     /// Items that may be offered and unreported at a time.
     pub permits: usize,
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
-    /// Waits and bounds.
+    /// Timeouts for remote workers.
     pub bounds: RemoteTimeouts,
 }
 
-/// Waits of a sitting whose workers are elsewhere. All on the clock of [`InputTime`].
+/// Timeouts of a session with remote workers, on the clock of [`InputTime`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteTimeouts {
-    /// How long a delivery belongs to a worker that says nothing.
+    /// How long a delivery belongs to a silent worker.
     pub lease: Duration,
-    /// How long a worker out of reach keeps its executions: after it they are dead.
+    /// How long an unreachable worker keeps its executions; after that they are dead.
     pub max_offline: Duration,
-    /// How long items that no registered worker could run wait for one that can.
+    /// How long items that no registered worker could run wait for a suitable one.
     pub unplaceable_timeout: Duration,
 }
 
@@ -112,34 +112,34 @@ pub struct Core {
     ready: ReadyQueue,
     /// Items that wait for their next try, by time.
     waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
-    /// When items failed that wait for their next try.
+    /// When the items that wait for their next try failed.
     failed_at: HashMap<ItemId, Timestamp>,
-    /// Rows that hold a permit.
+    /// Items that hold a permit.
     in_flight: usize,
-    /// Planned rows without a settlement.
+    /// Planned items without a settlement.
     unsettled: usize,
-    /// Planned rows with one.
+    /// Planned items with a settlement.
     settled: usize,
-    /// Everything the plan has was fed in.
+    /// Whether the whole plan was fed in.
     exhausted: bool,
-    /// Offers may be made: the sitting knows what former ones left.
+    /// Whether offers may be made: the session knows what previous sessions left.
     dispatching: bool,
     stop: Option<StopLevel>,
-    /// Place of the last report that a record holds.
+    /// Position of the last report that a record holds.
     position: Option<ReportPosition>,
-    /// Orders executions by when they were first heard of.
+    /// Counter that orders executions by when they were first heard of.
     heard: i64,
-    /// Unsettled items of which executions are known.
+    /// Unsettled items with known executions.
     disturbed: BTreeSet<ItemId>,
-    /// Results whose record blobs nobody has seen yet.
+    /// Results whose record blobs were not checked yet.
     unchecked: BTreeMap<ExecId, (ItemId, BlobRef)>,
-    /// Bounds of the offers that nobody is known to have started.
+    /// Limits on unstarted offers, by size class.
     rooms: BTreeMap<SizeClass, usize>,
     /// Lanes that no registered worker could ever run.
     closed: BTreeMap<u16, UnplaceableLane>,
-    /// What is known of workers in other processes; `None` while the only worker is in this one.
+    /// State of remote workers; `None` while the only worker is in this process.
     elsewhere: Option<Box<WorkerLiveness>>,
-    /// Permits that former sittings had given out when this one began.
+    /// Permits that previous sessions held when this one began.
     inherited: usize,
 }
 
@@ -169,19 +169,19 @@ impl Core {
         }
     }
 
-    /// Begins a sitting, when the journal of the former ones was read.
+    /// Begins a session once the journal of the previous ones was read.
     pub fn begin_session(&mut self, run: RunId, retry: RetryPolicy) {
         self.settings.run = run;
         self.settings.retry = retry;
         self.stop = None;
     }
 
-    /// Every item the journal knows, in no order.
+    /// Every item of the journal, in no order.
     pub fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
         self.rows.keys().copied()
     }
 
-    /// Place of the last report that a record holds: read on from there.
+    /// Position of the last report that a record holds: resume reading there.
     pub fn position(&self) -> Option<ReportPosition> {
         self.position
     }
@@ -196,12 +196,12 @@ impl Core {
         self.in_flight
     }
 
-    /// Whether a stop was asked for, and how hard.
+    /// The stop level, if a stop was requested.
     pub fn stopping(&self) -> Option<StopLevel> {
         self.stop
     }
 
-    /// Results whose record blobs are to be looked for when the store can be asked again.
+    /// Results whose record blobs must be checked when the store can be reached again.
     pub fn unchecked_results(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
         self.unchecked.iter().map(|(exec, (item, record))| (*item, *exec, record))
     }
@@ -222,8 +222,8 @@ impl Core {
         Some(known.is_open() && known.try_id >= row.floor)
     }
 
-    /// Whether an execution that was seen runs: its item has no settlement, its end is not known, and
-    /// of executions in other processes a live worker shows it.
+    /// Whether an execution that was seen still runs: its item has no settlement, its end is not
+    /// known, and, if it is remote, a live worker shows it.
     pub fn is_running(
         &self,
         monotonic_ms: u64,
@@ -243,13 +243,13 @@ impl Core {
         }
     }
 
-    /// Whether everybody elsewhere who may run something of this run was heard in this sitting, by
+    /// Whether every remote worker that may run something of this run was heard in this session, by
     /// this monotonic time.
     pub fn is_watched(&self, monotonic_ms: u64) -> bool {
         self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_watched(monotonic_ms))
     }
 
-    /// Whether a worker counts as living that was heard so long ago.
+    /// Whether a worker counts as alive when it was last heard this long ago.
     pub fn counts_as_alive(&self, age: Duration) -> bool {
         let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         self.elsewhere.as_ref().is_some_and(|elsewhere| age < elsewhere.times.silence)
@@ -260,7 +260,7 @@ impl Core {
         self.exhausted && self.unsettled == 0
     }
 
-    /// Whether the journal knows anything of any item.
+    /// Whether the journal holds no item at all.
     pub fn is_untouched(&self) -> bool {
         self.rows.is_empty()
     }

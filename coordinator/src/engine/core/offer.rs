@@ -1,4 +1,4 @@
-//! Which items are offered next.
+//! Selection of the items to offer next.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ impl Core {
         free.saturating_sub(offerable).min(READY_AHEAD.saturating_sub(waiting))
     }
 
-    /// Owed items for which there is room now, if there were permits, and others that wait for room
-    /// of their class. Those for which there is no worker at all are neither.
+    /// Pending items that could be offered now if there were permits, and pending items that wait
+    /// for capacity of their class. Items without any suitable worker are in neither.
     fn ready_counts(&self) -> (usize, usize) {
         if self.rooms.is_empty() && self.closed.is_empty() {
             return (self.ready.len(), 0);
@@ -46,7 +46,7 @@ impl Core {
         (offerable, waiting)
     }
 
-    /// How many more of a class the queue shall hold unstarted.
+    /// How many more unstarted offers of a class the queue may hold.
     pub(super) fn free_capacity(&self, class: SizeClass) -> usize {
         let Some(bound) = self.rooms.get(&class) else { return usize::MAX };
         bound.saturating_sub(self.unstarted_of_class(class))
@@ -57,12 +57,12 @@ impl Core {
         unstarted.copied().unwrap_or(0)
     }
 
-    /// Offers of each size class that nobody is known to have started.
+    /// Unstarted offers of each size class.
     pub fn unstarted(&self) -> BTreeMap<SizeClass, usize> {
         self.elsewhere.as_ref().map(|elsewhere| elsewhere.unstarted.clone()).unwrap_or_default()
     }
 
-    /// Offers what is owed while there are permits. One record for all of them.
+    /// Offers pending items while there are permits. One record for all of them.
     pub(super) fn offer(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         if self.stop.is_some() || !self.dispatching || self.ready.is_empty() {
             return;
@@ -86,7 +86,7 @@ impl Core {
         out.effects().append(&mut effects);
     }
 
-    /// Makes the offer of an item whose turn it is, if it is still owed.
+    /// Adds the offer of an item to the batch if the item is still pending.
     fn prepare_offer(&mut self, kind: ReadyKey, item: ItemId, batch: &mut OfferBatch) -> bool {
         let owed = |row: &&ItemEntry| row.state == ItemStatus::Owed && !row.cancelled;
         let Some(row) = self.rows.get(&item).filter(owed) else { return false };
@@ -97,7 +97,7 @@ impl Core {
             return false;
         }
         if row.current.n > 0 {
-            // Never two tries of an item in the queue.
+            // The queue never holds two tries of an item.
             batch.effects.push(CoreEffect::Withdraw { item, try_id: row.current });
         }
         let try_id = row.current.next(self.settings.epoch);
@@ -109,8 +109,8 @@ impl Core {
         true
     }
 
-    /// The first item in line of a class that has room. A class that gave permits back unused comes
-    /// when nothing else is in line, or alone to see whether there is somebody for it now.
+    /// The first queued item of a class that has capacity. A class that returned permits unused
+    /// comes when nothing else is queued, or with a single offer that probes for a worker.
     fn next_ready(
         &mut self,
         now: InputTime,
@@ -134,7 +134,7 @@ impl Core {
         next
     }
 
-    /// Keeps watch over new offers.
+    /// Starts to watch new offers.
     fn watch_offers(&mut self, now: InputTime, offered: &[OfferedTry]) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         for OfferedTry { item, try_id, .. } in offered {
@@ -150,6 +150,6 @@ impl Core {
 struct OfferBatch {
     tries: Vec<OfferedTry>,
     effects: Vec<CoreEffect>,
-    /// Offers of each class among them.
+    /// Number of offers of each class in the batch.
     taken: BTreeMap<SizeClass, usize>,
 }

@@ -1,17 +1,17 @@
-//! Items that may be offered, in the order of their turns.
+//! Queue of items that may be offered, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::offer::SizeClass;
 
-/// What decides whether an item can be offered now: its size class and its lane.
+/// Key that decides whether an item can be offered now: its size class and its lane.
 pub(super) type ReadyKey = (SizeClass, u16);
 
-/// Owed items by kind. Of several kinds the first in line goes first; what was tried before comes
-/// before what was not, so that few items are half done.
+/// Pending items by kind. Of several kinds the earliest entry goes first. Items that were tried
+/// before come before new ones, so that few items are half done.
 ///
-/// An entry is a hint: whether the item is still owed is seen when its turn comes.
+/// An entry is a hint: whether the item is still pending is checked when its turn comes.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
     lines: BTreeMap<ReadyKey, ReadyBucket>,
@@ -56,7 +56,7 @@ impl ReadyQueue {
         self.next
     }
 
-    /// The next item of a kind that is allowed.
+    /// The next item of an allowed kind.
     pub(super) fn pop(&mut self, allowed: impl Fn(ReadyKey) -> bool) -> Option<(ReadyKey, ItemId)> {
         let lines = self.lines.iter().filter(|(kind, _)| allowed(**kind));
         let (_, kind) = lines.filter_map(|(kind, line)| Some((line.turn()?, *kind))).min()?;
@@ -69,7 +69,7 @@ impl ReadyQueue {
         Some((kind, item))
     }
 
-    /// Entries of each kind.
+    /// Number of entries of each kind.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (ReadyKey, usize)> + '_ {
         self.lines.iter().map(|(kind, line)| (*kind, line.len()))
     }
@@ -88,7 +88,7 @@ impl ReadyQueue {
         self.len
     }
 
-    /// Takes out every entry of a lane, in the order of their turns.
+    /// Removes every entry of a lane, in the order of their turns.
     pub(super) fn take_lane(&mut self, lane: u16) -> Vec<ItemId> {
         let mut taken = Vec::new();
         for (_, line) in self.lines.extract_if(.., |(_, of), _| *of == lane) {
@@ -100,7 +100,7 @@ impl ReadyQueue {
         taken.into_iter().map(|(_, _, item)| item).collect()
     }
 
-    /// Takes out every entry, what was tried before first.
+    /// Removes every entry, items tried before first.
     pub(super) fn take_all(&mut self) -> Vec<ItemId> {
         let mut taken = Vec::with_capacity(self.len);
         self.len = 0;

@@ -1,4 +1,4 @@
-//! Permits that lie idle: offers that nobody starts are taken back when others could use them.
+//! Idle permits: offers that no worker starts are withdrawn when other items could use the permits.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::input::InputTime;
 use super::record::WithdrawnTry;
 use super::worker_liveness::WorkerLiveness;
 
-/// An offer that nobody started for one lease.
+/// An offer that no worker started for one lease.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct IdleOffer {
     since: u64,
     item: ItemId,
     try_id: TryId,
-    /// Its class, unless it is its lane that has no worker.
+    /// Its class; `None` when its lane has no worker.
     class: Option<SizeClass>,
 }
 
 impl Core {
-    /// Takes back offers that nobody started for one lease, when all permits are used and items of
-    /// other classes could be offered instead.
+    /// Withdraws offers that no worker started for one lease, when all permits are used and items
+    /// of other classes could be offered instead.
     pub(super) fn reclaim(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let Some(elsewhere) = &self.elsewhere else { return };
         if self.stop.is_some() || self.in_flight < self.settings.permits || self.ready.is_empty() {
@@ -48,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Owed items of each class for which there is room, but no permit.
+    /// Pending items of each class that has capacity but no permit.
     fn waiting_for_permits(
         &self,
         now: u64,
@@ -62,7 +62,7 @@ impl Core {
             }
         }
         waiting.retain(|class, len| {
-            // Of a class that gave permits back, one to see whether there is somebody for it.
+            // One item of a class that returned permits, to probe for a worker.
             let most = if elsewhere.held_back.contains_key(class) { 1 } else { usize::MAX };
             *len = (*len).min(self.free_capacity(*class)).min(most);
             *len > 0

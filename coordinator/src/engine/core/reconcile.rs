@@ -1,11 +1,11 @@
-//! Rounds of reconciliation: what is owed and nowhere is offered again.
+//! Reconciliation rounds: pending items that are nowhere are offered again.
 //!
 //! ```text
-//! listed, and not what is owed now              ─▶ withdraw
-//! open, and shown by nobody                     ─▶ lost; the merge rule
-//! lost, and its worker silent for max_offline   ─▶ dead
-//! offered, not listed, with nobody, twice       ─▶ look for results ─▶ merge ─▶ a new try
-//! delivered, with nobody for two leases         ─▶ the same
+//! listed, but not the pending try                ─▶ withdraw
+//! open, and not shown by any worker              ─▶ lost; the merge rule
+//! lost, and its worker silent for max_offline    ─▶ dead
+//! offered, not listed, not held, twice           ─▶ look for results ─▶ merge ─▶ a new try
+//! delivered, not held for two leases             ─▶ the same
 //! ```
 
 use std::collections::HashMap;
@@ -22,11 +22,12 @@ use super::input::InputTime;
 use super::item::{ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 use super::record::{JournalRecord, WithdrawnTry};
 
-/// Rounds running after which what is not found is nowhere: an offer may be on its way in one.
+/// Consecutive rounds after which an offer that is not found is missing: during one it may be on
+/// its way.
 const MISSING_ROUNDS: u8 = 2;
 
 impl Core {
-    /// A round of reconciliation.
+    /// Takes in a reconciliation round.
     pub(super) fn on_observation(
         &mut self,
         now: InputTime,
@@ -65,7 +66,7 @@ impl Core {
         self.reclaim(now, out);
     }
 
-    /// Declares an execution lost that no live worker shows.
+    /// Declares an execution lost because no live worker shows it.
     pub(super) fn declare_lost(
         &mut self,
         now: InputTime,
@@ -76,8 +77,8 @@ impl Core {
         let Some(elsewhere) = &self.elsewhere else { return };
         let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
         let Some(known) = known.filter(|known| known.is_open()) else { return };
-        // A worker that was never heard since the queue was out of reach may have been cut off by
-        // that, and not have died.
+        // A worker that was not heard since the queue was unreachable may have been cut off, and
+        // not dead.
         let heard = elsewhere.workers.get(&known.worker).copied().unwrap_or(elsewhere.began);
         let outage = elsewhere.after_outage && heard <= elsewhere.watched_since;
         let reason = if outage { LostReason::Outage } else { LostReason::Unreachable };
@@ -91,7 +92,7 @@ impl Core {
         })
     }
 
-    /// Lost executions whose workers were out of reach for longer than any worker goes on by itself.
+    /// Lost executions whose workers were unreachable for longer than any worker continues alone.
     fn dead_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
         self.disturbed_executions(|known, elsewhere| {
             let presumed = matches!(&known.end, ExecutionState::Lost(loss) if loss.is_presumed());
@@ -114,7 +115,7 @@ impl Core {
         found
     }
 
-    /// Asks the store for what became of offers that are nowhere.
+    /// Looks up results of offers that are missing.
     fn look_for_missing(
         &mut self,
         now: InputTime,
@@ -142,7 +143,7 @@ impl Core {
                     let since = *flight.unshown_since.get_or_insert(now);
                     now.saturating_sub(since) >= 2 * times.lease
                 }
-                // It may be on its way into the queue.
+                // It may still be on its way into the queue.
                 None if now.saturating_sub(flight.since) < times.silence => false,
                 None => {
                     flight.missing = flight.missing.saturating_add(1);
@@ -159,7 +160,7 @@ impl Core {
         out.effects().append(&mut missing);
     }
 
-    /// The store was asked for results of an item.
+    /// Takes in the results that the store has of an item.
     pub(super) fn on_results_found(
         &mut self,
         now: InputTime,
@@ -182,18 +183,18 @@ impl Core {
         }
     }
 
-    /// Whether an item is still nowhere for which the store was asked.
+    /// Whether an item whose results were looked up is still missing.
     fn is_missing(&mut self, now: InputTime, item: ItemId) -> bool {
         let Some(elsewhere) = &mut self.elsewhere else { return false };
         let Some(flight) = elsewhere.flights.get_mut(&item) else { return false };
         flight.found = true;
         let looked = flight.looked.is_some();
-        // Somebody may have shown it meanwhile.
+        // A worker may have shown it meanwhile.
         let row = self.rows.get(&item).filter(|row| !row.cancelled);
         looked && row.is_some_and(|row| !elsewhere.is_held(now.monotonic_ms, &item, row))
     }
 
-    /// Whether a marker says what the journal does not hold.
+    /// Whether a marker adds something that the journal does not hold.
     fn adds_information(&self, report: &Report) -> bool {
         let Some(row) = self.rows.get(&report.item) else { return false };
         let known = row.executions.iter().find(|known| known.exec == report.exec);

@@ -1,4 +1,4 @@
-//! What the journal holds: every decision that cannot be derived again.
+//! Journal records: every decision that cannot be derived again.
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalRecord {
-    /// A sitting began: the first record of every segment.
+    /// A session began: the first record of every segment.
     Opened(Box<SessionStart>),
     /// These tries may be in the queue from now on.
     Offered {
@@ -25,9 +25,9 @@ pub enum JournalRecord {
     },
     /// A report was read.
     Reported {
-        /// Its place.
+        /// Its position.
         position: ReportPosition,
-        /// The report, whole.
+        /// The complete report.
         report: Box<Report>,
     },
     /// A claim was answered `run`.
@@ -44,40 +44,40 @@ pub enum JournalRecord {
         /// Why.
         reason: LostReason,
     },
-    /// The item runs under another spec from now on: nothing below the floor settles it.
+    /// The item runs under another spec from now on: no result below the floor settles it.
     Respecified {
         /// Item.
         item: ItemId,
         /// Its present spec.
         spec: Digest,
     },
-    /// Executions were first heard of by the hello of their worker.
+    /// Executions were first heard of in a heartbeat of their worker.
     Heard {
         /// The worker.
         worker: WorkerId,
-        /// The executions, in the order of their hearing.
+        /// The executions, in the order in which they were heard of.
         executions: Vec<SeenExecution>,
     },
-    /// Offers were taken back without a verdict: their items are owed again.
+    /// Offers were withdrawn without a verdict: their items are pending again.
     Withdrawn {
         /// The tries.
         tries: Vec<WithdrawnTry>,
     },
-    /// What the store had of a report that the queue lost.
+    /// The store's copy of a report that the queue lost.
     Recovered {
         /// The report.
         report: Box<Report>,
     },
-    /// A report was read whose record blob the store does not have, or could not be asked for.
+    /// A report was read whose record blob is missing from the store or could not be checked.
     Unbacked {
-        /// Its place.
+        /// Its position.
         position: ReportPosition,
-        /// The report, whole.
+        /// The complete report.
         report: Box<Report>,
-        /// Which of the two.
+        /// Missing or unchecked.
         why: RecordBlobStatus,
     },
-    /// A record blob was looked for after all.
+    /// An unchecked record blob was checked.
     Checked {
         /// Item.
         item: ItemId,
@@ -86,7 +86,7 @@ pub enum JournalRecord {
         /// Whether the store has it.
         found: bool,
     },
-    /// A user ended these items for good: no later result settles them.
+    /// A user cancelled these items: no later result settles them.
     Cancelled {
         /// The items.
         items: Vec<NamedItem>,
@@ -98,24 +98,24 @@ pub enum JournalRecord {
         /// Why.
         error: Box<TrialError>,
     },
-    /// Settled items run again by a sitting whose opening is lost, or may have been reopened by it.
-    /// Only a repair writes this.
+    /// Settled items that a session reopened, or may have reopened, whose opening is lost. Only a
+    /// repair writes this.
     Reopened {
-        /// Epoch of that sitting: results of tries below it do not count.
+        /// Epoch of that session: results of tries below it do not count.
         epoch: u32,
         /// The items.
         items: Vec<ItemId>,
     },
-    /// A stop was asked for.
+    /// A stop was requested.
     Stopping {
-        /// How hard.
+        /// Stop level.
         level: StopLevel,
     },
-    /// The sitting ended in order.
+    /// The session ended in order.
     Closed(SessionEnd),
 }
 
-/// The beginning of a sitting.
+/// The beginning of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionStart {
     /// Format of the records that follow.
@@ -126,33 +126,33 @@ pub struct SessionStart {
     pub epoch: u32,
     /// Digest of the plan.
     pub plan: Digest,
-    /// The retry policy of the sitting: what it decided by it stays decided.
+    /// The retry policy of the session: decisions made under it stand.
     pub retry: RetryPolicy,
     /// Version of the program.
     pub version: String,
     /// Host and process that own the run now, for people.
     pub owner: String,
-    /// The segment before this one, and how much of it counts.
+    /// The previous segment, and how much of it counts.
     #[serde(default)]
     pub former: Option<PredecessorSegment>,
-    /// Pool whose workers the tries of this epoch are offered to. Absent in a run without a server,
+    /// Pool to whose workers the tries of this epoch are offered. Absent in a run without a server,
     /// and in journals of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Who the owner is where other hosts ask, if it took the run's lock there.
+    /// The owner's id in the KV store, if it took the run's lock there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<OwnerId>,
-    /// Whose run it was until then, if that owner had not let it go.
+    /// The takeover, if the previous owner had not released the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takeover: Option<Takeover>,
-    /// Damaged segments that this one replaces with everything that could be read of them.
+    /// Damaged segments that this one replaces with all of their readable records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<ReplacedSegment>,
-    /// Settled items that run again: what was settled of them before is superseded.
+    /// Settled items that run again: their previous settlements are superseded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<ItemId>,
-    /// Items that later records of this segment reopen, each as often as they do: a repair joins the
-    /// sittings of a run in one segment.
+    /// Items that later records of this segment reopen, each repeated as often: a repair joins the
+    /// sessions of a run in one segment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reopened_within: Vec<ItemId>,
 }
@@ -162,20 +162,20 @@ pub struct SessionStart {
 pub struct ReplacedSegment {
     /// Its epoch.
     pub epoch: u32,
-    /// Its length, bytes, the damaged places among them.
+    /// Its length in bytes, including the damaged places.
     pub bytes: u64,
 }
 
-/// A run that was taken over.
+/// A takeover of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Takeover {
-    /// The owner before, for people.
+    /// The previous owner, for people.
     pub former: String,
-    /// Why it was taken over.
+    /// Reason of the takeover.
     pub reason: TakeoverReason,
 }
 
-/// How much of a former segment counts: whatever stands behind is ignored for ever.
+/// How much of a previous segment counts: everything behind it is ignored forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PredecessorSegment {
     /// Its epoch.
@@ -200,7 +200,7 @@ pub struct OfferedTry {
     pub spec: Digest,
 }
 
-/// One execution that a hello showed.
+/// One execution that a heartbeat showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenExecution {
     /// Item.
@@ -225,7 +225,7 @@ pub struct WithdrawnTry {
     pub try_id: TryId,
 }
 
-/// An item with what it runs under: perhaps nothing else of it was ever journalled.
+/// An item and its spec: the journal may hold nothing else of the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedItem {
     /// Item.
@@ -236,18 +236,18 @@ pub struct NamedItem {
     pub spec: Digest,
 }
 
-/// How it stands with the record blob of a report.
+/// State of a report's record blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordBlobStatus {
-    /// It was looked for during one lease and is not there: the result does not count, and the
-    /// item is tried again.
+    /// Not found during one lease of looking: the result does not count, and the item is tried
+    /// again.
     Missing,
-    /// The store cannot be asked: the result counts, and is looked for later.
+    /// The store cannot be reached: the result counts, and the blob is checked later.
     Unchecked,
 }
 
-/// The end of a sitting.
+/// The end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionEnd {
     /// Whether it was stopped before everything was settled.

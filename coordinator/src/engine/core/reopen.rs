@@ -1,5 +1,5 @@
-//! Reopening: a settled item runs again, under a new floor. What it came to before stays with it as
-//! superseded executions, and counts for no bound.
+//! Reopening: a settled item runs again under a new floor. Its previous executions stay with it as
+//! superseded executions, and count towards no limit.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ItemId, TryId};
@@ -12,8 +12,8 @@ use super::item::{
 };
 
 impl Core {
-    /// A settled item is owed again: no try that was made before the sitting of `epoch` settles it.
-    /// (In a journal that was repaired the settlement may be lost; the floor holds all the same.)
+    /// Makes a settled item pending again: no try made before the session of `epoch` settles it.
+    /// (In a repaired journal the settlement may be lost; the floor holds all the same.)
     pub(super) fn apply_reopened(&mut self, item: ItemId, epoch: u32) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         let was_settled = row.is_settled();
@@ -22,7 +22,7 @@ impl Core {
             self.unsettled += 1;
         }
         if row.current.n == 0 {
-            // It was never offered: as if nothing was known of it.
+            // It was never offered: treated as unknown.
             if was_settled {
                 self.rows.remove(&item);
             }
@@ -38,7 +38,7 @@ impl Core {
         self.failed_at.remove(&item);
     }
 
-    /// Gives a reopened item the executions of its former settlement.
+    /// Gives a reopened item the executions of its previous settlement.
     pub fn restore_executions(&mut self, item: ItemId, at: Timestamp, former: Vec<Execution>) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         if row.is_settled() || former.is_empty() {

@@ -1,4 +1,4 @@
-//! The beginning of a sitting, and the items of its plan.
+//! The beginning of a session, and the items of its plan.
 
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::LostReason;
@@ -43,7 +43,7 @@ impl Core {
         }
     }
 
-    /// A sitting begins where nothing of former sittings runs any more.
+    /// Begins a session when nothing of previous sessions runs any more.
     pub(super) fn resume_local(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let mut open = Vec::new();
         for item in &self.disturbed {
@@ -62,7 +62,7 @@ impl Core {
         self.queue_pending(now);
     }
 
-    /// A sitting begins while executions of former sittings may still run.
+    /// Begins a session while executions of previous sessions may still run.
     pub(super) fn resume_remote(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let unplanned = self.offered(|row| row.ordinal.is_none());
         if !unplanned.is_empty() {
@@ -82,7 +82,7 @@ impl Core {
         self.queue_pending(now);
     }
 
-    /// Every offered item of a kind, in the order of the plan.
+    /// Every offered item that `kind` accepts, in plan order.
     pub(super) fn offered(&self, kind: impl Fn(&ItemEntry) -> bool) -> Vec<WithdrawnTry> {
         let offered = |row: &&ItemEntry| row.state == ItemStatus::Offered && kind(row);
         let mut tries: Vec<_> = self
@@ -95,7 +95,7 @@ impl Core {
         tries.into_iter().map(|(_, item, try_id)| WithdrawnTry { item, try_id }).collect()
     }
 
-    /// Takes offers out of the queue for good.
+    /// Withdraws offers for good.
     pub(super) fn withdraw(
         &mut self,
         now: InputTime,
@@ -110,14 +110,14 @@ impl Core {
         out.effects().extend(effects);
     }
 
-    /// An item that a former sitting left may be offered at once.
+    /// An item that a previous session left may be offered at once.
     fn requeue_now(&mut self, item: ItemId) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         row.state = ItemStatus::Owed;
         self.ready.push_again((row.offered_class(), row.lane), item);
     }
 
-    /// What former sittings left unfinished comes first, in the order of the plan.
+    /// Queues what previous sessions left unfinished, in plan order, before everything else.
     fn queue_pending(&mut self, now: InputTime) {
         self.waiting.clear();
         let fresh = self.ready.take_all();

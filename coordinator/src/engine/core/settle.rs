@@ -1,4 +1,4 @@
-//! What the end of an execution does to its item.
+//! Effects of an execution's end on its item.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -62,8 +62,8 @@ impl Core {
         self.disturbed.insert(item);
     }
 
-    /// An execution ended without a verdict: by its worker's word when there is a `who`, by the
-    /// coordinator's conclusion otherwise.
+    /// An execution ended without a verdict. Its worker reported that if `who` is given; otherwise
+    /// the coordinator inferred it.
     pub(super) fn apply_lost(
         &mut self,
         at: Timestamp,
@@ -121,9 +121,9 @@ impl Core {
         }
     }
 
-    /// After an execution of the current try ended by its worker's own word: unless another one of
-    /// the item is open, the item is owed again at once. (What is only presumed lost may be
-    /// delivered again, and run under the same try.)
+    /// Called after a worker reported the end of its execution of the current try: unless another
+    /// execution of the item is open, the item is pending again at once. (An execution that is only
+    /// presumed lost may be delivered again, and run under the same try.)
     fn requeue_after_loss(&mut self, item: ItemId, lost: TryId) {
         let Some(row) = self.rows.get(&item) else { return };
         let rival = |known: &KnownExecution| known.is_open() && known.try_id >= row.floor;
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Ends an item that was tried too often, when nothing of it is open.
+    /// Gives up an item that was tried too often, when none of its executions is open.
     fn give_up(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<CoreEffect>) {
         let Some(row) = self.rows.get(&item) else { return };
         if row.is_settled() || row.has_open() {
@@ -146,7 +146,7 @@ impl Core {
         }
     }
 
-    /// The merge rule: settles the item if what is known of it decides it.
+    /// The merge rule: settles the item if its known executions decide it.
     pub(super) fn conclude(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<CoreEffect>) {
         let Some(row) = self.rows.get(&item) else { return };
         if let Some(winner) = merge::winning_execution(row) {
@@ -169,7 +169,7 @@ impl Core {
         let settled = settle(row);
         if was_offered {
             self.release_permit(&item);
-            // The worker that ran the current try to its end acknowledges it itself.
+            // The worker that finished the current try acknowledges it itself.
             if settled.by.as_ref().is_none_or(|by| by.try_id != current) {
                 effects.push(CoreEffect::Withdraw { item, try_id: current });
             }
@@ -188,7 +188,8 @@ impl Core {
     }
 }
 
-/// Why a result does not count, if it does not; counts it against the retry policy if it does.
+/// The reason why a result does not count, if there is one. Counts a retried failure against the
+/// retry policy.
 fn void_reason(
     row: &mut ItemEntry,
     try_id: TryId,

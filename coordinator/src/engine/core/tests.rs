@@ -1,4 +1,4 @@
-//! The core alone: the rules of merging, and random schedules against what must always hold.
+//! Tests of the core alone: the merge rule, and random schedules against the invariants.
 
 mod cancelling;
 mod claiming;
@@ -137,7 +137,7 @@ impl CoreFixture {
         world
     }
 
-    /// A core whose workers are elsewhere.
+    /// A core with remote workers.
     fn remote(items: u8, permits: usize) -> Self {
         let mut world = Self {
             core: Core::new(settings(1, permits)),
@@ -152,7 +152,7 @@ impl CoreFixture {
         world
     }
 
-    /// A sitting begins: the plan is fed under these specs, former executions may still run.
+    /// A session begins: the plan is fed under these specs, previous executions may still run.
     fn resume_remote(&mut self, specs: &[u8]) {
         let planned = (0..).zip(specs).map(|(n, under)| fleet::planned(n, *under)).collect();
         self.handle(CoreInput::Items(planned));
@@ -167,7 +167,7 @@ impl CoreFixture {
         replayed
     }
 
-    /// The journal alone gives the state that the core has.
+    /// Asserts that the journal alone gives the core's state.
     fn assert_replay_matches(&self) {
         let mut again = Core::new(settings(self.epoch, self.permits));
         for (at, record) in &self.journal {
@@ -176,7 +176,7 @@ impl CoreFixture {
         for (item, row) in self.core.rows.iter().filter(|(_, row)| row.current.n > 0) {
             let same = again.rows.get(item).expect("the journal knows it");
             let view = |row: &ItemEntry| {
-                // What waits is owed as soon as nobody remembers for how long.
+                // A waiting item is pending when its wait is not known.
                 let waits = row.state == ItemStatus::Waiting;
                 let state = if waits { ItemStatus::Owed } else { row.state };
                 let ItemEntry { spec, current, floor, failures, cancelled, solo, .. } = row;
@@ -191,7 +191,7 @@ impl CoreFixture {
         assert_eq!(self.core.in_flight(), again.in_flight());
     }
 
-    /// A sitting begins: the plan is fed, former executors are dead.
+    /// A session begins: the plan is fed, previous executors are dead.
     fn begin(&mut self, items: u8) {
         let planned = (0..items)
             .map(|n| NewItem {
@@ -217,12 +217,12 @@ impl CoreFixture {
         }
     }
 
-    /// The process dies; the journal keeps its first `records`; a new sitting begins.
+    /// The process dies; the journal keeps its first `records`; a new session begins.
     fn crash(&mut self, records: usize, items: u8) -> Vec<ItemSettlement> {
         self.resume(records, items, policy())
     }
 
-    /// The same, and the new sitting has another retry policy.
+    /// The same, with another retry policy in the new session.
     fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<ItemSettlement> {
         self.journal.truncate(records);
         let replayed = self.replay(retry);
@@ -269,7 +269,7 @@ impl CoreFixture {
         self.handle(CoreInput::Reported(Box::new(PositionedReport { position, report })));
     }
 
-    /// A result of the first item whose record is not where it should be.
+    /// A result of the first item whose record is missing or unchecked.
     fn unbacked(&mut self, try_id: TryId, e: u64, why: RecordBlobStatus) {
         self.sequence += 1;
         let worker = "w".parse().expect("valid");
@@ -307,7 +307,7 @@ impl CoreFixture {
         self.handle(CoreInput::Tick);
     }
 
-    /// Seconds pass, in each of which these workers say hello and show these executions.
+    /// Seconds pass; in each of them these workers send heartbeats that show these executions.
     fn watch(&mut self, seconds: u64, shown: &[(&str, &[ActiveExecution])]) {
         for _ in 0..seconds {
             self.now_ms += 1000;
@@ -316,7 +316,7 @@ impl CoreFixture {
         }
     }
 
-    /// These workers say hello and show these executions; of others nothing is known.
+    /// These workers send heartbeats that show these executions; of other workers nothing is known.
     fn show(&mut self, shown: &[(&str, &[ActiveExecution])]) {
         let hellos = shown.iter().map(|(worker, executions)| ReceivedHeartbeat {
             hello: fleet::heartbeat(worker, executions.to_vec()),
@@ -326,7 +326,7 @@ impl CoreFixture {
         self.handle(CoreInput::Hellos(hellos));
     }
 
-    /// A round of reconciliation.
+    /// A reconciliation round.
     fn observe(&mut self, listed: &[(u8, TryId, bool)]) {
         let listed = listed.iter().map(|(n, try_id, delivered)| QueuedOffer {
             item: item(*n),
@@ -337,7 +337,7 @@ impl CoreFixture {
         self.handle(CoreInput::Observed(listed));
     }
 
-    /// Asks under a name; the answer, if there is one yet.
+    /// Claims under an id; returns the answer, if there is one yet.
     fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<ClaimAnswer> {
         let worker = "w".parse().expect("valid");
         let (item, exec, spec) = (item(n), exec(e), spec(1));

@@ -14,13 +14,13 @@ use super::record::{JournalRecord, NamedItem};
 /// Items of one record.
 const MAX_ITEMS_PER_RECORD: usize = 4096;
 
-/// A lane that nobody can run.
+/// A lane that no worker can run.
 #[derive(Debug)]
 pub(super) struct UnplaceableLane {
     reason: String,
     /// When its items are given up.
     until: u64,
-    /// They were.
+    /// Whether its items were given up.
     is_over: bool,
 }
 
@@ -39,7 +39,7 @@ impl Core {
         let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
         let mut former = std::mem::take(&mut self.closed);
         for (lane, reason) in lanes {
-            // A lane whose reason only changed waits on.
+            // A lane whose reason changed keeps waiting.
             let closed = former.remove(&lane).map_or_else(
                 || {
                     let until = now.monotonic_ms.saturating_add(timeout);
@@ -51,13 +51,13 @@ impl Core {
         }
     }
 
-    /// When the next lane is given up that was not yet.
+    /// When the next lane is given up.
     pub(super) fn next_give_up_due(&self) -> Option<u64> {
         let waits = |closed: &&UnplaceableLane| !closed.is_over;
         self.closed.values().filter(waits).map(|closed| closed.until).min()
     }
 
-    /// Gives up what waited too long for a worker that could run it.
+    /// Gives up items that waited too long for a suitable worker.
     pub(super) fn give_up_unplaceable(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         if self.closed.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl Core {
         }
     }
 
-    /// Offers of a lane that nobody has taken.
+    /// Offers of a lane that no worker has taken.
     fn unstarted_of_lane(&self, now: InputTime, lane: u16) -> Vec<ItemId> {
         let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
         let of_lane = |item: &&ItemId| {

@@ -1,6 +1,6 @@
 //! Waits between the tries of an item. They follow from the journal: the time of the failure, the
-//! number of failures, and a jitter that is a function of both the run and the item. So a sitting
-//! that begins in the middle of a wait waits for the rest of it.
+//! number of failures, and a jitter derived from the run and the item. A session that begins during
+//! a wait therefore waits only for the rest of it.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use super::input::InputTime;
 use super::item::ItemStatus;
 
 impl Core {
-    /// How long an item waits after its last failure, milliseconds.
+    /// How long an item waits after its last failure, in milliseconds.
     pub(super) fn wait_ms(&self, item: &ItemId) -> u64 {
         let failures = self.rows.get(item).map_or(1, |row| row.failures);
         let jitter = self.jitter(item, failures);
@@ -29,8 +29,8 @@ impl Core {
         bits as f64 / (1_u64 << 48) as f64
     }
 
-    /// Whether an item that waited when the last sitting ended still has to; it is woken later then.
-    /// A wall clock that was set back costs at most the whole wait once more.
+    /// Whether an item that waited when the last session ended must still wait; it is woken later
+    /// then. A wall clock that was set back costs at most one more full wait.
     pub(super) fn waits_on(&mut self, now: InputTime, item: &ItemId) -> bool {
         let waiting = self.rows.get(item).is_some_and(|row| row.state == ItemStatus::Waiting);
         let Some(failed_at) = self.failed_at.get(item).filter(|_| waiting) else { return false };

@@ -1,6 +1,6 @@
-//! What is known of workers in other processes: by their hellos, claims and reports, and by how
-//! long nothing was heard. Nothing here is a decision, and nothing of it is journalled: a new
-//! sitting learns it again while it watches for one lease.
+//! Liveness of remote workers, from their heartbeats, claims and reports, and from their silence.
+//! Nothing here is a decision, and nothing is journalled: a new session learns it again while it
+//! watches for one lease.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,57 +13,58 @@ use super::RemoteTimeouts;
 use super::deferred_claim::DeferredClaim;
 use super::item::ItemEntry;
 
-/// How long after the beginning of a watch a hello shows what a worker held then, milliseconds: it is
-/// said anew within a second.
+/// How long after the beginning of a watch a heartbeat shows what a worker held then, in
+/// milliseconds: workers repeat it within a second.
 const HEARTBEAT_SETTLE_MS: u64 = 1500;
 
 fn to_signed(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// What is known of workers elsewhere. Times are on the monotonic clock of the inputs.
+/// State of remote workers. Times are on the monotonic clock of the inputs.
 #[derive(Debug)]
 pub(super) struct WorkerLiveness {
     pub(super) times: LivenessTimeouts,
-    /// When the sitting began.
+    /// When the session began.
     pub(super) began: u64,
-    /// Since when hellos are watched without a break.
+    /// Since when heartbeats are watched without a break.
     pub(super) watched_since: u64,
-    /// When hellos were looked at last, and since when without a pause: after a pause of this
-    /// process or of the queue even a living worker was last heard too long ago, for a moment.
+    /// When heartbeats were last polled, and since when without a pause: after a pause of this
+    /// process or of the queue even a living worker seems silent for a moment.
     pub(super) looked_at: u64,
     pub(super) looked_since: u64,
-    /// The watch began anew because the queue was out of reach.
+    /// Whether the watch began again because the queue was unreachable.
     pub(super) after_outage: bool,
     /// When each worker was last heard.
     pub(super) workers: HashMap<WorkerId, u64>,
-    /// When each worker that may run something was last heard, also before the sitting.
+    /// When each worker that may run something was last heard, including before the session.
     pub(super) signs: HashMap<WorkerId, i64>,
-    /// Since when every hello was kept.
+    /// Since when every heartbeat was kept.
     kept_since: Option<i64>,
     /// Executions that were shown, claimed or announced.
     pub(super) shown: HashMap<ExecId, ExecutionLastSeen>,
-    /// Items that a worker holds a delivery of whose claim waits: when that was shown or said last.
+    /// Items whose delivery a worker holds while its claim waits: when that was last shown or
+    /// claimed.
     pub(super) asking: HashMap<ItemId, u64>,
-    /// Number of the last hellos.
+    /// Number of the last poll of heartbeats.
     pub(super) round: u64,
-    /// Claims that cannot be answered yet.
+    /// Deferred claims.
     pub(super) questions: BTreeMap<ExecId, DeferredClaim>,
-    /// Offered items: exactly the rows that hold a permit.
+    /// Offered items: exactly the items that hold a permit.
     pub(super) flights: BTreeMap<ItemId, OfferedItem>,
-    /// Flights of each class of which nobody is known to have started anything.
+    /// Unstarted offers of each class.
     pub(super) unstarted: BTreeMap<SizeClass, usize>,
-    /// Classes that gave permits back unused, and until when they get none.
+    /// Classes that returned permits unused, and until when they get none.
     pub(super) held_back: BTreeMap<SizeClass, u64>,
-    /// Executions that nobody wants, and when to tell (again).
+    /// Unwanted executions, and when to tell their workers (again).
     pub(super) unwanted: HashMap<ExecId, u64>,
 }
 
-/// Waits in milliseconds.
+/// Timeouts in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LivenessTimeouts {
     pub(super) lease: u64,
-    /// What was last shown longer ago is not shown.
+    /// An execution that was last shown longer ago is not shown.
     pub(super) silence: u64,
     pub(super) max_offline: u64,
 }
@@ -83,7 +84,7 @@ impl LivenessTimeouts {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExecutionLastSeen {
     pub(super) at: u64,
-    /// The hellos that showed it last.
+    /// Number of the poll that showed it last.
     pub(super) round: u64,
 }
 
@@ -93,19 +94,19 @@ pub(super) struct OfferedItem {
     pub(super) try_id: TryId,
     pub(super) class: SizeClass,
     pub(super) since: u64,
-    /// It was offered before the watch began: who has it may not have been seen since.
+    /// Whether it was offered before the watch began: its holder may not have been seen since.
     pub(super) inherited: bool,
-    /// Somebody is known to have started it.
+    /// Whether a worker is known to have started it.
     pub(super) started: bool,
-    /// Rounds running in which it was nowhere.
+    /// Consecutive rounds in which it was nowhere.
     pub(super) missing: u8,
-    /// Since when it is in the queue as delivered and shown by nobody.
+    /// Since when the queue lists it as delivered and no worker shows it.
     pub(super) unshown_since: Option<u64>,
-    /// When its results were asked for because it was nowhere.
+    /// When its results were looked up because it was nowhere.
     pub(super) looked: Option<u64>,
-    /// When they were asked for because a worker that may have left some is gone.
+    /// When its results were looked up because a worker that may have left some is gone.
     pub(super) searched: Option<u64>,
-    /// They were found since, or there were none.
+    /// Whether that lookup has ended, with or without results.
     pub(super) found: bool,
 }
 
@@ -125,7 +126,7 @@ impl OfferedItem {
         }
     }
 
-    /// It was seen somewhere.
+    /// The offer was seen somewhere.
     pub(super) fn mark_found(&mut self) {
         (self.missing, self.unshown_since, self.looked) = (0, None, None);
     }
@@ -154,7 +155,7 @@ impl WorkerLiveness {
         }
     }
 
-    /// Hellos may have been missed: the watch begins anew.
+    /// Heartbeats may have been missed: restarts the watch.
     pub(super) fn restart_watch(&mut self, now: u64) {
         self.watched_since = now;
         self.after_outage = true;
@@ -164,7 +165,7 @@ impl WorkerLiveness {
         }
     }
 
-    /// The hellos are looked at.
+    /// Records a poll of the heartbeats.
     pub(super) fn record_poll(&mut self, now: u64) {
         if self.is_pause(now) {
             self.looked_since = now;
@@ -173,19 +174,19 @@ impl WorkerLiveness {
         self.round += 1;
     }
 
-    /// Whether nobody has looked at the hellos for too long.
+    /// Whether the last poll of heartbeats is too long ago.
     fn is_pause(&self, now: u64) -> bool {
         now.saturating_sub(self.looked_at) > self.times.silence / 5 * 4
     }
 
-    /// Since when every hello was kept.
+    /// Records since when every heartbeat was kept.
     pub(super) fn set_kept_since(&mut self, now: u64, kept: Duration) {
         let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
         let since = to_signed(now).saturating_sub(kept);
         self.kept_since = Some(self.kept_since.map_or(since, |before| before.min(since)));
     }
 
-    /// A worker was heard so long ago, or is gone.
+    /// Records that a worker was heard this long ago, or is gone.
     pub(super) fn record_sign_of_life(
         &mut self,
         now: u64,
@@ -204,15 +205,15 @@ impl WorkerLiveness {
             .or_insert(at);
     }
 
-    /// Forgets workers that no watch waits for any more.
+    /// Removes workers that no watch waits for any more.
     pub(super) fn forget_signs(&mut self, now: u64) {
         let long_ago = to_signed(now).saturating_sub(to_signed(self.times.lease.saturating_mul(2)));
         self.signs.retain(|_, at| *at >= long_ago);
     }
 
-    /// When it means something that an execution is not shown: when every worker that could run one
-    /// has said a hello since the watch began; or after one lease of watching, in which a worker
-    /// that was cut off has come back.
+    /// When it becomes meaningful that an execution is not shown: when every worker that could run
+    /// one has sent a heartbeat since the watch began, or after one lease of watching, in which a
+    /// worker that was cut off has come back.
     pub(super) fn watched_at(&self, now: u64) -> u64 {
         let settled = self.watched_since.saturating_add(HEARTBEAT_SETTLE_MS);
         let pauses = self.is_pause(now) || self.looked_since > self.watched_since;
@@ -224,8 +225,8 @@ impl WorkerLiveness {
         watch.max(looks.saturating_add(self.times.silence))
     }
 
-    /// Whether everybody who said a hello in the lease before the watch began, and may run something
-    /// therefore, has said one since. Only if all of those are known.
+    /// Whether every worker that sent a heartbeat in the lease before the watch began, and so may
+    /// run something, has sent one since. Only if all of those are known.
     fn has_heard_every_worker(&self) -> bool {
         let (since, lease) = (to_signed(self.watched_since), to_signed(self.times.lease));
         let before = since.saturating_sub(lease);
@@ -234,12 +235,12 @@ impl WorkerLiveness {
             && self.signs.values().all(|at| *at < before || *at >= settled)
     }
 
-    /// Whether it means something that an execution is not shown.
+    /// Whether it is meaningful that an execution is not shown.
     pub(super) fn is_watched(&self, now: u64) -> bool {
         now >= self.watched_at(now)
     }
 
-    /// An execution was heard of otherwise than by a hello.
+    /// Records an execution that was heard of other than by a heartbeat.
     pub(super) fn record_seen(&mut self, now: u64, exec: ExecId) {
         let round = self.shown.get(&exec).map_or(0, |shown| shown.round);
         self.shown.insert(exec, ExecutionLastSeen { at: now, round });
@@ -251,13 +252,13 @@ impl WorkerLiveness {
         (until > now).then_some(until)
     }
 
-    /// Whether the last hello of a live worker shows an execution.
+    /// Whether the last heartbeat of a live worker shows an execution.
     pub(super) fn is_shown(&self, now: u64, exec: &ExecId) -> bool {
         let shown = self.shown.get(exec).filter(|shown| shown.round == self.round);
         shown.is_some_and(|shown| shown.at.saturating_add(self.times.silence) > now)
     }
 
-    /// Whether somebody runs or holds something of an item that could still settle it.
+    /// Whether a worker runs or holds something of an item that could still settle it.
     pub(super) fn is_held(&self, now: u64, item: &ItemId, row: &ItemEntry) -> bool {
         let asks = self.asking.get(item).is_some_and(|at| at + self.times.silence > now);
         asks || row
@@ -267,12 +268,12 @@ impl WorkerLiveness {
             .any(|known| self.alive_until(now, &known.exec).is_some())
     }
 
-    /// How long nothing was heard of a worker, as far as this sitting can know.
+    /// How long a worker was silent, as far as this session can know.
     pub(super) fn silent_for(&self, now: u64, worker: &WorkerId) -> u64 {
         now.saturating_sub(self.workers.get(worker).copied().unwrap_or(self.began))
     }
 
-    /// An item holds a permit from now on.
+    /// An item takes a permit.
     pub(super) fn take_permit(
         &mut self,
         now: u64,
@@ -298,7 +299,7 @@ impl WorkerLiveness {
         }
     }
 
-    /// An item gave its permit back.
+    /// An item releases its permit.
     pub(super) fn release_permit(&mut self, item: &ItemId) {
         if let Some(flight) = self.flights.remove(item)
             && !flight.started

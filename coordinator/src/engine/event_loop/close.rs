@@ -1,4 +1,4 @@
-//! The manifest, and the end of a sitting.
+//! The manifest, and the end of a session.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::engine::open::OpenRun;
 use crate::engine::records::RecordsFileSet;
 use crate::engine::{Planner, RunError};
 
-/// How long the end of a sitting waits for the queue to take what was to be sent.
+/// How long the end of a session waits for the queue to take the remaining messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<P: Planner> Engine<P> {
@@ -21,7 +21,7 @@ impl<P: Planner> Engine<P> {
         if Instant::now() >= self.manifest_due
             && let Err(error) = self.write_manifest(RunState::Running)
         {
-            tracing::warn!("{error}; the journal holds the same, and it is tried again");
+            tracing::warn!("{error}; the journal holds the same data, and the write is retried");
         }
     }
 
@@ -54,7 +54,7 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Ends the sitting: closing record, records, manifest.
+    /// Ends the session: closing record, records, manifest.
     pub(super) async fn close(mut self) -> Result<EngineOutcome, RunError> {
         let owed = self.planner.total() - self.run.core.settled() as u64;
         let ended = EngineOutcome { cancelled: owed > 0, owed };
@@ -69,8 +69,8 @@ impl<P: Planner> Engine<P> {
         let manifest = self.manifest(state, RecordsFileSet::default());
         let Self { run, outlet, .. } = self;
         if !outlet.finish(CLOSE_TIMEOUT).await {
-            let message = "the queue is out of reach: some offers could not be withdrawn, and the \
-                           next sitting withdraws them";
+            let message = "cannot reach the queue: some offers were not withdrawn; the next \
+                           session withdraws them";
             tracing::warn!("{message}");
         }
         let OpenRun { layout, records, writer, fence, .. } = run;

@@ -1,4 +1,4 @@
-//! Handing out tickets.
+//! Granting of concurrency permits.
 
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -9,7 +9,7 @@ use super::{Engine, WorkerLocation};
 use crate::engine::concurrency::{ConcurrencyLimiter, HolderStatus};
 use crate::engine::{Planner, RunError};
 
-/// Waits until a command for ideas asks for a ticket or has given one back; for ever without limits.
+/// Waits until a command for ideas requests or returns a permit; forever without limits.
 pub(super) async fn limiter_changed(tickets: Option<&ConcurrencyLimiter>) {
     match tickets {
         Some(tickets) => tickets.changed().await,
@@ -18,7 +18,7 @@ pub(super) async fn limiter_changed(tickets: Option<&ConcurrencyLimiter>) {
 }
 
 impl<P: Planner> Engine<P> {
-    /// An execution says where it is in its eval.
+    /// An execution reports its stage of the eval.
     pub(super) fn on_stage(
         &self,
         claim: &Claim,
@@ -30,21 +30,21 @@ impl<P: Planner> Engine<P> {
             return;
         }
         let StageProgress { stage, step } = mark;
-        // Who no longer waits asks again.
+        // A worker that no longer waits asks again.
         match (&self.tickets, step) {
             (Some(tickets), StageStep::Waiting) => tickets.request(item, exec, stage, reply),
             (Some(tickets), StageStep::Running | StageStep::Over) => {
                 tickets.end(exec, stage);
                 let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
-            // A former sitting had limits.
+            // A previous session had limits.
             (None, _) => {
                 let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
         }
     }
 
-    /// Takes in where hellos show executions.
+    /// Takes in the stages that heartbeats show.
     pub(super) fn update_stages(&self, hellos: &[ReceivedHeartbeat]) {
         let Some(tickets) = &self.tickets else { return };
         let lines = hellos.iter().filter(|seen| !seen.hello.gone).flat_map(|seen| {
@@ -58,7 +58,7 @@ impl<P: Planner> Engine<P> {
         }));
     }
 
-    /// Hands out tickets, when it is known who has some of former sittings.
+    /// Grants permits once it is known which ones previous sessions granted.
     pub(super) fn grant_permits(&mut self, workers: &WorkerLocation) -> Result<(), RunError> {
         let Some(tickets) = &self.tickets else { return Ok(()) };
         let core = &self.run.core;
@@ -75,7 +75,7 @@ impl<P: Planner> Engine<P> {
         if core.stopping().is_some() || !tickets.is_wanted() {
             return Ok(());
         }
-        // A process that was stopped may have a successor, who hands out tickets, too.
+        // A process that was suspended may have a successor that grants permits, too.
         self.run.fence.check_when_due().map_err(RunError::LockLost)?;
         tickets.grant(|item, exec| match core.is_open(item, exec) {
             None => HolderStatus::Unknown,

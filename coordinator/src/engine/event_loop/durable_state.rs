@@ -1,4 +1,4 @@
-//! What is durable, for whoever tells others.
+//! Durable state of a run session, and its listeners.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::engine::Planner;
 use crate::engine::journal::JournalPrefix;
 use crate::engine::open::OpenRun;
 
-/// How far a sitting has come, durably.
+/// Durable progress of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct DurableState {
-    /// What of the journal is durable.
+    /// The durable part of the journal.
     pub head: JournalPrefix,
-    /// Place of the last report that it holds.
+    /// Position of the last report that it holds.
     pub position: Option<ReportPosition>,
     /// Items of the plan.
     pub total: u64,
     /// Of these, settled ones.
     pub settled: u64,
-    /// The sitting has ended in order.
+    /// Whether the session has ended in order.
     pub closed: bool,
 }
 
-/// Who is told what is durable.
+/// Listener for durable state.
 #[derive(Debug)]
 pub enum DurableStateListener {
-    /// A queue inside the process: it may forget what the journal holds.
+    /// A queue inside the process: it may purge what the journal holds.
     Queue(Arc<dyn Dispatch>),
-    /// The keeper of the lock, who lets the queue forget what a successor could not lack.
+    /// The renewal of the lock, which lets the queue purge what a successor cannot lack.
     Lock(watch::Sender<Option<DurableState>>),
 }
 
@@ -54,7 +54,7 @@ impl DurableStateListener {
         }
     }
 
-    /// The sitting has ended in order.
+    /// The session has ended in order.
     pub(super) fn notify_closed(&self, standing: DurableState) {
         if let Self::Lock(told) = self {
             told.send_replace(Some(DurableState { closed: true, ..standing }));

@@ -1,4 +1,4 @@
-//! Carries out effects whose records are durable.
+//! Execution of effects whose records are durable.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl<P: Planner> Engine<P> {
     }
 
     fn settled(&self, settled: ItemSettlement) -> Option<EventKind> {
-        // A plan that grows may have the item only since it heard of the settlement.
+        // A growing plan may have the item only since it was told of the settlement.
         let planned = || Some(self.planner.find(&settled.item)?.ordinal);
         let ordinal = settled.ordinal.or_else(planned)?;
         let name = self.planner.name(ordinal);

@@ -1,4 +1,4 @@
-//! Where the engine's inputs come from.
+//! Inputs of the engine.
 
 use std::time::Duration;
 
@@ -15,55 +15,54 @@ use super::PhaseHints;
 use crate::engine::RunError;
 use crate::engine::reconcile::PoolCapacity;
 
-/// Everything that happens to a sitting.
+/// All inputs of a session.
 #[derive(Debug)]
 pub struct EngineInputs {
     /// Batches of reports, in order.
     pub reports: mpsc::Receiver<ReportBatch>,
-    /// What else is learnt of workers, queue and users.
+    /// Messages about workers, queue and users.
     pub news: mpsc::Receiver<EngineMessage>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Executions of a worker in this process that entered a phase, wait for a service or continue.
     /// Only hints for the event stream.
     pub hints: PhaseHints,
-    /// How the sitting begins and how a stop ends.
+    /// Where the workers are: decides how the session begins and how a stop ends.
     pub workers: WorkerLocation,
 }
 
-/// Where the workers are.
+/// Location of the workers.
 #[derive(Debug)]
 pub enum WorkerLocation {
     /// In this process.
     Here {
-        /// Says once that the worker has ended its executions and that their reports were handed
-        /// over.
+        /// Fires once when the worker has ended its executions and handed over their reports.
         quiesced: oneshot::Receiver<()>,
-        /// Says once that what former sittings executed is reported, and that the reports were
+        /// Fires once when the results of previous sessions are reported and these reports are
         /// handed over: the rest is lost. Nothing is offered before.
         recovered: oneshot::Receiver<()>,
-        /// Says once that no environment of former sittings is left, as far as can be seen.
+        /// Fires once when no environment of previous sessions is left, as far as can be seen.
         reaped: oneshot::Receiver<()>,
     },
-    /// In processes of their own, which live on when this one dies.
+    /// In processes of their own, which outlive this one.
     Elsewhere,
 }
 
-/// One thing that was learnt.
+/// One message to the engine.
 #[derive(Debug)]
 pub enum EngineMessage {
-    /// Claims, each after the reports up to its arrival were handed over, with the hellos seen then
-    /// when the workers are elsewhere.
+    /// Claims, each after the reports up to its arrival were handed over. For remote workers they
+    /// come with the heartbeats seen then.
     Claims(Vec<PendingClaim>, Option<(Vec<ReceivedHeartbeat>, Duration)>),
-    /// The last hello of every worker, and for how long every hello was kept.
+    /// The last heartbeat of every worker, and how long every heartbeat was kept.
     Hellos(Vec<ReceivedHeartbeat>, Duration),
-    /// What the workers can take.
+    /// The capacity of the workers.
     Capacity(PoolCapacity),
-    /// The queue was out of reach.
+    /// The queue was unreachable.
     Reconnected,
-    /// A round of reconciliation came to its end.
+    /// A reconciliation round ended.
     Observed(Vec<QueuedOffer>),
-    /// What the store has of an item that is nowhere.
+    /// Results of a missing item found in the store.
     Found {
         /// The item.
         item: ItemId,
@@ -72,13 +71,13 @@ pub enum EngineMessage {
     },
     /// A user's command.
     Command(PendingCommand),
-    /// Something a person should know.
+    /// A warning for the user.
     Warning(String),
-    /// The sitting cannot go on.
+    /// The session cannot continue.
     Failed(RunError),
 }
 
-/// What happens once in a sitting whose worker is here.
+/// One-time events of a session whose worker is in this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocalWorkerEvent {
     Recovered,
@@ -87,7 +86,7 @@ pub(super) enum LocalWorkerEvent {
 }
 
 impl WorkerLocation {
-    /// The next turn after those that came: recovered, quiesced, reaped. May be dropped.
+    /// The next event that did not come yet: recovered, quiesced, reaped. Cancel-safe.
     pub(super) async fn next_event(&mut self, came: [bool; 3]) -> LocalWorkerEvent {
         let [was_recovered, has_quiesced, was_reaped] = came;
         let Self::Here { quiesced, recovered, reaped } = self else {

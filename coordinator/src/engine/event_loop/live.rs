@@ -1,4 +1,4 @@
-//! The executions that the event stream shows as running: each one that it shows, it also ends.
+//! Executions that the event stream shows as running: each one that it shows, it also ends.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Engine;
 use crate::engine::Planner;
 
-/// The executions whose end the event stream still owes.
+/// The executions whose end the event stream must still show.
 #[derive(Debug, Default)]
 pub(super) struct LiveExecutions {
     items: HashMap<ItemId, Vec<LiveExecution>>,
@@ -28,9 +28,9 @@ pub struct LiveExecution {
     pub try_id: TryId,
     /// Execution.
     pub exec: ExecId,
-    /// Phase that it is in.
+    /// Current phase.
     pub phase: Phase,
-    /// Service that it waits for, as its worker says.
+    /// Service that it waits for, as its worker reports.
     pub parked: Option<Dependency>,
 }
 
@@ -75,7 +75,7 @@ struct LiveExecutionChange {
 }
 
 impl LiveExecutions {
-    /// Takes in an execution that runs, and says what is new about it.
+    /// Takes in a running execution, and returns what changed.
     fn show(&mut self, seen: LiveExecution) -> LiveExecutionChange {
         let executions = self.items.entry(seen.item).or_default();
         match executions.iter_mut().find(|known| known.exec == seen.exec) {
@@ -108,7 +108,7 @@ impl LiveExecutions {
         self.items.remove(item);
     }
 
-    /// Removes the executions that run no more, and returns them in a stable order.
+    /// Removes the executions that no longer run, and returns them in a stable order.
     fn end_others(&mut self, runs: impl Fn(&LiveExecution) -> bool) -> Vec<LiveExecution> {
         let mut ended = Vec::new();
         self.items.retain(|_, executions| {
@@ -121,8 +121,8 @@ impl LiveExecutions {
 }
 
 impl<P: Planner> Engine<P> {
-    /// Takes in hints of a worker in this process. One that is late is dropped: the execution that it
-    /// is about has ended.
+    /// Takes in hints of a worker in this process. A late hint is dropped: its execution has
+    /// ended.
     pub(super) async fn on_hints(&mut self, hints: Vec<LiveExecution>) {
         let mut events = Vec::with_capacity(hints.len());
         hints.into_iter().for_each(|seen| self.show(seen, &mut events));
@@ -131,8 +131,8 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// The events that follow from the executions that workers show: those that run in another
-    /// phase than before, and the ends of those that no longer run.
+    /// The events that follow from the executions that workers show: changes of phase, and ends of
+    /// executions that no longer run.
     pub(super) fn update_live(
         &mut self,
         shown: impl Iterator<Item = LiveExecution>,

@@ -1,4 +1,4 @@
-//! What is learnt of workers, queue and users, as inputs of the core.
+//! Messages about workers, queue and users, as inputs of the core.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl<P: Planner> Engine<P> {
                 let items = self.planner.select(&selection);
                 if items.is_empty() {
                     let refused = Some("the run has no such trial".to_owned());
-                    // Whoever no longer waits can ask again.
+                    // A caller that no longer waits can ask again.
                     let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
                     return;
                 }
@@ -83,20 +83,20 @@ impl<P: Planner> Engine<P> {
     }
 
     async fn on_heartbeats(&mut self, hellos: Vec<ReceivedHeartbeat>, kept: Duration) {
-        // Who asked and no longer waits asks again.
+        // A worker that no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
         self.update_stages(&hellos);
         let shown = self.shown_executions(&hellos);
         self.handle(CoreInput::HellosKept(kept));
         self.handle(CoreInput::Hellos(hellos));
-        // The core knows now which of these run.
+        // The core now knows which of these run.
         let moved = self.update_live(shown.into_iter());
         if !moved.is_empty() {
             self.emit(moved).await;
         }
     }
 
-    /// The executions of this run that hellos show.
+    /// The executions of this run that heartbeats show.
     fn shown_executions(&self, hellos: &[ReceivedHeartbeat]) -> Vec<LiveExecution> {
         let run = self.run.run;
         let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);

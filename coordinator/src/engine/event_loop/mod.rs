@@ -1,4 +1,5 @@
-//! The loop: gather inputs, let the core decide, make the records durable, carry out the effects.
+//! The engine's loop: gathers inputs, lets the core decide, makes the records durable, and carries
+//! out the effects.
 
 mod close;
 mod concurrency;
@@ -36,14 +37,14 @@ use super::{Planner, RunError};
 use crate::engine::core::{Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord};
 use crate::engine::journal::JournalWriter;
 
-/// How often the manifest is replaced while the run goes on: what it says is only a hint for people
-/// and for the recognition of a damaged journal.
+/// How often the manifest is replaced during the run: it is only a hint for people and for the
+/// detection of a damaged journal.
 const MANIFEST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a killed sitting waits for workers elsewhere to say that they ended.
+/// How long a killed session waits for remote workers to report that they ended.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How a sitting ended.
+/// Outcome of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOutcome {
     /// Whether it was stopped before everything was settled.
@@ -52,7 +53,7 @@ pub struct EngineOutcome {
     pub owed: u64,
 }
 
-/// One sitting of a run.
+/// One session of a run.
 #[derive(Debug)]
 pub struct Engine<P> {
     run: OpenRun,
@@ -67,11 +68,11 @@ pub struct Engine<P> {
     waiting: VecDeque<(u64, Vec<CoreEffect>)>,
     made: Vec<CoreEffect>,
     started: Instant,
-    /// Place of the last report in the batch that is on its way.
+    /// Position of the last report in the batch in flight.
     on_its_way: Option<ReportPosition>,
-    /// Place of the last report that is durable.
+    /// Position of the last durable report.
     durable: Option<ReportPosition>,
-    /// Place of the last report that the core was told.
+    /// Position of the last report that the core has handled.
     handled: watch::Sender<Option<ReportCursor>>,
     /// The executions that events show as running.
     live: LiveExecutions,
@@ -79,15 +80,16 @@ pub struct Engine<P> {
     quiesced: bool,
     recovered: bool,
     reaped: bool,
-    /// When a killed sitting ends although something may run where nobody reaches it.
+    /// When a killed session ends although something may run on an unreachable worker.
     given_up: Option<Instant>,
-    /// Rings when the plan has grown.
+    /// Notified when the plan has grown.
     growth: Option<Arc<Notify>>,
-    /// Who may run commands of which there may be only so many.
+    /// Limiter of commands with bounded concurrency.
     tickets: Option<Arc<ConcurrencyLimiter>>,
 }
 
-/// Waits until a plan has grown; for ever when it is whole. A ring that nobody waited for is kept.
+/// Waits until a plan has grown; forever when it is complete. A notification without a waiter is
+/// kept.
 async fn wait_for_growth(growth: Option<&Notify>) {
     match growth {
         Some(growth) => growth.notified().await,
@@ -147,7 +149,7 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Place of the last report that the core was told, from now on.
+    /// Position of the last report that the core has handled, from now on.
     pub fn handled(&self) -> watch::Receiver<Option<ReportCursor>> {
         self.handled.subscribe()
     }
@@ -168,10 +170,10 @@ impl<P: Planner> Engine<P> {
         self.run.core.handle(now, input, &mut out);
     }
 
-    /// Runs until everything is settled, or until a stop has come to its end.
+    /// Runs until everything is settled, or until a stop is complete.
     ///
     /// # Errors
-    /// [`RunError`] when the sitting cannot go on.
+    /// [`RunError`] when the session cannot continue.
     pub async fn run(mut self, mut sources: EngineInputs) -> Result<EngineOutcome, RunError> {
         self.restore_plan();
         if let WorkerLocation::Elsewhere = sources.workers {
@@ -190,11 +192,11 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Waits for one thing and takes everything of its kind that is there.
+    /// Waits for one event and takes everything of its kind that is there.
     async fn step(&mut self, sources: &mut EngineInputs) -> Result<(), RunError> {
         let due = self.next_due();
-        // Every branch is safe to cancel: channels keep what was not received, and the writer keeps
-        // a commit until it is taken.
+        // Every branch is cancel-safe: channels keep what was not received, and the writer keeps a
+        // commit until it is taken.
         tokio::select! {
             commit = self.run.writer.durable() => {
                 commit?;
@@ -248,7 +250,7 @@ impl<P: Planner> Engine<P> {
         self.handle(CoreInput::Stop(level));
     }
 
-    /// Tells the core of the planned items that former sittings touched.
+    /// Gives the core the planned items that previous sessions touched.
     fn restore_plan(&mut self) {
         if self.run.core.is_untouched() {
             return;
@@ -258,7 +260,7 @@ impl<P: Planner> Engine<P> {
         self.handle(CoreInput::Items(touched));
     }
 
-    /// Asks the planner for what there are permits for.
+    /// Asks the planner for as many items as there are permits.
     fn feed_planned(&mut self) {
         while let wanted @ 1.. = self.run.core.wanted_items() {
             let items = self.planner.next(wanted);
@@ -310,7 +312,7 @@ impl<P: Planner> Engine<P> {
         while let Some((batch, _)) = self.waiting.front()
             && *batch <= self.run.writer.committed()
         {
-            // A process that was stopped may have a successor that knows nothing of these.
+            // A process that was suspended may have a successor that does not know of these.
             self.run.fence.check_when_due().map_err(RunError::LockLost)?;
             let (_, effects) = self.waiting.pop_front().expect("there is a front");
             self.perform(effects).await?;
@@ -321,7 +323,7 @@ impl<P: Planner> Engine<P> {
     async fn emit(&self, kinds: Vec<EventKind>) {
         let at = Timestamp::now();
         let events = kinds.into_iter().map(|kind| RunEvent { at, kind }).collect();
-        // A reporter that is gone has told its own error; the run itself goes on.
+        // A reporter that ended has returned its own error; the run continues.
         drop(self.events.send(events).await);
     }
 

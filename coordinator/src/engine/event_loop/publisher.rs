@@ -1,4 +1,4 @@
-//! The way of offers, withdrawals and commands to the queue.
+//! Publication of offers, withdrawals and commands to the queue.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, sleep};
 
-/// Batches of offers under way at the same time.
+/// Maximum number of batches of offers in flight.
 const MAX_BATCHES_IN_FLIGHT: usize = 4;
 
-/// How long a queue that is out of reach, or full, is left alone.
+/// Delay before a queue that is unreachable or full is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 
-/// What is sent together: withdrawals first, then offers, then commands.
+/// Messages sent together: withdrawals first, then offers, then commands.
 #[derive(Debug, Default)]
 pub(super) struct PublishBatch {
     pub(super) withdrawn: Vec<(ItemId, TryId)>,
     pub(super) offers: Vec<Offer>,
     pub(super) controls: Vec<ControlMessage>,
-    /// Items whose results the store shall be asked for.
+    /// Items whose results to look up in the store.
     pub(super) lookups: Vec<ItemId>,
 }
 
 impl PublishBatch {
-    /// Deletes a try from the queue: one that is not sent yet is not sent at all.
+    /// Deletes a try from the queue; one that is not sent yet is not sent at all.
     pub(super) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
         self.offers.retain(|offer| (offer.item, offer.try_id) != (item, try_id));
         self.withdrawn.push((item, try_id));
@@ -44,7 +44,7 @@ impl PublishBatch {
     }
 }
 
-/// Where the engine puts what it wants sent.
+/// Publisher of the engine's messages to the queue.
 #[derive(Debug)]
 pub struct QueuePublisher(PublishMode);
 
@@ -59,13 +59,13 @@ enum PublishMode {
 }
 
 impl QueuePublisher {
-    /// For a queue inside the process, which answers at once and never fails.
+    /// A publisher for a queue inside the process, which answers at once and never fails.
     pub fn direct(dispatch: Arc<dyn Dispatch>) -> Self {
         Self(PublishMode::Direct(dispatch))
     }
 
-    /// For a queue elsewhere: what cannot be sent now is sent when it can, in the same order. What
-    /// waits is bounded by the offers that the core has open.
+    /// A publisher for a remote queue: messages that cannot be sent now are sent later, in the same
+    /// order. Their number is bounded by the offers that the core has open.
     pub fn buffered(
         run: RunId,
         dispatch: Arc<dyn Dispatch>,
@@ -76,7 +76,7 @@ impl QueuePublisher {
         Self(PublishMode::Patient { sender, lookups, task })
     }
 
-    /// Waits until everything is sent, at most so long. Whether it was.
+    /// Waits until everything is sent, for a limited time. Whether it was.
     pub(super) async fn finish(self, patience: Duration) -> bool {
         match self.0 {
             PublishMode::Direct(_) => true,
@@ -113,7 +113,7 @@ impl QueuePublisher {
     }
 }
 
-/// Sends one batch; the offers for which there was no room.
+/// Sends one batch. Returns the offers for which the queue had no room.
 async fn send(
     run: RunId,
     dispatch: &dyn Dispatch,
@@ -143,8 +143,8 @@ async fn send(
     Ok(refused)
 }
 
-/// Sends until the engine is gone. Batches without withdrawals overlap; one with withdrawals waits
-/// for those before it, so that what is withdrawn had been offered.
+/// Sends until the engine ends. Batches without withdrawals overlap; one with withdrawals waits for
+/// those before it, so that an offer is sent before its withdrawal.
 async fn send_all(
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
@@ -168,7 +168,8 @@ async fn send_all(
     while let Some(()) = flights.next().await {}
 }
 
-/// Sending anything twice is harmless, so a failed batch is sent again whole.
+/// Sends a batch until it succeeds. Sending twice is harmless, so a failed batch is sent again
+/// whole.
 async fn send_with_retry(run: RunId, dispatch: &dyn Dispatch, outgoing: PublishBatch) {
     let PublishBatch { withdrawn, mut offers, controls, .. } = outgoing;
     let mut said = false;
@@ -184,7 +185,7 @@ async fn send_with_retry(run: RunId, dispatch: &dyn Dispatch, outgoing: PublishB
             Ok(refused) => offers = refused,
             Err(error) => {
                 if !std::mem::replace(&mut said, true) {
-                    tracing::warn!("{error}; it is tried again");
+                    tracing::warn!("{error}; retrying");
                 }
             }
         }

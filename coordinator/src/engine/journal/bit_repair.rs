@@ -1,7 +1,7 @@
-//! Frames with one changed bit.
+//! Repair of frames with one changed bit.
 //!
-//! CRC-32C tells every change of up to three bits in a frame from no change, and the change of a
-//! single bit by its position. So a frame with one changed bit can be restored as it was.
+//! CRC-32C detects every change of up to three bits in a frame, and locates the change of a single
+//! bit. A frame with one changed bit can therefore be restored.
 
 use super::frame::{self, FRAME_HEADER_BYTES};
 
@@ -11,20 +11,20 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// Longest frame that is searched for a changed bit.
 const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 
-/// The frame at the beginning of `bytes` with the one bit put right that is wrong in it; `None` when
-/// no single bit explains what stands there.
+/// The frame at the beginning of `bytes` with its one wrong bit corrected; `None` when no single
+/// bit explains the bytes.
 pub(super) fn repair_bit(bytes: &[u8]) -> Option<Vec<u8>> {
     let stated = frame::payload_bytes(bytes);
     let mended = stated.and_then(|payload| as_stated(bytes, payload));
     mended.or_else(|| with_another_length(bytes))
 }
 
-/// Whether a frame stands at the beginning of `bytes` whose length has one changed bit.
+/// Whether `bytes` begins with a frame whose length has one changed bit.
 pub(super) fn has_changed_length(bytes: &[u8]) -> bool {
     with_another_length(bytes).is_some()
 }
 
-/// The length is right, so a bit of the checksum or of the payload is wrong.
+/// Repairs a frame whose length is right: a bit of the checksum or of the payload is wrong.
 fn as_stated(bytes: &[u8], payload: usize) -> Option<Vec<u8>> {
     let mut frame =
         bytes.get(..FRAME_HEADER_BYTES + payload).filter(|f| f.len() <= MAX_FRAME_BYTES)?.to_vec();
@@ -50,7 +50,7 @@ fn with_another_length(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The bit of the payload, from its first, whose change makes this difference of checksums.
+/// The payload bit, counted from the first, whose change causes this difference of checksums.
 fn position(difference: u32, payload: usize) -> Option<usize> {
     let mut effect = POLYNOMIAL;
     for bit in (0..payload * 8).rev() {

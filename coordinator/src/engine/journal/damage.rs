@@ -1,11 +1,11 @@
-//! Telling a torn tail from damage, where the reading of a segment stopped before its end.
+//! Distinction between a torn tail and damage, where reading a segment stopped before its end.
 //!
-//! A writer that dies leaves at most a part of its last batch: nothing that follows it. So a place
-//! is damaged, not torn, when
+//! A writer that dies leaves at most a part of its last batch, and nothing after it. A place is
+//! therefore damaged, not torn, when
 //! * it lies before a length that was known to be durable,
-//! * a record follows that says that everything before it was durable, or
+//! * a later record states that everything before it was durable, or
 //! * there is no durable length of its batch, and the rest is neither cut off nor has gaps of
-//!   zeros, which are what a power failure leaves.
+//!   zeros, which a power failure leaves.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -16,7 +16,7 @@ use super::frame::{self, FRAME_HEADER_BYTES, PAYLOAD_START, SEGMENT_HEADER};
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
 
-/// So many zeros in a row are in no frame: they were never written.
+/// Length of a run of zeros that occurs in no frame: these bytes were never written.
 const MIN_ZERO_RUN: usize = 16;
 
 /// A whole frame.
@@ -28,26 +28,26 @@ pub(super) struct WholeFrame {
     pub(super) frame: Vec<u8>,
 }
 
-/// The whole records behind a place that cannot be read.
+/// The whole records behind an unreadable place.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TrailingRecords {
-    /// How many.
+    /// Number of records.
     pub(super) records: u64,
-    /// One of them says that everything before it was durable.
+    /// Whether one of them states that everything before it was durable.
     pub(super) synced: bool,
 }
 
-/// A place where reading stopped, and what is known of it.
+/// A place where reading stopped, with its context.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadStop {
     /// End of the last whole record.
     pub(super) offset: u64,
-    /// End of what is looked at.
+    /// End of the range to examine.
     pub(super) end: u64,
-    /// Where the last batch begins whose beginning was read; `None` for a segment of a version that
-    /// did not mark batches.
+    /// Start of the last batch whose beginning was read; `None` for a segment of a version that did
+    /// not mark batches.
     pub(super) batch: Option<u64>,
-    /// The durable length beside the segment.
+    /// The durable length in the file beside the segment.
     pub(super) durable: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn count_trailing_records(
     }
 }
 
-/// Whether a place is what a writer left that died, and what follows it.
+/// Whether a place is the torn tail of a writer that died, and the records that follow it.
 pub(super) fn is_torn(file: &File, place: ReadStop) -> std::io::Result<(bool, TrailingRecords)> {
     let ReadStop { offset, end, batch, durable } = place;
     let behind = count_trailing_records(file, offset + 1, end)?;

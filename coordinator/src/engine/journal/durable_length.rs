@@ -1,8 +1,8 @@
 //! The durable length of a segment, in a file beside it.
 //!
-//! The file is overwritten in place after every commit and before its effects, and never synced: a
-//! killed process leaves the length that it had made durable last. After a power failure the file
-//! may be older. It is a lower bound in either case.
+//! The file is overwritten in place after every commit and before its effects, and never synced.
+//! After a kill it holds the last length that was made durable. After a power failure it may be
+//! older. It is a lower bound in either case.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -13,10 +13,10 @@ use super::{JournalError, RunLayout};
 /// Digits of the length.
 const DIGITS: usize = 20;
 
-/// The length with a blank, its checksum and a line end.
+/// The length, a space, its checksum and a line end.
 const FILE_BYTES: usize = DIGITS + 1 + 8 + 1;
 
-/// The file of a segment that is being written.
+/// The length file of a segment that is being written.
 #[derive(Debug)]
 pub(super) struct DurableLength {
     epoch: u32,
@@ -35,7 +35,7 @@ impl DurableLength {
         Ok(Self { epoch, path, file, failed: false })
     }
 
-    /// Replaces the length. A failure costs nothing but the recognition of some damage.
+    /// Replaces the length. A failure only leaves some damage undetected.
     pub(super) fn write(&mut self, bytes: u64) {
         if let Err(error) = self.file.write_all_at(&encode_length(self.epoch, bytes), 0)
             && !std::mem::replace(&mut self.failed, true)
@@ -45,7 +45,7 @@ impl DurableLength {
     }
 }
 
-/// The length that was written last; `None` when there is none that can be read.
+/// The length that was written last; `None` when it cannot be read.
 pub(super) fn read(layout: &RunLayout, epoch: u32) -> Option<u64> {
     let found = std::fs::read(layout.durable_length(epoch)).ok()?;
     let bytes = std::str::from_utf8(found.get(..DIGITS)?).ok()?.parse().ok()?;

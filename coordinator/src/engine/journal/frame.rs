@@ -28,7 +28,7 @@ fn is_false(value: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct DecodedRecord {
     pub(super) at: Timestamp,
-    /// Everything before this record was durable when it was written: it begins a batch.
+    /// Whether it begins a batch: everything before this record was durable when it was written.
     #[serde(default)]
     pub(super) synced: bool,
     pub(super) record: JournalRecord,
@@ -53,29 +53,29 @@ pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: 
 /// Length and checksum.
 pub(super) const FRAME_HEADER_BYTES: usize = 8;
 
-/// The payload's length that the beginning of a frame states, if it can be one.
+/// The payload length that a frame states, if it is valid.
 pub(super) fn payload_bytes(frame: &[u8]) -> Option<usize> {
     let (length, _) = frame.split_first_chunk::<4>()?;
     let size = u32::from_le_bytes(*length) as usize;
     (1..=MAX_PAYLOAD_BYTES).contains(&size).then_some(size)
 }
 
-/// The payload of a frame, or `None` when its checksum does not hold.
+/// The payload of a frame; `None` when its checksum does not match.
 pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
     let (length, rest) = frame.split_first_chunk::<4>()?;
     let (expected, payload) = rest.split_first_chunk::<4>()?;
     (checksum(*length, payload) == u32::from_le_bytes(*expected)).then_some(payload)
 }
 
-/// Whether a whole frame says that it begins a batch. Told by the text between its time and its
-/// record: no string of either can contain it.
+/// Whether a whole frame begins a batch. Decided by the text between its time and its record: no
+/// string of either can contain it.
 pub(super) fn is_synced(frame: &[u8]) -> bool {
     const MARK: &[u8] = b",\"synced\":true,\"record\":";
     let start = &frame[FRAME_HEADER_BYTES..];
     start[..start.len().min(96)].windows(MARK.len()).any(|bytes| bytes == MARK)
 }
 
-/// How the stated checksum of a frame differs from that of its bytes, bit by bit.
+/// The XOR of a frame's stated and actual checksums.
 pub(super) fn checksum_difference(frame: &[u8]) -> Option<u32> {
     let (length, rest) = frame.split_first_chunk::<4>()?;
     let (expected, payload) = rest.split_first_chunk::<4>()?;

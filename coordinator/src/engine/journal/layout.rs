@@ -1,4 +1,4 @@
-//! Every path inside a run directory that is not a trial's.
+//! Paths inside a run directory, except those of trials.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,8 @@ impl RunLayout {
         Self { root: root.into(), manifest: "manifest.json" }
     }
 
-    /// The layout of a tree search below `root`, whose own manifest is what users look at: the
-    /// header of the run's state is beside it.
+    /// The layout of a tree search below `root`. Its `manifest.json` is the search's own manifest,
+    /// so the header of the run's state has another name.
     pub fn for_search(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), manifest: "engine.json" }
     }
@@ -31,7 +31,7 @@ impl RunLayout {
         self.root.join("run.lock")
     }
 
-    /// Who holds the lock, for people.
+    /// The owner of the lock, for people.
     pub fn lock_info(&self) -> PathBuf {
         self.root.join("run.lock.json")
     }
@@ -46,7 +46,7 @@ impl RunLayout {
         self.root.join("plan.json")
     }
 
-    /// The header of the run's state.
+    /// The manifest: the header of the run's state.
     pub fn manifest(&self) -> PathBuf {
         self.root.join(self.manifest)
     }
@@ -81,7 +81,7 @@ impl RunLayout {
         self.records().join(format!("{n:06}.jsonl"))
     }
 
-    /// What an embedded run works in; gone when it has ended.
+    /// Working directory of an embedded run; removed when it has ended.
     pub fn work(&self) -> PathBuf {
         self.root.join(".work")
     }

@@ -1,26 +1,26 @@
-//! The journal: everything a run decided, in order, on disk before it has any effect.
+//! The journal: every decision of a run, in order, on disk before it has any effect.
 //!
 //! # Guarantees
 //! * **One writer per segment.** Each epoch has its own file `journal/<epoch>.log`, created
-//!   exclusively. A former owner that wakes up writes into its own segment, which nobody reads any
-//!   more beyond the length that its successor wrote down.
-//! * **Durable before effect.** A batch is one write and one `fdatasync`; effects follow it. What
-//!   gathers while a batch is on its way is the next one: there is no timer.
+//!   exclusively. A previous owner that wakes up writes into its own segment, which is never read
+//!   beyond the length that its successor recorded.
+//! * **Durable before effect.** A batch is one write and one `fdatasync`; effects follow it.
+//!   Records made while a batch is in flight form the next one: there is no timer.
 //! * **Survives being cut anywhere.** Length and checksum per record; reading stops at the first
-//!   record that is not whole. A tail that a dying writer left takes no effect. Damage to what was
-//!   durable is an error that names file and offset: the durable length is in a file beside the
-//!   segment, and each batch begins with a record that says that all before it was durable.
+//!   record that is not whole. A tail that a dying writer left takes no effect. Damage to durable
+//!   bytes is an error that names file and offset: the durable length is in a file beside the
+//!   segment, and each batch begins with a record that states that all before it was durable.
 //! * **A failed write ends its segment** at its last durable length; the next one takes over.
 //!
 //! # Format
 //! ```text
 //! segment = "rollout-journal 1\n" frame*
 //! frame   = length:u32le crc32c:u32le payload      crc over length and payload
-//! payload = {"at": <RFC 3339>, "synced": true, "record": {<kind>: …}}     see core::Record
+//! payload = {"at": <RFC 3339>, "synced": true, "record": {<kind>: …}}     see core::JournalRecord
 //! ```
-//! `synced` stands in the first record of a batch only.
-//! The first record of a segment names the former segment, its valid length and its digest. The
-//! segments that count are the newest one with a whole first record and those it goes back to.
+//! `synced` occurs only in the first record of a batch. The first record of a segment names the
+//! previous segment, its valid length and its digest. The segments that count are the newest one
+//! with a whole first record, and those it goes back to.
 
 mod bit_repair;
 mod damage;
@@ -47,21 +47,21 @@ pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;
 
-/// What is wrong with a journal, or why it cannot be written.
+/// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// An input or output error.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The file is not a journal, or one of a newer format.
+    /// The file is not a journal, or has a newer format.
     #[error("{} is not a journal segment that this version can read", path.display())]
     Header {
         /// The file.
@@ -76,15 +76,15 @@ pub enum JournalError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the first record that is not whole begins.
+        /// Start of the first record that is not whole.
         offset: u64,
         /// Length known to be durable, 0 when none is.
         durable_bytes: u64,
-        /// Whole records that follow.
+        /// Number of whole records that follow.
         records_behind: u64,
     },
-    /// The bytes of a former segment are not those that its successor saw.
-    #[error("{} was changed after the run had gone on in the next segment", path.display())]
+    /// The bytes of a previous segment differ from those that its successor recorded.
+    #[error("{} was changed after the run continued in the next segment", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -95,26 +95,26 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// A record that is whole but not understood.
+    /// A whole record that this version cannot parse.
     #[error("{} has a record at byte {offset} that this version cannot read", path.display())]
     Record {
         /// The file.
         path: PathBuf,
         /// Where it begins.
         offset: u64,
-        /// Why.
+        /// Parse error.
         #[source]
         source: serde_json::Error,
     },
     /// The journal belongs to another run, or its first record is not an opening.
-    #[error("{} does not begin with the opening of a sitting", path.display())]
+    #[error("{} does not begin with the opening of a session", path.display())]
     NoOpening {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// How much is affected by damage.
+/// Describes how much the damage affects.
 fn extent(records_behind: u64, durable_bytes: u64) -> String {
     let records = match records_behind {
         0 => "no whole record follows".to_owned(),

@@ -1,4 +1,4 @@
-//! How far a segment goes, and what its records are.
+//! Prefixes of a segment: their length and the identity of their records.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::frame::{self, SEGMENT_HEADER};
 
-/// A length of a segment that ends with a whole record, and what stands up to there.
+/// A length of a segment that ends with a whole record, and the identity of the records up to
+/// there.
 ///
-/// Two segments that have a head in common hold the same records up to it.
+/// Two segments that share a prefix hold the same records up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalPrefix {
     /// Epoch of the segment.
@@ -18,13 +19,13 @@ pub struct JournalPrefix {
     pub records: u64,
     /// Bytes, the header included.
     pub bytes: u64,
-    /// What the records are.
+    /// Identity of the records.
     pub chain: RecordChain,
 }
 
-/// Names a sequence of records: every record's length and checksum, folded one after the other.
-/// It costs nothing to speak of beside the checksums that frames have anyway. It tells histories
-/// apart that were made in good faith; it is no signature. Written as 16 hexadecimal digits.
+/// Identity of a sequence of records: every record's length and checksum, folded in order. It costs
+/// little beside the checksums that frames have anyway. It distinguishes honest histories; it is
+/// not a signature. Written as 16 hexadecimal digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RecordChain(u64);
 
@@ -53,8 +54,8 @@ impl JournalPrefix {
 }
 
 impl RecordChain {
-    /// The chain with one more frame. For a given chain different prefixes give different chains,
-    /// and the other way round: both steps can be undone.
+    /// The chain with one more frame. For a given chain, different frame prefixes give different
+    /// chains, and vice versa: both steps are invertible.
     fn extend(self, frame: &[u8]) -> Self {
         let prefix = frame.first_chunk().expect("a frame begins with its prefix");
         // The finalizer of MurmurHash3, which spreads every bit over all the others.

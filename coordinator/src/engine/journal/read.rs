@@ -9,22 +9,22 @@ use super::segment_index::{self, ActiveSegment, SegmentIndex};
 use super::{JournalError, JournalPrefix, RunLayout};
 use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
-/// What a journal says.
+/// Summary of a replayed journal.
 #[derive(Debug)]
 pub struct ReplaySummary {
-    /// The first sitting's opening, and when it was.
+    /// The first session's opening, and its time.
     pub first: (Timestamp, SessionStart),
-    /// The last sitting's opening.
+    /// The last session's opening.
     pub last: SessionStart,
     /// The last segment and how much of it counts.
     pub head: PredecessorSegment,
-    /// Bytes behind that, which were never known to be durable.
+    /// Bytes after that, which were never known to be durable.
     pub torn_bytes: u64,
-    /// Records read.
+    /// Number of records read.
     pub records: u64,
 }
 
-/// Makes a segment that was read durable as it is: its writer may have died before its last sync.
+/// Syncs a segment that was read, as it is: its writer may have died before its last sync.
 ///
 /// # Errors
 /// [`JournalError`].
@@ -42,7 +42,7 @@ pub fn sync_segment(layout: &RunLayout, epoch: u32) -> Result<(), JournalError> 
 /// `durable` are lengths of segments that are known to have been durable.
 ///
 /// # Errors
-/// [`JournalError`] for anything but a cut tail that nobody knew to be durable.
+/// [`JournalError`] for anything but a cut tail that was not known to be durable.
 pub fn replay(
     layout: &RunLayout,
     durable: &[(u32, u64)],
@@ -61,7 +61,8 @@ pub fn replay(
     Ok(replay)
 }
 
-/// A segment behind those that count was cut before the end of its first record.
+/// Refuses a journal whose durable segment `epoch` does not count: it is missing, or cut before the
+/// end of its first record.
 fn check_opening(
     layout: &RunLayout,
     survey: &SegmentIndex,
@@ -99,7 +100,7 @@ fn read_segment(
         }
     }
     let JournalPrefix { epoch, records, bytes, .. } = segment.prefix();
-    // What the next owner wrote down is what counts, whatever a woken former one says it has.
+    // The length that the next owner recorded counts, whatever a woken previous owner states.
     match former {
         Some(former) if bytes < former.bytes => segment.check_rest(former.bytes, former.bytes)?,
         Some(_) => {}

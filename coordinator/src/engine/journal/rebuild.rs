@@ -1,4 +1,4 @@
-//! Writing a journal that replaces a damaged one: one segment, whole or not there.
+//! Rebuilding of a damaged journal as one new segment, either complete or absent.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -12,7 +12,7 @@ use super::prefix::JournalPrefix;
 use super::{JournalError, RunLayout};
 use crate::engine::core::{JournalRecord, SessionStart};
 
-/// A segment that takes its place when it is finished.
+/// A segment that is moved into its place when it is finished.
 #[derive(Debug)]
 pub struct SegmentRebuilder {
     layout: RunLayout,
@@ -23,7 +23,7 @@ pub struct SegmentRebuilder {
 }
 
 impl SegmentRebuilder {
-    /// Begins the segment of an epoch.
+    /// Creates the segment of an epoch.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -48,7 +48,7 @@ impl SegmentRebuilder {
         Ok(rebuild)
     }
 
-    /// Adds a record of a time.
+    /// Adds a record that was made at `at`.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -56,7 +56,7 @@ impl SegmentRebuilder {
         self.add(at, false, record)
     }
 
-    /// Makes it durable and puts it in its place.
+    /// Makes the segment durable and moves it into its place.
     ///
     /// # Errors
     /// [`JournalError`].

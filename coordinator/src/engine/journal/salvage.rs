@@ -1,4 +1,4 @@
-//! Reading a damaged journal: every whole record, and the places between them that cannot be read.
+//! Reading of a damaged journal: every whole record, and the unreadable places between them.
 
 use std::fs::File;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use crate::engine::core::{JournalRecord, PredecessorSegment, ReplacedSegment, Se
 /// Bytes that are searched for a changed bit at once.
 const MAX_REPAIR_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A journal as far as it can be read.
+/// The readable part of a journal.
 #[derive(Debug)]
 pub struct JournalSalvage {
     layout: RunLayout,
@@ -27,30 +27,31 @@ pub struct JournalSalvage {
     newest: u32,
 }
 
-/// A place that cannot be read.
+/// An unreadable place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalDamage {
     /// The segment.
     pub path: PathBuf,
     /// Where it begins.
     pub offset: u64,
-    /// Where whole records go on, or the segment ends.
+    /// Where whole records resume, or the segment ends.
     pub end: u64,
-    /// The bytes as they were written, when one changed bit explains what stands there.
+    /// The original bytes, when one changed bit explains the damage.
     pub mended: Option<Vec<u8>>,
 }
 
-/// One segment.
+/// One scanned segment.
 #[derive(Debug)]
 struct SegmentScan {
     epoch: u32,
     path: PathBuf,
     opening: Option<(Timestamp, SessionStart)>,
     length: u64,
-    /// End of what counts.
+    /// End of the part that counts.
     end: u64,
     damages: Vec<JournalDamage>,
-    /// Its content is not what its successor saw, although every record is whole.
+    /// Whether its content differs from the one its successor recorded, although every record is
+    /// whole.
     changed: bool,
 }
 
@@ -71,7 +72,8 @@ impl JournalSalvage {
                 None => None,
                 Some(scan) => match scan.predecessor() {
                     Some(None) => break,
-                    // The newest one before a segment whose opening is lost is its former one.
+                    // The predecessor of a segment whose opening is lost is the newest one before
+                    // it.
                     None => Some(None),
                     Some(Some(former)) if former.epoch < epoch => continue,
                     Some(Some(former)) if former.epoch > epoch => {
@@ -98,17 +100,17 @@ impl JournalSalvage {
         Ok(Self { layout: layout.clone(), segments, missing, newest: durable.max(found) })
     }
 
-    /// The places that cannot be read.
+    /// The unreadable places.
     pub fn damages(&self) -> impl Iterator<Item = &JournalDamage> {
         self.segments.iter().flat_map(|scan| &scan.damages)
     }
 
-    /// Segments that are gone.
+    /// Missing segments.
     pub fn missing(&self) -> &[PathBuf] {
         &self.missing
     }
 
-    /// Segments that others than their writers changed.
+    /// Segments that were changed by others than their writers.
     pub fn changed(&self) -> impl Iterator<Item = &PathBuf> {
         self.segments.iter().filter(|scan| scan.changed).map(|scan| &scan.path)
     }
@@ -127,7 +129,7 @@ impl JournalSalvage {
         self.missing.is_empty() && self.changed().next().is_none()
     }
 
-    /// The oldest opening that can be read, and the newest.
+    /// The oldest and the newest readable opening.
     pub fn openings(&self) -> Option<((Timestamp, &SessionStart), &SessionStart)> {
         let mut openings = self.segments.iter().filter_map(|scan| scan.opening.as_ref());
         let (at, first) = openings.next()?;
@@ -135,12 +137,12 @@ impl JournalSalvage {
         Some(((*at, first), last))
     }
 
-    /// The openings of the segments that count, the oldest first, as far as they can be read.
+    /// The readable openings of the segments that count, the oldest first.
     pub fn every_opening(&self) -> impl Iterator<Item = &SessionStart> {
         self.segments.iter().filter_map(|scan| scan.opening.as_ref()).map(|(_, opened)| opened)
     }
 
-    /// Epochs of sittings whose opening may be lost: those of segments that are gone, or have no
+    /// Epochs of sessions whose opening may be lost: their segments are missing, or have no
     /// readable beginning.
     pub fn lost_openings(&self) -> Vec<RangeInclusive<u32>> {
         let mut lost = Vec::new();
@@ -160,7 +162,7 @@ impl JournalSalvage {
         lost
     }
 
-    /// The segments that a journal made of this one replaces.
+    /// The segments that a journal rebuilt from this one replaces.
     pub fn replaces(&self) -> Vec<ReplacedSegment> {
         let earlier = self.openings().map(|(_, last)| last.replaces.clone()).unwrap_or_default();
         let these = self.segments.iter();
@@ -176,7 +178,7 @@ impl JournalSalvage {
         self.segments.iter().map(|scan| scan.path.clone()).collect()
     }
 
-    /// Gives every whole record in order, mended ones among them.
+    /// Passes on every whole record in order, repaired ones included.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -194,7 +196,7 @@ impl JournalSalvage {
         Ok(())
     }
 
-    /// The damaged segments with every place restored as it was.
+    /// The damaged segments, with every place restored.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -231,7 +233,7 @@ impl SegmentScan {
         Ok(scan)
     }
 
-    /// Walks over all frames and notes the damaged places.
+    /// Scans all frames and records the damaged places.
     fn read(
         &mut self,
         file: &File,
@@ -275,7 +277,7 @@ impl SegmentScan {
             self.add(at, end, mended);
             at = end;
         }
-        // A durable end that is gone.
+        // The durable end is missing.
         if let Some(durable) = durable.filter(|durable| is_last && *durable > self.end) {
             self.add(self.end, durable, None);
         }
@@ -286,7 +288,7 @@ impl SegmentScan {
         self.damages.push(JournalDamage { path: self.path.clone(), offset, end, mended });
     }
 
-    /// Gives every whole frame, mended ones among them.
+    /// Passes on every whole frame, repaired ones included.
     fn frames(
         &self,
         mut each: impl FnMut(u64, &[u8]) -> Result<(), JournalError>,
@@ -338,7 +340,7 @@ impl SegmentScan {
         Ok(())
     }
 
-    /// Compares what there is with what the next owner saw.
+    /// Compares the content with the state that the next owner recorded.
     fn compare(&mut self, former: PredecessorSegment) -> Result<(), JournalError> {
         if self.end < former.bytes {
             self.add(self.end, former.bytes, None);
@@ -354,7 +356,8 @@ impl SegmentScan {
         Ok(())
     }
 
-    /// The segment that its opening names; outer `None` when the opening cannot be read.
+    /// The segment that its opening names; the outer `Option` is `None` when the opening is
+    /// unreadable.
     fn predecessor(&self) -> Option<Option<PredecessorSegment>> {
         self.opening.as_ref().map(|(_, opened)| opened.former)
     }

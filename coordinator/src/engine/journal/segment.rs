@@ -1,5 +1,5 @@
-//! Reading one segment, frame by frame, in memory bounded by the largest record; where that stops,
-//! whether the rest is torn or damaged.
+//! Reading of one segment, frame by frame, in memory bounded by the largest record. At the place
+//! where reading stops, it decides whether the rest is torn or damaged.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _};
@@ -20,13 +20,13 @@ pub(super) struct SegmentReader {
     pub(super) path: PathBuf,
     file: BufReader<File>,
     pub(super) length: u64,
-    /// Up to the last whole frame.
+    /// Prefix up to the last whole frame.
     head: JournalPrefix,
     hasher: Option<DigestHasher>,
     frame: Vec<u8>,
-    /// Where the last batch begins that was read; `None` when no record says that it begins one.
+    /// Start of the last batch that was read; `None` when no record marks the beginning of a batch.
     batch: Option<u64>,
-    /// The durable length beside the segment.
+    /// The durable length in the file beside the segment.
     durable: Option<u64>,
 }
 
@@ -42,17 +42,17 @@ impl SegmentReader {
         Ok(Self { path, file, length, head, hasher, frame, batch, durable })
     }
 
-    /// The same, with the digest of what is read.
+    /// Opens a segment, and computes the digest of the bytes read.
     pub(super) fn open_digested(layout: &RunLayout, epoch: u32) -> Result<Self, JournalError> {
         Ok(Self { hasher: Some(DigestHasher::default()), ..Self::open(layout, epoch)? })
     }
 
-    /// How far it was read.
+    /// The prefix read so far.
     pub(super) fn prefix(&self) -> JournalPrefix {
         self.head
     }
 
-    /// Digest of what was read, if it was asked for.
+    /// Digest of the bytes read, if it was requested.
     pub(super) fn digest(&self) -> Option<Digest> {
         self.hasher.clone().map(DigestHasher::finish)
     }
@@ -69,7 +69,7 @@ impl SegmentReader {
                 self.length,
             );
             return match first.map_err(JournalError::io("read", &self.path))? {
-                // A damaged header.
+                // The header is damaged.
                 Some(_) => Ok(None),
                 None => Err(JournalError::Header { path: self.path.clone() }),
             };
@@ -103,7 +103,7 @@ impl SegmentReader {
         Ok(Some(incoming))
     }
 
-    /// Passes over the next record; false at the first frame that is not whole.
+    /// Skips the next record; false at the first frame that is not whole.
     pub(super) fn skip(&mut self) -> Result<bool, JournalError> {
         let whole = self.frame()?;
         if whole {
@@ -112,8 +112,8 @@ impl SegmentReader {
         Ok(whole)
     }
 
-    /// Refuses what follows the last record that was read, up to `end`, unless it is what a writer
-    /// left that died. `durable` bytes are known to be durable from elsewhere.
+    /// Refuses the bytes after the last record read, up to `end`, unless they are the torn tail of
+    /// a writer that died. `durable` bytes are known to be durable from another source.
     pub(super) fn check_rest(&self, durable: u64, end: u64) -> Result<(), JournalError> {
         let (offset, end) = (self.head.bytes, end.min(self.length));
         let durable_bytes = durable.max(self.durable.unwrap_or(0));
@@ -134,7 +134,7 @@ impl SegmentReader {
         Err(JournalError::Damaged { path, offset, durable_bytes, records_behind })
     }
 
-    /// Refuses what follows the last record that was read if whole records follow it.
+    /// Refuses the bytes after the last record read if whole records are among them.
     pub(super) fn check_trailing_records(&self, end: u64) -> Result<(), JournalError> {
         match self.check_rest(0, end) {
             Err(JournalError::Damaged { records_behind: 0, .. }) => Ok(()),

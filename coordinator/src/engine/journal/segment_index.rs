@@ -1,5 +1,5 @@
-//! What segments there are, which of them count, and whether they hold what was known to be
-//! durable.
+//! The segments of a journal: which of them count, and whether they hold everything that was known
+//! to be durable.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,9 +15,9 @@ use super::segment::SegmentReader;
 use super::{JournalError, RunLayout};
 use crate::engine::core::{PredecessorSegment, SessionStart};
 
-/// The segments of a run directory. Those that count begin with the newest one that has a whole
-/// opening, and go back from each to the one that it names: what a former owner began beside its
-/// successor is not among them.
+/// The segments of a run directory. Those that count are the newest one with a whole opening and,
+/// from each, the one that it names. Segments that a previous owner created beside its successor
+/// are not among them.
 #[derive(Debug)]
 pub struct SegmentIndex {
     layout: RunLayout,
@@ -29,21 +29,21 @@ pub struct SegmentIndex {
 #[derive(Debug)]
 pub(super) struct ActiveSegment {
     pub(super) opened: SessionStart,
-    /// How much of it counts, as the next one says.
+    /// How much of it counts, as the next one records.
     pub(super) end: Option<PredecessorSegment>,
 }
 
-/// What a journal lacks of a head that was durable.
+/// The part of a durable prefix that a journal lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingRecords {
-    /// What was durable.
+    /// The durable prefix.
     pub wanted: JournalPrefix,
-    /// What there is of that segment, none if it is not among those that count.
+    /// The existing prefix of that segment; `None` if the segment is not among those that count.
     pub found: Option<JournalPrefix>,
 }
 
 impl SegmentIndex {
-    /// Looks at every segment's first record.
+    /// Reads every segment's first record.
     ///
     /// # Errors
     /// [`JournalError`] when a segment cannot be read, or names one that is missing.
@@ -65,7 +65,7 @@ impl SegmentIndex {
             let mut segment = SegmentReader::open(layout, *epoch)?;
             match segment.opening()? {
                 Some((_, opened)) => links.push(ActiveSegment { opened, end: former }),
-                // A successor that died before its first record, unless more was there.
+                // A successor that died before its first record, unless it held more.
                 None if former.is_none() => segment.check_rest(0, u64::MAX)?,
                 None => {}
             }
@@ -77,7 +77,7 @@ impl SegmentIndex {
         Ok(Self { layout: layout.clone(), newest, links })
     }
 
-    /// The epoch of the next sitting: one more than any segment there is.
+    /// The epoch of the next session: one above the newest segment.
     pub fn next_epoch(&self) -> u32 {
         self.newest.saturating_add(1)
     }
@@ -87,7 +87,7 @@ impl SegmentIndex {
         self.links.iter().map(|link| &link.opened)
     }
 
-    /// How often items were reopened.
+    /// How often each item was reopened.
     pub fn reopened(&self) -> HashMap<ItemId, u32> {
         let mut times = HashMap::new();
         for item in self.openings().flat_map(|o| o.reopened.iter().chain(&o.reopened_within)) {
@@ -102,8 +102,7 @@ impl SegmentIndex {
         self.openings().filter(reopens).map(|opened| opened.epoch).collect()
     }
 
-    /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are
-    /// not known.
+    /// The pools to which the tries of each epoch were offered. Unknown for epochs before a repair.
     pub fn pools(&self) -> PreviousPools {
         let oldest = self.openings().next().map_or(0, |opened| opened.epoch);
         let repaired = (0..oldest).map(|epoch| (epoch, None));
@@ -114,7 +113,7 @@ impl SegmentIndex {
         &self.links
     }
 
-    /// The newest segment that counts, as far as its records are whole.
+    /// The whole records of the newest segment that counts.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -122,7 +121,7 @@ impl SegmentIndex {
         self.links.last().map(|last| self.read_prefix(last, u64::MAX)).transpose()
     }
 
-    /// What is missing of what was durable; nothing when it is all there.
+    /// The missing part of a durable prefix; `None` when all of it exists.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -141,7 +140,7 @@ impl SegmentIndex {
         Ok((found != wanted).then_some(MissingRecords { wanted, found: Some(found) }))
     }
 
-    /// The whole records of a segment up to the first that ends at `end` or behind.
+    /// The whole records of a segment up to the first that ends at or after `end`.
     fn read_prefix(&self, link: &ActiveSegment, end: u64) -> Result<JournalPrefix, JournalError> {
         let mut segment = SegmentReader::open(&self.layout, link.opened.epoch)?;
         let opened = segment.opening()?.is_some();
@@ -153,7 +152,7 @@ impl SegmentIndex {
     }
 }
 
-/// A former segment that is gone, or cut before the end of its opening.
+/// The error for a previous segment that is missing, or cut before the end of its opening.
 fn missing(layout: &RunLayout, epochs: &[u32], former: PredecessorSegment) -> JournalError {
     let path = layout.segment(former.epoch);
     if epochs.contains(&former.epoch) {
@@ -162,7 +161,7 @@ fn missing(layout: &RunLayout, epochs: &[u32], former: PredecessorSegment) -> Jo
     JournalError::Missing { path }
 }
 
-/// A segment of which so many bytes were durable has no whole opening.
+/// The error for a segment without a whole opening of which this many bytes were durable.
 pub(super) fn no_opening(
     layout: &RunLayout,
     epoch: u32,
@@ -181,22 +180,22 @@ impl fmt::Display for MissingRecords {
         let Self { wanted, found } = self;
         let JournalPrefix { epoch, records, bytes, .. } = wanted;
         match found {
-            None => write!(f, "sitting {epoch} with {records} records ({bytes} bytes) is missing"),
+            None => write!(f, "session {epoch} with {records} records ({bytes} bytes) is missing"),
             Some(found) if found.bytes < *bytes => write!(
                 f,
-                "of the {records} records ({bytes} bytes) of sitting {epoch} the last {} are \
+                "of the {records} records ({bytes} bytes) of session {epoch} the last {} are \
                  missing ({} bytes)",
                 records.saturating_sub(found.records),
                 bytes - found.bytes
             ),
             Some(_) => {
-                write!(f, "the {records} records ({bytes} bytes) of sitting {epoch} are others")
+                write!(f, "the {records} records ({bytes} bytes) of session {epoch} are different")
             }
         }
     }
 }
 
-/// One more than the epoch of any segment there is, whether it can be read or not.
+/// One above the newest epoch of any segment, readable or not.
 ///
 /// # Errors
 /// [`JournalError`] when the segments cannot be listed.

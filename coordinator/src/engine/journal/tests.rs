@@ -1,4 +1,4 @@
-//! Journals that are cut, damaged, continued by a woken owner.
+//! Tests of journals that are cut, damaged, or continued by a woken owner.
 
 use std::fs;
 
@@ -76,7 +76,7 @@ fn reported(n: u8) -> JournalRecord {
     JournalRecord::Reported { position, report: Box::new(report) }
 }
 
-/// A segment with some records; the byte at which each record ends, the opening's first.
+/// A segment with some records, and the offset at which each record ends, the opening's first.
 async fn write(
     layout: &RunLayout,
     epoch: u32,
@@ -117,7 +117,7 @@ async fn journal_written_in_two_run_sessions_is_read_back() {
     assert_eq!(SegmentIndex::read(&layout).expect("whole").next_epoch(), 3);
 }
 
-/// What a host that lost power leaves: the durable length that was written back last.
+/// Cuts a segment as a power failure does: to the durable length that was last written back.
 fn cut_to_durable_length(layout: &RunLayout, epoch: u32, durable_bytes: Option<u64>) {
     let _none_left = fs::remove_file(layout.durable_length(epoch));
     if let Some(bytes) = durable_bytes {
@@ -169,7 +169,8 @@ async fn journal_with_flipped_bit_after_kill_is_refused_with_offset() {
             panic!("changed at {at}: {error}")
         };
         let frame = ends.iter().filter(|end| **end <= at as u64).count();
-        // A damaged opening stands behind its header, a damaged header before the whole opening.
+        // Reading stops at a damaged opening behind its header, and at a damaged header at offset
+        // 0.
         let (start, behind) = match (at as u64) < SEGMENT_HEADER.len() as u64 {
             true => (0, 5),
             false if frame == 0 => (SEGMENT_HEADER.len() as u64, 4),
@@ -195,7 +196,7 @@ async fn journal_with_flipped_bit_in_durable_batch_is_refused() {
                 Err(JournalError::Damaged { .. }) => {}
                 Err(other) => panic!("changed at {at}: {other}"),
                 Ok((records, _)) => {
-                    // The last batch is not known to have been durable.
+                    // The last batch is not known to be durable.
                     assert!(at as u64 >= ends[3] && durable == Some(ends[3]), "changed at {at}");
                     assert_eq!(records.len(), 4);
                 }
@@ -347,7 +348,8 @@ async fn journal_segment_of_previous_owner_after_takeover_is_ignored() {
     let (_directory, layout) = layout();
     write(&layout, 1, None, 2).await;
     let former = read(&layout).expect("whole").1.expect("a journal").head;
-    // The successor skipped a number; the woken owner's disk fails and it goes on in the next.
+    // The successor skipped a number. The woken owner's disk fails, and it continues in the next
+    // segment.
     write(&layout, 3, Some(former), 1).await;
     let woken = write(&layout, 2, Some(former), 5).await;
     let (records, replay) = read(&layout).expect("whole");
@@ -403,9 +405,9 @@ async fn journal_copy_without_records_of_head_lacks_it() {
     let text = serde_json::to_string(&heads[4]).expect("serializable");
     assert_eq!(serde_json::from_str::<JournalPrefix>(&text).expect("readable"), heads[4]);
     let other = JournalPrefix { chain: heads[3].chain, ..heads[4] };
-    assert!(lacks(&original, other).is_some_and(|lack| lack.to_string().contains("others")));
+    assert!(lacks(&original, other).is_some_and(|lack| lack.to_string().contains("different")));
     let missing = lacks(&copy, JournalPrefix { epoch: 2, ..heads[1] }).expect("there is no second");
-    let what = format!("sitting 2 with 3 records ({} bytes) is missing", heads[1].bytes);
+    let what = format!("session 2 with 3 records ({} bytes) is missing", heads[1].bytes);
     assert_eq!(missing.to_string(), what);
 }
 
@@ -501,7 +503,7 @@ async fn journal_salvage_keeps_only_records_outside_damage() {
         let kept = kept.filter(|(n, _)| *n >= ends.len() || !hit(*n)).map(|(_, r)| r.clone());
         assert_eq!(records, kept.collect::<Vec<_>>(), "changed at {at}");
     }
-    // The end of a segment whose length others knew.
+    // The end of a segment whose length is known from other sources.
     fs::write(layout.segment(1), &whole[..small(ends[2])]).expect("writable");
     let salvage = JournalSalvage::read(&layout, &[]).expect("readable");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Writing a journal: one thread, one write and one `fdatasync` per batch.
+//! Writer of a journal: one thread, one write and one `fdatasync` per batch.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -16,12 +16,12 @@ use super::prefix::JournalPrefix;
 use super::{JournalError, RunLayout};
 use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
-/// A batch that became durable.
+/// A durable batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommittedBatch {
     /// Number of the batch, from 1.
     pub number: u64,
-    /// What is durable with it of the segment it is in.
+    /// The durable prefix of its segment.
     pub head: JournalPrefix,
 }
 
@@ -30,8 +30,8 @@ struct WriteBatch {
     frames: Vec<u8>,
 }
 
-/// Writes the journal of one sitting. One batch may be on its way at a time; what is recorded
-/// meanwhile gathers for the next.
+/// Writes the journal of one session. One batch may be in flight at a time; records made meanwhile
+/// form the next one.
 #[derive(Debug)]
 pub struct JournalWriter {
     gathering: Vec<u8>,
@@ -73,23 +73,23 @@ impl JournalWriter {
         })
     }
 
-    /// Adds a record to the batch that gathers.
+    /// Adds a record to the next batch.
     pub fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         let synced = self.gathering.is_empty();
         frame::encode(&mut self.gathering, at, synced, record);
     }
 
-    /// Number of the batch with the last record: its effects wait until that many are durable.
+    /// Number of the batch with the last record: its effects wait until that batch is durable.
     pub fn last(&self) -> u64 {
         if self.gathering.is_empty() { self.submitted } else { self.submitted + 1 }
     }
 
-    /// Number of batches that are durable.
+    /// Number of durable batches.
     pub fn committed(&self) -> u64 {
         self.committed
     }
 
-    /// What of the journal is durable.
+    /// The durable prefix of the journal.
     pub fn durable_prefix(&self) -> JournalPrefix {
         self.head
     }
@@ -99,24 +99,24 @@ impl JournalWriter {
         self.gathering.is_empty() && self.submitted == self.committed
     }
 
-    /// Hands the gathered batch to the disk if it is free; whether it did.
+    /// Hands the gathered batch to the disk if the disk is idle; whether it did.
     pub fn submit(&mut self) -> bool {
         if self.gathering.is_empty() || self.submitted > self.committed {
             return false;
         }
         self.submitted += 1;
-        // What gathers next is about as long: it is not copied again and again as it grows.
+        // The next batch will be about as long: reserving avoids copies as it grows.
         let next = Vec::with_capacity(self.gathering.len());
         let frames = std::mem::replace(&mut self.gathering, next);
         let batch = WriteBatch { number: self.submitted, frames };
         if let Some(batches) = &self.batches {
-            // The thread ends only after an error, which `durable` has told or will tell.
+            // The thread ends only after an error, which `durable` has returned or will return.
             drop(batches.send(batch));
         }
         true
     }
 
-    /// The next batch that becomes durable. Pending while none is on its way. Safe to cancel.
+    /// The next batch that becomes durable. Pending while none is in flight. Cancel-safe.
     ///
     /// # Errors
     /// [`JournalError`] when the journal cannot be written any more, not even in a new segment.
@@ -135,7 +135,7 @@ impl Drop for JournalWriter {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the writer was told through its closed channel.
+            // A panic of the writer was reported through its closed channel.
             drop(thread.join());
         }
     }
@@ -149,7 +149,7 @@ fn write_batches(
 ) {
     while let Ok(WriteBatch { number, frames }) = incoming.recv() {
         let written = segment.append(&frames).or_else(|error| {
-            tracing::error!(%error, "a journal segment failed; going on in a new one");
+            tracing::error!(%error, "a journal segment failed; continuing in a new one");
             segment = segment.create_successor(layout)?;
             segment.append(&frames)
         });
@@ -208,7 +208,7 @@ impl SegmentFile {
         self.file.sync_data().map_err(JournalError::io("sync", &self.path))
     }
 
-    /// Digest of what is durable, read back: needed only when something failed.
+    /// Digest of the durable bytes, read back: needed only after a failure.
     fn digest(&self) -> Result<Digest, JournalError> {
         let read = |source| JournalError::io("read", &self.path)(source);
         let mut file = File::open(&self.path).map_err(read)?.take(self.durable.bytes);
@@ -222,7 +222,7 @@ impl SegmentFile {
         }
     }
 
-    /// The segment after this one, whose writes can no longer be trusted.
+    /// Creates the segment after this one, whose writes can no longer be trusted.
     fn create_successor(&self, layout: &RunLayout) -> Result<Self, JournalError> {
         let former = PredecessorSegment {
             epoch: self.opened.epoch,
@@ -234,7 +234,7 @@ impl SegmentFile {
             former: Some(former),
             ..self.opened.clone()
         };
-        // It goes on with the sitting that has reopened them.
+        // It continues the session that has reopened them.
         let opened = SessionStart { reopened: Vec::new(), ..opened };
         Self::create(layout, Timestamp::now(), opened)
     }

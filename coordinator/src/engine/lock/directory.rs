@@ -1,4 +1,5 @@
-//! The lock of a run directory: a locked file, and a note that beats.
+//! The lock of a run directory: the locked `run.lock`, and the lock info with the owner's
+//! heartbeat.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -24,8 +25,8 @@ use crate::engine::journal::{self, RunLayout};
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// File systems that only this kernel has mounted, as statfs(2) names them: what one process
-/// locks, no other has. Of all others it is not known.
+/// File systems that only this kernel mounts, by their statfs(2) type: a lock of one process
+/// excludes all others. For every other file system this is unknown.
 #[cfg(target_os = "linux")]
 const LOCAL_FILE_SYSTEMS: &[i64] = &[
     0xEF53,      // ext2, ext3, ext4
@@ -45,22 +46,22 @@ pub(super) struct Contender {
     owner: LockOwner,
     file: File,
     local: bool,
-    /// The newest epoch that an owner gave itself, also one that opened no segment.
+    /// The newest epoch that an owner took, even one that opened no segment.
     newest: u32,
     watch: ChangeWatch<Option<Vec<u8>>>,
     started: Instant,
 }
 
-/// What became of an attempt.
+/// Outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum LockAttempt {
-    /// The lock is ours, maybe taken over.
+    /// This process has the lock, perhaps by a takeover.
     Taken(Option<Takeover>),
-    /// Somebody may have it.
+    /// Another process may have it.
     Wait,
 }
 
-/// The lock, while it lives.
+/// The lock, held while this value lives.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
     held: Arc<DirectoryOwnership>,
@@ -68,7 +69,7 @@ pub(super) struct DirectoryLock {
     beating: Option<JoinHandle<()>>,
 }
 
-/// Tells whether a directory is still its owner's.
+/// Ownership of a run directory, and the check that it still holds.
 #[derive(Debug)]
 pub(super) struct DirectoryOwnership {
     layout: RunLayout,
@@ -93,11 +94,11 @@ impl Contender {
         self.local = local;
     }
 
-    /// Tries once. What may have to be waited for is let go of.
+    /// Tries once. Unlocks the file again unless the lock is taken.
     pub(super) fn attempt(&mut self, patience: &LockWaitPolicy) -> Result<LockAttempt, LockError> {
         let path = self.layout.lock();
         let answer = try_lock(&self.file).map_err(LockError::io(&path))?;
-        // Where files cannot be locked at all, the note is all there is.
+        // Where files cannot be locked at all, only the lock info decides.
         self.local &= answer.is_some();
         let locked = answer.unwrap_or(true);
         let text = lock_file::read(&self.layout.lock_info())
@@ -132,17 +133,17 @@ impl Contender {
         }
     }
 
-    /// The owner that a note names although this process has the lock of the file.
+    /// Status of the owner that the lock info names although this process has locked the file.
     fn owner_status(&self, note: &LockFile) -> OwnerStatus {
         if self.local && note.owner.file.is_some() {
-            // One that was copied with the directory speaks of another.
+            // A lock info that was copied with the directory names the owner of another one.
             let this = self.owner.holds_file_of(&note.owner);
             return if this { OwnerStatus::Dead } else { OwnerStatus::Released };
         }
         if self.owner.proves_dead(&note.owner) { OwnerStatus::Dead } else { OwnerStatus::Unproven }
     }
 
-    /// Notes down that this process is the owner, and lets that note beat.
+    /// Writes this process to the lock info as the owner, and starts its heartbeat.
     pub(super) fn into_lock(self) -> Result<DirectoryLock, LockError> {
         let Self { layout, owner, file: locked, newest, .. } = self;
         let epoch = journal::next_epoch(&layout)?.max(newest.saturating_add(1));
@@ -166,12 +167,12 @@ impl DirectoryLock {
         &self.held
     }
 
-    /// The epoch that goes with the lock.
+    /// The epoch that belongs to the lock.
     pub(super) fn epoch(&self) -> u32 {
         self.held.lock_file().epoch
     }
 
-    /// The epoch became another one.
+    /// Sets the epoch that belongs to the lock.
     pub(super) fn set_epoch(&self, epoch: u32) {
         self.held.lock_file().epoch = epoch;
         self.held.refresh();
@@ -182,11 +183,12 @@ impl Drop for DirectoryLock {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(beating) = self.beating.take() {
-            // A panic there was told already.
+            // A panic there was reported already.
             drop(beating.join());
         }
         self.held.remove();
-        // Closing is not enough: a child that was just forked has the file until it executes.
+        // Closing is not enough: a child that was just forked keeps the file open until it
+        // executes.
         let _closed_anyway = self.held.file.unlock();
     }
 }
@@ -208,7 +210,7 @@ impl DirectoryOwnership {
         });
     }
 
-    /// Looks whether somebody else has the directory by now.
+    /// Checks whether another process owns the directory by now.
     ///
     /// # Errors
     /// [`LockLostError`].
@@ -237,7 +239,7 @@ impl DirectoryOwnership {
     pub(super) fn refresh(&self) {
         let mut note = self.lock_file();
         if note.owner.file.is_none() && matches!(try_lock(&self.file), Ok(Some(true))) {
-            // Who had it when this process took over is gone.
+            // The process that had it locked during the takeover is gone.
             note.owner.file = FileId::from_file(&self.file).ok();
         }
         note.last_heartbeat_at = Timestamp::now();
@@ -246,8 +248,8 @@ impl DirectoryOwnership {
         }
     }
 
-    /// The owner after this one. Epochs are given once: a note with an older one was written by
-    /// somebody who read before this process wrote.
+    /// The next owner, if there is one. Epochs are assigned once: a lock info with an older epoch
+    /// was written by a process that read it before this one wrote.
     fn successor(&self) -> Option<LockLostError> {
         let found = lock_file::read(&self.layout.lock_info()).ok()?;
         let found = found.as_deref().and_then(LockFile::parse);
@@ -255,16 +257,16 @@ impl DirectoryOwnership {
         match found {
             Some(found) if found.owner.id == mine.owner.id => None,
             Some(found) if found.epoch > mine.epoch => Some(LockLostError { by: found.describe() }),
-            // A successor that has ended took its note away. Its segment stays.
+            // A successor that has ended removed its lock info. Its segment remains.
             _ => {
                 let newest = journal::next_epoch(&self.layout).ok()? - 1;
-                let by = || format!("sitting {newest}, which has ended");
+                let by = || format!("session {newest}, which has ended");
                 (newest > mine.epoch).then(|| LockLostError { by: by() })
             }
         }
     }
 
-    /// Removes the note if it is ours.
+    /// Removes the lock info if it names this process.
     fn remove(&self) {
         let path = self.layout.lock_info();
         let found = lock_file::read(&path).ok().flatten().and_then(|text| LockFile::parse(&text));
@@ -275,7 +277,7 @@ impl DirectoryOwnership {
     }
 }
 
-/// Somebody has the file locked, so its process exists; it may be stopped or hang.
+/// Another process has locked the file, so it exists; it may be suspended or hang.
 fn decide_locked_takeover(
     watched: WatchObservation,
     patience: &LockWaitPolicy,
@@ -284,7 +286,7 @@ fn decide_locked_takeover(
     decide_takeover(OwnerStatus::Unproven, watched, &LockWaitPolicy { wait, ..*patience })
 }
 
-/// Whether the file is ours now; none where the file system has no locks.
+/// Whether this process has locked the file now; `None` where the file system has no locks.
 fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
     match file.try_lock() {
         Ok(()) => Ok(Some(true)),
@@ -297,7 +299,7 @@ fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
     }
 }
 
-/// Whether no other host can have the directory.
+/// Whether no other host can access the directory.
 #[cfg(target_os = "linux")]
 fn is_local(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| {

@@ -1,4 +1,4 @@
-//! What stands under a run's key on the board.
+//! The KV entry of a run.
 
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
@@ -17,16 +17,16 @@ const FORMAT: u32 = 1;
 pub struct RunEntry {
     /// Format of the entry.
     pub format: u32,
-    /// Owner, or the last one when the state says that it let the run go.
+    /// Owner, or the last one when the state shows that it released the run.
     pub owner: LockOwner,
     /// The owner's epoch.
     pub epoch: u32,
     /// What the run is doing.
     pub state: RunState,
-    /// What of the journal is durable: a run directory without it is not this run's any more. A new
-    /// owner keeps that of the former one until its own segment has a record.
+    /// The durable prefix of the journal: a run directory without it does not belong to this run
+    /// any more. A new owner keeps its predecessor's until its own segment has a record.
     pub head: Option<JournalPrefix>,
-    /// Place of the last report that this head holds.
+    /// Position of the last report that this prefix holds.
     pub position: Option<ReportPosition>,
     /// Name of the job.
     pub job: String,
@@ -47,7 +47,7 @@ pub struct RunEntry {
 impl RunEntry {
     pub(super) const FORMAT: u32 = FORMAT;
 
-    /// Reads a board's value; `None` when it is none of a format that this version knows.
+    /// Parses a KV value; `None` when it has no format that this version knows.
     pub fn parse(value: &Bytes) -> Option<Self> {
         serde_json::from_slice(value).ok().filter(|entry: &Self| entry.format <= FORMAT)
     }

@@ -1,4 +1,4 @@
-//! The lock of a run where other hosts ask: an entry on a board, changed by compare-and-set only.
+//! The lock of a run across hosts: a KV entry, changed by compare-and-set only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,39 +22,39 @@ use crate::engine::core::Takeover;
 use crate::engine::journal::{JournalError, JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
 
-/// Time between two looks at an entry that is not ours.
+/// Time between two polls of another owner's entry.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a read or a write may take; what became of it is not known then.
+/// Timeout of a read or a write. After it, the outcome is unknown.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Writes in one renewal: another revision of our own entry is a write whose answer was lost.
+/// Writes in one renewal: another revision of this owner's entry is a write whose answer was lost.
 const RENEW_ATTEMPTS: u32 = 3;
 
-/// What a run directory says.
+/// State of a run directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunDirectoryState {
-    /// The newest epoch that it has.
+    /// Its newest epoch.
     pub(super) newest: u32,
-    /// What of its journal is durable.
+    /// Durable prefix of its journal.
     pub(super) head: Option<JournalPrefix>,
-    /// Whether a sitting ever had the lock on a board.
+    /// Whether a session ever held a lock in a KV store.
     pub(super) shared: bool,
-    /// Who the last such was.
+    /// The last owner of such a lock.
     pub(super) holder: Option<OwnerId>,
-    /// What it lacks of the head that was asked for.
+    /// Records of the given prefix that it lacks.
     pub(super) lack: Option<MissingRecords>,
 }
 
-/// Looks into the run directory: for a head when there is one.
+/// Reads the state of the run directory, and compares it with a prefix if one is given.
 pub(super) type RunDirectoryReader =
     Arc<dyn Fn(Option<JournalPrefix>) -> RunDirectoryRead + Send + Sync>;
 
-/// A look that is on its way.
+/// A read in progress.
 pub(super) type RunDirectoryRead = BoxFuture<'static, Result<RunDirectoryState, JournalError>>;
 
-/// What was looked for last: a journal may be long, and while an owner is watched that holds still
-/// there is nothing new to see in it.
+/// The last read state: a journal may be long, and while a watched owner makes no progress nothing
+/// in it changes.
 #[derive(Debug, Default)]
 pub(super) struct RunDirectoryCache(Option<(Option<JournalPrefix>, RunDirectoryState)>);
 
@@ -75,33 +75,33 @@ impl RunDirectoryCache {
     }
 }
 
-/// What to do about an entry that is not ours, or is not there.
+/// Decision about an entry that is missing or belongs to another owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KvLockDecision {
-    /// Write our own; taken over when there is a reason.
+    /// Write this process's entry; a takeover when there is a reason.
     Take(Option<TakeoverReason>),
-    /// It is ours: the answer to a write was lost.
+    /// The entry is this process's: the answer to a write was lost.
     Mine,
-    /// Go on watching.
+    /// Keep watching.
     Wait,
     /// Leave the run to its owner.
     Held,
-    /// The directory is a copy that lacks something.
+    /// The directory is a copy that lacks records.
     Lacks(MissingRecords),
 }
 
-/// The lock on a board.
+/// The lock in a KV store.
 #[derive(Debug)]
 pub(super) struct KvLock {
     place: KvLockTarget,
     entry: RunEntry,
-    /// The state to go back to when nothing came of this sitting.
+    /// The state to restore when this session changed nothing.
     former: RunState,
-    /// The revision of our entry; unknown after a write that was not answered.
+    /// The revision of this owner's entry; unknown after a write without an answer.
     revision: Option<u64>,
 }
 
-/// The key of a run on a board, and the directory whose owner wants it.
+/// The KV key of a run, and the directory whose owner wants it.
 #[derive(Clone)]
 pub(super) struct KvLockTarget {
     pub(super) board: Arc<dyn KvStore>,
@@ -113,15 +113,15 @@ pub(super) struct KvLockTarget {
 /// Why a renewal failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RenewError {
-    /// Somebody else has the run.
+    /// Another process owns the run.
     #[error(transparent)]
     Lost(#[from] LockLostError),
-    /// Nobody answers: it is still ours as far as is known.
+    /// The KV store does not answer: this process still owns the run as far as is known.
     #[error(transparent)]
     Unreachable(#[from] QueueError),
 }
 
-/// What an entry, or none, means for a process that wants the run.
+/// Decides what an entry, or its absence, means for a process that wants the run.
 pub(super) fn decide_kv_lock(
     entry: Option<&RunEntry>,
     me: &LockOwner,
@@ -141,9 +141,9 @@ pub(super) fn decide_kv_lock(
             decide_takeover(OwnerStatus::Dead, watched, patience)
         }
         Some(_) => decide_takeover(OwnerStatus::Unproven, watched, patience),
-        // Nobody else can know of it.
+        // No other process can know of it.
         None if !view.shared => TakeoverDecision::Take(None),
-        // The board lost it; an owner that lives writes it again.
+        // The KV store lost the entry; a living owner writes it again.
         None => decide_takeover(
             OwnerStatus::Unproven,
             WatchObservation { changed: false, ..watched },
@@ -158,8 +158,8 @@ pub(super) fn decide_kv_lock(
 }
 
 impl KvLock {
-    /// Takes the lock, waiting as long as its owner may be alive. Safe to drop: what was written
-    /// names a process that let it go or is dead.
+    /// Takes the lock, and waits as long as its owner may be alive. Safe to drop: a written entry
+    /// names a process that released it or is dead.
     pub(super) async fn acquire(
         place: KvLockTarget,
         me: LockOwner,
@@ -181,7 +181,7 @@ impl KvLock {
                 }
                 Err(error @ QueueError::Denied { .. }) => return Err(LockError::Board(error)),
                 Err(error) => {
-                    tracing::warn!("cannot ask who owns the run: {error}");
+                    tracing::warn!("cannot query the owner of the run: {error}");
                     watch.record_failure();
                 }
             }
@@ -189,18 +189,18 @@ impl KvLock {
         }
     }
 
-    /// The epoch that goes with the lock.
+    /// The epoch that belongs to the lock.
     pub(super) fn epoch(&self) -> u32 {
         self.entry.epoch
     }
 
-    /// What of the journal is durable by what the board says.
+    /// The durable prefix of the journal, as recorded in the KV entry.
     pub(super) fn durable_prefix(&self) -> Option<JournalPrefix> {
         self.entry.head
     }
 
-    /// Says that the owner lives and how far it has come; the position up to which reports may be
-    /// forgotten from now on.
+    /// Renews the entry with the owner's progress. Returns the position up to which reports may be
+    /// purged from now on.
     pub(super) async fn renew(
         &mut self,
         standing: Option<&DurableState>,
@@ -221,10 +221,10 @@ impl KvLock {
                 return Ok(self.entry.position);
             }
         }
-        Err(unreachable("others write at the same time").into())
+        Err(unreachable("other processes write the entry at the same time").into())
     }
 
-    /// Lets the run go in a state, or in the one before when nothing came of the sitting.
+    /// Releases the run in a state, or in its previous one when the session changed nothing.
     pub(super) async fn release(
         &mut self,
         standing: Option<&DurableState>,
@@ -234,10 +234,11 @@ impl KvLock {
         self.renew(standing).await
     }
 
-    /// After a write that failed or was not answered: the revision to replace, none to write anew.
+    /// The revision to replace after a write that failed or was not answered; `None` to create the
+    /// entry.
     async fn revision_to_replace(&self, has_record: bool) -> Result<Option<u64>, RenewError> {
         let Some(found) = self.place.read().await? else {
-            // Who took the directory over in the meantime is named in it.
+            // The directory names the owner that took it over meanwhile.
             let view = (self.place.look)(None).await.map_err(|e| unreachable(e.to_string()))?;
             if view.holder == Some(self.entry.owner.id) {
                 return Ok(None);
@@ -245,15 +246,15 @@ impl KvLock {
             return if has_record {
                 Err(LockLostError { by: "the next owner of the run directory".to_owned() }.into())
             } else {
-                Err(unreachable("the entry is gone before the sitting began").into())
+                Err(unreachable("the entry was lost before the session began").into())
             };
         };
         match RunEntry::parse(&found.value) {
             Some(entry) if (entry.owner.id, entry.epoch) == (self.entry.owner.id, self.epoch()) => {
                 Ok(Some(found.revision))
             }
-            // A server that lost everything, and a former owner that woke before this one could write
-            // the entry again: whoever takes a run over has a higher epoch than all before it.
+            // The server lost everything, and a previous owner woke before this one could write the
+            // entry again: an owner that takes a run over has a higher epoch than all before it.
             Some(entry) if entry.epoch < self.epoch() => Ok(Some(found.revision)),
             Some(entry) => Err(LockLostError { by: entry.owner.describe() }.into()),
             None => Err(LockLostError { by: "another version of rollout".to_owned() }.into()),
@@ -262,7 +263,7 @@ impl KvLock {
 }
 
 impl KvLockTarget {
-    /// Acts on what was found; nothing when it is to be watched further.
+    /// Acts on an entry; `None` when it must be watched further.
     pub(super) async fn attempt(
         &self,
         found: Option<KvEntry>,
@@ -281,7 +282,7 @@ impl KvLockTarget {
             KvLockDecision::Take(reason) => reason,
             KvLockDecision::Wait => return Ok(None),
             KvLockDecision::Mine => {
-                let entry = entry.expect("an entry that is ours");
+                let entry = entry.expect("the entry of this process");
                 return Ok(Some((self.new_lock(entry, RunState::Running, revision), None)));
             }
             KvLockDecision::Held => {
@@ -290,32 +291,32 @@ impl KvLockTarget {
                 return Err(LockError::Elsewhere { run: self.run, holder });
             }
             KvLockDecision::Lacks(lack) => {
-                let owner = entry.expect("a head that is lacking").owner;
+                let owner = entry.expect("an entry with a missing prefix").owner;
                 let holder = owner.describe();
                 return Err(LockError::Copy { run: self.run, lack, holder });
             }
         };
         let former = entry.as_ref().map(|entry| entry.owner.describe());
         let takeover = reason.map(|reason| Takeover {
-            former: former.unwrap_or_else(|| "an owner that the server forgot".to_owned()),
+            former: former.unwrap_or_else(|| "an owner that the server no longer knows".to_owned()),
             reason,
         });
         let state = entry.as_ref().map_or(RunState::Stopped, |entry| entry.state);
         let mine = self.new_entry(entry.as_ref(), me, &view);
         match self.write(mine.to_bytes(), revision).await {
             Ok(Some(revision)) => Ok(Some((self.new_lock(mine, state, Some(revision)), takeover))),
-            // Somebody was faster, or it is not known: the next look shows.
+            // Another process was faster, or the outcome is unknown: the next poll shows it.
             Ok(None) | Err(_) => Ok(None),
         }
     }
 
     fn new_lock(&self, entry: RunEntry, former: RunState, revision: Option<u64>) -> KvLock {
-        // A former owner that died was running, and is not any more.
+        // A previous owner that died was running, and is not any more.
         let former = if former == RunState::Running { RunState::Stopped } else { former };
         KvLock { place: self.clone(), entry, former, revision }
     }
 
-    /// Our entry after that of the former owner.
+    /// This process's entry, which follows the previous owner's.
     fn new_entry(
         &self,
         former: Option<&RunEntry>,

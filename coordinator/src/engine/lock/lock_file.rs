@@ -1,4 +1,4 @@
-//! `run.lock.json`: who owns the run, beside the file that is locked.
+//! `run.lock.json`, the lock info: the owner of the run, beside the file that is locked.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::owner::LockOwner;
 use crate::engine::atomic_file::TEMPORARY_PREFIX;
 
-/// Longest note read.
+/// Maximum number of bytes read.
 const MAX_LOCK_FILE_BYTES: u64 = 64 * 1024;
 
-/// What stands in the file.
+/// Content of the lock info.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LockFile {
     /// The owner.
@@ -25,7 +25,7 @@ pub(super) struct LockFile {
     pub(super) epoch: u32,
     /// When it took the lock.
     pub(super) created_at: Timestamp,
-    /// When it was last alive. Only for people: nobody compares clocks of two hosts.
+    /// When it was last alive. Only for people: clocks of two hosts are never compared.
     pub(super) last_heartbeat_at: Timestamp,
 }
 
@@ -40,7 +40,7 @@ impl LockFile {
         serde_json::from_slice(text).ok()
     }
 
-    /// Replaces the note at `path`. Not synced: it says who is alive now.
+    /// Replaces the lock info at `path`. Not synced: it only states who is alive now.
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
@@ -54,13 +54,13 @@ impl LockFile {
         temporary.persist(path).map(drop).map_err(|error| error.error)
     }
 
-    /// `process`, host and time, for people.
+    /// Process, host and time, for people.
     pub(super) fn describe(&self) -> String {
         format!("{} since {}", self.owner.describe(), self.created_at)
     }
 }
 
-/// The text of the note at `path`; none when there is none.
+/// The text of the lock info at `path`; `None` when there is none.
 pub(super) fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     use std::io::Read as _;
     let file = match std::fs::File::open(path) {

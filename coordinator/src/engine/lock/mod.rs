@@ -1,23 +1,24 @@
 //! The run lock: one process owns a run.
 //!
 //! # In the run directory
-//! `run.lock` is locked by its owner (flock) and never renamed, rewritten or removed: where the file
-//! system is of this kernel alone, that is all there is to ask. `run.lock.json` says who it is, and
-//! beats every five seconds. On a file system that other hosts may share, and for an owner that is
-//! stopped, the note decides: nobody compares clocks, the note is watched until it changed (its
-//! owner lives) or was the same for the stale time.
+//! `run.lock` is locked by its owner (flock) and never renamed, rewritten or removed. On a file
+//! system that only this kernel mounts, this lock alone decides. `run.lock.json`, the lock info,
+//! names the owner and gets a heartbeat every five seconds. On a file system that other hosts may
+//! share, and for an owner that is suspended, the lock info decides. Clocks of hosts are never
+//! compared: the lock info is watched until it changes (its owner lives) or stays the same for the
+//! stale time.
 //!
-//! # On a board
-//! A run whose workers are elsewhere has an entry on a board, too, under its id, changed only by
-//! compare-and-set. It names the owner and the journal's durable [`JournalPrefix`](crate::engine::journal::JournalPrefix), so
-//! that a copy of the run directory that lacks something cannot win. Reports are forgotten only up
-//! to the position that an entry of this owner confirmed. Silence of the server never costs the
-//! owner its run, only another one's entry does.
+//! # In a KV store
+//! A run with remote workers also has an entry in a KV store, under its id, changed only by
+//! compare-and-set. It names the owner and the journal's durable
+//! [`JournalPrefix`](crate::engine::journal::JournalPrefix), so a copy of the run directory that
+//! lacks records cannot win. Reports are purged only up to the position that an entry of this owner
+//! confirmed. Silence of the server never costs the owner its run; only another owner's entry does.
 //!
 //! # Why a woken owner is harmless
-//! Each epoch has its own journal segment, created exclusively, and the next owner writes down how
-//! much of the one before counts. A lock that is lost is therefore only a reason to stop, never what
-//! keeps the results right.
+//! Each epoch has its own journal segment, created exclusively, and the next owner records how much
+//! of the previous one counts. A lost lock is therefore only a reason to stop. The results are
+//! right without it.
 
 mod directory;
 mod kv_entry;
@@ -53,28 +54,28 @@ use crate::engine::journal::{
     self, JournalError, JournalPrefix, MissingRecords, RunLayout, SegmentIndex,
 };
 
-/// Time between two looks at a directory that may be somebody else's.
+/// Time between two polls of a directory that another process may own.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How a run is taken.
+/// Options for taking the lock of a run.
 #[derive(Debug, Clone, Default)]
 pub struct LockOptions {
-    /// How patiently.
+    /// Wait policy.
     pub patience: LockWaitPolicy,
-    /// Where other hosts ask, if workers are elsewhere.
+    /// The lock across hosts, if workers are remote.
     pub shared: Option<KvLockOptions>,
 }
 
-/// How patient the taking of a lock is.
+/// How long to wait for an owner, and when to take over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockWaitPolicy {
-    /// How long an owner says nothing before it is taken over.
+    /// How long an owner is silent before it is taken over.
     pub stale: Duration,
-    /// Take the run over at once, whoever has it.
+    /// Take the run over at once, whatever its owner does.
     pub force: bool,
-    /// Watch an owner that may be dead. Otherwise the run is its as long as nothing is proven.
+    /// Watch an owner that may be dead. Otherwise the run stays its own until its death is proven.
     pub wait: bool,
-    /// Watch also one whose process exists, in case it is stopped or hangs.
+    /// Also watch an owner whose process exists, in case it is suspended or hangs.
     pub hung: bool,
 }
 
@@ -84,16 +85,16 @@ impl Default for LockWaitPolicy {
     }
 }
 
-/// Where other hosts ask for the owner, and what they are told of the run.
+/// The lock across hosts: a KV store, and the description of the run in it.
 #[derive(Debug, Clone)]
 pub struct KvLockOptions {
-    /// The board.
+    /// The KV store.
     pub board: Arc<dyn KvStore>,
-    /// What is told.
+    /// Description of the run.
     pub facts: RunEntryInfo,
 }
 
-/// What an entry says of a run beside its state.
+/// Description of a run in its KV entry, beside its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunEntryInfo {
     /// Name of the job.
@@ -104,80 +105,81 @@ pub struct RunEntryInfo {
     pub store: String,
 }
 
-/// The lock of a run, held while this value lives. When the process dies, however it dies, others
-/// can prove it.
+/// The lock of a run, held while this value lives. After any death of the process, others can prove
+/// it.
 #[derive(Debug)]
 pub struct RunLock {
-    // Let go of first.
+    // Released first.
     kept: Option<LockRenewal>,
     directory: DirectoryLock,
 }
 
-/// What came with the lock.
+/// Data that comes with the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct LockGrant {
     pub(crate) run: Option<RunId>,
     pub(crate) owner: LockOwner,
     pub(crate) epoch: u32,
-    /// What of the journal others know to be durable.
+    /// The journal prefix that others know to be durable.
     pub(crate) head: Option<JournalPrefix>,
     pub(crate) takeover: Option<Takeover>,
     pub(crate) shared: bool,
     pub(crate) fence: Fence,
 }
 
-/// Somebody else has the run now.
+/// Another process owns the run now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it was taken over by {by}")]
 pub struct LockLostError {
-    /// Who.
+    /// The new owner.
     pub by: String,
 }
 
-/// Tells whether this process still owns the run directory.
+/// A check whether this process still owns the run directory.
 #[derive(Debug, Clone)]
 pub struct Fence {
     held: Arc<DirectoryOwnership>,
     checked: Instant,
 }
 
-/// How long a check of the fence holds. Whoever slept for longer looks again before anything else.
+/// How long a check of the fence is valid. A process that slept for longer checks again before
+/// anything else.
 const FENCE_CHECK_VALIDITY: Duration = Duration::from_secs(1);
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has the directory.
+    /// Another process owns the directory.
     #[error("the run in {} is owned by {holder}", root.display())]
     Held {
         /// The run directory.
         root: PathBuf,
-        /// Who, as far as is known.
+        /// The owner, as far as is known.
         holder: String,
     },
-    /// Another process has the run, maybe with another copy of the directory.
+    /// Another process owns the run, maybe with another copy of the directory.
     #[error("run {run} is owned by {holder}")]
     Elsewhere {
         /// The run.
         run: RunId,
-        /// Who, as far as is known.
+        /// The owner, as far as is known.
         holder: String,
     },
-    /// The directory is a copy that lacks what the run has.
+    /// The directory is a copy that lacks records of the run.
     #[error("the directory is a copy of run {run} that lacks results: {lack}; {holder} has them")]
     Copy {
         /// The run.
         run: RunId,
-        /// What it lacks.
+        /// The missing records.
         lack: MissingRecords,
-        /// Who had the run last.
+        /// The last owner of the run.
         holder: String,
     },
     /// The entry of the run is of a newer version.
-    #[error("the server holds an entry for this run that this version cannot read")]
+    #[error("cannot read the server's entry for this run: it has a format unknown to this version")]
     Unreadable,
-    /// The board does not work.
-    #[error("the run's lock cannot be taken on the server")]
+    /// The KV store failed.
+    #[error("cannot take the run's lock on the server")]
     Board(#[source] QueueError),
     /// The lock file cannot be used.
     #[error("cannot lock {}", path.display())]
@@ -191,8 +193,8 @@ pub enum LockError {
     /// The journal is damaged.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A user did not want to wait for an owner any longer.
-    #[error("stopped while its owner was being watched")]
+    /// A user interrupted the wait for the owner.
+    #[error("stopped while waiting for the owner of the run")]
     Interrupted,
 }
 
@@ -204,8 +206,8 @@ impl LockError {
 }
 
 impl RunLock {
-    /// Takes the lock of an existing run directory, and of the run where other hosts ask. A stop
-    /// ends the wait for another owner; one that comes later stays in `stops`.
+    /// Takes the lock of an existing run directory, and of the run in the KV store. A stop ends the
+    /// wait for another owner; one that comes later stays in `stops`.
     ///
     /// # Errors
     /// [`LockError`].
@@ -249,7 +251,7 @@ impl RunLock {
         Ok((Self { kept, directory }, taken))
     }
 
-    /// Takes the lock of an existing run directory alone, whatever its journal holds. A stop ends
+    /// Takes only the lock of an existing run directory, whatever its journal holds. A stop ends
     /// the wait for another owner.
     ///
     /// # Errors
@@ -263,25 +265,25 @@ impl RunLock {
         Ok(Self { kept: None, directory })
     }
 
-    /// The epoch that goes with the lock of the directory.
+    /// The epoch that belongs to the lock of the directory.
     pub(crate) fn epoch(&self) -> u32 {
         self.directory.epoch()
     }
 
-    /// Whom the engine tells what is durable, if the run is on a board.
+    /// The listener for durable state, if the run has a KV entry.
     pub fn durable_state_listener(&self) -> Option<DurableStateListener> {
         self.kept.as_ref().map(|kept| DurableStateListener::Lock(kept.standing.clone()))
     }
 
-    /// Says what is durable.
+    /// Publishes the durable state.
     pub(super) fn publish_durable_state(&self, standing: DurableState) {
         if let Some(kept) = &self.kept {
             kept.standing.send_replace(Some(standing));
         }
     }
 
-    /// The position up to which the board's entry of this owner covers the reports: they may be
-    /// forgotten. Stays empty when the run is on no board.
+    /// The position up to which this owner's KV entry covers the reports: they may be purged. Stays
+    /// empty when the run has no KV entry.
     pub fn confirmed(&self) -> watch::Receiver<Option<ReportPosition>> {
         match &self.kept {
             Some(kept) => kept.confirmed.clone(),
@@ -289,7 +291,7 @@ impl RunLock {
         }
     }
 
-    /// Comes back when somebody else has the run, and never otherwise.
+    /// Completes when another process owns the run, and never otherwise.
     pub fn lost(&self) -> impl Future<Output = LockLostError> + Send + use<> {
         let mut lost = self.directory.ownership().lost();
         async move {
@@ -301,8 +303,8 @@ impl RunLock {
         }
     }
 
-    /// Lets the queue forget what is confirmed, and tells the engine when the lock is lost, while
-    /// the task lives.
+    /// Lets the queue purge what is confirmed, and reports a lost lock to the engine, while the
+    /// task lives.
     pub fn monitor(
         &self,
         run: RunId,
@@ -310,14 +312,14 @@ impl RunLock {
         to: mpsc::Sender<EngineMessage>,
     ) -> Task<()> {
         let (lost, mut confirmed) = (self.lost(), self.confirmed());
-        supervise::spawn("lock news", async move {
+        supervise::spawn("lock monitor", async move {
             let forget = async {
                 while confirmed.changed().await.is_ok() {
                     let position = *confirmed.borrow_and_update();
                     let Some(position) = position else { continue };
                     if let Err(error) = dispatch.mark_journaled(run, position).await {
                         // The next position covers this one.
-                        tracing::debug!("reports could not be purged: {error}");
+                        tracing::debug!("cannot purge reports: {error}");
                     }
                 }
                 std::future::pending::<()>().await;
@@ -325,7 +327,7 @@ impl RunLock {
             tokio::select! {
                 biased;
                 lost = lost => {
-                    // An engine that ended does not care.
+                    // An engine that ended does not need it.
                     drop(to.send(EngineMessage::Failed(RunError::LockLost(lost))).await);
                 }
                 () = forget => {}
@@ -333,16 +335,18 @@ impl RunLock {
         })
     }
 
-    /// Whether the run is still ours, for whoever is about to replace a file of the run directory.
+    /// A check whether this process still owns the run, for use before replacing a file of the run
+    /// directory.
     pub fn fence(&self) -> Fence {
         Fence::new(self.directory.ownership())
     }
 
-    /// Lets the run go where other hosts ask: in this state, or as it was before when nothing came
-    /// of the sitting. The directory stays locked until this value is dropped.
+    /// Releases the run in the KV store: in this state, or in its previous one when the session
+    /// changed nothing. The directory stays locked until this value is dropped.
     ///
     /// # Errors
-    /// [`LockLostError`] when it was somebody else's by then: what this sitting did last does not count.
+    /// [`LockLostError`] when another process owned it by then: the last actions of this session do
+    /// not count.
     pub async fn release(&self, state: Option<RunState>) -> Result<(), LockLostError> {
         if let Some(kept) = &self.kept {
             kept.release(state).await;
@@ -356,7 +360,7 @@ impl Fence {
         Self { held: Arc::clone(held), checked: Instant::now() }
     }
 
-    /// Looks whether somebody else has the run by now.
+    /// Checks whether another process owns the run by now.
     ///
     /// # Errors
     /// [`LockLostError`].
@@ -364,7 +368,7 @@ impl Fence {
         self.held.check()
     }
 
-    /// The same, unless that was done a moment ago: for whoever asks again and again.
+    /// The same, unless it was checked a moment ago: for frequent callers.
     ///
     /// # Errors
     /// [`LockLostError`].
@@ -404,14 +408,14 @@ async fn acquire_directory(
     }
 }
 
-/// Comes back when a user asked for a stop.
+/// Completes when a user requests a stop.
 async fn wait_for_stop(stops: &mut mpsc::Receiver<StopLevel>) {
     if stops.recv().await.is_none() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Looks into a run directory for what the lock on a board depends on.
+/// Reads the state of a run directory on which the KV lock depends.
 fn run_directory_reader(layout: RunLayout) -> RunDirectoryReader {
     Arc::new(move |wanted| {
         let layout = layout.clone();

@@ -1,4 +1,4 @@
-//! Who owns a run, and the proof that an owner is dead.
+//! Owners of a run, and the proof that an owner is dead.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,15 +13,16 @@ use crate::engine::journal::RunLayout;
 /// A process that owns a run, or wants to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockOwner {
-    /// Made for one taking of the lock.
+    /// Created for one acquisition of the lock.
     pub id: OwnerId,
-    /// The process. What it names as its lock is the run directory.
+    /// The process; the path of its lock is the run directory.
     pub process: Owner,
-    /// The file that it holds locked; none when it took the run over from somebody who holds it.
+    /// The file that it holds locked; `None` when it took the run over from a process that holds
+    /// it.
     pub file: Option<FileId>,
 }
 
-/// A file, whatever its name.
+/// Identity of a file, whatever its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileId {
     /// Device.
@@ -44,7 +45,8 @@ impl LockOwner {
         Self { id: OwnerId::from_bytes(rand::random()), process: Owner::current(root), file: None }
     }
 
-    /// Whether `other` is proven dead: it ran on this kernel, and is gone or holds its lock no more.
+    /// Whether `other` is proven dead: it ran on this kernel, and is gone or no longer holds its
+    /// lock.
     pub(super) fn proves_dead(&self, other: &Self) -> bool {
         let (me, it) = (&self.process, &other.process);
         let same_kernel =
@@ -60,14 +62,14 @@ impl LockOwner {
         other.file.is_some() && self.file == other.file
     }
 
-    /// For people.
+    /// Process and host, for people.
     pub fn describe(&self) -> String {
         let host = self.process.host.split('/').next().unwrap_or_default();
         format!("process {} on {host}", self.process.pid)
     }
 }
 
-/// Whether nobody holds the very file that an owner locked.
+/// Whether no process holds the very file that an owner locked.
 fn is_unlocked(owner: &LockOwner) -> bool {
     let path = RunLayout::new(&owner.process.lock).lock();
     let file = OpenOptions::new().write(true).open(path);

@@ -1,4 +1,4 @@
-//! Keeps the lock on a board: renews it while the sitting goes on, and lets it go at the end.
+//! Renewal of the run's lock in the KV store during the session, and its release at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::engine::manifest::RunState;
 /// Time between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Durable records after which a renewal does not wait: reports can be forgotten only after it, and
-/// a run may hold a bounded number of them.
+/// Durable records after which a renewal does not wait: reports can be purged only after it, and a
+/// run may hold a bounded number of them.
 const RENEW_AFTER_RECORDS: u64 = 8192;
 
-/// How long the end of a sitting waits for the board.
+/// How long the end of a session waits for the KV store.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lock that is kept.
+/// A lock that is renewed.
 #[derive(Debug)]
 pub(super) struct LockRenewal {
     pub(super) standing: watch::Sender<Option<DurableState>>,
@@ -33,7 +33,7 @@ pub(super) struct LockRenewal {
     _task: Task<()>,
 }
 
-/// The order to let go.
+/// A request to release the lock.
 struct ReleaseRequest {
     state: Option<RunState>,
     done: oneshot::Sender<()>,
@@ -58,7 +58,7 @@ impl LockRenewal {
         Self { standing, confirmed, release, _task }
     }
 
-    /// Lets the run go. When the board cannot be reached, those who want it next wait a little.
+    /// Releases the run. When the KV store is unreachable, the next owner waits a little.
     pub(super) async fn release(&self, state: Option<RunState>) {
         let (done, released) = oneshot::channel();
         if self.release.send(ReleaseRequest { state, done }).await.is_ok() {
@@ -72,7 +72,7 @@ impl LockRenewer {
     async fn run(mut self) {
         let (mut due, mut renewed) = (Instant::now(), None);
         loop {
-            // All are safe to cancel: nothing is taken by one that does not end.
+            // All branches are cancel-safe: a branch that does not complete takes nothing.
             tokio::select! {
                 biased;
                 Some(order) = self.release.recv() => return self.release(order).await,
@@ -87,7 +87,7 @@ impl LockRenewer {
                 }
                 Err(RenewError::Lost(lost)) => return self.held.mark_lost(lost),
                 Err(RenewError::Unreachable(error)) => {
-                    tracing::debug!("the run's lock could not be renewed: {error}");
+                    tracing::debug!("cannot renew the run's lock: {error}");
                 }
             }
             due = Instant::now() + RENEW_INTERVAL;
@@ -116,17 +116,17 @@ impl LockRenewer {
                     continue;
                 }
                 Err(RenewError::Unreachable(error)) => tracing::warn!(
-                    "the run could not be let go, who goes on with it elsewhere waits: {error}"
+                    "cannot release the run's lock, so the next owner has to wait: {error}"
                 ),
             }
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _nobody_waits = order.done.send(());
             return;
         }
     }
 }
 
-/// Comes back when much is durable that was not renewed.
+/// Completes when many durable records are not covered by a renewal.
 async fn wait_for_backlog(
     standing: &mut watch::Receiver<Option<DurableState>>,
     renewed: Option<DurableState>,

@@ -1,4 +1,5 @@
-//! When a run may be taken from its owner: decisions without input, output or clock.
+//! Takeover policy: when a run may be taken from its owner. Decisions without input, output or
+//! clock.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use rollout_protocol::event::TakeoverReason;
 
 use super::LockWaitPolicy;
 
-/// The longest gap between two answers that counts as watched: whoever slept in between saw
-/// nothing of what the server did.
+/// The longest gap between two answers that counts as watched: a process that slept in between saw
+/// nothing of the server.
 const MAX_OBSERVED_GAP: Duration = Duration::from_secs(5);
 
 /// Watches a value for a sign of life. Only time between two answers counts: an owner cannot be
-/// heard while nobody can.
+/// heard while the server does not answer.
 #[derive(Debug)]
 pub(super) struct ChangeWatch<T> {
     seen: Option<T>,
@@ -19,19 +20,19 @@ pub(super) struct ChangeWatch<T> {
     watched: WatchObservation,
 }
 
-/// What was seen of a value so far.
+/// Observations of a value so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WatchObservation {
-    /// How long it is unchanged.
+    /// How long it has been unchanged.
     pub(super) unchanged: Duration,
     /// Whether it ever changed.
     pub(super) changed: bool,
 }
 
-/// What is known of an owner that is not this process.
+/// State of an owner that is not this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OwnerStatus {
-    /// It has let the run go.
+    /// It has released the run.
     Released,
     /// It is proven dead.
     Dead,
@@ -39,12 +40,12 @@ pub(super) enum OwnerStatus {
     Unproven,
 }
 
-/// What to do.
+/// Decision about a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeoverDecision {
-    /// Take the run; over from its owner when there is a reason.
+    /// Take the run; a takeover when there is a reason.
     Take(Option<TakeoverReason>),
-    /// Go on watching.
+    /// Keep watching.
     Wait,
     /// Leave it to its owner.
     Held,
@@ -55,7 +56,7 @@ impl<T: PartialEq> ChangeWatch<T> {
         Self { seen: None, answered: None, watched: WatchObservation::default() }
     }
 
-    /// What was read at a time of a monotonic clock.
+    /// Records a value that was read at a time of a monotonic clock.
     pub(super) fn record_value(&mut self, at: Duration, value: T) -> WatchObservation {
         let gap = self.answered.map_or(Duration::ZERO, |before| at.saturating_sub(before));
         if self.seen.as_ref() == Some(&value) {
@@ -69,7 +70,7 @@ impl<T: PartialEq> ChangeWatch<T> {
         self.watched
     }
 
-    /// Nothing could be read.
+    /// Records that nothing could be read.
     pub(super) fn record_failure(&mut self) {
         self.answered = None;
     }

@@ -1,4 +1,5 @@
-//! How much is offered ahead of the workers, and what none of them could ever run.
+//! Pool capacity: how much is offered ahead of the workers, and which items no worker could ever
+//! run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use rollout_protocol::wire::offer::SizeClass;
 
 use crate::engine::WorkerRequirements;
 
-/// Fewest and most offers of a class that wait unstarted: enough that a worker never idles for one
-/// turn of the loop, few enough that runs and classes share a pool.
+/// Minimum and maximum number of unstarted offers of a class: enough that a worker never idles for
+/// one turn of the loop, few enough that runs and classes share a pool.
 const OFFERS_AHEAD: (usize, usize) = (16, 1024);
 
-/// From the end of a trial to the next offer's arrival at a worker, generously.
+/// Time from the end of a trial to the next offer's arrival at a worker, estimated generously.
 const TURNAROUND: Duration = Duration::from_millis(50);
 
-/// What the workers of a pool can take.
+/// Capacity of a pool's workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolCapacity {
     /// Offers of each class that may wait unstarted.
@@ -28,14 +29,15 @@ pub struct PoolCapacity {
 }
 
 impl PoolCapacity {
-    /// What is assumed before anybody has looked at the workers: the fewest offers, so that a run
-    /// that begins takes no pool by surprise, and room for everything some day.
+    /// The assumption before the first heartbeats: the minimum of offers, so that a new run does
+    /// not flood a pool, and no lane is unplaceable.
     pub fn assumed(lanes: &[WorkerRequirements]) -> Self {
         Self { unplaceable: BTreeMap::new(), ..estimate(lanes, &[].iter(), 0.0) }
     }
 }
 
-/// Judges by the hellos of living workers of the run's pool and store. `rate` is trials per second.
+/// Estimates the capacity from heartbeats of living workers of the run's pool and store. `rate` is
+/// trials per second.
 pub(super) fn estimate<'a>(
     lanes: &[WorkerRequirements],
     workers: &(impl Iterator<Item = &'a Heartbeat> + Clone),

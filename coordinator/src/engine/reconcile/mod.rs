@@ -1,11 +1,11 @@
 //! A coordinator whose workers are processes of their own, on any number of hosts.
 //!
-//! Nothing here decides anything: each part turns one thing that happens into news for the engine.
-//! * `reader`: reports, from where the journal ends
-//! * `questions`: claims and commands
-//! * `view`: hellos, and how much may be offered
-//! * `rounds`: reconciliation
-//! * `lookups`: markers of results that the queue lost
+//! Nothing here makes a decision: each module turns one kind of event into messages for the engine.
+//! * `report_reader`: reports, from where the journal ends
+//! * `requests`: claims and commands
+//! * `worker_watch`: heartbeats, and how much may be offered
+//! * `reconciler`: reconciliation rounds
+//! * `result_lookup`: markers of results that the queue lost
 
 mod capacity;
 mod reconciler;
@@ -46,45 +46,45 @@ use super::{Planner, RunError};
 /// Batches of reports that wait for the engine.
 const REPORT_BATCHES: usize = 4;
 
-/// News that wait for the engine.
+/// Messages that wait for the engine.
 const MAX_QUEUED_MESSAGES: usize = 64;
 
-/// How long the end of a sitting waits for the queue.
+/// How long the end of a session waits for the queue.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A run that is open, and whose workers are elsewhere.
+/// An open run with remote workers.
 pub struct RemoteRun<P> {
     /// The run.
     pub run: OpenRun,
-    /// What is owed.
+    /// The planner.
     pub planner: P,
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
-    /// Where blobs are.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
     /// Pool of its workers.
     pub pool: String,
     /// The queue's lease.
     pub lease: Duration,
-    /// Whom to tell what is durable.
+    /// Listener for durable state.
     pub keeper: DurableStateListener,
-    /// Where events go.
+    /// Channel for events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// News from whoever keeps the lock.
+    /// Messages to the engine. The sender is shared with the monitor of the lock.
     pub news: (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>),
 }
 
-/// A channel for [`RemoteRun::message_channel`].
+/// A channel for the messages of a [`RemoteRun`].
 pub fn message_channel() -> (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>) {
     mpsc::channel(MAX_QUEUED_MESSAGES)
 }
 
-/// Runs a sitting to its end.
+/// Runs a session to its end.
 ///
 /// # Errors
-/// [`RunError`] when it could not go on. What is settled stays settled.
+/// [`RunError`] when it cannot continue. Settled items stay settled.
 pub async fn run<P: Planner + Sync + 'static>(
     distributed: RemoteRun<P>,
 ) -> Result<EngineOutcome, RunError> {
@@ -136,17 +136,17 @@ pub async fn run<P: Planner + Sync + 'static>(
     ];
     let (_no_hints, hints) = PhaseHints::channel();
     let sources = EngineInputs { reports, news, stops, hints, workers: WorkerLocation::Elsewhere };
-    // A task of its own: what the main thread runs itself is woken through the kernel.
+    // A task of its own: a future that the main thread runs itself is woken through the kernel.
     let running = supervise::spawn("engine", engine.run(sources));
     let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;
     if timeout(CLOSE_TIMEOUT, purge_unwanted(id, &*dispatch)).await.is_err() {
-        tracing::warn!("the queue is out of reach: offers of this run may be left in it");
+        tracing::warn!("cannot reach the queue: offers of this run may remain in it");
     }
     Ok(ended)
 }
 
-/// Removes what nobody wants any more: offers, and executions of superseded tries. Whoever runs one
-/// and does not hear it is told when the run goes on.
+/// Removes unwanted offers and executions of superseded tries. A worker that misses this is told
+/// when the run resumes.
 async fn purge_unwanted(run: RunId, dispatch: &dyn Dispatch) {
     let gone = async {
         let left = dispatch.list(run).await?;

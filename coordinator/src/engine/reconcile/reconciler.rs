@@ -1,5 +1,5 @@
-//! Reconciliation: what the queue holds against what is owed, at the beginning and after every outage
-//! several times, and every half lease.
+//! Reconciliation of the queue's content with the pending items: several rounds at the beginning
+//! and after every outage, then one every half lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use tokio::time::timeout;
 use super::stream_head::wait_until_caught_up;
 use crate::engine::event_loop::EngineMessage;
 
-/// Rounds that follow soon after a beginning or an outage. The first comes too early to know who is
-/// alive, and what is nowhere has to be so in two. Where processes die all the time there may be no
-/// half lease without a beginning or an outage.
+/// Rounds that follow soon after a beginning or an outage. The first comes too early to know which
+/// workers are alive, and an offer must be missing in two. Where processes die all the time there
+/// may be no half lease without a beginning or an outage.
 const EXTRA_ROUNDS: u8 = 4;
 
-/// The time between those: everybody who is alive has said a hello in it.
+/// Time between those rounds: every living worker sends a heartbeat in it.
 const EXTRA_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What rounds of reconciliation need.
+/// State of the reconciliation rounds.
 #[derive(Debug)]
 pub(super) struct Reconciler {
     pub(super) run: RunId,
@@ -33,11 +33,11 @@ pub(super) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Goes round until nobody listens.
+    /// Runs rounds until the engine ends.
     pub(super) async fn run(mut self) {
         let mut contact = self.dispatch.connection_status();
         let mut known = (contact.borrow_and_update().connections, None);
-        let outage = OutageLog::new("looking at the queue");
+        let outage = OutageLog::new("reconciling with the queue");
         let mut patience = outage.backoff();
         let mut soon_again = EXTRA_ROUNDS;
         while !self.to.is_closed() {
@@ -52,7 +52,7 @@ impl Reconciler {
                     continue;
                 }
             }
-            // A new connection is looked at at once.
+            // A new connection starts a round at once.
             let connected = contact.wait_for(|now| now.up && now.connections != known.0);
             let wait = if soon_again > 0 {
                 EXTRA_ROUND_INTERVAL.min(self.lease / 2)
@@ -64,7 +64,7 @@ impl Reconciler {
         }
     }
 
-    /// One round: whether the server is the one of the round before. What the round saw counts only
+    /// One round. Returns whether the server is the one of the previous round. A round counts only
     /// if the connection lasted.
     async fn round(&mut self, known: &mut (u64, Option<Incarnation>)) -> Result<bool, QueueError> {
         let connections = self.dispatch.connection_status().borrow().connections;
@@ -88,7 +88,7 @@ impl Reconciler {
     }
 
     async fn send(&self, news: EngineMessage) {
-        // Without a listener the next look ends it.
+        // Without a receiver, the loop ends at its next turn.
         drop(self.to.send(news).await);
     }
 }

@@ -1,4 +1,4 @@
-//! Reading reports from where the journal ends, and looking whether what they name is stored.
+//! Reading of reports from where the journal ends, and the check that their records are stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use tokio::time::Instant;
 
 /// Reports read at once.
 const MAX_REPORTS_PER_READ: usize = 4096;
-/// How long a read waits before it asks again.
+/// How long one read waits for reports.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Records looked for at the same time.
+/// Records checked at the same time.
 const MAX_CONCURRENT_LOOKUPS: usize = 64;
-/// How often a record that is not there is looked for again.
+/// Delay before a missing record is looked for again.
 const LOOKUP_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Reads the reports of a run.
@@ -32,14 +32,14 @@ pub(super) struct ReportReader {
     pub(super) run: RunId,
     pub(super) dispatch: Arc<dyn Dispatch>,
     pub(super) store: Arc<dyn BlobStore>,
-    /// How long a record is looked for.
+    /// How long a missing record is looked for.
     pub(super) lease: Duration,
-    /// Results read so far.
+    /// Number of results read so far.
     pub(super) results: Arc<AtomicU64>,
 }
 
 impl ReportReader {
-    /// Reads until nobody listens.
+    /// Reads until the receiver is closed.
     pub(super) async fn read(self, from: Option<ReportPosition>, to: mpsc::Sender<ReportBatch>) {
         let mut position = from;
         let outage = OutageLog::new("reading reports");
@@ -62,7 +62,7 @@ impl ReportReader {
                         return;
                     }
                 }
-                // The stream is not what it was: what was read before is read again, harmlessly.
+                // The stream was replaced: reading starts over, which is harmless.
                 Err(QueueError::Position) => {
                     if position.take().is_none() {
                         patience.wait_after_failure(&QueueError::Position).await;
@@ -84,8 +84,7 @@ impl ReportReader {
         stream::iter(looks).buffered(MAX_CONCURRENT_LOOKUPS).collect().await
     }
 
-    /// A result whose record is nowhere is worth nothing: it becomes a failure of the
-    /// infrastructure.
+    /// A result without its record is worthless: it becomes a failure of the infrastructure.
     async fn check(&self, reported: PositionedReport) -> PositionedReport {
         let Some(record) = record_digest(&reported.report) else { return reported };
         if self.is_stored(&record).await {
@@ -99,7 +98,8 @@ impl ReportReader {
         PositionedReport { position, report: failed_report(report, error) }
     }
 
-    /// A store that cannot be asked is trusted: the worker had its answer before it reported.
+    /// Whether a record is stored. An unreachable store counts as yes: the worker had the store's
+    /// answer before it reported.
     async fn is_stored(&self, record: &Digest) -> bool {
         let asked = Instant::now();
         loop {
@@ -109,7 +109,7 @@ impl ReportReader {
                 Ok(false) => tokio::time::sleep(LOOKUP_RETRY_DELAY).await,
                 Err(error) => {
                     tracing::warn!(
-                        "cannot look for record {record}, it is taken as stored: {error}"
+                        "cannot look for record {record}, assuming that it is stored: {error}"
                     );
                     return true;
                 }

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 use super::stream_head::wait_until_caught_up;
 use crate::engine::event_loop::EngineMessage;
 
-/// Claims answered after one look at the reports.
+/// Claims answered after one read of the reports.
 const MAX_CLAIMS_PER_BATCH: usize = 256;
 
-/// Hands claims over, each when the reports up to its arrival were.
+/// Forwards claims, each after the reports up to its arrival.
 pub(super) async fn forward_claims(
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
@@ -50,13 +50,13 @@ pub(super) async fn forward_claims(
                     return;
                 }
             }
-            // No answer: they ask again.
+            // No answer is sent: the workers ask again.
             Err(error) => patience.wait_after_failure(&error).await,
         }
     }
 }
 
-/// Hands commands over.
+/// Forwards commands.
 pub(super) async fn forward_commands(
     run: RunId,
     dispatch: Arc<dyn Dispatch>,

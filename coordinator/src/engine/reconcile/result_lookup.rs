@@ -1,4 +1,4 @@
-//! Results of items that are nowhere: their markers in the blob store.
+//! Lookup of results of missing items, by their markers in the blob store.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::event_loop::EngineMessage;
 
-/// Looks for results of the items it is told, until nobody asks or listens.
+/// Looks up the results of requested items, until either channel is closed.
 pub(super) async fn look_up_results(
     run: RunId,
     store: Arc<dyn BlobStore>,
@@ -56,8 +56,8 @@ async fn find_reports(
     Ok(reports)
 }
 
-/// The report of a marker; nothing when marker and record do not fit together, since both come from
-/// a store that others write, too.
+/// The report of a marker; `None` when marker and record do not match: others write to the store,
+/// too.
 async fn read_report(
     marker: &ResultMarker,
     content: &Bytes,

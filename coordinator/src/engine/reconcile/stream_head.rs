@@ -1,14 +1,14 @@
-//! Knowing that every report up to now was taken in.
+//! Catching up with the head of the report stream.
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportCursor;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
-/// Waits until the core was told every report that the queue had when this was called.
+/// Waits until the core has handled every report that the queue had when this was called.
 ///
 /// # Errors
-/// [`QueueError`]; also when the sitting ends meanwhile.
+/// [`QueueError`]; also when the session ends meanwhile.
 pub(super) async fn wait_until_caught_up(
     run: RunId,
     dispatch: &dyn Dispatch,
@@ -24,6 +24,6 @@ pub(super) async fn wait_until_caught_up(
     };
     match handled.wait_for(reached).await {
         Ok(_) => Ok(()),
-        Err(_) => Err(QueueError::Unreachable { reason: "the sitting ended".to_owned() }),
+        Err(_) => Err(QueueError::Unreachable { reason: "the session ended".to_owned() }),
     }
 }

@@ -1,4 +1,4 @@
-//! A coordinator and workers that share nothing but a queue and a store.
+//! Tests of a coordinator and workers that share only a queue and a store.
 
 mod concurrency;
 mod events;
@@ -33,7 +33,7 @@ use crate::engine::{LockError, LockOptions, OpenError, RunOpenOptions, open};
 use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 
-/// Short, so that what takes a lease does not take a minute.
+/// Short, so that a test that waits for a lease is quick.
 const LEASE: Duration = Duration::from_secs(2);
 
 const LONG: Duration = Duration::from_secs(240);
@@ -117,7 +117,7 @@ impl RemoteFixture {
         self.start_session_with(|plan| plan).await
     }
 
-    /// A sitting with a planner that is made of the job's.
+    /// A session with a planner that is made from the job's.
     async fn start_session_with<P: Planner + Sync + 'static>(
         &self,
         planner: impl Fn(JobPlanner) -> P,
@@ -137,7 +137,7 @@ impl RemoteFixture {
         let began = Instant::now();
         let (run, lock, planner) = loop {
             let planner = planner(JobPlanner::new(Arc::clone(&self.plan)));
-            // A sitting that was aborted lets go of the lock in its own time.
+            // An aborted session releases the lock in its own time.
             match open::open_run(opening.clone(), planner, events.clone(), &mut stops).await {
                 Ok(opened) => break opened,
                 Err(RunError::Open(OpenError::Lock(LockError::Held { .. })))
@@ -157,7 +157,7 @@ impl RemoteFixture {
             stops,
             news: message_channel(),
         };
-        let sitting = supervise::spawn("sitting", async move {
+        let sitting = supervise::spawn("session", async move {
             let ended = super::run(distributed).await;
             drop((lock, stop));
             ended
@@ -165,7 +165,7 @@ impl RemoteFixture {
         (sitting, seen)
     }
 
-    /// Settlements in the records of the run, which are those of the journal.
+    /// Settlements in the run's record files, which match those of the journal.
     fn settled(&self) -> usize {
         records(&self.dir.path().join("run/records"))
     }
@@ -177,7 +177,7 @@ fn records(dir: &Path) -> usize {
     files.map(|text| text.expect("a record file").lines().count()).sum()
 }
 
-/// Waits until so many settlements were seen.
+/// Waits until this many settlements were seen.
 async fn wait_for_settled(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
     let mut count = 0;
     while count < settled {

@@ -1,4 +1,5 @@
-//! Watching the workers: once a second what all of them show, and what follows from it.
+//! Observation of the workers: once a second their heartbeats, and the resulting capacity and
+//! warnings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +16,19 @@ use super::capacity::{self, PoolCapacity};
 use crate::engine::WorkerRequirements;
 use crate::engine::event_loop::EngineMessage;
 
-/// How often hellos are looked at.
+/// How often heartbeats are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How long a run waits for its first worker before it says so.
+/// How long a run has no worker before it warns.
 const NO_WORKER_WARNING_DELAY: Duration = Duration::from_secs(5);
 
-/// How long the server gives no answer before the run says so.
+/// How long the server gives no answer before the run warns.
 const CONTACT_WARNING_DELAY: Duration = Duration::from_secs(2);
 
-/// What watching the workers needs.
+/// Watches the workers of a run.
 #[derive(Debug)]
 pub(super) struct WorkerWatch {
     pub(super) dispatch: Arc<dyn Dispatch>,
@@ -35,17 +36,17 @@ pub(super) struct WorkerWatch {
     pub(super) pool: String,
     /// Identity of the run's blob store.
     pub(super) store: String,
-    /// A worker whose hello is older does not count.
+    /// A worker with an older heartbeat does not count.
     pub(super) silence: Duration,
-    /// Results read so far.
+    /// Number of results read so far.
     pub(super) results: Arc<AtomicU64>,
     pub(super) to: mpsc::Sender<EngineMessage>,
 }
 
 impl WorkerWatch {
-    /// Watches until nobody listens.
+    /// Watches until the receiver is closed.
     pub(super) async fn watch(self) {
-        let outage = OutageLog::new("looking at the workers");
+        let outage = OutageLog::new("polling the workers");
         let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rate, mut told) = (ResultRate::new(), WorkerWarnings::default());
@@ -85,12 +86,12 @@ impl WorkerWatch {
     }
 
     async fn send(&self, news: EngineMessage) {
-        // Without a listener the next look ends it.
+        // Without a receiver, the loop ends at its next turn.
         drop(self.to.send(news).await);
     }
 }
 
-/// Tells once when the queue's server is lost, and once when it is back.
+/// Warns once when the queue's server is lost, and once when it is back.
 #[derive(Debug, Default)]
 struct ContactWarnings {
     lost: Option<Instant>,
@@ -123,7 +124,7 @@ impl ContactWarnings {
     }
 }
 
-/// Results per second.
+/// Rate of results per second.
 #[derive(Debug)]
 struct ResultRate {
     results: u64,
@@ -135,18 +136,18 @@ impl ResultRate {
         Self { results: 0, since: Instant::now() }
     }
 
-    /// Since the last call.
+    /// The rate since the last call.
     fn update(&mut self, results: &AtomicU64) -> f64 {
         let (now, results) = (Instant::now(), results.load(Ordering::Relaxed));
         let seconds = (now - self.since).as_secs_f64().max(0.001);
         let rate = results.saturating_sub(self.results) as f64 / seconds;
         (self.results, self.since) = (results, now);
-        // In steps, so that it changes seldom.
+        // In steps, so that it changes rarely.
         (rate / 100.0).ceil() * 100.0
     }
 }
 
-/// What was said already, so that it is said once.
+/// Warnings already given, so that each is given once.
 #[derive(Debug, Default)]
 struct WorkerWarnings {
     strangers: BTreeSet<String>,
@@ -168,8 +169,7 @@ impl WorkerWarnings {
             if hello.version != VERSION && self.versions.insert(hello.version.clone()) {
                 said.push(format!(
                     "worker {} on {} has version {} of rollout, this run is coordinated by {VERSION}: \
-                     they understand each other, but what is newer in one of them is not in the \
-                     other",
+                     they are compatible, but each lacks the features that only the other has",
                     hello.worker, hello.host, hello.version
                 ));
             }
@@ -215,9 +215,9 @@ mod tests {
         assert_eq!(note(true, 0), None);
         assert_eq!(note(false, 1), None);
         assert!(note(false, 3).is_some_and(|text| text.contains("gives no answer")));
-        assert_eq!(note(false, 9), None, "it is said once");
+        assert_eq!(note(false, 9), None, "it is given once");
         assert!(note(true, 61).is_some_and(|text| text.ends_with("after 60 s")));
         assert_eq!(note(false, 70), None);
-        assert_eq!(note(true, 71), None, "a moment is not worth a word");
+        assert_eq!(note(true, 71), None, "a short outage gives no warning");
     }
 }

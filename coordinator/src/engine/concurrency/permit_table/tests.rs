@@ -24,15 +24,15 @@ fn always_open(_: &ItemId, _: &ExecId) -> HolderStatus {
     HolderStatus::Open
 }
 
-/// What an execution does in truth.
+/// Actual state of a simulated execution.
 #[derive(Debug, Default)]
 enum SimulatedStatus {
     #[default]
     Nothing,
-    /// Asked with this question last.
+    /// Waits for the answer to its last request.
     Waits(Option<oneshot::Receiver<ClaimAnswer>>),
     Runs,
-    /// It was reported, or its worker died.
+    /// Reported, or its worker died.
     Gone,
 }
 
@@ -56,18 +56,18 @@ impl SimulatedExecution {
     }
 }
 
-/// Executions on workers, a coordinator, and what is on its way between them.
+/// Executions on workers, a coordinator, and the messages between them.
 struct LimiterSimulation {
     now: Instant,
     table: PermitTable<()>,
     caps: ConcurrencyLimits,
     executions: Vec<SimulatedExecution>,
     standing: Vec<HolderStatus>,
-    /// Workers that died.
+    /// Whether each worker died.
     dead: Vec<bool>,
-    /// The last hello of each worker.
+    /// The last heartbeat of each worker.
     hellos: Vec<Vec<(usize, StageProgress)>>,
-    /// Workers that said a hello in this sitting which the coordinator saw.
+    /// Whether the coordinator saw a heartbeat of each worker in this session.
     said: Vec<bool>,
     heard: Vec<bool>,
     asks: Vec<(usize, EvalStage, oneshot::Sender<ClaimAnswer>)>,
@@ -103,7 +103,7 @@ impl LimiterSimulation {
         }
     }
 
-    /// It asks, for the first time or again. Questions before this one are never heard answered.
+    /// Requests a permit, for the first time or again. Earlier requests never get an answer.
     fn ask(&mut self, n: usize) {
         let execution = &mut self.executions[n];
         match execution.does {
@@ -190,14 +190,14 @@ impl LimiterSimulation {
         }
     }
 
-    /// The coordinator dies with its commands, and another begins.
+    /// The coordinator dies with its commands, and another one starts.
     fn restart(&mut self) {
         self.table = PermitTable::new(self.caps);
         (self.waiting_ideas, self.ideas) = (Vec::new(), 0);
         (self.said, self.heard) = (vec![false; WORKERS], vec![false; WORKERS]);
     }
 
-    /// Opens when everybody who lives was heard.
+    /// Opens the limiter once every living worker was heard.
     fn try_open(&mut self) {
         let all = self.heard.iter().zip(&self.dead).all(|(heard, dead)| *heard || *dead);
         if all && !self.table.is_open() {
@@ -270,7 +270,7 @@ impl LimiterSimulation {
             28 if which == 0 => self.kill(0),
             28..=29 => {
                 self.restart();
-                // Everybody is heard soon.
+                // Every worker is heard soon.
                 (0..which % 3).for_each(|worker| self.send_heartbeat(worker % WORKERS));
             }
             30 => {
@@ -289,7 +289,7 @@ impl LimiterSimulation {
         }
     }
 
-    /// Everything that is on its way arrives, and everybody goes on.
+    /// Delivers everything in flight, and runs everything to its end.
     fn settle(&mut self) {
         for _ in 0..200 {
             (0..WORKERS).for_each(|worker| self.send_heartbeat(worker));
@@ -324,7 +324,7 @@ fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever is asked, answered, lost, said twice or late, and whoever dies.
+    /// Requests, answers, losses, duplicates, delays and deaths, in any order.
     #[test]
     fn concurrency_limit_is_kept_and_no_request_starves(
         llm in proptest::option::of(1..3u32),
@@ -360,12 +360,12 @@ fn concurrency_request_repeated_keeps_place_and_one_permit() {
     table.grant(now, always_open);
     assert_eq!((first.try_recv().is_ok(), second.try_recv().is_ok()), (true, false));
     let mut second = ask(&mut table, 1, EvalStage::Sweep);
-    // It did not hear the answer.
+    // The answer was lost.
     assert!(ask(&mut table, 0, EvalStage::Sweep).try_recv().is_ok());
     table.end(exec(0), EvalStage::Sweep);
     table.grant(now, always_open);
     assert_eq!((second.try_recv().is_ok(), third.try_recv().is_ok()), (true, false));
-    // Reported, or lost.
+    // Reported or lost.
     let closed = |_: &ItemId, one: &ExecId| match *one == exec(1) {
         true => HolderStatus::Closed,
         false => HolderStatus::Open,
@@ -391,7 +391,7 @@ fn concurrency_permit_in_heartbeat_counts_unknown_gets_none() {
     assert!(asks.try_recv().is_err(), "another has it");
     table.end(exec(1), EvalStage::Sweep);
     table.grant(now, |_, _| HolderStatus::Unknown);
-    assert!(asks.try_recv().is_err(), "whose it would be is not known");
+    assert!(asks.try_recv().is_err(), "its holders are not known");
     table.grant(now, always_open);
     assert!(asks.try_recv().is_ok());
 }
@@ -404,7 +404,7 @@ fn rate_limit_spaces_starts_also_after_restart() {
     });
     let now = Instant::now();
     table.open(now, false);
-    assert_eq!(table.next_due(now), None, "nobody waits");
+    assert_eq!(table.next_due(now), None, "no request waits");
     let mut review = ask(&mut table, 0, EvalStage::Review);
     let (give, mut ideas) = oneshot::channel();
     table.request_for_ideas(give);

@@ -1,4 +1,4 @@
-//! Ends by command, rule by rule.
+//! Cancellation, rule by rule.
 
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
@@ -120,7 +120,7 @@ fn stop_withdraws_idle_offers_and_waits_for_running_ones() {
     world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
     assert!(world.core.is_quiet());
     world.show(&[("a", &[running_execution(1, FIRST, 3, false)])]);
-    assert!(!world.core.is_quiet(), "somebody had taken it unseen");
+    assert!(!world.core.is_quiet(), "a worker had taken it unseen");
     world.watch(6, &[("a", &[running_execution(1, FIRST, 3, false)])]);
     assert_eq!(world.stops(), [exec(3)], "it missed that the run stops");
     world.report(1, FIRST, 3, 1, ok(1.0));

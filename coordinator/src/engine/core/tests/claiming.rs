@@ -1,4 +1,4 @@
-//! Answers to claims, and what hellos tell, rule by rule.
+//! Answers to claims and effects of heartbeats, rule by rule.
 
 use rollout_protocol::wire::heartbeat::Heartbeat;
 
@@ -91,7 +91,7 @@ fn claim_after_takeover_waits_one_lease_of_heartbeats() {
     world.watch(2, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     world.take_over(&[1, 1]);
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
-    assert_eq!(world.ask(2, 1, FIRST, 3), None, "somebody may have taken it before");
+    assert_eq!(world.ask(2, 1, FIRST, 3), None, "a worker may have taken it before");
     world.watch(30, &[]);
     assert_eq!(world.ask(3, 0, FIRST, 2), None);
     world.watch(10, &[("a", &[running_execution(0, FIRST, 1, false)])]);
@@ -111,7 +111,7 @@ fn claim_after_takeover_runs_once_all_workers_are_heard() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
     world.handle(CoreInput::HellosKept(Duration::from_secs(61)));
-    assert_eq!(world.ask(1, 0, FIRST, 2), None, "nobody was heard yet");
+    assert_eq!(world.ask(1, 0, FIRST, 2), None, "no worker was heard yet");
     world.watch(2, &[("a", &[]), ("b", &[])]);
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
 }
@@ -176,7 +176,7 @@ fn coordinator_pause_declares_no_execution_lost() {
 #[test]
 fn claim_of_try_not_pending_is_dropped() {
     let mut world = CoreFixture::remote(2, 1);
-    assert_eq!(world.ask(1, 0, SECOND, 1), Some(ClaimAnswer::Drop), "a try that nobody journalled");
+    assert_eq!(world.ask(1, 0, SECOND, 1), Some(ClaimAnswer::Drop), "a try not journalled");
     assert_eq!(world.ask(2, 1, FIRST, 1), Some(ClaimAnswer::Drop), "not offered");
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.ask(3, 0, FIRST, 2), Some(ClaimAnswer::Drop), "waits for its retry");

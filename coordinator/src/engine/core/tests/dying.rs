@@ -1,4 +1,4 @@
-//! Deaths, and what follows from them.
+//! Worker deaths and their consequences.
 
 use rollout_protocol::limits::{DEATHS_BEFORE_SOLO, MAX_DEATHS, SOLO_DEATHS, TRIES_PER_ITEM};
 
@@ -52,7 +52,7 @@ fn item_completed_solo_after_worker_deaths_is_not_poisoned() {
 #[test]
 fn worker_deaths_unattributed_poison_item_at_limit() {
     let mut world = CoreFixture::remote(1, 1);
-    // Heard of only by their loss, under a try that is over.
+    // Known only by their loss, under a try that is over.
     for e in 1..=u64::from(MAX_DEATHS) {
         assert!(world.settled().is_empty());
         world.report(0, TryId { epoch: 0, n: 1 }, e, 1, lost(LostReason::WorkerDied));
@@ -96,7 +96,7 @@ fn worker_death_reported_by_host_reoffers_at_once() {
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.offered().len(), 1, "it will be delivered again");
     world.report(0, nth(1), 1, 1, lost(LostReason::WorkerDied));
-    assert_eq!(world.offered().last(), Some(&(item(0), nth(2))), "nobody has to wait for that");
+    assert_eq!(world.offered().last(), Some(&(item(0), nth(2))), "it is offered at once");
     world.report(0, nth(2), 2, 1, lost(LostReason::WorkerDied));
     assert_eq!(class(&world), SizeClass::SOLO);
 }

@@ -1,6 +1,6 @@
-//! Random schedules of workers elsewhere: redelivery, deaths, outages, wipes of the queue, takeovers.
-//! Whatever happens, every item ends with one settlement, the journal alone gives the same state,
-//! and nothing is begun beside an execution that its worker shows.
+//! Random schedules of remote workers: redelivery, deaths, outages, wipes of the queue, takeovers.
+//! In every schedule each item ends with one settlement, the journal alone gives the same state,
+//! and no execution starts beside one that its worker shows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,14 +21,14 @@ const LEASE: u64 = 60_000;
 enum FleetStep {
     Deliver(usize, usize),
     Finish(usize, bool),
-    /// Milliseconds pass; living workers say hello and extend what they hold.
+    /// Milliseconds pass; living workers send heartbeats and extend what they hold.
     Wait(u64),
     Observe,
     /// A worker process dies.
     Die(usize),
-    /// A dead worker comes back and says what it lost.
+    /// A dead worker returns and reports its losses.
     Return(usize),
-    /// A worker loses its connection, or finds it again.
+    /// A worker loses its connection, or reconnects.
     Cut(usize),
     /// The queue's process dies; everything in flight is delivered again.
     Restart,
@@ -36,7 +36,7 @@ enum FleetStep {
     Wipe,
     /// Another coordinator takes over.
     Takeover,
-    /// So many unstarted offers of each of two classes.
+    /// Limits on the unstarted offers of the two classes.
     Room(usize, usize),
     Cancel(usize),
     Respecify(usize),
@@ -78,7 +78,7 @@ struct FleetExecution {
     spec: u8,
     exec: u64,
     claiming: bool,
-    /// Its worker has said hello since it runs.
+    /// Whether its worker has sent a heartbeat since it runs.
     shown: bool,
 }
 
@@ -90,7 +90,7 @@ struct FleetWorker {
     /// Until when every delivery is suspicious.
     suspicious: u64,
     executions: Vec<FleetExecution>,
-    /// What a former process ran.
+    /// Executions of a previous process.
     left: Vec<FleetExecution>,
     /// Ends that are not reported yet.
     spool: Vec<(FleetExecution, ReportBody)>,
@@ -101,7 +101,7 @@ struct Fleet {
     workers: [FleetWorker; 2],
     queue: BTreeMap<u8, QueuedTry>,
     hellos: BTreeMap<String, (u64, Heartbeat)>,
-    /// Every report, in the stream and the store alike.
+    /// Every report, in the stream and in the store.
     said: Vec<PositionedReport>,
     markers: Vec<Report>,
     next_exec: u64,
@@ -137,7 +137,7 @@ impl Fleet {
         self.perform();
     }
 
-    /// Carries out what the core wanted since the last time.
+    /// Carries out the core's new effects.
     fn perform(&mut self) {
         while self.seen < self.world.effects.len() {
             let effect = self.world.effects[self.seen].clone();
@@ -197,7 +197,7 @@ impl Fleet {
         }
     }
 
-    /// Nothing is told to run beside what a connected worker shows.
+    /// Asserts that no worker was told to run beside an execution that a connected worker shows.
     fn assert_shown_by_no_other(&self, w: usize, execution: &FleetExecution) {
         let floor = self.world.core.rows[&item(execution.item)].floor;
         for other in self.workers.iter().filter(|worker| !worker.dead && !worker.cut) {
@@ -317,7 +317,7 @@ impl Fleet {
         let QueuedTry { try_id, spec, delivered, .. } = *message;
         let same = |e: &FleetExecution| (e.item, e.try_id) == (item, try_id);
         if self.workers[w].executions.iter().any(same) {
-            // What runs here keeps the message alive.
+            // The execution here keeps the message alive.
             return;
         }
         self.next_exec += 1;
@@ -346,7 +346,7 @@ impl Fleet {
         self.handle(CoreInput::Claim { id, claim });
     }
 
-    /// An answer that did not arrive is asked for again.
+    /// Repeats a claim whose answer did not arrive.
     fn ask_again(&mut self, w: usize) {
         let waits =
             |e: &FleetExecution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
@@ -473,7 +473,7 @@ impl Fleet {
         self.handle(CoreInput::Observed(listed));
     }
 
-    /// No more faults: everything is run to its end.
+    /// No more faults: runs everything to its end.
     fn heal(&mut self) {
         self.handle(CoreInput::Room(BTreeMap::new()));
         for w in 0..2 {
@@ -505,7 +505,7 @@ pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: ReportBody) -> Report {
     Report { run: RUN, item: item(n), try_id, exec: exec(e), spec: spec(1), worker, body }
 }
 
-/// Items of two classes in turn.
+/// Items that alternate between two classes.
 pub(super) fn planned(n: u8, under: u8) -> NewItem {
     let (ordinal, class) = (u64::from(n), SizeClass(n % 2));
     NewItem { item: item(n), ordinal, spec: spec(under), class, lane: 0 }

@@ -124,7 +124,7 @@ fn stop_before_first_offer_is_kept_and_cleared_on_resume() {
     world.handle(CoreInput::Stop(StopLevel::Kill));
     world.crash(world.journal.len(), 3);
     assert_eq!(world.core.stopping(), None);
-    assert_eq!(world.offered().len(), 2, "the new sitting goes on");
+    assert_eq!(world.offered().len(), 2, "the new session continues");
 
     world.core = Core::new(settings(9, 2));
     world.effects.clear();
@@ -177,7 +177,7 @@ fn claim_answer_follows_state_of_item() {
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run, "asked again by the same execution");
     assert_eq!(world.claim(0, FIRST, 2), ClaimAnswer::Hold, "another execution lives");
-    assert_eq!(world.claim(0, SECOND, 3), ClaimAnswer::Drop, "a try nobody journalled");
+    assert_eq!(world.claim(0, SECOND, 3), ClaimAnswer::Drop, "a try not journalled");
     assert_eq!(world.claim(1, FIRST, 4), ClaimAnswer::Drop, "not offered yet");
     assert_eq!(world.claim(9, FIRST, 5), ClaimAnswer::Drop, "not of this run");
     world.report(0, FIRST, 1, 1, outage());

@@ -76,9 +76,9 @@ fn idle_offer_after_one_lease_yields_to_other_size_class() {
     world.report(3, FIRST, 3, 1, ok(1.0));
     assert_eq!(offered(&world), [0, 1, 2, 3, 4], "the class that gave its permit back comes last");
     world.report(4, FIRST, 4, 1, ok(1.0));
-    assert_eq!(world.offered().last(), Some(&(item(1), SECOND)), "nothing else is owed");
+    assert_eq!(world.offered().last(), Some(&(item(1), SECOND)), "nothing else is pending");
     let ended = world.core.rows[&item(1)].ended_executions();
-    assert_eq!(ended, 0, "an offer that nobody started counts for nothing");
+    assert_eq!(ended, 0, "an offer that no worker started does not count");
     world.assert_replay_matches();
 }
 
@@ -116,7 +116,7 @@ fn unplaceable_item_fails_at_timeout() {
     assert_eq!(world.core.next_due_ms(), None);
     let items = vec![NewItem { lane: 1, ..fleet::planned(9, 1) }];
     world.handle(CoreInput::Items(items));
-    assert_eq!(world.settled().len(), 4, "later ones have nobody to wait for");
+    assert_eq!(world.settled().len(), 4, "later ones have no worker to wait for");
     world.assert_replay_matches();
 }
 

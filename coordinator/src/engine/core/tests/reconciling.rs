@@ -1,9 +1,9 @@
-//! Rounds of reconciliation, rule by rule.
+//! Reconciliation rounds, rule by rule.
 
 use super::fleet::running_execution;
 use super::*;
 
-/// One of which the queue has lost everything, after a lease of watching.
+/// A core whose queue lost everything, after a lease of watching.
 fn wiped() -> CoreFixture {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(61, &[]);
@@ -164,12 +164,12 @@ fn takeover_keeps_existing_offers_and_reoffers_pending_retry() {
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.offered().len(), 3);
     world.take_over(&[1, 1, 1, 1]);
-    assert_eq!(world.core.in_flight(), 2, "the offers of the former sitting hold their permits");
+    assert_eq!(world.core.in_flight(), 2, "the offers of the previous session hold their permits");
     assert_eq!(world.offered(), []);
     world.wait(1000);
     world.report(1, FIRST, 2, 1, ok(1.0));
     let retried = (item(0), TryId { epoch: 2, n: 2 });
-    assert_eq!(world.offered(), [retried], "what waited is owed");
+    assert_eq!(world.offered(), [retried], "the waiting item is pending");
     assert_eq!(world.withdrawn(), [(item(0), FIRST)]);
 }
 
@@ -184,7 +184,7 @@ fn spec_change_withdraws_offer_and_ignores_its_results() {
     world.watch(3, &[("a", &[running_execution(0, FIRST, 1, false)])]);
     assert_eq!(world.stops(), []);
     world.watch(3, &[("a", &[running_execution(0, FIRST, 1, false)])]);
-    assert_eq!(world.stops(), [exec(1)], "it works for nothing");
+    assert_eq!(world.stops(), [exec(1)], "it is unwanted");
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty());
     world.report(0, second, 2, 2, ok(0.5));

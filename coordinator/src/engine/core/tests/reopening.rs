@@ -1,4 +1,4 @@
-//! Settled items that run again, and waits that outlive a sitting.
+//! Settled items that run again, and waits that outlast a session.
 
 use super::*;
 
@@ -21,11 +21,11 @@ fn executions(settled: ItemSettlement) -> Vec<rollout_protocol::record::Executio
 }
 
 impl CoreFixture {
-    /// The next sitting reopens items.
+    /// The next session reopens items.
     fn reopen(&mut self, items: u8, reopened: &[u8]) {
         let mut former: Vec<ItemSettlement> = self.replay(policy());
         let Some((_, JournalRecord::Opened(opening))) = self.journal.last_mut() else {
-            unreachable!("a sitting begins with an opening")
+            unreachable!("a session begins with an opening")
         };
         opening.reopened = reopened.iter().map(|n| item(*n)).collect();
         let (at, record) = self.journal.last().expect("an opening").clone();
@@ -62,7 +62,7 @@ fn reopened_item_ignores_late_report_of_previous_try() {
     let mut world = CoreFixture::new(1, 1);
     world.report(0, FIRST, 1, 1, failed());
     world.reopen(1, &[0]);
-    // The same report once more, and one of another execution of the former try.
+    // The same report again, and one of another execution of the previous try.
     world.report(0, FIRST, 1, 1, failed());
     world.report(0, FIRST, 9, 1, ok(1.0));
     assert!(world.settled().is_empty());

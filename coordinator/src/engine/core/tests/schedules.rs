@@ -1,6 +1,6 @@
-//! Random schedules: executions, losses, outages, duplicates and crashes with the journal cut at any
-//! record. Whatever happens, every item ends with one settlement, by a result that was really
-//! reported, and a crash takes back nothing that had been durable.
+//! Random schedules: executions, losses, outages, duplicates, and crashes with the journal cut at
+//! any record. In every schedule each item ends with one settlement, by a result that was reported,
+//! and a crash takes back nothing that was durable.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,17 +12,17 @@ const ITEMS: u8 = 4;
 
 #[derive(Debug, Clone, Copy)]
 enum ScheduleStep {
-    /// Deliver an offer (again, if it was delivered before) to a worker that claims it if it must.
+    /// Deliver an offer, maybe again, to a worker that claims it if required.
     Deliver(usize),
     /// A running execution ends.
     Finish(usize, ResultKind),
-    /// A report is said again.
+    /// A report is repeated.
     Repeat(usize),
     /// Time passes.
     Wait(u64),
-    /// What was recorded becomes durable.
+    /// Records become durable.
     Sync,
-    /// The process dies. So many of the records that were not durable survive.
+    /// The process dies. This many of the records that were not durable survive.
     Crash(usize),
 }
 
@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = ScheduleStep> {
     ]
 }
 
-/// The world with its queue, its executions, and what was ever reported.
+/// The queue, the executions, and every report.
 struct Schedule {
     world: CoreFixture,
     running: Vec<(u8, TryId, u64)>,
@@ -151,7 +151,7 @@ impl Schedule {
         self.settled = replayed;
     }
 
-    /// No more faults: everything offered is run to its end.
+    /// No more faults: runs everything offered to its end.
     fn heal(&mut self) {
         for _ in 0..400 {
             while !self.running.is_empty() {

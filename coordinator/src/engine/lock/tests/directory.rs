@@ -1,4 +1,4 @@
-//! One directory, two processes.
+//! Tests of two processes with one directory.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{dead_owner, remote_owner};
 use crate::engine::core::Takeover;
 use crate::engine::journal::RunLayout;
 
-/// Long enough for two looks, short enough for a test.
+/// Long enough for two polls, short enough for a test.
 const STALE: Duration = Duration::from_millis(50);
 
 const WAIT: LockWaitPolicy = LockWaitPolicy { stale: STALE, force: false, wait: true, hung: true };
@@ -28,7 +28,7 @@ fn contender(layout: &RunLayout, local: bool) -> Contender {
     contender
 }
 
-/// Tries until it is decided.
+/// Tries until the attempt is decided.
 fn acquire_when_decided(
     mut contender: Contender,
     patience: LockWaitPolicy,
@@ -43,8 +43,7 @@ fn acquire_when_decided(
     }
 }
 
-/// Takes what is free. A lock that was given up may live on for a moment in a child that another
-/// test starts.
+/// Takes a free lock. A released lock may live on for a moment in a child that another test starts.
 fn take_from(
     layout: &RunLayout,
     local: bool,
@@ -65,7 +64,7 @@ fn take(layout: &RunLayout, patience: LockWaitPolicy) -> (DirectoryLock, Option<
 
 fn read_lock_file(layout: &RunLayout) -> Option<LockFile> {
     let text = super::super::lock_file::read(&layout.lock_info()).expect("readable")?;
-    Some(LockFile::parse(&text).expect("a note"))
+    Some(LockFile::parse(&text).expect("lock info"))
 }
 
 fn write_lock_file(layout: &RunLayout, owner: LockOwner) {
@@ -77,7 +76,7 @@ fn lock_held_by_live_process_is_refused_and_released_on_drop() {
     let (_directory, layout) = layout();
     let (first, takeover) = take(&layout, LockWaitPolicy::default());
     assert_eq!(takeover, None);
-    let found = read_lock_file(&layout).expect("it says who it is");
+    let found = read_lock_file(&layout).expect("the lock info exists");
     assert_eq!((found.pid, found.epoch), (std::process::id(), 1));
     assert_eq!(found.owner, first.ownership().owner());
     let refused = acquire_when_decided(contender(&layout, true), LockWaitPolicy::default());
@@ -110,24 +109,24 @@ fn lock_of_hung_owner_is_taken_over_and_owner_detects_it() {
     let (heir, takeover) = take(&layout, WAIT);
     assert_eq!(takeover, Some(TakeoverReason::Silent));
     assert_eq!(heir.ownership().owner().file, None, "the other one still has it");
-    // It wakes up, and wrote a moment before it looked.
+    // It wakes up, and wrote its lock info a moment before it checked.
     let old = LockFile {
         owner: hung.ownership().owner(),
         ..read_lock_file(&layout).expect("the heir's")
     };
     LockFile { epoch: 1, ..old }.write(&layout.lock_info()).expect("writable");
-    heir.ownership().check().expect("an older note is no successor");
+    heir.ownership().check().expect("an older lock info is no successor");
     heir.ownership().refresh();
     let lost = hung.ownership().check().expect_err("it has a successor");
     assert!(lost.to_string().contains(&std::process::id().to_string()), "{lost}");
     drop(hung);
     assert_eq!(
-        read_lock_file(&layout).expect("not the one to remove it").owner,
+        read_lock_file(&layout).expect("it does not remove the heir's").owner,
         heir.ownership().owner()
     );
     heir.ownership().refresh();
     assert!(heir.ownership().owner().file.is_some(), "the lock of the file is free");
-    assert_eq!(read_lock_file(&layout).expect("it beats").owner, heir.ownership().owner());
+    assert_eq!(read_lock_file(&layout).expect("alive").owner, heir.ownership().owner());
 }
 
 #[test]
@@ -139,7 +138,7 @@ fn lock_of_live_owner_is_taken_over_by_force() {
     assert_eq!(takeover, Some(TakeoverReason::Forced));
     assert!(first.ownership().check().is_err() && second.ownership().check().is_ok());
     drop(first);
-    // The one who has it now does not have the file locked yet, and is alive.
+    // The current owner has not locked the file yet, and is alive.
     let refused =
         acquire_when_decided(contender(&layout, true), LockWaitPolicy { wait: false, ..WAIT });
     assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
@@ -154,7 +153,7 @@ fn lock_in_shared_directory_is_decided_by_lock_file() {
     let impatient = shared(LockWaitPolicy { wait: false, ..WAIT });
     assert!(matches!(impatient, Err(LockError::Held { .. })), "{impatient:?}");
 
-    // It beats while it is watched.
+    // Its heartbeat continues while it is watched.
     let mut watching = contender(&layout, false);
     let patient = LockWaitPolicy { stale: Duration::from_secs(60), ..WAIT };
     assert!(matches!(watching.attempt(&patient), Ok(LockAttempt::Wait)));
@@ -170,7 +169,7 @@ fn lock_in_shared_directory_is_decided_by_lock_file() {
     let forced = take_from(&layout, false, LockWaitPolicy { force: true, ..WAIT }).1;
     assert_eq!(forced, Some(TakeoverReason::Forced));
 
-    // On a file system of this kernel it is a copy of another directory's.
+    // On a local file system it is a copy of another directory's lock info.
     write_lock_file(&layout, remote_owner(1));
     assert_eq!(take(&layout, LockWaitPolicy { wait: false, ..WAIT }).1, None);
 }

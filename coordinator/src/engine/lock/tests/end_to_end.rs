@@ -1,4 +1,4 @@
-//! The whole lock, on real directories and journals.
+//! Tests of the whole lock, on real directories and journals.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::engine::manifest::RunState;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A sitting without a core.
+/// A session without a core.
 struct LockedSession {
     lock: RunLock,
     taken: LockGrant,
@@ -60,7 +60,7 @@ async fn begin(root: &Path, taking: &LockOptions) -> Result<LockedSession, LockE
     let replay = journal::replay(&layout, &[], |_, _| {})?;
     let opened = SessionStart {
         format: RUN_FORMAT,
-        // Without a board nobody else names it.
+        // Without a KV store nothing else names it.
         run: taken.run.unwrap_or(RunId::from_bytes([7; 16])),
         epoch: taken.epoch,
         plan: Digest::sha256(b"plan"),
@@ -80,7 +80,7 @@ async fn begin(root: &Path, taking: &LockOptions) -> Result<LockedSession, LockE
 }
 
 impl LockedSession {
-    /// Journals something, and waits until the board confirms it.
+    /// Journals a record, and waits until the KV entry confirms it.
     async fn append_confirmed(&mut self, sequence: u64) {
         self.writer
             .record(Timestamp::UNIX_EPOCH, &JournalRecord::Stopping { level: StopLevel::Drain });
@@ -131,7 +131,7 @@ async fn lock_is_refused_to_stale_copy_of_run_dir_even_by_force() {
     first.append_confirmed(2).await;
     copy(&original, &whole);
     let key = first.taken.run.expect("it has an id").to_string();
-    assert_eq!(board.entry(&key).expect("on the board").head, Some(first.writer.durable_prefix()));
+    assert_eq!(board.entry(&key).expect("an entry").head, Some(first.writer.durable_prefix()));
 
     let held =
         begin(&whole, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
@@ -149,8 +149,8 @@ async fn lock_is_refused_to_stale_copy_of_run_dir_even_by_force() {
     let second = begin(&whole, &lock_options(&board, no_wait())).await.expect("let go");
     assert_eq!((second.taken.epoch, second.taken.takeover), (2, None));
     second.lock.release(None).await.expect("still ours");
-    assert_eq!(board.entry(&key).expect("on the board").state, RunState::Stopped);
-    // The second one journalled nothing that anybody was told of.
+    assert_eq!(board.entry(&key).expect("in the KV store").state, RunState::Stopped);
+    // The second one journalled nothing that was published.
     assert!(acquire(&original, &lock_options(&board, no_wait())).await.is_ok());
 }
 
@@ -186,7 +186,7 @@ async fn lock_taken_by_force_invalidates_late_journal_records() {
     .expect("whole");
     assert_eq!((kills, takeovers), (0, vec![takeover]));
     let key = second.taken.run.expect("it has an id").to_string();
-    let entry = board.entry(&key).expect("on the board");
+    let entry = board.entry(&key).expect("in the KV store");
     assert_eq!((entry.epoch, entry.state), (2, RunState::Stopped));
 }
 
@@ -195,9 +195,9 @@ async fn lock_owner_resumed_after_successor_ended_detects_loss() {
     let directory = tempfile::tempdir().expect("a directory");
     let alone = |patience| LockOptions { patience, shared: None };
     let first = begin(directory.path(), &alone(no_wait())).await.expect("new");
-    first.lock.fence().check().expect("nobody else came");
+    first.lock.fence().check().expect("no other process came");
     let second = begin(directory.path(), &alone(force())).await.expect("by force");
     drop(second);
-    assert!(!RunLayout::new(directory.path()).lock_info().exists(), "it took its note away");
+    assert!(!RunLayout::new(directory.path()).lock_info().exists(), "it removed its lock info");
     assert!(first.lock.fence().check().is_err());
 }

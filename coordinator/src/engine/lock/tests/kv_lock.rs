@@ -1,4 +1,4 @@
-//! Decisions about an entry, and a board in memory whose answers get lost.
+//! Decisions about an entry, and a KV store in memory whose answers get lost.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,16 +19,16 @@ use super::{dead_owner, remote_owner};
 use crate::engine::journal::{JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
 
-/// What goes wrong with one request.
+/// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KvStoreFault {
     /// It does not arrive.
     Lost,
-    /// It is done, and the answer does not arrive.
+    /// It is executed, and the answer does not arrive.
     Unanswered,
 }
 
-/// A board in memory.
+/// A KV store in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryKvStore {
     state: Mutex<MemoryKvState>,
@@ -42,7 +42,7 @@ struct MemoryKvState {
 }
 
 impl MemoryKvStore {
-    /// What happens to the next request.
+    /// Sets the fault of the next request.
     pub(super) fn fail(&self, fault: Option<KvStoreFault>) {
         self.with(|state| state.fault = fault);
     }
@@ -59,7 +59,7 @@ impl MemoryKvStore {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One request, at one moment, after whatever others do first.
+    /// One atomic request, after other tasks ran first.
     async fn request<T>(&self, act: impl FnOnce(&mut MemoryKvState) -> T) -> Result<T, QueueError> {
         yield_once().await;
         self.with(|state| {
@@ -76,7 +76,7 @@ impl MemoryKvStore {
     }
 }
 
-/// Lets others go first, once.
+/// Yields to other tasks, once.
 pub(super) async fn yield_once() {
     let mut paused = false;
     std::future::poll_fn(|context| {
@@ -188,7 +188,7 @@ fn lock_entry_decides_takeover_wait_or_refusal() {
         (&alive, Completed, beating, &whole, NO_WAIT, KvLockDecision::Take(None)),
         (&gone, Running, fresh, &whole, NO_WAIT, take(Dead)),
         (&me, Running, fresh, &whole, NO_WAIT, KvLockDecision::Mine),
-        // A copy never wins, whatever became of the owner.
+        // A copy never wins, whatever the state of the owner.
         (&alive, Running, silent, &stale, WAIT, KvLockDecision::Lacks(lack)),
         (&alive, Running, fresh, &stale, FORCE, KvLockDecision::Lacks(lack)),
         (&alive, Completed, fresh, &stale, WAIT, KvLockDecision::Lacks(lack)),

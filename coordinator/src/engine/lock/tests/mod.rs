@@ -1,4 +1,4 @@
-//! Two owners of one run.
+//! Tests of two owners of one run.
 
 mod directory;
 mod end_to_end;
@@ -18,7 +18,7 @@ fn remote_owner(n: u8) -> LockOwner {
     owner
 }
 
-/// An owner that ran here and is gone.
+/// An owner that ran on this host and is gone.
 fn dead_owner() -> LockOwner {
     let mut owner = LockOwner::current(&RunLayout::new(Path::new("/nowhere")));
     let child = std::process::Command::new("true").spawn();

@@ -1,5 +1,5 @@
-//! Coordinators that race for one run over one board, step by step in any order: with lost requests
-//! and answers, copies of directories, processes that die or sleep at any step.
+//! Coordinators that race for one run in one KV store, step by step in any order: with lost
+//! requests and answers, copies of directories, processes that die or sleep at any step.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,13 +26,13 @@ use crate::engine::manifest::RunState;
 const RUN: RunId = RunId::from_bytes([1; 16]);
 const STALE: Duration = Duration::from_secs(30);
 
-/// Records of one sitting.
+/// Records of one session.
 const RECORDS: usize = 6;
 
-/// Coordinators at a time.
+/// Number of coordinators.
 const ACTORS: usize = 4;
 
-/// A run directory, as far as its journal goes.
+/// A run directory, reduced to its journal.
 #[derive(Debug, Clone, Default)]
 struct RaceDirectory {
     segments: Vec<RaceSegment>,
@@ -42,7 +42,7 @@ struct RaceDirectory {
 struct RaceSegment {
     epoch: u32,
     holder: OwnerId,
-    /// Epoch before, and how many of its records count.
+    /// Previous epoch, and how many of its records count.
     former: Option<(u32, usize)>,
     records: Vec<u64>,
     durable: usize,
@@ -63,7 +63,7 @@ impl RaceSegment {
 }
 
 impl RaceDirectory {
-    /// The segments that count, the newest first, with how much of each counts.
+    /// The segments that count, the newest first, and how much of each counts.
     fn active_segments(&self) -> Vec<(&RaceSegment, usize)> {
         let newest = self.segments.iter().max_by_key(|segment| segment.epoch);
         let mut links: Vec<_> = newest.map(|s| (s, s.records.len())).into_iter().collect();
@@ -105,9 +105,9 @@ impl RaceDirectory {
 struct RaceState {
     now: Duration,
     directories: Vec<RaceDirectory>,
-    /// Heads that a renewal confirmed: whatever is purged is in one of them.
+    /// Prefixes that a renewal confirmed: everything purged is in one of them.
     confirmed: Vec<JournalPrefix>,
-    /// Epochs that were opened, in whatever directory.
+    /// Epochs that were opened, in any directory.
     opened: Vec<u32>,
     next_record: u64,
 }
@@ -118,14 +118,14 @@ fn lock_state(shared: &SharedRaceState) -> MutexGuard<'_, RaceState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a sitting ended.
+/// How a session ended.
 #[derive(Debug, PartialEq, Eq)]
 enum RaceSessionEnd {
     Released,
     Lost,
     Held,
     Copy,
-    /// The segment of its epoch was there.
+    /// The segment of its epoch existed already.
     Late,
 }
 
@@ -142,7 +142,7 @@ fn lock_target(
     KvLockTarget { board: board.clone(), run: RUN, look, facts: RunEntryInfo::default() }
 }
 
-/// One sitting of a coordinator in a directory that every other one can write, too.
+/// One session of a coordinator in a directory that every other one can write, too.
 async fn run_session(
     shared: SharedRaceState,
     board: Arc<MemoryKvStore>,
@@ -198,7 +198,7 @@ fn open_segment(shared: &SharedRaceState, directory: usize, lock: &KvLock, me: O
         assert_eq!(
             directory.find_missing_records(head),
             None,
-            "what is built on holds what was durable"
+            "the predecessor holds everything that was durable"
         );
     }
     let former =
@@ -259,7 +259,7 @@ fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableStat
     DurableState { head, position: Some(position), total: 10, settled: 1, closed: false }
 }
 
-/// What happens next, from a list that shrinks well.
+/// The next steps, from a list that shrinks well.
 struct Choices(std::vec::IntoIter<u8>);
 
 impl Choices {
@@ -309,7 +309,7 @@ impl LockRace {
         lock_state(&self.shared).now += Duration::from_secs(seconds);
     }
 
-    /// One thing that may happen; nothing when the choices are used up.
+    /// One possible step; `None` when the choices are used up.
     fn step_any(&mut self, choices: &mut Choices) -> Option<()> {
         let directories = lock_state(&self.shared).directories.len();
         match choices.below(32)? {
@@ -340,7 +340,7 @@ impl LockRace {
         Some(())
     }
 
-    /// A power failure: what was not synced may be gone.
+    /// A power failure: unsynced records may be lost.
     fn cut(&self, directory: usize, choices: &mut Choices) -> Option<()> {
         let mut world = lock_state(&self.shared);
         let links = world.directories[directory].active_segments();
@@ -354,7 +354,8 @@ impl LockRace {
         Some(())
     }
 
-    /// Everybody who is left dies. Then each directory is either whole or refused, and one is whole.
+    /// All remaining coordinators die. Then each directory is either whole or refused, and one is
+    /// whole.
     fn settle(mut self) {
         self.actors.clear();
         self.board.fail(None);
@@ -367,7 +368,7 @@ impl LockRace {
                 self.pass_time(2);
                 self.step(0)
             });
-            match end.expect("nobody else is there, so it does not wait for ever") {
+            match end.expect("no other process is there, so it does not wait forever") {
                 RaceSessionEnd::Released => {
                     whole += 1;
                     let world = lock_state(&self.shared);
@@ -376,7 +377,7 @@ impl LockRace {
                     }
                 }
                 RaceSessionEnd::Copy => {}
-                other => panic!("{other:?} although nobody else is there"),
+                other => panic!("{other:?} although no other process is there"),
             }
         }
         assert!(whole > 0, "what was confirmed is in no directory any more");
@@ -432,7 +433,7 @@ fn lock_write_without_answer_is_adopted_by_owner() {
             race.board.fail(None);
             assert_eq!(end, Some(RaceSessionEnd::Released), "{fault:?}");
             let confirmed = lock_state(&race.shared).confirmed.len();
-            assert!(confirmed > 1, "it goes on after {fault:?}");
+            assert!(confirmed > 1, "it continues after {fault:?}");
             race.settle();
         }
     });
@@ -456,7 +457,7 @@ fn lock_entry_lost_by_kv_store_is_rewritten_by_live_owner() {
             race.pass_time(1);
             assert_eq!(race.step(1), None, "it watches for longer than that");
         }
-        // The owner comes back and writes its entry again, as it is the one its directory names.
+        // The owner comes back and writes its entry again, because its directory names it.
         let owner = lock_state(&race.shared).directories[0].active_segments()[0].0.holder;
         while race.board.entry(&RUN.to_string()).is_none() {
             assert_eq!(race.step(0), None);

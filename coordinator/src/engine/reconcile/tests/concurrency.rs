@@ -1,4 +1,4 @@
-//! Evals whose commands need tickets.
+//! Tests of evals whose commands need concurrency permits.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,12 +80,12 @@ impl Planner for EvalsPlanner {
     }
 }
 
-/// What runs at present, on all workers together, and the most that ever did.
+/// The commands that run at present on all workers together, and the maximum so far.
 #[derive(Debug, Default)]
 struct ConcurrencyProbe {
     llm: (AtomicUsize, AtomicUsize),
     sweeps: (AtomicUsize, AtomicUsize),
-    /// When commands that ask a language model began.
+    /// When commands that ask a language model started.
     starts: Mutex<Vec<Instant>>,
 }
 
@@ -109,7 +109,7 @@ impl ConcurrencyProbe {
         if stage.kind() == Some(CommandKind::Llm) {
             self.starts.lock().expect("not poisoned").push(Instant::now());
         }
-        // The work of the command.
+        // Simulated work of the command.
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some((now, _)) = counted {
             now.fetch_sub(1, Ordering::SeqCst);
@@ -136,7 +136,7 @@ impl Runner for ConcurrencyProbe {
     }
 }
 
-/// A spec of which nobody reads anything.
+/// A spec that is never read.
 async fn spec(store: &FsStore) -> Digest {
     let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
     let size_bytes = 0;
@@ -250,7 +250,7 @@ async fn rate_limit_survives_coordinator_restart() {
     let mut starts = race.racers.starts.lock().expect("not poisoned").clone();
     starts.sort_unstable();
     assert!(starts.len() >= 16, "{}", starts.len());
-    // An answer takes its time to arrive, and the one before it took another.
+    // Answers take a varying time to arrive.
     for window in starts.windows(6) {
         assert!(window[5] - window[0] > interval * 4, "{window:?}");
     }

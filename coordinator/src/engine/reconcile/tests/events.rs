@@ -1,4 +1,4 @@
-//! The event stream while workers and coordinators die.
+//! Tests of the event stream while workers and coordinators die.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ struct SlowRunner(LocalRunner);
 #[async_trait]
 impl Runner for SlowRunner {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
-        // The work of the trial.
+        // Simulated work of the trial.
         tokio::time::sleep(Duration::from_millis(150)).await;
         self.0.run(context).await
     }
 }
 
-/// The executions that run as events say.
+/// The executions that run according to events.
 #[derive(Debug, Default)]
 struct ShownExecutions {
     running: BTreeSet<(ItemId, ExecId)>,
@@ -57,7 +57,7 @@ impl ShownExecutions {
         }
     }
 
-    /// Takes in events until so many items are settled, or until the stream ends.
+    /// Takes in events until this many items are settled, or until the stream ends.
     async fn watch(&mut self, seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
         while self.settled.len() < settled {
             let Some(events) = timeout(LONG, seen.recv()).await.expect("in time") else { return };
@@ -77,7 +77,7 @@ async fn execution_end_event_is_sent_after_kill_and_takeover() {
     let killed = slow("c");
     let (sitting, mut seen) = world.start_session().await;
     ShownExecutions::default().watch(&mut seen, 40).await;
-    // The hello of a worker that was killed stays where the next coordinator reads it.
+    // The heartbeat of a killed worker stays where the next coordinator reads it.
     drop(killed);
     drop(sitting);
     let (sitting, mut seen) = world.start_session().await;
@@ -88,5 +88,5 @@ async fn execution_end_event_is_sent_after_kill_and_takeover() {
         COMPLETED
     );
     assert_eq!((shown.ended, shown.settled.len()), (true, 150));
-    assert!(shown.phases > 0, "hellos showed executions");
+    assert!(shown.phases > 0, "heartbeats showed executions");
 }
