@@ -1,4 +1,4 @@
-//! Lanes of a job: its trials grouped by what they need of a worker.
+//! Lanes of a job: its trials grouped by their requirements on a worker.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub struct JobLanes {
 }
 
 impl JobLanes {
-    /// The lanes of a plan. Of more than 65,536 different needs the last ones share a lane.
+    /// Groups the trials of a plan. With more than 65,536 different requirements, the last ones
+    /// share a lane.
     pub fn new(plan: &JobPlan) -> Self {
         let provider = plan.settings().environment.provider.kind();
         let verifier = &plan.settings().verifier;
@@ -51,7 +52,7 @@ impl JobLanes {
         self.of[trial.agent * self.tasks + trial.task]
     }
 
-    /// Demands of the trials of each lane.
+    /// Requirements of the trials of each lane.
     pub fn needs(&self) -> &[WorkerRequirements] {
         &self.needs
     }

@@ -1,4 +1,4 @@
-//! A job's plan as the engine asks for it.
+//! The planner of a job and its plan file.
 
 mod lanes;
 
@@ -18,33 +18,33 @@ use crate::plan::{JobPlan, JobPlanError, PlanDocument, PlannedTrial};
 
 pub use lanes::JobLanes;
 
-/// Hands out the trials of a job in the order of dispatch.
+/// Gives the engine the trials of a job in dispatch order.
 #[derive(Debug)]
 pub struct JobPlanner {
     plan: Arc<JobPlan>,
     handed_out: u64,
-    /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
+    /// Ordinals by key. Built only for resumed runs: a name cannot be derived from its key.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
     lanes: JobLanes,
     pacing: RunRateLimits,
 }
 
 impl JobPlanner {
-    /// A planner that has handed out nothing yet.
+    /// A planner that has dispatched nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = JobLanes::new(&plan);
         let pacing = RunRateLimits::default();
         Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
     }
 
-    /// Workers may go about its trials no faster than this.
+    /// Sets the rate limits that workers observe for its trials.
     #[must_use]
     pub fn with_rate_limit(self, pacing: RunRateLimits) -> Self {
         Self { pacing, ..self }
     }
 
     fn trial(&self, ordinal: u64) -> PlannedTrial {
-        self.plan.trial(ordinal).expect("only ordinals of the plan are asked for")
+        self.plan.trial(ordinal).expect("only ordinals of the plan are requested")
     }
 
     fn new_item(&self, trial: &PlannedTrial) -> NewItem {
@@ -116,7 +116,7 @@ impl Planner for JobPlanner {
     }
 }
 
-/// The plan of the last sitting.
+/// Reads the plan of the previous session; `None` if the file is missing.
 pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, RunError> {
     let path = layout.plan();
     let failed = |source| RunError::File { action: "read", path: path.clone(), source };

@@ -1,8 +1,8 @@
-//! Results outside the journal, and what proves them.
+//! Results outside the journal, and the evidence for them.
 //!
-//! The record of an execution is a blob, which its digest proves. Markers in the store, files of
-//! records and result files of trials name records. A file of records whose digest the manifest
-//! names is proven by it, so its settlements count without a blob.
+//! The record of an execution is a blob, which its digest proves. Markers in the store, records
+//! files and result files of trials name records. A records file whose digest the manifest names is
+//! proven by it, so its settlements count without a blob.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,22 +30,22 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{RecordsFile, RunManifest};
 use crate::results::files::layout::RESULT;
 
-/// Directories below a run directory that lead to a trial's: agent, dataset, trial.
+/// Levels of directories from a run directory to a trial: agent, dataset, trial.
 const MAX_TRIAL_DEPTH: usize = 4;
 
-/// A restored result: its item, and what proves it.
+/// A restored result: its item and the source of the proof.
 pub(super) type RestoredResult = (ItemId, &'static str);
 
-/// Everything known beside the journal.
+/// All evidence beside the journal.
 #[derive(Debug)]
 pub(super) struct RepairEvidence {
     run: RunId,
-    /// Reports of records that the store has, by item, in the order of their tries.
+    /// Reports of records in the store, by item, in the order of their tries.
     reports: BTreeMap<ItemId, BTreeMap<(TryId, ExecId), Report>>,
-    /// Settlements in files of records that are as the manifest says.
+    /// Settlements in records files whose digests match the manifest.
     sealed: BTreeMap<ItemId, Settlement>,
-    /// Epoch of the manifest that names the files, 0 when an earlier version wrote it: that may name
-    /// files of before a reopening.
+    /// Epoch of the manifest that names the files; 0 if an earlier version wrote it: such a
+    /// manifest may name files from before a reopening.
     sealed_by: u32,
 }
 
@@ -58,12 +58,12 @@ struct TrialResultFile {
 }
 
 impl RepairEvidence {
-    /// Nothing.
+    /// No evidence.
     pub(super) fn empty(run: RunId) -> Self {
         Self { run, reports: BTreeMap::new(), sealed: BTreeMap::new(), sealed_by: 0 }
     }
 
-    /// Looks for everything that proves a result.
+    /// Collects everything that proves a result.
     pub(super) async fn gather(
         run: RunId,
         layout: &RunLayout,
@@ -113,7 +113,7 @@ impl RepairEvidence {
         Ok(evidence)
     }
 
-    /// Adds the report of a record, if the store has the record and it is this run's.
+    /// Adds the report of a record if the store has the record and it belongs to this run.
     async fn read(&mut self, digest: &Digest, store: &dyn BlobStore) -> Result<(), StoreError> {
         let bytes = match store.get_bytes(digest, DOCUMENT_BYTES).await {
             Ok(bytes) => bytes,
@@ -130,8 +130,8 @@ impl RepairEvidence {
         Ok(())
     }
 
-    /// Settles items that a sitting reopens and whose settlement is lost, by what is proven of the
-    /// tries before that sitting: it becomes their former result.
+    /// Settles items that a session reopens and whose settlement is lost, from the evidence for
+    /// tries before that session: this becomes their former result.
     pub(super) fn settle_before(
         &self,
         opened: &SessionStart,
@@ -147,8 +147,8 @@ impl RepairEvidence {
         }
     }
 
-    /// Applies what is proven of items without a settlement, and of settled ones that were reopened
-    /// after it; the items whose result is restored, and what proves it.
+    /// Applies the evidence for items without a settlement and for settled items that were reopened
+    /// afterwards. Returns the restored items and the sources of the proof.
     pub(super) fn restore(
         &self,
         replica: &mut HistoryReplay,
@@ -171,7 +171,7 @@ impl RepairEvidence {
         }
         for (item, settlement) in &self.sealed {
             let as_of = self.counted_until(settlement);
-            // Of two results the sealed one is the newer: the item was reopened between them.
+            // A sealed result is newer than another one: the item was reopened between them.
             if let Some(standing) = replica.effective_settlement(item)
                 && let Some(by) = &settlement.by
                 && by.try_id.epoch > standing.epoch
@@ -185,7 +185,7 @@ impl RepairEvidence {
             {
                 replica.apply(at, record, out);
                 if replica.is_settled(item) {
-                    restored.push((*item, "a file of records"));
+                    restored.push((*item, "a records file"));
                 }
             }
             let by = settlement.by.as_ref().map(|by| by.exec);
@@ -196,7 +196,7 @@ impl RepairEvidence {
         restored
     }
 
-    /// Applies the reports of an item that count at their turn, in the order of their tries.
+    /// Applies those reports of an item that `counts` accepts, in the order of their tries.
     fn apply(
         &self,
         item: &ItemId,
@@ -213,14 +213,14 @@ impl RepairEvidence {
         }
     }
 
-    /// The newest sitting in which a sealed settlement is known to have counted.
+    /// The newest session in which a sealed settlement is known to be effective.
     fn counted_until(&self, settlement: &Settlement) -> u32 {
         let by = settlement.by.as_ref().map_or(0, |by| by.try_id.epoch);
         self.sealed_by.max(by)
     }
 }
 
-/// The record that leads to a sealed settlement again.
+/// The record that replays to a sealed settlement.
 fn record_of_settlement(
     run: RunId,
     settlement: &Settlement,
@@ -260,7 +260,7 @@ fn record_of_settlement(
     Some(JournalRecord::Recovered { report: Box::new(report) })
 }
 
-/// Every settlement that can be read in the files of records, with the name of its file.
+/// Every readable settlement in the records files, with the name of its file.
 fn settlements(layout: &RunLayout) -> Vec<(String, Settlement)> {
     let mut found = Vec::new();
     let mut files: Vec<_> =
@@ -276,7 +276,7 @@ fn settlements(layout: &RunLayout) -> Vec<(String, Settlement)> {
     found
 }
 
-/// The records that the result files of trials name.
+/// Collects the records that the result files of trials name.
 fn result_files(dir: &Path, depth: usize, found: &mut Vec<TrialResultFile>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

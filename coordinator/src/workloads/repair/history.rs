@@ -1,4 +1,4 @@
-//! The history of a run: what its journal still says, and what is proven beside it.
+//! The history of a run: the readable records of its journal, and the results proven beside it.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
@@ -10,21 +10,21 @@ use super::replay::{HistoryReplay, RecordSink};
 use crate::engine::core::JournalRecord;
 use crate::engine::journal::JournalError;
 
-/// The parts of a history. Telling it again gives the same records.
+/// The parts of a history. Writing it again gives the same records.
 pub(super) struct RunHistory<'a> {
     /// The readable parts of the run directory.
     pub(super) found: &'a RunDirectoryContents,
-    /// Everything known beside the journal.
+    /// All evidence beside the journal.
     pub(super) evidence: &'a RepairEvidence,
-    /// Time of the records that no journal has.
+    /// Time for the records that no journal has.
     pub(super) at: Timestamp,
     /// Epoch of the repair.
     pub(super) epoch: u32,
 }
 
-/// The end of a history.
+/// The result of writing a history.
 pub(super) struct HistorySummary {
-    /// Items whose result was restored, and what proves it.
+    /// Items whose result was restored, with the sources of the proof.
     pub(super) restored: Vec<RestoredResult>,
     /// Items whose result may be from before a reopening.
     pub(super) doubtful: Vec<ItemId>,
@@ -32,12 +32,12 @@ pub(super) struct HistorySummary {
     pub(super) reopenings: Vec<ItemId>,
     /// Items with a result.
     pub(super) settled: usize,
-    /// Items that were offered and have none.
+    /// Items that were offered and have no result.
     pub(super) owed: Vec<ItemId>,
 }
 
 impl RunHistory<'_> {
-    /// Gives every record in order.
+    /// Writes every record in order to `out`.
     pub(super) fn write_records(
         &self,
         out: RecordSink<'_>,
@@ -52,7 +52,7 @@ impl RunHistory<'_> {
             replica.apply(at, record, out);
         })?;
         let mut restored = evidence.restore(&mut replica, *at, out);
-        // It cannot be proven that no lost sitting superseded these: they run again.
+        // A lost session may have superseded these: they run again.
         let doubtful: Vec<ItemId> = replica.possibly_superseded().into_iter().collect();
         if !doubtful.is_empty() {
             let items = doubtful.clone();

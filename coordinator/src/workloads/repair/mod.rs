@@ -1,11 +1,11 @@
-//! Restoring a run directory whose journal, manifest or plan is damaged.
+//! Repair of a run directory whose journal, manifest or plan is damaged.
 //!
-//! A place of the journal in which one bit changed is restored as it was: the checksum of its record
-//! says which. Otherwise a new segment takes the place of the journal, with every record that is
-//! whole, and behind them the results that the blob store or a file of `records/` proves.
-//! Nothing is invented: a trial whose result nothing proves is owed again, and so is one whose result
-//! may be from before a retry whose record is lost. Files that are changed are copied before, or
-//! moved, into a directory of its own.
+//! A part of the journal in which one bit changed is restored exactly: the checksum of its record
+//! identifies the bit. Otherwise a new segment replaces the journal. It holds every intact record,
+//! followed by the results that the blob store or a file of `records/` proves. Nothing is invented:
+//! a trial without a proven result is pending again, and so is one whose result may be from before
+//! a retry whose record is lost. Files are copied before they are changed, or moved, into a
+//! separate directory.
 
 mod evidence;
 mod history;
@@ -41,39 +41,39 @@ pub struct RepairRequest {
     pub layout: RunLayout,
     /// The blob store of the run, if there is one.
     pub store: Option<Arc<dyn BlobStore>>,
-    /// Change nothing.
+    /// Whether to change nothing.
     pub dry_run: bool,
 }
 
-/// Everything that a repair did, or would do.
+/// Everything that a repair did or would do.
 #[derive(Debug, Default)]
 pub struct RepairReport {
-    /// Places of the journal that cannot be read.
+    /// Unreadable parts of the journal.
     pub damages: Vec<JournalDamage>,
-    /// Segments of the journal that are gone.
+    /// Missing segments of the journal.
     pub missing: Vec<PathBuf>,
-    /// Segments that are not as the next owner of the run saw them.
+    /// Segments that differ from those that the next owner of the run saw.
     pub changed: Vec<PathBuf>,
-    /// Documents that cannot be read; the next run of the job writes them again.
+    /// Unreadable documents; the next run of the job writes them again.
     pub documents: Vec<PathBuf>,
-    /// The journal is as it was before the damage.
+    /// Whether the journal is restored exactly.
     pub exact: bool,
-    /// Trials whose results were restored, and what proves them.
+    /// Trials whose results were restored, with the sources of the proof.
     pub restored: Vec<(String, &'static str)>,
     /// Trials with a result.
     pub settled: usize,
-    /// Trials that the journal names and that have no result: they are owed.
+    /// Trials that the journal names and that have no result: they are pending.
     pub owed: Vec<String>,
     /// Trials whose result may be from before a retry whose record is lost: they run again.
     pub doubtful: Vec<String>,
-    /// Where copies of what was changed are.
+    /// Directory with the copies of changed files.
     pub copies: Option<PathBuf>,
 }
 
-/// Why a run directory cannot be repaired.
+/// Failure to repair a run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// Another process has the run.
+    /// Another process owns the run.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The journal cannot be read or written.
@@ -85,13 +85,13 @@ pub enum RepairError {
     /// A file cannot be changed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Nothing says which run it is.
+    /// Neither journal nor manifest names the run.
     #[error("cannot repair {}: neither journal nor manifest names its run", root.display())]
     Unknown {
         /// The run directory.
         root: PathBuf,
     },
-    /// There is no run.
+    /// The directory has no journal.
     #[error("`{}` is not a run directory: it has no journal", root.display())]
     NoRun {
         /// The directory.
@@ -110,7 +110,8 @@ impl RepairReport {
 /// Repairs a run directory.
 ///
 /// # Errors
-/// [`RepairError`]; nothing was changed then, unless writing itself failed: the copies are whole.
+/// [`RepairError`]. Nothing was changed then, unless a write failed; the copies are complete in
+/// that case.
 pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError> {
     let RepairRequest { layout, store, dry_run } = request;
     if !layout.journal().is_dir() {
@@ -153,7 +154,7 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
 }
 
 impl RepairReport {
-    /// Takes the end of the run's history.
+    /// Adds the summary of the run's history.
     fn add_history(&mut self, told: &HistorySummary, names: &HashMap<ItemId, String>) {
         let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
         self.restored = told.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();

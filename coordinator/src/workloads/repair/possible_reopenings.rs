@@ -1,7 +1,7 @@
-//! Which results may be from before a retry.
+//! Results that may be from before a retry.
 //!
-//! The opening of a sitting says which settled items the sitting runs again. Where an opening is
-//! lost, a result from before that sitting may have been superseded by it.
+//! The opening of a session names the settled items that the session runs again. If an opening is
+//! lost, that session may have superseded any result from before it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -19,15 +19,15 @@ pub(super) struct PossibleReopenings {
     lost: Vec<RangeInclusive<u32>>,
     /// Epochs whose openings were read.
     read: BTreeSet<u32>,
-    /// Epoch of the manifest, up to which only the sittings in `reopened` reopened anything.
+    /// Epoch of the manifest, up to which only the sessions in `reopened` reopened anything.
     known: u32,
     reopened: BTreeSet<u32>,
-    /// Items that a rebuilt segment says it reopens more often than its records do, and its epoch.
+    /// Items that a rebuilt segment reopens more often than its records do, with its epoch.
     items: HashMap<ItemId, u32>,
 }
 
 impl PossibleReopenings {
-    /// Reads what may be lost of a journal.
+    /// Reads which reopenings a journal may have lost.
     pub(super) fn read(
         salvage: &JournalSalvage,
         manifest: Option<&RunManifest>,
@@ -62,7 +62,7 @@ impl PossibleReopenings {
         Ok(Self { lost: salvage.lost_openings(), read, known, reopened, items })
     }
 
-    /// The newest sitting after `epoch`, and not after `last`, that may have reopened an item.
+    /// The newest session after `epoch`, and not after `last`, that may have reopened an item.
     pub(super) fn newest_reopening(&self, item: &ItemId, epoch: u32, last: u32) -> Option<u32> {
         if epoch >= last {
             return None;

@@ -1,4 +1,4 @@
-//! The state that a salvaged journal leads to.
+//! The state that results from a salvaged journal.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,38 +13,38 @@ use crate::engine::core::{
     Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, OfferedTry, RemoteTimeouts,
 };
 
-/// Takes the records of a history in their order.
+/// Receives the records of a history in their order.
 pub(super) type RecordSink<'a> = &'a mut dyn FnMut(Timestamp, &JournalRecord);
 
-/// A core that replays a journal with gaps. A reopening that is lost, and that a later record
-/// proves, is put in where it must have been.
+/// A core that replays a journal with gaps. A lost reopening that a later record proves is inserted
+/// where it must have been.
 #[derive(Debug)]
 pub(super) struct HistoryReplay {
     core: Core,
     doubts: PossibleReopenings,
-    /// Items that were offered, and under which spec.
+    /// Offered items and their specs.
     offered: HashMap<ItemId, Digest>,
     settled: HashMap<ItemId, EffectiveSettlement>,
-    /// The sitting that reopened an item last.
+    /// The last session that reopened each item.
     reopened: HashMap<ItemId, u32>,
-    /// Every reopening of an item.
+    /// Every reopening of an item, in order.
     reopenings: Vec<ItemId>,
     /// Epoch of the last opening.
     epoch: u32,
     effects: Vec<CoreEffect>,
 }
 
-/// The settlement of an item that counts.
+/// The settlement of an item that is in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EffectiveSettlement {
-    /// No sitting up to this epoch superseded it.
+    /// Epoch up to which no session superseded it.
     pub(super) epoch: u32,
     /// The execution that settled the item, if one did.
     pub(super) exec: Option<ExecId>,
 }
 
 impl HistoryReplay {
-    /// The state of a run that has done nothing yet.
+    /// The state of a run without records.
     pub(super) fn new(doubts: PossibleReopenings) -> Self {
         let settings = CoreSettings {
             run: RunId::from_bytes([0; 16]),
@@ -65,9 +65,9 @@ impl HistoryReplay {
         }
     }
 
-    /// Applies a record. `out` is given it, after the offer and the reopening that it needs when
-    /// they are lost: a report of a try proves that the try was offered, and a try of a settled item
-    /// proves that the item was reopened.
+    /// Applies a record and passes it to `out`. If the offer or the reopening that it needs is
+    /// lost, that is inserted first: a report of a try proves that the try was offered, and a try
+    /// of a settled item proves that the item was reopened.
     pub(super) fn apply(&mut self, at: Timestamp, record: JournalRecord, out: RecordSink<'_>) {
         for (item, try_id) in tries_of_record(&record) {
             if let Some(epoch) = self.lost_reopening(&item, try_id) {
@@ -78,7 +78,7 @@ impl HistoryReplay {
             && !self.offered.contains_key(&item)
         {
             if try_id.epoch < self.reopened_at(&item) {
-                // A late report that never counted, of an item of which nothing else is left.
+                // A late report that never counted, of an item with no other record.
                 return;
             }
             let tries = vec![OfferedTry { item, try_id, spec }];
@@ -87,7 +87,7 @@ impl HistoryReplay {
         self.emit(at, record, out);
     }
 
-    /// The lost sitting that must have reopened a settled item for this try to be made.
+    /// The lost session that must have reopened a settled item for this try to exist.
     pub(super) fn lost_reopening(&self, item: &ItemId, try_id: TryId) -> Option<u32> {
         let standing = self.settled.get(item)?;
         self.doubts.newest_reopening(item, standing.epoch, try_id.epoch)
@@ -133,14 +133,14 @@ impl HistoryReplay {
         }
     }
 
-    /// No sitting up to `epoch` superseded the settlement of an item.
+    /// Records that no session up to `epoch` superseded the settlement of an item.
     pub(super) fn mark_not_superseded(&mut self, item: &ItemId, epoch: u32) {
         if let Some(standing) = self.settled.get_mut(item) {
             standing.epoch = standing.epoch.max(epoch);
         }
     }
 
-    /// Settled items that a sitting whose opening is lost may have reopened, in their order.
+    /// Settled items that a session whose opening is lost may have reopened, in order.
     pub(super) fn possibly_superseded(&self) -> BTreeSet<ItemId> {
         let doubtful = |item: &ItemId, standing: &EffectiveSettlement| {
             self.doubts.newest_reopening(item, standing.epoch, u32::MAX).is_some()
@@ -149,32 +149,32 @@ impl HistoryReplay {
         settled.map(|(item, _)| *item).collect()
     }
 
-    /// Epoch of the sitting that reopened an item last, 0 if none did.
+    /// Epoch of the last session that reopened an item; 0 if none did.
     pub(super) fn reopened_at(&self, item: &ItemId) -> u32 {
         self.reopened.get(item).copied().unwrap_or_default()
     }
 
-    /// Every reopening of an item, in their order.
+    /// Every reopening of an item, in order.
     pub(super) fn reopenings(&self) -> &[ItemId] {
         &self.reopenings
     }
 
-    /// Whether an item has its settlement.
+    /// Whether an item is settled.
     pub(super) fn is_settled(&self, item: &ItemId) -> bool {
         self.settled.contains_key(item)
     }
 
-    /// The settlement of an item that counts.
+    /// The settlement of an item that is in effect.
     pub(super) fn effective_settlement(&self, item: &ItemId) -> Option<EffectiveSettlement> {
         self.settled.get(item).copied()
     }
 
-    /// The spec under which an item ran last.
+    /// The spec under which an item was last offered.
     pub(super) fn spec(&self, item: &ItemId) -> Option<Digest> {
         self.offered.get(item).copied()
     }
 
-    /// Items with a settlement.
+    /// Number of settled items.
     pub(super) fn settled(&self) -> usize {
         self.settled.len()
     }
@@ -185,7 +185,7 @@ impl HistoryReplay {
     }
 }
 
-/// The try that a record reports on.
+/// The try that a record reports.
 fn reported_try(record: &JournalRecord) -> Option<(ItemId, TryId, Digest)> {
     let (JournalRecord::Reported { report, .. }
     | JournalRecord::Unbacked { report, .. }
@@ -197,7 +197,7 @@ fn reported_try(record: &JournalRecord) -> Option<(ItemId, TryId, Digest)> {
     Some((item, try_id, spec))
 }
 
-/// Every try that a record shows to have been made.
+/// Every try whose existence a record proves.
 fn tries_of_record(record: &JournalRecord) -> Vec<(ItemId, TryId)> {
     match record {
         JournalRecord::Offered { tries } => tries.iter().map(|o| (o.item, o.try_id)).collect(),

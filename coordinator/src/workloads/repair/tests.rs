@@ -79,19 +79,19 @@ fn opened(
     }
 }
 
-/// A run directory, its store, and where every record of its journal stands.
+/// A run directory, its store, and the position of every journal record.
 struct RepairFixture {
     _directory: tempfile::TempDir,
     layout: RunLayout,
     store: Arc<MemoryStore>,
-    /// Epoch, beginning and end of each record.
+    /// Epoch, start and end offset of each record.
     places: Vec<(u32, usize, usize)>,
     segments: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl RepairFixture {
-    /// `again` failed at first, was reopened in the second sitting and succeeded; `once` succeeded
-    /// at once. A third sitting did nothing.
+    /// `again` failed, was reopened in the second session and succeeded; `once` succeeded at once.
+    /// A third session did nothing.
     async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let layout = RunLayout::new(directory.path());
@@ -107,7 +107,7 @@ impl RepairFixture {
         rig
     }
 
-    /// The offer and the report of a try, whose record the store has.
+    /// The offer and the report of a try whose record is in the store.
     async fn records_of_try(
         &self,
         task: &str,
@@ -153,7 +153,7 @@ impl RepairFixture {
         self.segments.push((path, bytes));
     }
 
-    /// Puts everything back as it was, less the records at some places.
+    /// Restores everything except the records at the given positions.
     fn lose(&self, lost: &[usize]) {
         fs::remove_dir_all(self.layout.journal()).expect("removable");
         fs::create_dir_all(self.layout.journal()).expect("creatable");
@@ -166,7 +166,7 @@ impl RepairFixture {
         }
     }
 
-    /// A manifest of the last sitting; `reopened` as versions write it that tell.
+    /// Writes a manifest of the last session; `reopened` is absent in those of earlier versions.
     fn manifest(&self, reopened: Option<Vec<u32>>) {
         let (epoch, durable_bytes) = (3, self.segments[2].1.len() as u64);
         let manifest = RunManifest {
@@ -197,7 +197,7 @@ impl RepairFixture {
         repair(RepairRequest { layout, store, dry_run: false }).await.expect("repairable")
     }
 
-    /// The executions that settled the items which have a result, and what they superseded.
+    /// The executions that settled the items with a result, and those that they superseded.
     fn settlements(&self) -> BTreeMap<&'static str, (ExecId, Vec<ExecId>)> {
         let settings = CoreSettings {
             run: RUN,
@@ -227,13 +227,13 @@ impl RepairFixture {
             }
             for effect in effects {
                 if let CoreEffect::Settled(it) = effect {
-                    assert!(settled.insert(it.item, it).is_none(), "an item was settled twice");
+                    assert!(settled.insert(it.item, it).is_none(), "item settled twice");
                 }
             }
         });
         read.expect("a whole journal");
         let survey = SegmentIndex::read(&self.layout).expect("a whole journal");
-        assert_eq!(survey.reopened(), times, "openings say how often items are reopened");
+        assert_eq!(survey.reopened(), times, "openings count the reopenings of items");
         let named = ["once", "again"].into_iter().filter_map(|task| {
             let settled = settled.remove(&trial(task).item())?;
             let superseded = settled.superseded.iter().map(|execution| execution.exec).collect();
@@ -273,7 +273,7 @@ async fn repair_after_any_record_loss_keeps_newest_result_or_reruns() {
 #[tokio::test]
 async fn repair_of_lost_reopening_keeps_old_result_as_superseded() {
     let rig = RepairFixture::new().await;
-    // The second opening, and the offer behind it.
+    // The second opening and the offer after it.
     rig.lose(&[5, 6]);
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(true).await;
@@ -291,7 +291,7 @@ async fn repair_restores_result_before_reopening_as_superseded() {
     let repaired = rig.repair(true).await;
     assert_eq!(rig.settlements()["again"], (exec(3), vec![exec(2)]));
     assert_eq!(repaired.restored, [(trial("again").item().to_string(), "the blob store")]);
-    // Without the store the trial is owed, and its former result does not come back.
+    // Without the store the trial is pending, and its former result is not restored.
     rig.lose(&[7]);
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(false).await;
@@ -303,7 +303,7 @@ async fn repair_restores_result_before_reopening_as_superseded() {
 async fn repair_of_lost_opening_without_reopening_keeps_results() {
     let rig = RepairFixture::new().await;
     for (reopened, doubtful) in [(Some(vec![2]), 0), (None, 2)] {
-        // The opening of the third sitting, which reopened nothing.
+        // The opening of the third session, which reopened nothing.
         rig.lose(&[8]);
         rig.manifest(reopened);
         let repaired = rig.repair(true).await;

@@ -1,4 +1,4 @@
-//! Changing the run directory: copies first.
+//! Changes to the run directory; files are copied first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::engine::core::SessionStart;
 use crate::engine::journal::SegmentRebuilder;
 use crate::engine::{JournalExtent, RunError, RunManifest, atomic_file};
 
-/// Puts back the bytes that changed.
+/// Restores the bytes that changed.
 pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, RepairError> {
     let copies = create_copies_directory(found.layout.root())?;
     move_documents(found, &copies)?;
@@ -23,7 +23,7 @@ pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, R
     Ok(copies)
 }
 
-/// Puts one whole segment in the place of the journal.
+/// Replaces the journal by one intact segment.
 pub(super) fn rebuild(
     history: &RunHistory<'_>,
     opening: (Timestamp, SessionStart),
@@ -54,7 +54,7 @@ pub(super) fn rebuild(
             epoch,
             settled: told.settled as u64,
             journal: JournalExtent { epoch: head.epoch, durable_bytes: head.bytes },
-            // Its files of records may have another order than the journal now.
+            // The order of its records files may differ from the journal's now.
             sealed: Vec::new(),
             unsealed: None,
             reopened: Some(reopened),
@@ -67,7 +67,7 @@ pub(super) fn rebuild(
     Ok(copies)
 }
 
-/// Moves documents away that cannot be read: the next run of the job writes them again.
+/// Moves unreadable documents away: the next run of the job writes them again.
 fn move_documents(found: &RunDirectoryContents, copies: &Path) -> Result<(), RepairError> {
     for path in &found.documents {
         let to = copies.join(path.file_name().unwrap_or_default());
@@ -80,7 +80,7 @@ fn move_documents(found: &RunDirectoryContents, copies: &Path) -> Result<(), Rep
     Ok(())
 }
 
-/// Moves every segment away that the new one replaces.
+/// Moves away every segment that the new one replaces.
 fn move_segments(
     found: &RunDirectoryContents,
     epoch: u32,
@@ -101,7 +101,7 @@ fn move_segments(
     sync_directory(&journal)
 }
 
-/// A new directory for copies.
+/// Creates a new directory for copies.
 fn create_copies_directory(root: &Path) -> Result<PathBuf, RepairError> {
     for n in 1.. {
         let path = root.join(format!("repair-{n}"));

@@ -1,4 +1,4 @@
-//! Ideas: texts in files. Two that differ only in white space, bullets or case are the same.
+//! Ideas: texts in files. Two that differ only in white space, bullets or case are equal.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use rollout_protocol::digest::Digest;
 use super::manifest::{DedupeScope, DuplicateIdeas, IdeaFile, SearchManifest, SkippedIdea};
 use rollout_protocol::search::NodeId;
 
-/// The idea without what makes no difference: blank lines, white space around lines, the sign of a
-/// bullet, upper case, and what ends a line.
+/// Normalizes an idea: drops blank lines and white space around lines, and unifies bullets, case
+/// and line ends.
 pub fn normalize_idea(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -19,7 +19,7 @@ pub fn normalize_idea(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n").to_lowercase()
 }
 
-/// The file of an idea, by its content.
+/// Builds the file entry of an idea from its content.
 pub fn idea_file(path: String, content: &[u8]) -> IdeaFile {
     let text = String::from_utf8_lossy(content);
     let hex = |digest: Digest| digest.hex();
@@ -30,9 +30,8 @@ pub fn idea_file(path: String, content: &[u8]) -> IdeaFile {
     }
 }
 
-/// The ideas of a node that are tried: in the order of their file names, without those that repeat
-/// others, at most as many as the search tries on a node. `planned` are ideas chosen for other nodes
-/// of the same depth.
+/// Chooses the ideas to try on a node: in the order of their file names, without repeated ones, up
+/// to the limit per node. `planned` are ideas chosen for other nodes of the same depth.
 pub fn choose_ideas(
     manifest: &SearchManifest,
     node: NodeId,
@@ -63,7 +62,7 @@ pub fn choose_ideas(
     (chosen, DuplicateIdeas { policy, skipped })
 }
 
-/// Ideas that may not be repeated, with the file of each.
+/// Ideas that must not be repeated, with the file of each.
 fn known_ideas(
     manifest: &SearchManifest,
     node: NodeId,

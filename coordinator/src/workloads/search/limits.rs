@@ -1,4 +1,4 @@
-//! Limits of concurrency that a search's file sets.
+//! Concurrency limits from a search file.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::config::SearchLimits;
 use crate::engine::concurrency::ConcurrencyLimits;
 
 impl ConcurrencyLimits {
-    /// The limits of a search's file.
+    /// Limits from a search file.
     pub fn from_search_limits(limits: &SearchLimits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {

@@ -1,5 +1,5 @@
-//! Search over commits of a repository: ideas are tried on the commits of the frontier, measured by
-//! sweeps, and the best become the next frontier.
+//! Tree search over commits of a repository: it tries ideas on the commits of the frontier,
+//! measures them by sweeps, and the best become the next frontier.
 
 pub mod backend;
 pub mod driver;

@@ -1,5 +1,5 @@
-//! Error texts without what differs between two runs of one search: times, durations, addresses and
-//! identities that are made anew for every execution. The whole text stays in `eval_result.json` and
+//! Error texts without the parts that differ between two runs of one search: times, durations,
+//! addresses and identifiers created per execution. The full text stays in `eval_result.json` and
 //! in the record of the execution.
 
 use std::sync::LazyLock;
@@ -8,8 +8,7 @@ use regex::Regex;
 
 use super::manifest::SearchEvalError;
 
-/// Patterns, and what stands in the place of what they find. Later ones see the result of earlier
-/// ones.
+/// Patterns and their replacements, applied in this order.
 const PATTERNS: &[(&str, &str)] = &[
     // Dates with times, with or without a zone: 2026-01-31T10:20:30.5Z.
     (
@@ -17,20 +16,20 @@ const PATTERNS: &[(&str, &str)] = &[
         "<time>",
     ),
     (r"\b\d{4}-\d{2}-\d{2}\b", "<time>"),
-    // Thu Jan 31 10:20:30 2026, and clocks alone.
+    // Thu Jan 31 10:20:30 2026, and times of day.
     (
         r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? [A-Za-z0-9]{1,3} [A-Za-z0-9]{1,3} [\d: ]*\d\d:\d\d:\d\d(?: [A-Z]{3,4})?(?: \d{4})?",
         "<time>",
     ),
     (r"\b\d{1,3}:\d{2}:\d{2}(?:[.,]\d+)?\b", "<time>"),
-    // Universally unique identifiers, addresses of memory, long hexadecimal numbers.
+    // UUIDs, memory addresses, long hexadecimal numbers.
     (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),
     (r"\b0x[0-9a-fA-F]{4,}\b", "<id>"),
     (r"\b(?:[0-9]+[a-f]|[a-f]+[0-9])[0-9a-f]{10,}\b", "<id>"),
-    // Names of temporary files, as mktemp and Python make them.
+    // Names of temporary files from mktemp and Python.
     (r"/tmp\.[A-Za-z0-9]{6,}\b", "/<id>"),
     (r"/tmp[a-z0-9_]{8}\b", "/<id>"),
-    // Ports and processes.
+    // Ports and process numbers.
     (r"\b(127\.0\.0\.1|localhost|\[::1\]):\d{4,5}\b", "$1:<id>"),
     (r"(?i)\b(pid|port|process|thread)([ =:#]+)\d+\b", "$1$2<id>"),
     (r"(line \d+:) +\d+ (Killed|Terminated|Aborted|Segmentation fault|Hangup)", "$1 <id> $2"),
@@ -49,15 +48,15 @@ static COMPILED_PATTERNS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     PATTERNS.iter().map(compile).collect()
 });
 
-/// A text without times and identities.
+/// Replaces times and identifiers in a text.
 pub fn normalize_text(text: &str) -> String {
     COMPILED_PATTERNS
         .iter()
         .fold(text.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned())
 }
 
-/// An error as a manifest keeps it. The message of a time limit is the search's own and has the
-/// limit in it, which is the same for every run.
+/// Normalizes an error for the manifest. The message of a time limit is kept: the search writes it,
+/// and the limit in it is the same in every run.
 pub fn normalize_error(error: SearchEvalError) -> SearchEvalError {
     let message =
         if error.timed_out { error.message.clone() } else { normalize_text(&error.message) };
@@ -103,7 +102,7 @@ mod tests {
         ] {
             assert_eq!(normalize_text(text), text);
         }
-        let message = "sweep: the command was ended at the eval's time limit of 8s".to_owned();
+        let message = "sweep: the command exceeded the eval's time limit of 8s".to_owned();
         let limit = SearchEvalError {
             error_type: "sweep_timeout".to_owned(),
             message,

@@ -1,4 +1,4 @@
-//! Events that tell the progress of a search.
+//! Progress events of a search.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
@@ -9,15 +9,15 @@ use crate::workloads::search::driver::EvalResult;
 use crate::workloads::search::manifest::{SearchEval, SearchManifest};
 use crate::workloads::search::report::{best_path, decision_reason};
 
-/// Sends events. Waits while the outputs cannot follow, so it must not be called by a task.
+/// Sends events. Blocks while the outputs are full, so it must not be called from an async task.
 pub(super) fn send(events: &mpsc::Sender<Vec<RunEvent>>, told: Vec<SearchEvent>) {
     let at = Timestamp::now();
     let told = told.into_iter().map(|event| RunEvent { at, kind: EventKind::Search(event) });
-    // Outputs that are gone have an error of their own.
+    // Closed outputs report their own error.
     let _gone = events.blocking_send(told.collect());
 }
 
-/// The event of a session that begins.
+/// The events at the start of a session.
 pub(super) fn started_events(manifest: &SearchManifest) -> Vec<SearchEvent> {
     let evals = &manifest.evaluations;
     let best = best_path(manifest).last().and_then(|id| {
@@ -56,7 +56,7 @@ pub(super) fn block_events(manifest: &SearchManifest) -> Vec<SearchEvent> {
     told
 }
 
-/// The event of an eval that has a result.
+/// The event of an eval with a result.
 pub(super) fn eval_ended(result: &EvalResult) -> SearchEvent {
     let error = result.error.as_ref();
     SearchEvent::EvalEnded {
@@ -67,7 +67,7 @@ pub(super) fn eval_ended(result: &EvalResult) -> SearchEvent {
     }
 }
 
-/// Why an eval was not promoted; nothing when it was.
+/// The event of an eval that was not promoted; `None` if it was.
 fn rejected(manifest: &SearchManifest, eval: &SearchEval) -> Option<SearchEvent> {
     let decision = eval.decision.as_ref().filter(|d| d.promoted_to_node_id.is_none())?;
     let mut reason = decision.promotion_reason?.to_string();

@@ -1,4 +1,4 @@
-//! Commands for ideas as items of the search's run: their inputs, and their ideas as files.
+//! Idea commands as items of the search's run: their inputs and outputs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,18 +28,18 @@ use crate::workloads::search::driver::{
 };
 use rollout_protocol::search::NodeId;
 
-/// Bounds of a directory of earlier ideas, and of the ideas of a node.
+/// Limits of a directory of earlier ideas, and of the ideas of a node.
 const NODE_IDEAS_LIMITS: ArchiveLimits =
     ArchiveLimits { entries: MAX_IDEAS as u64, bytes: MAX_IDEAS as u64 * MAX_IDEA_BYTES };
 
-/// Bounds of the files that describe a node: a few files of bounded size.
+/// Limits of the context pack: a few files of bounded size.
 const CONTEXT_PACK_LIMITS: ArchiveLimits =
     ArchiveLimits { entries: 100, bytes: limits::RESULTS_BYTES };
 
-/// Why inputs of a command are not stored, or its ideas are not taken.
+/// Failure to store the inputs of a command or to accept its ideas.
 #[derive(Debug, thiserror::Error)]
 enum IdeasError {
-    #[error("the blob store")]
+    #[error("cannot access the blob store")]
     Store(#[from] StoreError),
     #[error("cannot pack or unpack {}", path.display())]
     Archive {
@@ -63,14 +63,14 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) ->
     move |source| IdeasError::Disk { action, path, source }
 }
 
-/// A command for ideas that is asked for.
+/// A requested idea command.
 pub(super) struct PendingIdeas {
     item: ItemId,
     order: IdeasOrder,
 }
 
 impl LiveBackend {
-    /// Has ideas written for all nodes; `done` hears of each node that has them.
+    /// Gets ideas written for all nodes; calls `done` for each node that has them.
     pub(super) fn write_ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
@@ -85,7 +85,7 @@ impl LiveBackend {
                 Some(RunNotification::Over) | None => return Err(BackendError::Stopped.into()),
             };
             let Some(at) = asked.iter().position(|asked| asked.item == item) else {
-                // An eval is settled meanwhile: it is heard of when evals are waited for.
+                // An eval was settled meanwhile: `next_result` handles it.
                 self.heard.push_back(item);
                 continue;
             };
@@ -114,8 +114,8 @@ impl LiveBackend {
         Ok(PendingIdeas { item, order })
     }
 
-    /// The key of a command, and its attempt: a command that failed in a former session of the run is
-    /// run again.
+    /// The key of a command and its attempt: a command that failed in a former session of the run
+    /// is run again.
     fn ideas_item(&self, order: &IdeasOrder, spec: &Digest) -> (ItemId, u32) {
         let (tree, node) = (&self.tree.name, order.node.node_id.0);
         let mut attempt = 1;
@@ -129,7 +129,7 @@ impl LiveBackend {
         }
     }
 
-    /// Writes the ideas and logs of a command that ended.
+    /// Writes the ideas and logs of an ended command.
     fn conclude_ideas(&self, item: &ItemId, order: &IdeasOrder) -> Result<(), BackendError> {
         let node = order.node.node_id;
         let what = format!("the command `ideas` for node {node}");
@@ -153,10 +153,10 @@ impl LiveBackend {
         let record = record.ok_or_else(none)?;
         if !record.left_out.is_empty() {
             let count = record.left_out.len();
-            tracing::warn!("{count} things among the ideas of node {node} are left out");
+            tracing::warn!("skipped {count} entries among the ideas of node {node}");
         }
         let taken = self.handle.block_on(accept_ideas(store, &record, order));
-        taken.map_err(backend_error("cannot take ideas"))
+        taken.map_err(backend_error("cannot accept ideas"))
     }
 
     fn read_ideas_record(
@@ -176,7 +176,7 @@ impl LiveBackend {
     }
 }
 
-/// Stores the inputs of a command: earlier ideas, and the files that describe the node.
+/// Stores the inputs of a command: earlier ideas and the context pack.
 async fn store_inputs(
     store: &Arc<dyn BlobStore>,
     order: &IdeasOrder,
@@ -184,7 +184,8 @@ async fn store_inputs(
     let mut earlier = Vec::new();
     for (at, dir) in order.context.iter().enumerate() {
         let from = dir.clone();
-        // The search counts these as shown: a directory of the user may hold anything.
+        // Only the ideas that the search counts as shown: a directory of the user may contain other
+        // files.
         let shown: BTreeSet<String> =
             supervise::blocking(move || read_user_ideas(&from).into_keys().collect()).await;
         let keep = move |path: &Path| path.to_str().is_some_and(|name| shown.contains(name));
@@ -199,7 +200,8 @@ async fn store_inputs(
     Ok((earlier, pack))
 }
 
-/// Stores the files directly below a directory that `keep` names. Equal files give equal archives.
+/// Stores the files directly below a directory that `keep` accepts. Equal files give equal
+/// archives.
 async fn store_directory(
     store: &Arc<dyn BlobStore>,
     dir: &Path,
@@ -226,14 +228,14 @@ fn is_visible_file(dir: &Path, path: &Path) -> bool {
     !is_hidden && dir.join(path).symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
-/// The name of a directory in an environment, made of one on this host.
+/// Makes a directory name for an environment from one on this host.
 fn safe_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().take(60).map(plain).collect()
 }
 
-/// Writes output and logs of a command; those of an earlier attempt are replaced.
+/// Writes output and logs of a command; replaces those of an earlier attempt.
 async fn write_logs(
     store: &dyn BlobStore,
     record: &IdeasRecord,
@@ -242,7 +244,7 @@ async fn write_logs(
     fs_remove::remove(dir).await.map_err(io_error("remove", dir))?;
     tokio::fs::create_dir_all(dir).await.map_err(io_error("create", dir))?;
     for output in &record.outputs {
-        // The path is a worker's word: only a plain path is written to.
+        // The worker chose the path: accept only a plain relative path.
         let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
         let fetched = results::fetch(store, &output.blob, &dir.join(path.as_path())).await;
         results::best_effort(fetched)?;
@@ -258,7 +260,7 @@ async fn write_logs(
     Ok(())
 }
 
-/// Writes the ideas of a command, and its cost, into the directory of its order.
+/// Writes the ideas of a command and its cost to the directory of its order.
 async fn accept_ideas(
     store: &dyn BlobStore,
     record: &IdeasRecord,
@@ -280,8 +282,8 @@ async fn accept_ideas(
     fs_remove::remove(&work).await.map_err(io_error("remove", &work))
 }
 
-/// Moves ideas to the directory of their order. The worker has checked them, and they are checked
-/// again: its word decides nothing here.
+/// Moves ideas to the directory of their order. The worker has checked them; they are checked
+/// again, because a worker is not trusted here.
 fn move_ideas(from: &Path, into: &Path) -> Result<(), IdeasError> {
     for entry in fs::read_dir(from).map_err(io_error("list", from))? {
         let path = entry.map_err(io_error("list", from))?.path();

@@ -1,4 +1,4 @@
-//! The repository of a search as whoever tidies up wants it.
+//! The repository of a search without a running session, for cleanup.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::workloads::search::driver::{
 use crate::workloads::search::manifest::DeferredCleanup;
 use crate::workloads::search::repository::SearchRepository;
 
-/// The repository of a search that nobody goes on with at the moment.
+/// The repository of a search without a running session.
 #[derive(Debug)]
 pub struct InactiveRepository {
-    /// Waits for what is asynchronous.
+    /// Runtime for asynchronous calls.
     pub handle: Handle,
     /// The repository.
     pub repository: SearchRepository,
@@ -42,7 +42,7 @@ pub(super) fn reconcile_repository(
 ) -> Result<Vec<FailedRemoval>, BackendError> {
     handle
         .block_on(repository.reconcile(wanted, deferred))
-        .map_err(backend_error("cannot keep the repository"))
+        .map_err(backend_error("cannot reconcile the repository"))
 }
 
 pub(super) fn remove_from_repository(

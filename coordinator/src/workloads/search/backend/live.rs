@@ -1,4 +1,4 @@
-//! The workshop of a search for real: git, and evals as items of the search's run.
+//! The live backend of a search: git, and evals as items of the search's run.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
@@ -29,33 +29,33 @@ use crate::workloads::search::manifest::{DeferredCleanup, SearchManifest};
 use crate::workloads::search::repository::{RepositoryError, SearchRepository, SourceRepository};
 use rollout_protocol::search::{NodeId, SearchEvent};
 
-/// A workshop whose evals are run by workers.
+/// A backend whose evals run on workers.
 pub(super) struct LiveBackend {
-    /// Waits for what is asynchronous: a search thinks on a thread of its own.
+    /// Runtime for asynchronous calls: the search runs on a thread of its own.
     pub(super) handle: Handle,
     pub(super) tree: TreeFile,
     pub(super) plan: SearchPlan,
     pub(super) store: Arc<dyn BlobStore>,
-    /// Opened when it is first needed.
+    /// Opened on first use.
     pub(super) repository: Option<SearchRepository>,
     pub(super) asked: Arc<WorkRequests>,
     pub(super) told: mpsc::UnboundedReceiver<RunNotification>,
-    /// The tries under way.
+    /// The pending tries.
     pub(super) tries: HashMap<ItemId, PendingEval>,
-    /// Evals that the infrastructure could not run, and why.
+    /// Evals that the infrastructure could not run, with the reasons.
     pub(super) unable: Vec<String>,
-    /// Whether those count as failed.
+    /// Whether such evals count as failed.
     pub(super) fail_unable: bool,
-    /// Evals that were settled while ideas were waited for.
+    /// Evals settled while the search waited for ideas.
     pub(super) heard: VecDeque<ItemId>,
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
-/// A try that was asked for.
+/// A requested try.
 pub(super) struct PendingEval {
     order: EvalOrder,
     attempt: u32,
-    /// What the tries before took.
+    /// Time and cost of earlier attempts.
     before: AttemptTotals,
 }
 
@@ -73,7 +73,7 @@ impl LiveBackend {
         Ok(self.repository.as_ref().expect("it was just opened"))
     }
 
-    /// Asks for a try of an eval.
+    /// Requests a try of an eval.
     fn request_eval(
         &mut self,
         order: EvalOrder,
@@ -103,8 +103,7 @@ impl LiveBackend {
         Ok(())
     }
 
-    /// The key of a try: one by which it was not asked for, if what came of it by the keys before was
-    /// the infrastructure's doing.
+    /// The key of a try: the first one that is not used up by an infrastructure failure.
     fn eval_item(&self, order: &EvalOrder, attempt: u32, spec: &Digest) -> ItemId {
         let (tree, eval) = (&self.tree.name, order.eval.eval_id.0);
         let mut unable = 0;
@@ -119,7 +118,7 @@ impl LiveBackend {
         }
     }
 
-    /// What a settled try means: the end of its eval, or another try.
+    /// Handles a settled try: its eval has ended, or another attempt is requested.
     fn conclude(&mut self, item: ItemId) -> Result<Option<EvalResult>, BackendError> {
         let settled = self.asked.settlement(&item);
         let (Some(PendingEval { order, attempt, before }), Some(settled)) =
@@ -155,7 +154,7 @@ impl LiveBackend {
                 Err(error @ RepositoryError::Refused { .. }) => {
                     outcome::mark_refused(&mut result, error.chain());
                 }
-                Err(error) => return Err(backend_error("cannot take a candidate in")(error)),
+                Err(error) => return Err(backend_error("cannot import a candidate")(error)),
             }
         }
         result.write(&order.root).map_err(backend_error("cannot write an eval's result"))?;
@@ -227,7 +226,7 @@ impl SearchBackend for LiveBackend {
             let root = user.resolve(name).await?;
             SearchRepository::create(&tree.run_dir(), &tree.name, &user, &root, store).await
         });
-        let made = made.map_err(backend_error("cannot begin with the repository"))?;
+        let made = made.map_err(backend_error("cannot create the search's repository"))?;
         let root = made.root();
         self.repository = Some(made);
         Ok(root)
@@ -276,10 +275,11 @@ impl SearchBackend for LiveBackend {
             }
             let told = match self.told.try_recv() {
                 Ok(told) => Some(told),
-                // Only now: what follows from former settlements, another try of an eval for one, is
-                // asked for, and may be running since a former sitting.
+                // Report them only when all settlements are handled: those of former sessions may
+                // lead to requests, such as another attempt of an eval, that a former session
+                // began.
                 Err(_) if self.tries.is_empty() && !self.unable.is_empty() => {
-                    // Those that could be made are.
+                    // All other evals have ended.
                     return Err(BackendError::Unable { evals: std::mem::take(&mut self.unable) });
                 }
                 Err(_) => {
@@ -299,7 +299,7 @@ impl SearchBackend for LiveBackend {
     }
 }
 
-/// Takes a candidate in, for as long as the store needs to give it.
+/// Imports a candidate, and waits while the blob store is unavailable.
 async fn import_with_retry(
     import: impl AsyncFn() -> Result<(), RepositoryError>,
 ) -> Result<(), RepositoryError> {
@@ -315,7 +315,7 @@ async fn import_with_retry(
     }
 }
 
-/// Does it until it is done or can never be.
+/// Retries until success or a permanent error.
 pub(super) async fn with_retry<T>(
     work: impl AsyncFn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
@@ -329,7 +329,7 @@ pub(super) async fn with_retry<T>(
     }
 }
 
-/// An error as a search tells it.
+/// Wraps an error for the search.
 pub(super) fn backend_error<E: Error>(what: &'static str) -> impl FnOnce(E) -> BackendError {
     move |error| BackendError::Failed { what: what.to_owned(), reason: error_chain(&error) }
 }

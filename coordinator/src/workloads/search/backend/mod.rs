@@ -1,18 +1,18 @@
-//! A search for real: its evals are items of a run, its repository is a git repository.
+//! The live backend of a search: its evals are items of a run, its repository is a git repository.
 //!
 //! ```text
-//! Sitting (decides, writes the manifest)          engine (journal, retries, queue)
-//!    │ Workshop                                        │ Planner
-//!    ▼                                                 ▼
-//!   Shop ──── asks for tries ────▶ Asked ◀──── hands out tries, hears of settlements
-//!    │  ▲                            │
-//!    │  └────── what is settled ─────┘
-//!    └─ repository, results as files, idea commands
+//! SearchSession (decides, writes the manifest)     engine (journal, retries, queue)
+//!    │ SearchBackend                                  │ Planner
+//!    ▼                                                ▼
+//! LiveBackend ── requests tries ──▶ WorkRequests ◀── dispatches tries, reports settlements
+//!    │  ▲                               │
+//!    │  └────────── settlements ────────┘
+//!    └─ repository, results as files, ideas
 //! ```
-//! The two share nothing but `WorkRequests`. Everything durable is either in the journal
-//! (what an execution came to) or follows from it and the manifest, so that a process may die
-//! between any two steps: a search that is opened again asks for the same tries by the same names,
-//! and hears at once of those that were settled before.
+//! The two share only `WorkRequests`. All durable state is in the journal (results of executions)
+//! or follows from it and the manifest, so the process may die between any two steps: a resumed
+//! search requests the same tries by the same keys, and immediately receives the settlements of
+//! former sessions.
 
 mod events;
 mod ideas;

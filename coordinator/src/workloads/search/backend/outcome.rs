@@ -1,4 +1,4 @@
-//! What a settled try means for its eval.
+//! Outcome of an eval from its settled try.
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
@@ -8,8 +8,8 @@ use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
 use crate::workloads::search::manifest::{EvalStatus, SearchEvalError};
 
-/// Whether a try says nothing about its idea: the infrastructure failed, however often it was tried,
-/// or no command was run at all. An idea that kills worker after worker is to blame itself.
+/// Whether a try says nothing about its idea: the infrastructure failed after all retries, or no
+/// command was run. An idea that kills worker after worker counts as failed.
 pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
     let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
     settled.verdict.error.as_ref().is_some_and(|error| {
@@ -18,37 +18,37 @@ pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
     })
 }
 
-/// Whether another try of the user's own may make it better: its commands failed, or were ended by
-/// their time limit. What the infrastructure did was tried again before.
+/// Whether one of the `eval_retries` may help: commands failed or timed out. Infrastructure
+/// failures were retried by the run.
 pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecord>) -> bool {
     let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
     let ours = |error: &TrialError| error.class == ErrorClass::Infrastructure;
     failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
 }
 
-/// What the tries of an eval took together.
+/// Total time and cost of an eval's attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct AttemptTotals {
-    /// Seconds.
+    /// Duration, seconds.
     pub(super) seconds: f64,
-    /// What their commands say that they cost.
+    /// Cost that their commands reported.
     pub(super) cost: Option<f64>,
 }
 
 impl AttemptTotals {
-    /// With one more.
+    /// Adds an attempt.
     pub(super) fn plus(self, record: Option<&EvalRecord>) -> Self {
         let Some(record) = record else { return self };
         let times = &record.timestamps;
         let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
         let (before, cost) = (self.cost, record.reported_cost);
-        // A worker's clock may be set back meanwhile.
+        // A worker's clock may have been set back.
         let seconds = self.seconds + took.max(0.0);
         Self { seconds, cost: before.map_or(cost, |before| Some(before + cost.unwrap_or(0.0))) }
     }
 }
 
-/// The result of an eval, without what its tries took together. `results` is the path of its results
+/// The result of an eval, without the totals of its attempts. `results` is the path of its results
 /// below its directory.
 pub(super) fn result(
     order: &EvalOrder,
@@ -84,7 +84,7 @@ pub(super) fn result(
     }
 }
 
-/// Makes a result one of an eval whose candidate is refused.
+/// Marks the eval of a refused candidate as failed.
 pub(super) fn mark_refused(result: &mut EvalResult, reason: String) {
     result.status = EvalStatus::Failed;
     result.candidate_commit = None;
@@ -96,7 +96,7 @@ pub(super) fn mark_refused(result: &mut EvalResult, reason: String) {
 
 fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalError {
     let message = error.map_or("it ended without results", |error| &error.message).to_owned();
-    // The command that failed is the last one that was run.
+    // The last command is the one that failed.
     let last = record.and_then(|record| record.commands.last());
     let (error_type, timed_out) = match last {
         Some(last) if last.timed_out => (format!("{}_timeout", last.stage.as_str()), true),
@@ -104,7 +104,7 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalE
             (format!("{}_failed", last.stage.as_str()), false)
         }
         _ => match error.map(|error| error.kind) {
-            // The sweep ended well.
+            // The sweep succeeded.
             Some(ErrorType::VerifierRewardMissing) => ("results_missing".to_owned(), false),
             Some(kind) => (kind.to_string(), false),
             None => ("unknown".to_owned(), false),

@@ -1,4 +1,4 @@
-//! What former sittings of a search asked for: it follows from the search's manifest.
+//! Requests of former sessions of a search, derived from its manifest.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,26 +10,26 @@ use super::requests::WorkKind;
 use crate::workloads::search::manifest::{ManifestEventKind, SearchManifest};
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Sittings that could not make a try for which its name is still found. Further ones are only not
-/// among the records of the run.
+/// Number of sessions with infrastructure failures of a try up to which its name is found. After
+/// more, the try is missing only in the records of the run.
 const MAX_UNABLE_SESSIONS: u32 = 8;
 
-/// The evals of a search, by which settled items are recognized.
+/// The evals of a search, to identify settled items.
 #[derive(Debug, Default)]
 pub(super) struct PastRequests {
     tree: String,
     attempts: u32,
-    /// How often results were thrown away, at most.
+    /// Upper bound of the discards of results.
     rounds: u32,
     evals: Vec<(EvalId, NodeId)>,
     /// Nodes, and how often their ideas were discarded.
     nodes: Vec<(NodeId, u32)>,
-    /// Where the last item was found. They come about in the order of the evals.
+    /// Position of the last match: items mostly come in the order of the evals.
     cursor: Mutex<usize>,
 }
 
 impl PastRequests {
-    /// Those of a manifest.
+    /// Past requests of a manifest.
     pub(super) fn from_manifest(manifest: &SearchManifest) -> Self {
         let thrown = |event: &&crate::workloads::search::manifest::ManifestEvent| {
             matches!(event.kind, ManifestEventKind::EvalsRequeued { .. })
@@ -46,7 +46,7 @@ impl PastRequests {
         }
     }
 
-    /// Kind and name of a piece of work, by its key and the digest of its spec.
+    /// Kind and name of a request, by its key and the digest of its spec.
     pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<(WorkKind, ItemName)> {
         if let Some(name) = self.eval(item, spec) {
             return Some((WorkKind::Eval, ItemName::Eval(name)));
@@ -116,7 +116,7 @@ mod tests {
             [(3, (0, 0), 1), (0, (1, 0), 2), (4, (0, 3), 2), (3, (1, 1), 1)]
         {
             let item = ItemId::for_eval("search", eval, rounds, attempt, &spec);
-            let (kind, name) = former.name(&item, &spec).expect("it is one of them");
+            let (kind, name) = former.name(&item, &spec).expect("a past request");
             assert_eq!(kind, WorkKind::Eval);
             let expected = format!("search/node-{:04}/eval-{eval:04}__{attempt}", eval / 2);
             assert_eq!(name.to_string(), expected);
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(former.name(&item, &spec), None);
         }
         let item = ItemId::for_ideas("search", 2, 1, 3, &spec);
-        let (kind, name) = former.name(&item, &spec).expect("it is one of them");
+        let (kind, name) = former.name(&item, &spec).expect("a past request");
         assert_eq!(
             (kind, name.to_string()),
             (WorkKind::Ideas, "search/node-0002/ideas__3".to_owned())

@@ -1,4 +1,4 @@
-//! What a search asks for, as its run's engine wants it.
+//! The planner of a search's run.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,22 +17,22 @@ use crate::engine::core::{ItemSettlement, NewItem};
 use crate::engine::{Planner, WorkerRequirements};
 use crate::workloads::search::driver::SearchDirectory;
 
-/// Hands out tries of evals and commands for ideas as the search asks for them. All work of one kind
-/// has the same demands on a worker.
+/// Dispatches the tries and idea commands that the search requests. All requests of one kind have
+/// the same requirements on a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
     asked: Arc<WorkRequests>,
-    /// By the number of the kind.
+    /// Requirements by the number of the kind.
     needs: [WorkerRequirements; 2],
     directory: SearchDirectory,
     former: OnceLock<PastRequests>,
     tickets: Option<Arc<ConcurrencyLimiter>>,
-    /// Longest wait of an eval for a service that gives no answer, seconds; the usual one if absent.
+    /// Maximum wait of an eval for an unavailable service, seconds; `None` for the default.
     max_park_sec: Option<u32>,
 }
 
 impl EvalPlanner {
-    /// Hands out the work that is asked for there. `needs` are the demands of evals and of ideas.
+    /// Dispatches the given requests. `needs` are the requirements of evals and of ideas.
     pub(crate) fn new(
         asked: Arc<WorkRequests>,
         needs: [WorkerRequirements; 2],
@@ -42,26 +42,26 @@ impl EvalPlanner {
         Self { asked, needs, directory, former, tickets, max_park_sec: None }
     }
 
-    /// Has evals wait so long for a service that gives no answer.
+    /// Sets the maximum wait of evals for an unavailable service.
     #[must_use]
     pub fn with_max_park(self, max_park_sec: u32) -> Self {
         let usual = RetryPolicy::default().max_park_sec;
         Self { max_park_sec: Some(max_park_sec).filter(|sec| *sec != usual), ..self }
     }
 
-    /// Has some of their commands wait for tickets.
+    /// Sets the concurrency limits of their commands.
     #[must_use]
     pub fn with_limiter(self, tickets: Option<Arc<ConcurrencyLimiter>>) -> Self {
         Self { tickets, ..self }
     }
 
-    /// What former sittings may have asked for.
+    /// The possible requests of former sessions.
     fn past_requests(&self) -> &PastRequests {
         self.former.get_or_init(|| match self.directory.read() {
             Ok(manifest) => manifest.as_ref().map(PastRequests::from_manifest).unwrap_or_default(),
             Err(error) => {
-                // The search says so, too, and does not go on.
-                tracing::debug!("what was asked for before is not known: {error}");
+                // The search reports the error as well and ends.
+                tracing::debug!("cannot read the requests of former sessions: {error}");
                 PastRequests::default()
             }
         })
@@ -77,7 +77,7 @@ impl EvalPlanner {
     }
 
     fn at(&self, ordinal: u64) -> WorkRequest {
-        self.asked.get(ordinal).expect("only ordinals that were handed out are asked for")
+        self.asked.get(ordinal).expect("only dispatched ordinals are requested")
     }
 }
 
@@ -114,7 +114,7 @@ impl Planner for EvalPlanner {
         &self.needs
     }
 
-    /// Nothing: what a search needs to go on cannot be cancelled alone.
+    /// None: a search needs all of its items, so none can be cancelled alone.
     fn select(&self, _selection: &TrialSelection) -> Vec<NewItem> {
         Vec::new()
     }
@@ -135,8 +135,8 @@ impl Planner for EvalPlanner {
         self.asked.is_open()
     }
 
-    /// What a former sitting asked for, and what was settled then, is asked for from now on: the
-    /// run's records name everything that it ever settled.
+    /// Registers an item that was requested and settled in a former session: the run's records name
+    /// everything that it ever settled.
     fn on_settled(&self, settled: &ItemSettlement, spec: Option<Digest>) {
         if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
             && let Some((kind, name)) = self.past_requests().name(&settled.item, &spec)

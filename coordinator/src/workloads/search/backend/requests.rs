@@ -1,4 +1,4 @@
-//! The tries that a search asks its run for, and what came of them.
+//! The work that a search requests from its run, and the settlements.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,44 +20,44 @@ pub(super) enum WorkKind {
     Ideas,
 }
 
-/// One piece of work, as the run's commands tell it from others.
+/// One request, with the key that identifies it in the run.
 #[derive(Debug, Clone)]
 pub(super) struct WorkRequest {
-    /// Its kind.
+    /// Kind of the work.
     pub(super) kind: WorkKind,
-    /// Its key.
+    /// Key of the item.
     pub(super) item: ItemId,
-    /// Digest of what it runs under.
+    /// Digest of its spec.
     pub(super) spec: Digest,
-    /// Its name.
+    /// Name of the item.
     pub(super) name: ItemName,
 }
 
-/// What a search asks for and its run hands out.
+/// Requests of a search and their settlements, shared with the run.
 #[derive(Debug)]
 pub(crate) struct WorkRequests {
     state: Mutex<WorkRequestsState>,
-    /// Rings when there is more to hand out, or will be no more.
+    /// Notified when there are new requests or the list is closed.
     pub(super) growth: Arc<Notify>,
     ended: mpsc::UnboundedSender<RunNotification>,
-    /// Whether the search waits for something, having asked for all that it wants at first.
+    /// Whether the search waits for results, after its first requests.
     waits: watch::Sender<bool>,
-    /// Whether the search ended with an error: what runs for it is left alone.
+    /// Whether the search ended with an error: its remote executions are left running.
     abandoned: watch::Sender<bool>,
 }
 
-/// What the run tells the search.
+/// A notification from the run to the search.
 #[derive(Debug)]
 pub(crate) enum RunNotification {
-    /// A try that was asked for is settled.
+    /// A requested try is settled.
     Settled(ItemId),
-    /// The run has ended: nothing will be settled any more.
+    /// The run has ended: there are no more settlements.
     Over,
 }
 
 #[derive(Debug, Default)]
 struct WorkRequestsState {
-    /// In the order in which they were asked for; the index is the ordinal.
+    /// In the order of requests; the index is the ordinal.
     tries: Vec<WorkRequest>,
     ordinals: HashMap<ItemId, u64>,
     handed_out: usize,
@@ -66,7 +66,7 @@ struct WorkRequestsState {
 }
 
 impl WorkRequests {
-    /// Nothing asked for yet; and where the search hears of what is settled.
+    /// An empty list, with the receiver of settlements.
     pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<RunNotification>) {
         let (ended, told) = mpsc::unbounded_channel();
         let (state, growth) = (Mutex::default(), Arc::default());
@@ -74,13 +74,13 @@ impl WorkRequests {
         (Arc::new(Self { state, growth, ended, waits, abandoned }), told)
     }
 
-    /// The search has asked for all that it wants for now.
+    /// Records that the search has made all requests for now.
     pub(super) fn set_waiting(&self) {
         self.waits.send_if_modified(|waits| !std::mem::replace(waits, true));
     }
 
-    /// Comes true when the search has asked for what former sittings began, or has ended: whatever
-    /// else the run still knows of is wanted by nobody.
+    /// Resolves when the search has repeated the requests of former sessions, or has ended: any
+    /// other item of the run is not needed.
     #[cfg(feature = "nats")]
     pub(crate) async fn wait_until_asked(&self) {
         let mut waits = self.waits.subscribe();
@@ -88,7 +88,7 @@ impl WorkRequests {
         drop(waits.expect("the sender is here"));
     }
 
-    /// Asks for a try. What is settled already is told at once.
+    /// Requests a try. An existing settlement is notified at once.
     pub(super) fn request(&self, wanted: WorkRequest) {
         let mut state = self.state();
         let item = wanted.item;
@@ -105,24 +105,24 @@ impl WorkRequests {
         self.growth.notify_one();
     }
 
-    /// A try that a former sitting asked for, and that is settled.
+    /// Adds a settled try of a former session.
     pub(super) fn add_settled(&self, former: WorkRequest) {
         let mut state = self.state();
         let ordinal = state.tries.len() as u64;
-        // The search may have asked for it meanwhile.
+        // The search may have requested it meanwhile.
         if let Entry::Vacant(entry) = state.ordinals.entry(former.item) {
             entry.insert(ordinal);
             state.tries.push(former);
         }
     }
 
-    /// What a try came to.
+    /// The settlement of a try.
     pub(super) fn settlement(&self, item: &ItemId) -> Option<Arc<ItemSettlement>> {
         self.state().settled.get(item).cloned()
     }
 
-    /// The search ended with an error. What runs for it elsewhere is left alone: the next sitting asks
-    /// for the same.
+    /// Closes the list after an error of the search. Remote executions are left running: the next
+    /// session requests the same.
     pub(super) fn abandon(&self) {
         self.abandoned.send_replace(true);
         self.close();
@@ -134,21 +134,21 @@ impl WorkRequests {
         *self.abandoned.borrow()
     }
 
-    /// Comes true when the search ends with an error.
+    /// Resolves when the search ends with an error.
     pub(crate) async fn wait_until_abandoned(&self) {
         let mut abandoned = self.abandoned.subscribe();
         let told = abandoned.wait_for(|abandoned| *abandoned).await;
         drop(told.expect("the sender is here"));
     }
 
-    /// Nothing more will be asked for.
+    /// Closes the list: there are no more requests.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.set_waiting();
         self.growth.notify_one();
     }
 
-    /// The run has ended.
+    /// Notifies the search that the run has ended.
     pub(crate) fn notify_run_ended(&self) {
         self.notify(RunNotification::Over);
     }
@@ -161,7 +161,7 @@ impl WorkRequests {
         self.state().tries.len() as u64
     }
 
-    /// The next tries that were not handed out, at most `max`, with their ordinals.
+    /// Takes the next undispatched requests, at most `max`, with their ordinals.
     pub(super) fn next(&self, max: usize) -> Vec<(u64, WorkRequest)> {
         let mut state = self.state();
         let begin = state.handed_out;
@@ -180,7 +180,7 @@ impl WorkRequests {
         self.state().tries.get(usize::try_from(ordinal).ok()?).cloned()
     }
 
-    /// A settlement is durable.
+    /// Records a durable settlement.
     pub(super) fn on_settled(&self, settled: &ItemSettlement) {
         let mut state = self.state();
         state.settled.insert(settled.item, Arc::new(settled.clone()));
@@ -190,7 +190,7 @@ impl WorkRequests {
     }
 
     fn notify(&self, told: RunNotification) {
-        // A search that is gone has told its own error.
+        // A search that ended has reported its own error.
         let _gone = self.ended.send(told);
     }
 
@@ -232,7 +232,7 @@ mod tests {
     fn request_for_item_settled_before_is_answered() {
         let (asked, mut told) = WorkRequests::new();
         asked.on_settled(&settled(one(1).item));
-        assert_eq!(next_settled(&mut told), None, "nobody asked for it");
+        assert_eq!(next_settled(&mut told), None, "no request was made");
         asked.request(one(1));
         assert_eq!(next_settled(&mut told), Some(one(1).item));
         assert!(asked.settlement(&one(1).item).is_some());

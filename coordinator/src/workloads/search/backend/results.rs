@@ -1,12 +1,12 @@
-//! What an execution left, as files below the directory of its eval.
+//! Results of an execution as files below the directory of its eval.
 //!
 //! ```text
 //! eval/<eval>/attempt-<n>/<results file>        the sweep's results
 //! eval/<eval>/experiment/attempt-<n>/record.json
 //!                                   /<command>/stdout.txt, stderr.txt
-//!                                   /logs/       what commands left in their logs directory
+//!                                   /logs/       files of the commands' logs directory
 //!                                   /sweep_logs/ the same of the sweep's own environment
-//!                                   /output/     what the sweep left in its output directory
+//!                                   /output/     files of the sweep's output directory
 //! ```
 
 use std::fs::File;
@@ -22,45 +22,45 @@ use rollout_worker::supervise;
 use crate::engine::RunError;
 use crate::engine::atomic_file::write_json;
 
-/// Why something could not be written.
+/// Failure to write results.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ResultsError {
-    /// The blob store.
-    #[error("fetching {what}")]
+    /// The blob store failed.
+    #[error("cannot fetch {what}")]
     Store {
-        /// What.
+        /// The object.
         what: String,
-        /// Why not.
+        /// The error of the store.
         #[source]
         source: StoreError,
     },
-    /// An archive.
-    #[error("unpacking {what}")]
+    /// An archive is invalid.
+    #[error("cannot unpack {what}")]
     Archive {
-        /// What.
+        /// The archive.
         what: &'static str,
-        /// Why not.
+        /// The error of the archive.
         #[source]
         source: ArchiveError,
     },
-    /// The local disk.
-    #[error("{action} {path}")]
+    /// The local disk failed.
+    #[error("cannot {action} {path}")]
     Disk {
-        /// What was tried.
+        /// The action, an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A file of the run.
+    /// A file of the run failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
 impl ResultsError {
-    /// Whether it may pass by itself.
+    /// Whether a retry may succeed.
     pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::Store { source, .. } if source.is_transient())
     }
@@ -71,8 +71,8 @@ impl ResultsError {
     }
 }
 
-/// Writes what a try left below `root`, the directory of its eval; what was there of the same try is
-/// replaced. Gives the path of the results, if there are any.
+/// Writes the files of an attempt below `root`, the directory of its eval; replaces those of the
+/// same attempt. Returns the path of the results, if any.
 pub(super) async fn write(
     store: &dyn BlobStore,
     record: &EvalRecord,
@@ -85,7 +85,7 @@ pub(super) async fn write(
     for dir in [&tried, &experiment] {
         match tokio::fs::remove_dir_all(dir).await {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(ResultsError::disk("removing", dir)(error));
+                return Err(ResultsError::disk("remove", dir)(error));
             }
             _ => {}
         }
@@ -93,7 +93,7 @@ pub(super) async fn write(
     }
     write_json(&experiment.join("record.json"), record)?;
     for output in &record.outputs {
-        // A worker's word: nothing but a plain path is written to.
+        // The worker chose the path: accept only a plain relative path.
         let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
         best_effort(fetch(store, &output.blob, &experiment.join(path.as_path())).await)?;
     }
@@ -111,26 +111,26 @@ pub(super) async fn write(
     let path = format!("{name}/{results_file}");
     let to = root.join(&path);
     fetch(store, blob, &to).await?;
-    // The result that names it is durable; so it has to be.
+    // The result that names this file is durable, so the file must be durable as well.
     supervise::blocking(move || {
         let parent = to.parent().unwrap_or(&to).to_owned();
         File::open(&to)
             .and_then(|file| file.sync_all())
-            .map_err(ResultsError::disk("syncing", &to))?;
+            .map_err(ResultsError::disk("sync", &to))?;
         let directory = File::open(&parent).and_then(|directory| directory.sync_all());
-        directory.map_err(ResultsError::disk("syncing", &parent))
+        directory.map_err(ResultsError::disk("sync", &parent))
     })
     .await?;
     Ok(Some(path))
 }
 
-/// Nothing depends on what commands printed: what the store has lost is not there, and that is all.
+/// Ignores a permanent failure to fetch outputs: nothing depends on them.
 pub(super) fn best_effort(written: Result<(), ResultsError>) -> Result<(), ResultsError> {
     match written {
         Err(error @ (ResultsError::Store { .. } | ResultsError::Archive { .. }))
             if !error.is_transient() =>
         {
-            tracing::warn!("cannot fetch an output: {}", error_chain(&error));
+            tracing::warn!("an output is not available: {}", error_chain(&error));
             Ok(())
         }
         written => written,
@@ -138,7 +138,7 @@ pub(super) fn best_effort(written: Result<(), ResultsError>) -> Result<(), Resul
 }
 
 async fn create_directory(dir: &Path) -> Result<(), ResultsError> {
-    tokio::fs::create_dir_all(dir).await.map_err(ResultsError::disk("creating", dir))
+    tokio::fs::create_dir_all(dir).await.map_err(ResultsError::disk("create", dir))
 }
 
 pub(super) async fn fetch(
@@ -153,7 +153,7 @@ pub(super) async fn fetch(
     store.get_file(&blob.digest, to).await.map_err(failed)
 }
 
-/// Unpacks an archive; one that is cut gives what it has.
+/// Unpacks an archive; a truncated one gives the files that it has.
 pub(super) async fn unpack(
     store: &dyn BlobStore,
     what: &'static str,
@@ -165,7 +165,7 @@ pub(super) async fn unpack(
     let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS).await;
     let report = report.map_err(|source| ResultsError::Archive { what, source })?;
     if let Some(cut) = report.cut {
-        tracing::warn!("the archive of {what} in {} is not whole: {cut}", into.display());
+        tracing::warn!("the archive of {what} in {} is truncated: {cut}", into.display());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the evals of a search run under.
+//! Specs of the evals and idea commands of a search.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::config::{CommandEnvironment as TreePlace, SearchCommand as TreeComman
 use crate::engine::WorkerRequirements;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
-/// What all evals of a search have in common.
+/// Parts of the spec that all evals of a search share.
 #[derive(Debug, Clone)]
 pub struct SearchPlan {
     tree: String,
@@ -35,7 +35,7 @@ pub struct SearchPlan {
     ideas: IdeasCommand,
 }
 
-/// The command that writes ideas, and its environment.
+/// The idea command and its environment.
 #[derive(Debug, Clone)]
 struct IdeasCommand {
     command: EvalCommand,
@@ -43,28 +43,28 @@ struct IdeasCommand {
     settings: EnvironmentSpec,
 }
 
-/// Why a search has no plan.
+/// Failure to plan a search.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchPlanError {
-    /// A directory of a Dockerfile cannot be packed.
-    #[error("the build context {path} cannot be packed")]
+    /// A build context cannot be packed.
+    #[error("cannot pack the build context {path}")]
     Context {
         /// The directory.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The error of the archive.
         #[source]
         source: ArchiveError,
     },
-    /// The local disk.
-    #[error("cannot make a temporary file")]
+    /// The local disk failed.
+    #[error("cannot create a temporary file")]
     Disk(#[from] std::io::Error),
-    /// The blob store.
-    #[error("the build context cannot be stored")]
+    /// The blob store failed.
+    #[error("cannot store the build context")]
     Store(#[from] StoreError),
 }
 
 impl SearchPlan {
-    /// The plan of a search. What its environment is built from is stored.
+    /// Plans a search and stores its build contexts.
     ///
     /// # Errors
     /// [`SearchPlanError`].
@@ -110,7 +110,7 @@ impl SearchPlan {
         })
     }
 
-    /// The demands of evals and of commands for ideas on a worker.
+    /// Requirements of evals and of idea commands on a worker.
     pub fn needs(&self) -> [WorkerRequirements; 2] {
         [self.needs_of_evals(), self.needs_of_ideas()]
     }
@@ -130,7 +130,7 @@ impl SearchPlan {
 
     fn needs_of_evals(&self) -> WorkerRequirements {
         let own = self.sweep_environment.as_deref();
-        // One environment at a time: the larger figures are enough.
+        // An eval has one environment at a time, so the larger value of each is enough.
         let resources = own.map_or(self.environment.resources, |own| {
             max_resources(&self.environment.resources, &own.environment.resources)
         });
@@ -148,12 +148,12 @@ impl SearchPlan {
         }
     }
 
-    /// Path of the results below a try's directory.
+    /// Path of the results below an attempt's directory.
     pub(super) fn results_file(&self) -> &str {
         &self.results_file
     }
 
-    /// The spec of the command that writes ideas for a node.
+    /// The spec of the idea command for a node.
     pub(super) fn spec_of_ideas(
         &self,
         order: &IdeasOrder,
@@ -168,7 +168,7 @@ impl SearchPlan {
         IdeasSpec { name, repository, command, environment, settings, count, earlier, pack }
     }
 
-    /// What an eval runs under.
+    /// The spec of an eval.
     pub(super) fn spec(
         &self,
         order: &EvalOrder,
@@ -223,7 +223,7 @@ async fn environment(
     Ok(TaskEnvironment { docker_image, context, resources, ..Default::default() })
 }
 
-/// The larger figures of two.
+/// The larger value of each resource.
 fn max_resources(one: &Resources, other: &Resources) -> Resources {
     Resources {
         cpus: one.cpus.max(other.cpus),
@@ -242,7 +242,7 @@ fn environment_settings(place: &TreePlace) -> EnvironmentSpec {
     }
 }
 
-/// Packs and stores the directory of a Dockerfile.
+/// Packs and stores a build context.
 async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, SearchPlanError> {
     let scratch = tempfile::tempdir()?;
     let (from, to) = (dir.to_owned(), scratch.path().join("context.tar"));

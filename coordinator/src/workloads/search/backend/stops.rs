@@ -1,4 +1,4 @@
-//! Stops, told to everything that a search consists of.
+//! Stop requests, forwarded to search and engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
-/// Tells the parts of a search to stop.
+/// Forwards stop requests to the parts of a search.
 #[derive(Debug, Clone)]
 pub(crate) struct SearchStops {
     /// Read by the search between two blocks.
@@ -17,7 +17,7 @@ pub(crate) struct SearchStops {
 }
 
 impl SearchStops {
-    /// Passes on what a user asks for. Gives what the engine reads, too.
+    /// Forwards the stop requests of a user. Returns the receiver for the engine.
     pub(crate) fn fork(
         mut asked: mpsc::Receiver<StopLevel>,
     ) -> (Self, mpsc::Receiver<StopLevel>, Task<()>) {
@@ -33,14 +33,14 @@ impl SearchStops {
         (this, stops, task)
     }
 
-    /// Tells the search.
+    /// Stops the search.
     pub(crate) fn stop_search(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the engine.
+    /// Stops the engine.
     pub(crate) async fn stop_engine(&self, level: StopLevel) {
-        // An engine that has ended needs not be told.
+        // An engine that has ended needs no stop.
         let _gone = self.engine.send(level).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The half of a sitting that thinks: the search, on a thread of its own, beside the engine that
-//! runs what it asks for.
+//! The task of a search session that runs the search, on a thread of its own, beside the engine
+//! that runs its requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::workloads::search::driver::{
 };
 use crate::workloads::search::manifest::SearchManifest;
 
-/// A search that is about to begin.
+/// A search before its start.
 pub(crate) struct SearchTask {
     pub(crate) opening: SearchOpenOptions,
     pub(crate) directory: SearchDirectory,
@@ -39,18 +39,18 @@ pub(crate) struct SearchTask {
     pub(crate) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
-/// A run that is this process's.
+/// A run that this process owns.
 pub(crate) struct OwnedRun(SearchOwnership);
 
 impl OwnedRun {
-    /// What a run tells of itself.
+    /// The ownership of an open run.
     pub(crate) fn from_run(run: &OpenRun) -> Self {
         let former = run.takeover().map(|takeover| takeover.former.clone());
         Self(SearchOwnership { fence: run.fence(), former })
     }
 }
 
-/// How the run of a search is opened.
+/// Options for opening the run of a search.
 pub(crate) fn run_open_options(
     tree: &TreeFile,
     taking: LockOptions,
@@ -70,10 +70,10 @@ pub(crate) fn run_open_options(
 }
 
 impl SearchTask {
-    /// Goes on with the search until it has ended. It begins when its run is `ours`.
+    /// Runs the search until it has ended. It starts once its run is open.
     ///
     /// # Errors
-    /// [`SearchError`]; what is written down stays.
+    /// [`SearchError`]; everything in the manifest stays.
     pub(crate) async fn run(
         self,
         ours: oneshot::Receiver<OwnedRun>,
@@ -81,7 +81,7 @@ impl SearchTask {
         let asked = Arc::clone(&self.asked);
         let searched = match ours.await {
             Ok(ours) => self.drive(ours).await,
-            // The run could not be opened, and says why.
+            // The run could not be opened and reports the reason.
             Err(_) => Err(BackendError::Stopped.into()),
         };
         match &searched {
@@ -122,15 +122,15 @@ impl SearchTask {
     }
 }
 
-/// Removes directories of workers that are empty.
+/// Removes empty directories of workers.
 fn remove_empty_directories(layout: &RunLayout) {
     for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
-        // Others may still use it: whoever comes last removes it.
+        // Others may still use it: the last one removes it.
         let _in_use = std::fs::remove_dir(dir);
     }
 }
 
-/// What came of both halves: the first cause counts.
+/// Combines the results of run and search: the first cause is returned.
 pub(crate) fn combine_outcomes<T>(
     ran: Result<T, RunError>,
     searched: Result<SearchManifest, SearchError>,

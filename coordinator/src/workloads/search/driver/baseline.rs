@@ -1,5 +1,5 @@
-//! Whether the results of the root can be a baseline: everything is ranked against them, and the
-//! first candidates are compared with them.
+//! Checks of the root's results as a baseline: all candidates are ranked against them, and the
+//! first ones are compared with them.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,12 +11,11 @@ use super::{SearchDirectory, SearchError};
 use crate::config::{ScoringProfile, TreeFile};
 use crate::workloads::search::score::{ConfigGaps, SweepSummary, summarize};
 
-/// Checks the baseline of a search that has not begun, before anything is made. Gives what is odd
-/// about it, a line each. A search that is there has a baseline of its own, which is not looked at
-/// again. Blocks.
+/// Checks the baseline of a new search before anything is created. Returns warnings, a line each.
+/// An existing search has its own copy of the baseline, which is not checked again. Blocks.
 ///
 /// # Errors
-/// [`SearchError::Baseline`], with everything that is missing.
+/// [`SearchError::Baseline`] with all faults.
 pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, SearchError> {
     if SearchDirectory::new(tree.run_dir()).read()?.is_some() {
         return Ok(Vec::new());
@@ -55,13 +54,11 @@ fn without_primary(summary: &SweepSummary, profile: &ScoringProfile) -> Option<S
     })
 }
 
-/// The configurations that every sweep has to run and a baseline lacks.
+/// Configurations that every sweep must run and that the baseline lacks.
 fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
     if !summary.missing_columns.is_empty() {
         let names = list_names(&summary.missing_columns);
-        return vec![format!(
-            "no column {names}, which says what of `sweep_config_limit` is there"
-        )];
+        return vec![format!("no column {names}, which `sweep_config_limit` requires")];
     }
     if summary.completeness.is_some_and(|rows| rows.is_complete()) {
         return Vec::new();
@@ -71,7 +68,7 @@ fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
     let lacking = limit.saturating_sub(rows.observed_unique_config_ids);
     let lines = [
         (absent, format!("no row for {lacking} of {limit} configurations: ")),
-        (failed, format!("without success, {} of {limit} configurations: ", rows.error_count)),
+        (failed, format!("failed rows for {} of {limit} configurations: ", rows.error_count)),
         (repeated, "more than one row for a configuration: ".to_owned()),
     ];
     let lines = lines.into_iter().filter(|(ids, _)| !ids.is_empty());
@@ -83,20 +80,20 @@ fn first_ids(ids: &[u64]) -> String {
     ids.join(", ")
 }
 
-/// Faults of a baseline with which a search can begin.
+/// Faults that do not prevent a search.
 fn warnings(summary: &SweepSummary, tree: &TreeFile) -> Vec<String> {
     let mut odd = Vec::new();
     let absent = summary.absent_metrics(&tree.profile);
     if !absent.is_empty() {
         let (names, profile) = (list_names(&absent), &tree.profile.name);
         odd.push(format!(
-            "the baseline has no number in {names}: these metrics of the profile `{profile}` count \
-             in no score"
+            "the baseline has no number in {names}: scores ignore these metrics of the \
+             profile `{profile}`"
         ));
     }
     let (rows, least) = (summary.rows_used, tree.search.min_candidate_rows);
     if tree.search.sweep_config_limit.is_none() && rows < least {
-        odd.push(format!("the baseline has {rows} rows, and candidates need {least}"));
+        odd.push(format!("the baseline has {rows} rows, but candidates need {least}"));
     }
     odd
 }

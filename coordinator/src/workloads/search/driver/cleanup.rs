@@ -1,4 +1,4 @@
-//! What is to be removed: at once when it becomes useless, and again later when that failed.
+//! Removals: at once when an object becomes useless, retried when that fails.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ const FIRST_RETRY_SECONDS: i64 = 5;
 /// Longest wait, seconds.
 const MAX_RETRY_SECONDS: i64 = 600;
 
-/// Tries again to remove what is due, unless the search is somebody else's by now. Whether anything
-/// was tried.
+/// Retries due removals, unless another process owns the search. Returns whether anything was
+/// tried.
 pub(super) fn retry(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
@@ -60,8 +60,8 @@ pub(super) fn retry(
     Ok(true)
 }
 
-/// Makes everything what the manifest wants, unless the search is somebody else's by now. What could
-/// not be removed is noted down; whether anything was.
+/// Makes the repository match the manifest, unless another process owns the search. Queues failed
+/// removals and returns whether there were any.
 pub(super) fn reconcile(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,

@@ -1,20 +1,19 @@
-//! Time, as a manifest records it.
+//! The clock of a manifest.
 
 use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
 
-/// Where a manifest's times come from.
+/// Source of a manifest's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManifestClock {
-    /// The system.
+    /// The system clock.
     System,
-    /// The manifest itself: a second for every time that it was written. Equal searches have equal
-    /// manifests.
+    /// The manifest itself: one second per write. Equal searches have equal manifests.
     Counted,
 }
 
 impl ManifestClock {
-    /// The time of a block that follows one of time `last`.
+    /// The time of a manifest block that follows one at `last`.
     pub fn after(self, last: Timestamp) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
@@ -24,7 +23,7 @@ impl ManifestClock {
         }
     }
 
-    /// The time of what happens beside the blocks.
+    /// The time of an event outside the blocks.
     pub fn beside(self, last: Timestamp) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),

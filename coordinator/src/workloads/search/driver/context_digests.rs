@@ -1,4 +1,4 @@
-//! What environments of commands are built from, as a resumed search compares it.
+//! Digests of build contexts, compared when a search is resumed.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use super::SearchError;
 use crate::config::TreeFile;
 use crate::workloads::search::backend::SearchPlanError;
 
-/// Key of the digests in the configuration that a search keeps.
+/// Key of the digests in the stored configuration.
 const KEY: &str = "context_digests";
 
-/// Adds the digest of every build context to the configuration of a search, as it is packed for
-/// its environment: what an image holds decides what comes of an idea. Blocks.
+/// Adds the digest of every build context, as it is packed, to the configuration of a search: the
+/// contents of an image affect the results of ideas. Blocks.
 ///
 /// # Errors
-/// [`SearchPlanError`], if one cannot be packed.
+/// [`SearchPlanError`] if a context cannot be packed.
 pub(super) fn add_context_digests(
     tree: &TreeFile,
     settings: &mut Value,
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("context_digests.image: "), "{found:?}");
         std::fs::remove_dir_all(dir.path().join("image")).expect("removed");
-        assert!(run_config(&tree, true).is_ok(), "played commands have no environment");
+        assert!(run_config(&tree, true).is_ok(), "simulated commands have no environment");
         assert!(run_config(&tree, false).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The directory of a search: paths, and the manifest as a file.
+//! The directory of a search: its paths and its manifest file.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -14,10 +14,10 @@ use crate::workloads::search::policy::decide::ArtifactLookup;
 use crate::workloads::search::report::REPORTS;
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Bytes of a manifest: far above any search.
+/// Maximum size of a manifest in bytes: far above any search.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
-/// Beginning of the names of directories with ideas that are thrown away.
+/// Name prefix of directories with discarded ideas.
 pub(super) const DISCARDED_PREFIX: &str = ".old-";
 
 /// The directory of a search.
@@ -27,17 +27,17 @@ pub struct SearchDirectory {
 }
 
 impl SearchDirectory {
-    /// The search in `root`.
+    /// The directory of a search at `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { layout: RunLayout::for_search(root) }
     }
 
-    /// The directory itself.
+    /// Path of the directory.
     pub fn root(&self) -> &Path {
         self.layout.root()
     }
 
-    /// Where the run lock and the journal are.
+    /// Layout of the run: lock file and journal.
     pub fn layout(&self) -> &RunLayout {
         &self.layout
     }
@@ -56,17 +56,17 @@ impl SearchDirectory {
         self.root().join("node_ideas").join(node.to_string())
     }
 
-    /// Where a node's ideas are while they are thrown away.
+    /// Directory of a node's ideas while they are discarded.
     pub(super) fn discarded_ideas(&self, node: NodeId) -> PathBuf {
         self.root().join("node_ideas").join(format!("{DISCARDED_PREFIX}{node}"))
     }
 
-    /// Directory of what a node's generator of ideas is told.
+    /// Directory of a node's context pack.
     pub fn context(&self, node: NodeId) -> PathBuf {
         self.root().join("context").join(node.to_string())
     }
 
-    /// A path that a manifest names, if it is one below the directory.
+    /// Resolves a path from the manifest; `None` unless it is below the directory.
     pub fn resolve_below(&self, path: &str) -> Option<PathBuf> {
         let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
         let path = Path::new(path);
@@ -74,7 +74,7 @@ impl SearchDirectory {
         good.then(|| self.root().join(path))
     }
 
-    /// Makes what has to be there.
+    /// Creates the required directories.
     pub(super) fn create(&self) -> Result<(), SearchError> {
         for name in ["artifacts", "context", "node_ideas", "eval", "journal"] {
             let path = self.root().join(name);
@@ -83,7 +83,7 @@ impl SearchDirectory {
         Ok(())
     }
 
-    /// Removes files that killed owners were about to put in place.
+    /// Removes temporary files of killed owners.
     pub(super) fn remove_unfinished(&self) -> Result<(), SearchError> {
         let evals = self.root().join("eval");
         let mut places = vec![self.root().join("artifacts")];
@@ -96,10 +96,10 @@ impl SearchDirectory {
         Ok(())
     }
 
-    /// Reads the manifest; nothing when there is none.
+    /// Reads the manifest; `None` if there is none.
     ///
     /// # Errors
-    /// [`SearchError`] when it cannot be read, or is damaged or of another version.
+    /// [`SearchError`] if it is unreadable, damaged or of another version.
     pub fn read(&self) -> Result<Option<SearchManifest>, SearchError> {
         let path = self.manifest_file();
         let file = match File::open(&path) {
@@ -118,22 +118,21 @@ impl SearchDirectory {
         if version != Some(u64::from(MANIFEST_VERSION)) {
             let found = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
             return Err(damaged(format!(
-                "its version is {found}, this rollout reads {MANIFEST_VERSION}"
+                "its version is {found}, but this rollout reads {MANIFEST_VERSION}"
             )));
         }
         serde_json::from_value(value).map(Some).map_err(|error| damaged(error.to_string()))
     }
 
-    /// Reads the manifest of a search that has to be there.
+    /// Reads the manifest of a search that must exist.
     ///
     /// # Errors
-    /// As [`SearchDirectory::read`], and when there is none.
+    /// As [`SearchDirectory::read`], and if there is no manifest.
     pub fn manifest(&self) -> Result<SearchManifest, SearchError> {
         self.read()?.ok_or_else(|| SearchError::Nothing { root: self.root().to_owned() })
     }
 
-    /// Replaces the manifest, unless the search is somebody else's by now: a reader sees the old or
-    /// the new one.
+    /// Replaces the manifest atomically, unless another process owns the search.
     pub(super) fn write(
         &self,
         manifest: &SearchManifest,
@@ -143,7 +142,7 @@ impl SearchDirectory {
         Ok(atomic_file::write_json(&self.manifest_file(), manifest)?)
     }
 
-    /// Makes the reports anew.
+    /// Writes the reports again.
     ///
     /// # Errors
     /// [`SearchError::File`].
@@ -163,7 +162,7 @@ impl SearchDirectory {
         atomic_file::replace(&path, text.as_bytes()).map_err(SearchError::io("write", &path))
     }
 
-    /// Copies a file to `to` below the directory, whole or not at all, and says what it was.
+    /// Copies a file to `to` below the directory, completely or not at all, and returns its digest.
     pub(super) fn copy(&self, from: &Path, to: &str) -> Result<CopiedFile, SearchError> {
         let target = self.root().join(to);
         let parent = target.parent().unwrap_or(self.root());
@@ -197,18 +196,18 @@ impl SearchDirectory {
 
 impl ArtifactLookup for SearchDirectory {
     fn exists(&self, path: &str) -> bool {
-        // Also paths outside, which another rule refuses.
+        // Paths outside count as well: another rule refuses them.
         self.root().join(path).is_file()
     }
 }
 
-/// Makes the names in a directory durable.
+/// Makes the entries of a directory durable.
 pub(super) fn sync(directory: &Path) -> Result<(), SearchError> {
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(SearchError::io("sync", directory))
 }
 
-/// Removes a directory with all in it; it may be gone already.
+/// Removes a directory with its contents; a missing one is no error.
 pub(super) fn remove_all(path: &Path) -> Result<(), SearchError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {

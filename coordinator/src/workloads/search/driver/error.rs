@@ -1,4 +1,4 @@
-//! Why a search could not go on.
+//! Errors of a search.
 
 use std::path::{Path, PathBuf};
 
@@ -6,105 +6,106 @@ use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
 
-/// Why a search could not go on. What is written down stays; the same command goes on with it.
+/// An error that ends the session of a search. The manifest keeps all decisions; run the same
+/// command again to resume.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// A file or directory.
+    /// A file or directory failed.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The action, an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Another process has the search.
+    /// Another process owns the search.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Another process took it over.
+    /// Another process took the search over.
     #[error("the lock of the search is lost")]
     Lost(#[from] LockLostError),
-    /// A file of the search is not what it has to be.
+    /// A file of the search is invalid.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
-    /// There is no search.
-    #[error("there is no search in {}", root.display())]
+    /// No search in the directory.
+    #[error("`{}` is not a search directory: `manifest.json` is missing", root.display())]
     Nothing {
         /// The directory.
         root: PathBuf,
     },
-    /// There is one already.
-    #[error("there is a search in {} already", root.display())]
+    /// A search exists already.
+    #[error("`{}` already contains a search", root.display())]
     Exists {
         /// The directory.
         root: PathBuf,
     },
-    /// The search in the directory is another one.
-    #[error("the search in {} began with another configuration", root.display())]
+    /// The configuration of the search has changed.
+    #[error("the search in `{}` began with another configuration", root.display())]
     Changed {
         /// The directory.
         root: PathBuf,
-        /// What differs, a line each.
+        /// The differences, a line each.
         differences: Vec<String>,
     },
-    /// The results of the root cannot be compared with.
-    #[error("the baseline {} cannot be used", path.display())]
+    /// The root's results cannot be a baseline.
+    #[error("cannot use the baseline `{}`", path.display())]
     Baseline {
         /// The file.
         path: PathBuf,
-        /// The parts that are missing, a line each.
+        /// The faults, a line each.
         missing: Vec<String>,
     },
-    /// What the generator wrote for a node cannot be used.
-    #[error("the ideas of node {node} cannot be used: {reason}")]
+    /// The ideas written for a node are unusable.
+    #[error("cannot use the ideas of node {node}: {reason}")]
     Ideas {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Commands or repository.
+    /// Commands or repository failed.
     #[error(transparent)]
     Work(#[from] BackendError),
-    /// What evals run under cannot be prepared.
-    #[error("the evals of the search cannot be prepared")]
+    /// The spec of evals cannot be prepared.
+    #[error("cannot prepare the evals of the search")]
     Plan(#[from] SearchPlanError),
-    /// The run that evals are items of.
+    /// The run that executes the evals failed.
     #[error(transparent)]
     Run(Box<RunError>),
 }
 
-/// Why something outside of the search was not done.
+/// An operation of the backend that was not completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// A user asked for a stop.
+    /// A user requested a stop.
     #[error("stopped on request")]
     Stopped,
-    /// Evals could not be run, through no fault of their ideas.
+    /// The infrastructure could not run evals; their ideas are not at fault.
     #[error("{} could not be run", count(evals))]
     Unable {
-        /// Which, and why.
+        /// The evals and the reasons.
         evals: Vec<String>,
     },
-    /// It failed.
+    /// The operation failed.
     #[error("{what}: {reason}")]
     Failed {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// Why it was not.
+        /// The reason.
         reason: String,
     },
 }
 
 impl SearchError {
-    /// An error of the system at a path.
+    /// An I/O error at a path.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { action, path, source }

@@ -1,24 +1,24 @@
-//! Removing what a search does not need, beside any sitting.
+//! Garbage collection of a search, outside of a session.
 
 use rollout_protocol::Timestamp;
 
 use super::{DesiredRepositoryState, RepositoryMaintenance, SearchDirectory, SearchError, cleanup};
 use crate::engine::Fence;
 
-/// What was removed, and what is still there.
+/// The result of a garbage collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GarbageReport {
-    /// What waited for its removal and is gone.
+    /// Removed objects.
     pub removed: Vec<String>,
-    /// What is still there, and why.
+    /// Objects that could not be removed, with the reasons.
     pub left: Vec<(String, String)>,
 }
 
-/// Removes what waits for it, whenever it would have been tried again, and whatever else the search
-/// does not want. Only the owner of the search may. Blocks.
+/// Retries all queued removals, whether due or not, and removes everything else that the search
+/// does not need. Only the owner of the search may call it. Blocks.
 ///
 /// # Errors
-/// [`SearchError`]; what was removed before stays removed.
+/// [`SearchError`]; objects removed before stay removed.
 pub fn collect_garbage(
     directory: &SearchDirectory,
     keeper: &mut dyn RepositoryMaintenance,

@@ -1,4 +1,4 @@
-//! Ideas as files: what the generator is shown, and what it wrote.
+//! Ideas as files: the ideas shown to the generator and those that it writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,25 +13,24 @@ use crate::workloads::search::idea;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest};
 use rollout_protocol::search::NodeId;
 
-/// File beside a node's ideas with what it cost to have them written, if that is known. Hidden files
-/// are no ideas.
+/// File beside a node's ideas with the cost of writing them, if known. Hidden files are not ideas.
 pub const COST_FILE: &str = ".cost";
 
-/// Bytes of that file.
+/// Maximum size of that file in bytes.
 const MAX_COST_BYTES: u64 = 64;
 
-/// What a node's generator is shown.
+/// Earlier ideas shown to a node's generator.
 pub(super) struct IdeaContext {
-    /// As the manifest names the directories.
+    /// The directories as the manifest names them.
     pub(super) names: Vec<String>,
-    /// The directories that there are.
+    /// The existing directories.
     pub(super) paths: Vec<PathBuf>,
-    /// The ideas in them.
+    /// The ideas in the directories.
     pub(super) files: Vec<IdeaFile>,
 }
 
-/// What a node's generator is shown, in its order: what the user names, then the ideas of the
-/// ancestors, from the root on.
+/// Collects the ideas to show to a node's generator: first the directories that the user named,
+/// then those of the ancestors, from the root.
 pub(super) fn idea_context(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -64,7 +63,7 @@ pub(super) fn idea_context(
     Ok(context)
 }
 
-/// What a generator is to write, into an empty directory beside the one that it becomes.
+/// Builds the order for a node's ideas. They are written to an empty staging directory.
 pub(super) fn ideas_order(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -80,7 +79,7 @@ pub(super) fn ideas_order(
     Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack, round })
 }
 
-/// Accepts what a generator wrote: from now on the node has its ideas.
+/// Accepts the written ideas: from now on the node has them.
 pub(super) fn accept(directory: &SearchDirectory, node: NodeId) -> Result<(), SearchError> {
     let from = staging(directory, node);
     let found = read(&from, "", node)?;
@@ -101,7 +100,7 @@ pub(super) fn accept(directory: &SearchDirectory, node: NodeId) -> Result<(), Se
     sync(to.parent().unwrap_or(directory.root()))
 }
 
-/// The ideas in a directory, by file name. Hidden files and whatever is no file are none.
+/// The ideas in a directory, by file name. Hidden files and anything but regular files are skipped.
 pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile>, SearchError> {
     let unusable = |reason| SearchError::Ideas { node, reason };
     let mut found = Vec::new();
@@ -134,11 +133,11 @@ fn user_idea_files(path: &Path, name: &str) -> Vec<IdeaFile> {
     files.map(|(file, content)| idea::idea_file(format!("{name}/{file}"), &content)).collect()
 }
 
-/// The ideas in a directory that the user named, by file name. What is odd there is left out: it is
-/// the user's, and may be no idea at all. Blocks.
+/// Reads the ideas in a directory that the user named, by file name. Invalid files are skipped with
+/// a warning: the directory may also contain other files. Blocks.
 pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let left_out = |what: &str, why: &str| {
-        tracing::warn!("{what} in {} is left out of the ideas: {why}", path.display());
+        tracing::warn!("cannot use {what} in {} as ideas: {why}", path.display());
     };
     let entries = fs::read_dir(path).and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
@@ -158,7 +157,7 @@ pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
             continue;
         }
         if found.len() == MAX_IDEAS {
-            left_out(&format!("{file}, and what follows it,"), "there are too many files");
+            left_out(&format!("{file} and later files"), "there are too many files");
             break;
         }
         match read_user_idea(&path.join(file)) {
@@ -172,7 +171,7 @@ pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// An idea of the user; nothing when it is no file.
+/// Reads an idea of the user; `None` unless it is a regular file.
 fn read_user_idea(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let metadata = path.symlink_metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
@@ -191,7 +190,7 @@ fn read_user_idea(path: &Path) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(content))
 }
 
-/// What it cost to have a node's ideas written, if that is known.
+/// The cost of writing a node's ideas, if known.
 pub(super) fn cost(path: &Path) -> Result<Option<f64>, SearchError> {
     let path = path.join(COST_FILE);
     let file = match File::open(&path) {

@@ -1,4 +1,4 @@
-//! Takes a result into the manifest: its results become an artifact and are scored.
+//! Merges a result into the manifest: the eval's results become an artifact and are scored.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::workloads::search::manifest::{
 use crate::workloads::search::{normalize, policy};
 use rollout_protocol::search::EvalId;
 
-/// Takes in the result of an eval. Whatever is wrong with its results is said by the eval.
+/// Merges the result of an eval. Faults of its results are recorded in the eval.
 pub(super) fn merge(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
@@ -41,7 +41,7 @@ pub(super) fn merge(
         match written.and_then(|path| source(directory, id, path)) {
             Some(from) => results(directory, manifest, workshop, &mut eval, &from)?,
             None => {
-                eval.error = Some(results_error("results_missing", "the sweep left no results"));
+                eval.error = Some(results_error("results_missing", "the sweep wrote no results"));
             }
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// The file with an eval's results: a regular one in the eval's own directory.
+/// The results file of an eval: a regular file in the eval's own directory.
 fn source(directory: &SearchDirectory, eval: EvalId, path: &str) -> Option<PathBuf> {
     let path = directory.resolve_below(&format!("eval/{eval}/{path}"))?;
     let real = path.canonicalize().ok()?;
@@ -83,7 +83,7 @@ fn results(
             eval.strict_completeness = scores.completeness;
             if !scores.missing_columns.is_empty() {
                 let names = scores.missing_columns.join("`, `");
-                let words = format!("the results have no column `{names}`, which is needed");
+                let words = format!("the results lack the required column `{names}`");
                 eval.error = Some(results_error("columns_missing", &words));
             } else if let Some((kind, words)) = &scores.metrics_fault {
                 eval.error = Some(results_error(kind, words));
@@ -102,7 +102,7 @@ fn results(
     Ok(())
 }
 
-/// Copies results to where nothing changes them any more, if that is the policy.
+/// Copies results to the artifacts, where they never change, if that is the policy.
 fn copy_results(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -114,7 +114,7 @@ fn copy_results(
     let mut kept = directory.copy(from, &to)?;
     kept.source_path.clone_from(&name);
     if manifest.run_config.artifact_policy == ArtifactPolicy::ExternalPaths {
-        // The copy was made for its digest only.
+        // The copy was made only for its digest.
         let copy = directory.root().join(&to);
         std::fs::remove_file(&copy).map_err(SearchError::io("remove", &copy))?;
         kept.copied_to_path = name;

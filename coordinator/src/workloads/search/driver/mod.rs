@@ -1,13 +1,13 @@
-//! A sitting of a search: its directory, its owner, and the loop that brings in ideas and results.
+//! A session of a search: its directory, its owner, and its main loop.
 //!
-//! [`SearchSession`] does one thing at a time: it removes what is due, applies a block of the manifest, or
-//! asks its [`SearchBackend`] for ideas and results. Every block is written down before anything follows
-//! from it, so that whoever opens the directory next does the same as if nothing had happened. Only
-//! the owner of the run lock writes the manifest; whoever runs an eval leaves `eval_result.json` in
-//! its directory, from where it is merged, once.
+//! [`SearchSession`] does one thing at a time: it performs due removals, applies a block of the
+//! manifest, or requests ideas and results from its [`SearchBackend`]. Every block is durable
+//! before any action that depends on it, so the next session of the directory continues at the same
+//! point. Only the owner of the run lock writes the manifest; the backend writes `eval_result.json`
+//! to the directory of an eval, from where it is merged once.
 //!
-//! A [`SearchBackend`] is what a search needs of the world: commands and a repository. [`simulated`] has one
-//! that plays them.
+//! A [`SearchBackend`] provides commands and a repository. [`simulated`] has one that simulates
+//! them.
 
 mod baseline;
 mod cleanup;

@@ -1,4 +1,4 @@
-//! Opens the directory of a search: a new one, or one to go on with.
+//! Opens the directory of a new or existing search.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -24,36 +24,36 @@ use crate::workloads::search::manifest::{
 use crate::workloads::search::policy;
 use rollout_protocol::search::NodeId;
 
-/// Where the root's results are kept.
+/// Path of the root's results.
 const BASELINE: &str = "artifacts/root_baseline.csv";
 
-/// What to open, and how.
+/// Options for opening a search.
 #[derive(Debug, Clone)]
 pub struct SearchOpenOptions {
     /// The search.
     pub tree: TreeFile,
-    /// Whether commands and repository are played.
+    /// Whether commands and repository are simulated.
     pub dry_run: bool,
-    /// Whether a search that is there is gone on with, or refused.
+    /// Whether to resume an existing search; otherwise it is refused.
     pub resume: bool,
-    /// Whether results that nothing was decided about are thrown away.
+    /// Whether to discard the results of the current depth.
     pub rerun_evals: bool,
-    /// Whether ideas that were not tried are thrown away.
+    /// Whether to discard untried ideas.
     pub force_regenerate_ideas: bool,
-    /// Where times come from.
+    /// Source of times.
     pub clock: ManifestClock,
 }
 
-/// What says that a process owns a search.
+/// Proof that this process owns a search.
 #[derive(Debug, Clone)]
 pub struct SearchOwnership {
-    /// Tells whether it still does.
+    /// Checks whether it still does.
     pub fence: Fence,
-    /// From whom it was taken over, if it was.
+    /// The owner from whom it was taken over, if any.
     pub former: Option<String>,
 }
 
-/// Takes the lock of a search and opens it. `stop` ends it between two blocks.
+/// Takes the lock of a search and opens it. `stop` ends the session between two blocks.
 ///
 /// # Errors
 /// [`SearchError`].
@@ -132,21 +132,21 @@ pub fn open<W: SearchBackend>(
     })
 }
 
-/// Leaves a mark of this sitting, by which a former owner that wakes up knows that it is none any
-/// more, also when this one has ended.
+/// Creates this session's journal segment as a mark, by which a former owner that wakes up detects
+/// that it lost the search, even after this session has ended.
 fn write_epoch_mark(directory: &SearchDirectory, epoch: u32) -> Result<(), SearchError> {
     let path = directory.layout().segment(epoch);
     match OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Err(LockLostError { by: format!("another process, which began sitting {epoch}") }
+            Err(LockLostError { by: format!("another process, which began session {epoch}") }
                 .into())
         }
         Err(error) => Err(SearchError::io("create", &path)(error)),
     }
 }
 
-/// The manifest of a search that has only its root.
+/// Builds the manifest of a search that has only its root.
 fn new_manifest(
     directory: &SearchDirectory,
     opening: &SearchOpenOptions,
@@ -205,7 +205,7 @@ fn new_manifest(
     })
 }
 
-/// What a search runs under.
+/// Builds the settings of a search.
 pub(super) fn run_config(tree: &TreeFile, dry_run: bool) -> Result<SearchRunConfig, SearchError> {
     let search = &tree.search;
     let invalid = |error: serde_json::Error| SearchError::Damaged {

@@ -1,4 +1,4 @@
-//! `eval_result.json`: what came of an eval, left in its directory by whoever ran it.
+//! `eval_result.json`: the result of an eval, which the backend writes to its directory.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -15,46 +15,46 @@ use rollout_protocol::search::{EvalId, NodeId};
 /// Name of the file.
 pub(super) const FILE: &str = "eval_result.json";
 
-/// Bytes of the file.
+/// Maximum size of the file in bytes.
 const MAX_RESULT_BYTES: u64 = 1 << 20;
 
-/// What came of an eval.
+/// The result of an eval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalResult {
-    /// Which.
+    /// Number of the eval.
     pub eval_id: EvalId,
-    /// The node that the idea was tried on …
+    /// The node on which the idea was tried. Node and idea identify the eval of this result.
     pub parent_node_id: NodeId,
-    /// … and the idea: together they say what this is the result of.
+    /// SHA-256 of the idea's normalized text.
     pub idea_normalized_sha256: String,
-    /// How often results of the eval had been thrown away when it was begun.
+    /// Number of discards of the eval's results before it began.
     #[serde(default)]
     pub round: u32,
-    /// How it ended.
+    /// Status of the eval.
     pub status: EvalStatus,
-    /// Executions.
+    /// Number of executions.
     pub attempt: u32,
-    /// Worker of the last.
+    /// Worker of the last execution.
     pub worker: Option<String>,
-    /// When the last began.
+    /// Start of the last execution.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// End of the last execution.
     pub finished_at: Option<Timestamp>,
-    /// Seconds that all executions took.
+    /// Duration of all executions, seconds.
     #[serde(default)]
     pub seconds: Option<f64>,
     /// The commit that the idea became.
     pub candidate_commit: Option<String>,
-    /// The results of the sweep, below the eval's directory.
+    /// Path of the sweep's results, below the eval's directory.
     pub results_csv: Option<String>,
-    /// What the commands say that it cost.
+    /// Cost that the commands reported.
     pub cost: Option<f64>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
 }
 
 impl EvalResult {
-    /// Leaves it in the directory of its eval, whole or not at all.
+    /// Writes it to the directory of its eval, atomically.
     ///
     /// # Errors
     /// [`SearchError::File`].
@@ -62,7 +62,7 @@ impl EvalResult {
         Ok(atomic_file::write_json(&root.join(FILE), self)?)
     }
 
-    /// The result of an eval, if there is one and it is that eval's and was not thrown away.
+    /// Reads the result of an eval; `None` if it is missing, of another eval, or discarded.
     pub(in crate::workloads::search) fn read(
         root: &Path,
         manifest: &SearchManifest,
@@ -92,7 +92,7 @@ impl EvalResult {
         Ok(is_its.then_some(found))
     }
 
-    /// Takes the result of an eval away.
+    /// Removes the result of an eval.
     pub(super) fn discard(root: &Path) -> Result<(), SearchError> {
         let path = root.join(FILE);
         match std::fs::remove_file(&path) {

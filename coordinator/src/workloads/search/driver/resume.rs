@@ -1,4 +1,4 @@
-//! What is gone on with, and what of it is thrown away on request.
+//! Resuming a search, and discarding parts of it on request.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::workloads::search::manifest::{
 use crate::workloads::search::policy;
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// The search that is there, under the configuration of now: what decides what comes of it has to
-/// be the same, the rest is taken over.
+/// Applies the current configuration to an existing search. Settings that affect results must be
+/// the same; the others are taken over.
 pub(super) fn check_config(
     directory: &SearchDirectory,
     mut manifest: SearchManifest,
@@ -25,9 +25,9 @@ pub(super) fn check_config(
     let before = &manifest.run_config;
     let mut differences = differences(&before.settings, &now.settings);
     if before.dry_run != now.dry_run {
-        let word = |dry: bool| if dry { "played" } else { "run" };
+        let word = |dry: bool| if dry { "simulated" } else { "run" };
         let (before, now) = (word(before.dry_run), word(now.dry_run));
-        differences.push(format!("commands were {before} and would now be {now}"));
+        differences.push(format!("commands were {before}, but would now be {now}"));
     }
     if !differences.is_empty() {
         return Err(SearchError::Changed { root: directory.root().to_owned(), differences });
@@ -37,8 +37,8 @@ pub(super) fn check_config(
     Ok(manifest)
 }
 
-/// Finishes what a killed owner was about to throw away. Ideas that the manifest still names come
-/// back: it did not get as far as to say that they are gone.
+/// Completes a discard that a killed owner began. Ideas that the manifest still names are restored:
+/// the discard was not durable.
 pub(super) fn finish_interrupted_discard(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -58,7 +58,7 @@ pub(super) fn finish_interrupted_discard(
     }
     for name in names(&directory.root().join("eval"))? {
         let Ok(id) = name.parse::<EvalId>() else { continue };
-        // Numbers are given out once: the eval was, and its idea was thrown away.
+        // Numbers are never reused: this eval existed, and its idea was discarded.
         if id.0 < manifest.state.next_eval_id && !manifest.evaluations.contains_key(&id) {
             remove_all(&directory.eval(id))?;
         }
@@ -75,14 +75,14 @@ fn names(path: &Path) -> Result<Vec<String>, SearchError> {
     Ok(names)
 }
 
-/// Renames a directory within its own, durably.
+/// Renames a file within its directory, durably.
 fn rename(from: &Path, to: &Path) -> Result<(), SearchError> {
     fs::rename(from, to).map_err(SearchError::io("rename", from))?;
     sync(to.parent().unwrap_or(to))
 }
 
-/// Throws away what was asked for. It is noted down before anything is made anew, and a directory
-/// of ideas is whole or not there at any time.
+/// Discards ideas and results on request. The manifest records it before any replacement is made; a
+/// directory of ideas is complete or absent at any time.
 pub(super) fn discard(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
@@ -120,8 +120,9 @@ pub(super) fn discard(
         }
     }
     directory.write(manifest, fence)?;
-    // Only now: whoever dies before has lost nothing that the manifest names. Whatever stays after a
-    // death is known for useless: results by their round, the rest by the manifest.
+    // Only after the manifest is durable: a crash before it loses nothing that the manifest names.
+    // Remains after a crash are recognized as useless: results by their round, the rest by the
+    // manifest.
     for id in again {
         EvalResult::discard(&directory.eval(id))?;
     }
@@ -134,17 +135,17 @@ pub(super) fn discard(
     Ok(())
 }
 
-/// What is thrown away.
+/// Discarded nodes and evals.
 #[derive(Default)]
 struct DiscardedIds {
-    /// Nodes, of which the ideas are …
+    /// Nodes whose ideas are discarded.
     nodes: Vec<NodeId>,
-    /// … and evals that were planned for them.
+    /// Evals that were planned for them.
     evals: Vec<EvalId>,
 }
 
-/// The ideas of the frontier go, with what was planned for them, unless one of them was tried:
-/// ideas that have results stay.
+/// Discards the ideas of the frontier and their planned evals, unless one of them has a result:
+/// ideas with results stay.
 fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> DiscardedIds {
     let depth = manifest.state.current_depth;
     if manifest.state.stopped || manifest.evals_at(depth).any(|(_, e)| e.status.is_settled()) {
@@ -162,7 +163,7 @@ fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> 
     let nodes = manifest.state.frontier_node_ids.clone();
     for id in &nodes {
         if let Some(node) = manifest.nodes.get_mut(id) {
-            // Those that were not taken in yet cost something, too.
+            // Ideas that were not added yet have a cost as well.
             let told = || written::cost(&directory.ideas(*id)).ok().flatten();
             let cost = node.ideas_cost.take().or_else(told);
             manifest.state.thrown_away.cost += cost.unwrap_or(0.0);
@@ -173,13 +174,13 @@ fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> 
     DiscardedIds { nodes, evals }
 }
 
-/// Notes down what an eval took that is thrown away, also when its result was not merged yet.
+/// Adds time and cost of a discarded eval to the totals, also if its result was not merged.
 fn add_discarded_spending(directory: &SearchDirectory, manifest: &mut SearchManifest, id: EvalId) {
     let eval = &manifest.evaluations[&id];
     let (seconds, cost) = if eval.status.is_settled() {
         (eval.seconds, eval.cost)
     } else {
-        // A damaged one goes, too, and nobody knows what it took.
+        // A damaged result is discarded as well; its cost is unknown.
         let result = EvalResult::read(&directory.eval(id), manifest, id).ok().flatten();
         result.map_or((None, None), |result| (result.seconds, result.cost))
     };
@@ -188,7 +189,7 @@ fn add_discarded_spending(directory: &SearchDirectory, manifest: &mut SearchMani
     thrown_away.cost += cost.unwrap_or(0.0);
 }
 
-/// The results of the depth under way go: nothing is decided about them.
+/// Discards the results of the current depth, on which nothing is decided.
 fn discard_results(directory: &SearchDirectory, manifest: &mut SearchManifest) -> Vec<EvalId> {
     let depth = manifest.state.current_depth;
     let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();

@@ -1,12 +1,12 @@
-//! The last depth of a search that has ended, taken back: its evals are to be run again.
+//! Reopening of the last depth of an ended search, to run its evals again.
 
 use crate::workloads::search::manifest::{NodeStatus, SearchManifest};
 use rollout_protocol::search::NodeId;
 
-/// Makes the last depth of an ended search the one under way again, with nothing decided about its
-/// evals. Gives the nodes that had come of them: they are none any more, and their numbers are given
-/// out again, so that the search ends as if it had never ended before. No idea was written for them.
-/// Does nothing to a search that goes on.
+/// Makes the last depth of an ended search the current one again, without decisions on its evals.
+/// Returns the nodes promoted from them. These are removed and their numbers reused, so that the
+/// search ends as if it had never ended before. No idea was written for them. Does nothing if the
+/// search has not ended.
 pub(super) fn rewind_last_depth(manifest: &mut SearchManifest) -> Vec<NodeId> {
     let last = manifest.state.completed_depths.last().copied();
     let Some(depth) = last.filter(|depth| manifest.evals_at(*depth).next().is_some()) else {

@@ -1,4 +1,4 @@
-//! Both views of a candidate's results, from the files.
+//! Scores of a candidate's results against the parent's and the root's.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::workloads::search::score::{
     SweepComparison, SweepCompleteness, SweepError, SweepSummary, compare, summarize,
 };
 
-/// A candidate's results against the parent's and the root's.
+/// A candidate's results compared with the parent's and the root's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scores {
-    /// Rows that succeeded and did not.
+    /// Counts of successful and failed rows.
     pub completeness: Option<SweepCompleteness>,
-    /// Columns without which the gate cannot tell whether rows are missing or failed.
+    /// Missing columns that the gate needs to detect missing or failed rows.
     pub missing_columns: Vec<String>,
-    /// Why the results say little of the profile's metrics, if so: a type and a message.
+    /// Type and message of a fault if metrics of the profile are missing.
     pub metrics_fault: Option<(&'static str, String)>,
-    /// Against the parent's.
+    /// Comparison with the parent's results.
     pub parent: Option<ComparisonSummary>,
-    /// Against the root's.
+    /// Comparison with the root's results.
     pub root: Option<ComparisonSummary>,
-    /// Both comparisons, for whoever wants every column.
+    /// Both comparisons with every column.
     pub comparisons: Option<(SweepComparison, SweepComparison)>,
 }
 
@@ -39,13 +39,13 @@ impl Scores {
     }
 }
 
-/// Name of the file with both comparisons, below an eval's directory.
+/// Name of the file with both comparisons, in an eval's directory.
 pub(in crate::workloads::search) const FILE: &str = "score.json";
 
 /// Scores the results of a sweep.
 ///
 /// # Errors
-/// [`SweepError`] when one of the files is no sweep.
+/// [`SweepError`] if one of the files is not a sweep.
 pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
     let config = &sweep.manifest.run_config;
     let read = |path: &Path| -> Result<SweepSummary, SweepError> {
@@ -76,8 +76,8 @@ pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
     })
 }
 
-/// The fault of results that have no metric of the profile, or not the primary one. Where no row
-/// succeeded, that is the fault, and the gate says so.
+/// The fault of results without any metric of the profile or without the primary one. If no row
+/// succeeded, that is the fault, and the gate reports it.
 fn metrics_fault(
     results: &SweepSummary,
     profile: &ScoringProfile,
@@ -100,7 +100,7 @@ fn metrics_fault(
     absent.contains(primary).then(|| ("primary_metric_missing", message()))
 }
 
-/// The first names of a list, in words.
+/// The first names of a list, as text.
 pub(super) fn list_names<T: AsRef<str>>(names: &[T]) -> String {
     const MOST: usize = 12;
     let quoted = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref()));

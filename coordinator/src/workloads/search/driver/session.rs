@@ -1,4 +1,4 @@
-//! The loop of a search.
+//! The main loop of a search.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,41 +17,40 @@ use crate::workloads::search::policy::{self, PolicyNeeds, PolicyStep};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// A search that this process owns.
-///
-/// Every turn writes the manifest at most once, and what it does follows from the manifest and the
-/// files alone. A search that is opened again goes on with the very turn that was cut short.
+/// Every turn writes the manifest at most once and depends only on the manifest and the files. A
+/// resumed search continues with the interrupted turn.
 pub struct SearchSession<W> {
     pub(super) directory: SearchDirectory,
     pub(super) manifest: SearchManifest,
     pub(super) workshop: W,
     pub(super) clock: ManifestClock,
-    /// Tells whether the search is still ours.
+    /// Checks that this process still owns the search.
     pub(super) fence: Fence,
-    /// Set when a user asks for a stop.
+    /// Set when a user requests a stop.
     pub(super) stop: Arc<AtomicBool>,
-    /// Directories of earlier ideas that the user named, as they are found from here.
+    /// Resolved directories of earlier ideas that the user named.
     pub(super) context: Vec<PathBuf>,
-    /// What was wanted of the repository last.
+    /// Last desired state of the repository.
     pub(super) kept: Option<DesiredRepositoryState>,
     /// Results that a former owner did not merge.
     pub(super) unmerged: BTreeSet<EvalId>,
     /// Evals that this owner began.
     pub(super) running: BTreeSet<EvalId>,
-    /// Writes after which this process is as good as dead.
+    /// Writes after which a test simulates a crash.
     #[cfg(test)]
     pub(super) writes_left: Option<u32>,
 }
 
 impl<W: SearchBackend> SearchSession<W> {
-    /// The search.
+    /// The manifest of the search.
     pub fn manifest(&self) -> &SearchManifest {
         &self.manifest
     }
 
-    /// Goes on until the search has ended, and makes its reports. Blocks.
+    /// Runs until the search has ended and writes its reports. Blocks.
     ///
     /// # Errors
-    /// [`SearchError`]; what is written down stays.
+    /// [`SearchError`]; everything in the manifest stays.
     pub fn run(&mut self) -> Result<StopReason, SearchError> {
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -81,7 +80,7 @@ impl<W: SearchBackend> SearchSession<W> {
         self.clock.after(self.manifest.updated_at)
     }
 
-    /// Writes the manifest down, unless the search is somebody else's by now.
+    /// Writes the manifest, unless another process owns the search.
     fn persist(&mut self, now: Timestamp) -> Result<(), SearchError> {
         self.manifest.updated_at = now;
         self.directory.write(&self.manifest, &self.fence)?;
@@ -95,7 +94,7 @@ impl<W: SearchBackend> SearchSession<W> {
         Ok(())
     }
 
-    /// Removes what is due or useless. Whether the manifest was written.
+    /// Removes due and useless objects. Returns whether the manifest was written.
     fn clean_up(&mut self) -> Result<bool, SearchError> {
         let now = self.now();
         let (directory, manifest, fence) = (&self.directory, &mut self.manifest, &self.fence);
@@ -114,7 +113,7 @@ impl<W: SearchBackend> SearchSession<W> {
         Ok(changed)
     }
 
-    /// Brings in the ideas of nodes; those that are there already are taken as they are.
+    /// Gets the ideas of nodes; existing ones are used as they are.
     fn advance_ideas(&mut self, nodes: &[NodeId]) -> Result<(), SearchError> {
         self.fence.check()?;
         let (mut orders, mut contexts) = (Vec::new(), Vec::new());
@@ -150,7 +149,7 @@ impl<W: SearchBackend> SearchSession<W> {
                 node.ideas_cost = cost;
                 node.context_ideas_dirs = context.names;
                 node.context_idea_files = context.files;
-                // What it wrote itself was not shown to it, even if it is there already.
+                // Its own ideas were not shown to it, even if they exist already.
                 node.context_idea_files.retain(|file| !file.path.starts_with(&own));
             }
             policy::add_ideas(&mut self.manifest, id, files);
@@ -158,7 +157,7 @@ impl<W: SearchBackend> SearchSession<W> {
         self.persist(self.now())
     }
 
-    /// Begins an eval, or takes in the result of one.
+    /// Begins an eval, or merges the result of one.
     fn advance_evals(&mut self, owed: &[EvalId]) -> Result<(), SearchError> {
         if let Some(id) = self.unmerged.pop_first() {
             return self.merge_unmerged(id);
@@ -206,7 +205,7 @@ impl<W: SearchBackend> SearchSession<W> {
         let root = self.directory.eval(id);
         let result = EvalResult::read(&root, &self.manifest, id)?;
         let Some(result) = result else {
-            let reason = "there is no result of this eval".to_owned();
+            let reason = "the result of this eval is missing".to_owned();
             return Err(SearchError::Damaged { path: root.join(super::result::FILE), reason });
         };
         self.workshop.on_unmerged_result(&result);

@@ -1,4 +1,4 @@
-//! What a search needs of the world.
+//! Interfaces of a search to commands and repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,131 +12,131 @@ use crate::workloads::search::policy;
 use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Keeps a repository for a search.
+/// Maintains the repository of a search.
 pub trait RepositoryMaintenance {
-    /// Makes references and checkouts what is wanted, and removes all others of this search but those
-    /// in `deferred`. What could not be removed comes back.
+    /// Makes references and checkouts match the desired state and removes all others of this search
+    /// except those in `deferred`. Returns failed removals.
     ///
     /// # Errors
-    /// [`BackendError`] when something that is wanted is not there.
+    /// [`BackendError`] if a desired object cannot be made.
     fn reconcile(
         &mut self,
         wanted: &DesiredRepositoryState,
         deferred: &BTreeSet<String>,
     ) -> Result<Vec<FailedRemoval>, BackendError>;
 
-    /// Tries again to remove something; it may be gone already.
+    /// Retries a removal; a missing object is no error.
     ///
     /// # Errors
-    /// Why it is still there.
+    /// The reason of the failure.
     fn remove(&mut self, item: &DeferredCleanup) -> Result<(), String>;
 }
 
-/// Runs commands and keeps a repository for a search.
+/// Runs commands and maintains the repository of a search.
 pub trait SearchBackend: RepositoryMaintenance {
-    /// The commit that a name of the configuration stands for.
+    /// Resolves a revision from the configuration to a commit.
     ///
     /// # Errors
     /// [`BackendError`].
     fn resolve(&mut self, name: &str) -> Result<String, BackendError>;
 
-    /// What changed from one commit to another, as a patch of bounded size; equal commits give equal
+    /// The changes between two commits, as a patch of bounded size; equal commits give equal
     /// patches.
     ///
     /// # Errors
     /// [`BackendError`].
     fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, BackendError>;
 
-    /// Has ideas written, and says of each node when its are all there.
+    /// Gets ideas written; calls `done` for each node that has all of its ideas.
     ///
     /// # Errors
-    /// [`BackendError`], or what `done` fails with.
+    /// [`BackendError`], or the error of `done`.
     fn generate_ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(NodeId) -> Result<(), SearchError>,
     ) -> Result<(), SearchError>;
 
-    /// Begins an eval; one that was begun by a former owner may be gone on with.
+    /// Begins an eval; one that a former owner began may be resumed.
     ///
     /// # Errors
     /// [`BackendError`].
     fn begin_eval(&mut self, order: EvalOrder) -> Result<(), BackendError>;
 
-    /// Waits for an eval that was begun, and gives its result, which is durable: `eval_result.json`
-    /// is there.
+    /// Waits for an eval that was begun and returns its result, which is durable:
+    /// `eval_result.json` exists.
     ///
     /// # Errors
     /// [`BackendError`].
     fn next_result(&mut self) -> Result<EvalResult, BackendError>;
 
-    /// Hears of a result that a former owner left, before it is merged.
+    /// Called for a result of a former owner, before it is merged.
     fn on_unmerged_result(&mut self, _result: &EvalResult) {}
 
-    /// Hears of every block of the search itself that was written down.
+    /// Called after every block of the search is durable.
     fn on_manifest_written(&mut self, _manifest: &SearchManifest) {}
 
     /// Scores an eval's results.
     ///
     /// # Errors
-    /// [`SweepError`] when the candidate's are no results.
+    /// [`SweepError`] if the candidate's file is not a sweep.
     fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
         score(sweep)
     }
 }
 
-/// Ideas that are to be written for a node.
+/// An order to write ideas for a node.
 #[derive(Debug, Clone)]
 pub struct IdeasOrder {
     /// The node.
     pub node: SearchNode,
-    /// The directory to write them into, empty.
+    /// The empty directory to write to.
     pub into: PathBuf,
-    /// How many are needed.
+    /// Number of ideas needed.
     pub count: u32,
-    /// The directories with earlier ideas, in their order.
+    /// Directories with earlier ideas, in order.
     pub context: Vec<PathBuf>,
-    /// The directory with what is known of the node.
+    /// Directory of the context pack.
     pub pack: PathBuf,
     /// How often ideas of the node were discarded.
     pub round: u32,
 }
 
-/// An eval that is to be run.
+/// An order to run an eval.
 #[derive(Debug, Clone)]
 pub struct EvalOrder {
-    /// The eval, as it was planned.
+    /// The planned eval.
     pub eval: SearchEval,
-    /// The commit to begin with.
+    /// The commit to start from.
     pub parent_commit: String,
-    /// The idea.
+    /// File of the idea.
     pub idea: PathBuf,
-    /// Where everything of it is written, each try in a directory of its own.
+    /// Directory of the eval, with a subdirectory per attempt.
     pub root: PathBuf,
-    /// Further tries that it has.
+    /// Maximum number of retries.
     pub retries: u32,
-    /// How often its results were thrown away.
+    /// How often its results were discarded.
     pub round: u32,
 }
 
-/// Results that are to be scored.
+/// Results to score.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepFiles<'a> {
-    /// The search.
+    /// The manifest of the search.
     pub manifest: &'a SearchManifest,
     /// The eval.
     pub eval: EvalId,
-    /// Its directory.
+    /// Directory of the search.
     pub directory: &'a SearchDirectory,
-    /// The candidate's results.
+    /// Results of the candidate.
     pub candidate: &'a std::path::Path,
-    /// The parent's.
+    /// Results of the parent.
     pub parent: &'a std::path::Path,
-    /// The root's.
+    /// Results of the root.
     pub root: &'a std::path::Path,
 }
 
-/// What the repository has to hold for a search.
+/// Desired contents of the repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DesiredRepositoryState {
     /// References and their commits.
@@ -145,23 +145,23 @@ pub struct DesiredRepositoryState {
     pub worktrees: BTreeMap<String, String>,
     /// Checkouts of candidates that may stay.
     pub candidates: BTreeSet<String>,
-    /// Directories that are to be removed.
+    /// Directories to remove.
     pub useless: BTreeSet<String>,
 }
 
-/// Something that could not be removed.
+/// A failed removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedRemoval {
-    /// What.
+    /// A path below the run's directory, or the name of a reference.
     pub path: String,
-    /// What it is.
+    /// Kind of the object.
     pub kind: CleanupKind,
-    /// Why it is still there.
+    /// The reason of the failure.
     pub reason: String,
 }
 
 impl DesiredRepositoryState {
-    /// What a manifest wants.
+    /// The state that a manifest requires.
     pub fn from_manifest(manifest: &SearchManifest) -> Self {
         let config = &manifest.run_config;
         let mut wanted = Self {
@@ -176,7 +176,7 @@ impl DesiredRepositoryState {
                 (None, _) => {
                     wanted.candidates.insert(path);
                 }
-                // One whose reference is gone was rejected when such checkouts were not kept.
+                // Without a reference: it was rejected when such checkouts were not kept.
                 (Some(false), Some(commit))
                     if config.keep_rejected_worktrees && eval.candidate_ref_name.is_some() =>
                 {

@@ -12,7 +12,7 @@ use rollout_protocol::search::{EvalId, EvalStatus, NodeId};
 /// One idea tried on one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchEval {
-    /// Its number.
+    /// Number of the eval.
     pub eval_id: EvalId,
     /// The node.
     pub parent_node_id: NodeId,
@@ -20,80 +20,80 @@ pub struct SearchEval {
     pub depth: u32,
     /// File of the idea, below the run's directory.
     pub idea_path: String,
-    /// The idea without what makes no difference.
+    /// SHA-256 of the idea's normalized text.
     pub idea_normalized_sha256: String,
-    /// How it ended.
+    /// Status of the eval.
     pub status: EvalStatus,
-    /// When it was planned.
+    /// Time of planning.
     pub queued_at: Timestamp,
-    /// When its last execution began.
+    /// Start of its last execution.
     pub started_at: Option<Timestamp>,
-    /// When it was settled.
+    /// Time of settlement.
     pub finished_at: Option<Timestamp>,
-    /// Seconds that all its executions took.
+    /// Duration of all executions, seconds.
     #[serde(default)]
     pub seconds: Option<f64>,
-    /// Executions that ended, the last included.
+    /// Number of ended executions.
     pub attempt: u32,
-    /// Worker of the last one.
+    /// Worker of the last execution.
     pub worker: Option<String>,
-    /// What its commands say that it cost.
+    /// Cost that its commands reported.
     #[serde(default)]
     pub cost: Option<f64>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
-    /// Where its commands wrote, below the run's directory.
+    /// Output directory of its commands, below the run's directory.
     pub eval_output_root: String,
-    /// Logs and outputs, below it; nothing when they were removed.
+    /// Logs and outputs, below the run's directory; `None` once removed.
     pub experiment_dir: Option<String>,
     /// The commit that the idea became.
     pub candidate_commit: Option<String>,
-    /// The reference that keeps it; nothing when there is none any more. A node has its own.
+    /// The reference that holds it; `None` once removed. A node has its own.
     pub candidate_ref_name: Option<String>,
     /// Its results, below the run's directory.
     pub candidate_results_csv_path: Option<String>,
-    /// Where they came from.
+    /// Source of the results.
     pub candidate_results_provenance: Option<CopiedFile>,
-    /// Rows that succeeded and did not.
+    /// Counts of successful and failed rows.
     pub strict_completeness: Option<SweepCompleteness>,
-    /// Against the parent's results: decides whether it may be promoted.
+    /// Comparison with the parent's results: decides whether it may be promoted.
     pub parent_relative: Option<ComparisonSummary>,
-    /// Against the root's: decides its rank.
+    /// Comparison with the root's results: decides its rank.
     pub root_relative: Option<ComparisonSummary>,
-    /// What was decided; nothing before all evals of its depth are settled.
+    /// The decision; `None` before all evals of its depth are settled.
     pub decision: Option<EvalDecision>,
 }
 
 /// Why an eval failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchEvalError {
-    /// Type.
+    /// Type of the error.
     pub error_type: String,
-    /// What failed, and what it said.
+    /// The failed step and its output.
     pub message: String,
     /// Whether a time limit ended it.
     pub timed_out: bool,
-    /// Whether the infrastructure failed, and not the idea or a command.
+    /// Whether the infrastructure failed, not the idea or a command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub infrastructure: bool,
 }
 
-/// A candidate's results against a baseline's, as far as decisions need them.
+/// Comparison of a candidate's results with a baseline's, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComparisonSummary {
-    /// What to make of them.
+    /// Recommendation of the score.
     pub recommendation_summary: Option<Recommendation>,
-    /// How much better the primary metric is.
+    /// Improvement of the primary metric.
     pub primary_delta: Option<f64>,
-    /// Rows of the baseline that were used.
+    /// Rows used of the baseline.
     pub baseline_rows_used: u64,
-    /// Rows of the candidate that were used.
+    /// Rows used of the candidate.
     pub candidate_rows_used: u64,
-    /// The whole comparison, below the run's directory.
+    /// File with the whole comparison, below the run's directory.
     pub summary_json_path: String,
 }
 
-/// What was decided about an eval.
+/// The decision on an eval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalDecision {
     /// Always [`ComparisonBasis::ParentRelative`].
@@ -102,38 +102,38 @@ pub struct EvalDecision {
     pub rank_basis: ComparisonBasis,
     /// Whether it may be promoted.
     pub passed_gate: bool,
-    /// Its rank among those that may.
+    /// Its rank score, if it passed the gate.
     pub rank_score: Option<f64>,
-    /// Why it was promoted, or not. Earlier versions left it out for those that were.
+    /// Why it was promoted or not. Earlier versions left it out for promoted evals.
     pub promotion_reason: Option<Reason>,
     /// Whether the primary metric is worse than the parent's.
     pub primary_regressed: bool,
     /// The node that it became.
     pub promoted_to_node_id: Option<NodeId>,
-    /// When.
+    /// Time of promotion.
     pub promoted_at: Option<Timestamp>,
 }
 
-/// What results are compared with.
+/// The baseline of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonBasis {
     /// The parent's results.
     ParentRelative,
-    /// The root's.
+    /// The root's results.
     RootRelative,
 }
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $text:literal;)*) => {
-        /// Why an eval was promoted, or not: the first that holds, in this order.
+        /// The reason for promoting an eval or not: the first that holds, in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Reason {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)*
         }
 
         impl Reason {
-            /// The word of the format.
+            /// The name in the manifest.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
             }
@@ -146,45 +146,46 @@ reasons! {
     NotCompleted = "eval_not_completed";
     /// The idea changed nothing.
     NoChanges = "no_changes";
-    /// There is no commit.
+    /// The candidate commit is missing.
     MissingCommit = "missing_candidate_commit";
-    /// Its results have no file.
+    /// No results file is recorded.
     MissingResults = "missing_candidate_results_csv";
-    /// The file is gone.
+    /// The results file does not exist.
     ResultsGone = "candidate_results_csv_missing_on_disk";
-    /// The file is not among the run's artifacts.
+    /// The results file is not among the run's artifacts.
     ResultsElsewhere = "candidate_results_csv_not_in_artifacts";
-    /// The parent's results have no file.
+    /// No results file of the parent is recorded.
     MissingBaseline = "missing_parent_baseline_artifact";
-    /// That file is gone.
+    /// The parent's results file does not exist.
     BaselineGone = "parent_baseline_artifact_missing_on_disk";
-    /// That file is not among the run's artifacts.
+    /// The parent's results file is not among the run's artifacts.
     BaselineElsewhere = "parent_baseline_not_in_artifacts";
     /// Rows are missing or did not succeed.
     IncompleteRows = "incomplete_or_failed_rows";
-    /// Nothing says how many rows were used.
+    /// The number of rows used is unknown.
     MissingRowsUsed = "missing_candidate_rows_used";
-    /// Other than the configured number of rows were used.
+    /// The number of rows used differs from the configured one.
     RowsUsedMismatch = "candidate_rows_used_mismatch";
-    /// Fewer rows than the least number.
+    /// Fewer rows than the minimum.
     TooFewRows = "too_few_candidate_rows";
-    /// Nothing says which rows succeeded.
+    /// The results have no status column.
     MissingStatus = "missing_status_column";
-    /// A smaller share of rows succeeded than the least.
+    /// The share of successful rows is below the minimum.
     OkRateTooLow = "ok_rate_too_low";
-    /// The primary metric is not on both sides.
+    /// The primary metric is missing on one side.
     MissingPrimaryDelta = "missing_primary_delta";
-    /// The primary metric is worse.
+    /// The primary metric regressed.
     PrimaryRegressed = "primary_regressed";
     /// Neither worth exploring nor mixed.
     NotWorthExploring = "should_explore_false";
-    /// It passed, but has nothing to be ranked by.
+    /// It passed the gate, but has no rank score.
     Unranked = "missing_rank_score";
-    /// It passed, and others are better.
+    /// It passed the gate, but others rank higher.
     BeyondBeam = "beyond_beam_width";
     /// It was promoted: the comparison with its parent is worth exploring.
     WorthExploring = "should_explore";
-    /// It was promoted: the comparison with its parent is mixed, and the primary metric is no worse.
+    /// It was promoted: the comparison with its parent is mixed, and the primary metric is no
+    /// worse.
     MixedNotRegressed = "mixed_primary_not_regressed";
 }
 

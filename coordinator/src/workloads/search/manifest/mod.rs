@@ -1,5 +1,5 @@
-//! `manifest.json` of a search: everything that is known and decided, so that whoever reads it can
-//! go on, or say why every idea was promoted or not. Version 3 of the format.
+//! `manifest.json` of a search: its complete state and all decisions, enough to resume the search
+//! and to explain every promotion. Version 3 of the format.
 
 mod eval;
 mod node;
@@ -24,27 +24,27 @@ pub use state::{
     CleanupKind, DeferredCleanup, ManifestEvent, ManifestEventKind, SearchSpending, SearchState,
 };
 
-/// The version that is written.
+/// The current version of the format.
 pub const MANIFEST_VERSION: u32 = 3;
 
-/// A search.
+/// The manifest of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchManifest {
     /// [`MANIFEST_VERSION`].
     pub manifest_version: u32,
     /// Name of the search.
     pub tree_run_id: String,
-    /// When it began.
+    /// Time at which the search began.
     pub created_at: Timestamp,
-    /// When this was written.
+    /// Time of this version of the manifest.
     pub updated_at: Timestamp,
-    /// What it runs under.
+    /// Settings of the search.
     pub run_config: SearchRunConfig,
-    /// Where it began.
+    /// The root of the search.
     pub root: SearchRoot,
-    /// How far it has come.
+    /// The progress of the search.
     pub state: SearchState,
-    /// What happened beside the plan.
+    /// Events outside the plan.
     #[serde(default)]
     pub events: Vec<ManifestEvent>,
     /// The nodes.
@@ -53,103 +53,103 @@ pub struct SearchManifest {
     pub evaluations: BTreeMap<EvalId, SearchEval>,
 }
 
-/// What a search runs under.
+/// Settings of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchRunConfig {
-    /// Ideas tried on a node, after repeated ones were left out.
+    /// Ideas tried on a node, not counting repeated ones.
     pub ideas_per_node: u32,
     /// Depth at which the search ends.
     pub max_depth: u32,
-    /// Nodes promoted at a depth.
+    /// Nodes promoted per depth.
     pub beam_width: u32,
-    /// Evals at once.
+    /// Concurrent evals.
     pub max_parallel_evals: u32,
-    /// Further tries of an eval whose commands failed.
+    /// Retries of an eval whose commands failed.
     pub eval_retries: u32,
     /// Time limit of an eval, seconds.
     pub eval_timeout_seconds: Option<f64>,
-    /// Configurations that a sweep must have run, all with success.
+    /// Configurations that a sweep must have run successfully.
     pub sweep_config_limit: Option<u64>,
-    /// Evals of the whole search.
+    /// Limit of evals in the whole search.
     pub max_total_idea_evals: Option<u32>,
-    /// Rows that a sweep must have when no number of configurations is set.
+    /// Minimum rows of a sweep if no number of configurations is set.
     pub min_candidate_rows: u64,
-    /// Share of rows that must have succeeded when no number of configurations is set.
+    /// Minimum share of successful rows if no number of configurations is set.
     pub min_ok_rate: f64,
-    /// How far the primary metric may fall below the parent's and still not be worse.
+    /// How far the primary metric may fall below the parent's without counting as worse.
     pub primary_tolerance: f64,
-    /// Whether the search ends when nothing was promoted.
+    /// Whether the search ends when no eval was promoted.
     pub stop_on_empty_frontier: bool,
-    /// Among which ideas one may not be repeated.
+    /// The ideas among which none may be repeated.
     pub dedupe_scope: DedupeScope,
-    /// Whether commands and repository are played, not run.
+    /// Whether commands and repository are simulated.
     pub dry_run: bool,
-    /// Where artifacts are kept.
+    /// Where artifacts are stored.
     pub artifact_policy: ArtifactPolicy,
-    /// Earlier ideas that the command for ideas is shown.
+    /// Which earlier ideas are shown to the command for ideas.
     pub ideas_context_strategy: ContextStrategy,
-    /// Directory of the nodes' ideas, below the run's.
+    /// Directory of all nodes' ideas, below the run's directory.
     pub node_ideas_root_dir: String,
-    /// Directories beside them that it is shown, as they were configured.
+    /// Further directories of earlier ideas, as configured.
     pub context_ideas_dirs: Vec<String>,
-    /// File that a sweep writes its results into.
+    /// Results file of a sweep.
     pub results_file: String,
-    /// Seconds that evals may take together.
+    /// Limit of the evals' total time, seconds.
     pub budget_seconds: Option<f64>,
-    /// What they may cost together.
+    /// Limit of the total cost.
     pub budget_cost: Option<f64>,
-    /// Whether checkouts of candidates that were not promoted stay.
+    /// Whether to keep checkouts of candidates that were not promoted.
     pub keep_rejected_worktrees: bool,
-    /// Whether what failed evals wrote stays.
+    /// Whether to keep the files of failed evals.
     pub keep_failed_artifacts: bool,
-    /// The whole configuration in the form of its file, values of variables unexpanded.
+    /// The whole configuration in the form of its file, variables unexpanded.
     pub settings: serde_json::Value,
-    /// What counts how much.
+    /// Weights and bounds of the metrics.
     pub scoring_profile: ScoringProfile,
-    /// Digest of it.
+    /// Digest of the profile.
     pub scoring_profile_digest: rollout_protocol::digest::Digest,
 }
 
-/// Where a search began.
+/// The root of a search.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchRoot {
-    /// The commit.
+    /// The root commit.
     pub root_commit: String,
-    /// A reference that keeps it.
+    /// The reference that holds it.
     pub root_ref_name: String,
-    /// The results that everything is ranked against, below the run's directory.
+    /// The results that candidates are ranked against, below the run's directory.
     pub root_baseline_csv_path: String,
-    /// Where they came from.
+    /// Source of the results.
     pub root_baseline_provenance: CopiedFile,
 }
 
-/// A file that was made, and what its content was.
+/// A generated file and the digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratedFile {
-    /// Where it is, below the run's directory.
+    /// Path below the run's directory.
     pub path: String,
-    /// Its content, in hexadecimal digits.
+    /// SHA-256 of its content, in hexadecimal digits.
     pub sha256: String,
 }
 
-/// A file that was copied, and what its content was.
+/// A copied file and the digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedFile {
-    /// Where it was.
+    /// Path of the source.
     pub source_path: String,
-    /// Where it is, below the run's directory.
+    /// Path of the copy, below the run's directory.
     pub copied_to_path: String,
-    /// Its content, in hexadecimal digits.
+    /// SHA-256 of its content, in hexadecimal digits.
     pub sha256: String,
 }
 
 impl SearchManifest {
-    /// A node that the manifest refers to.
+    /// Gets a node that the manifest refers to.
     ///
     /// # Panics
-    /// When it is not there: a defect.
+    /// If the node is missing: a defect.
     pub fn node(&self, id: NodeId) -> &SearchNode {
-        self.nodes.get(&id).expect("every node that is referred to is there")
+        self.nodes.get(&id).expect("every referenced node exists")
     }
 
     /// How often ideas of a node were discarded.
@@ -161,7 +161,7 @@ impl SearchManifest {
         u32::try_from(self.events.iter().filter(of_node).count()).unwrap_or(u32::MAX)
     }
 
-    /// The node and its ancestors, from the root on.
+    /// The node and its ancestors, from the root.
     pub fn path_to(&self, id: NodeId) -> Vec<NodeId> {
         let mut path = vec![id];
         while let Some(parent) = path.last().and_then(|id| self.node(*id).parent_node_id) {
@@ -171,7 +171,7 @@ impl SearchManifest {
         path
     }
 
-    /// How often the results of an eval were thrown away.
+    /// How often the results of an eval were discarded.
     pub fn eval_discards(&self, id: EvalId) -> u32 {
         let thrown = |event: &&ManifestEvent| match &event.kind {
             ManifestEventKind::EvalsRequeued { evals, .. } => evals.contains(&id),
@@ -180,7 +180,7 @@ impl SearchManifest {
         u32::try_from(self.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)
     }
 
-    /// The evals of a depth, in their order.
+    /// The evals of a depth, in order.
     pub fn evals_at(&self, depth: u32) -> impl Iterator<Item = (&EvalId, &SearchEval)> {
         self.evaluations.iter().filter(move |(_, eval)| eval.depth == depth)
     }

@@ -1,4 +1,4 @@
-//! Nodes: commits that ideas are tried on.
+//! Nodes: commits on which ideas are tried.
 
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,62 +6,62 @@ use serde::{Deserialize, Serialize};
 use super::{CopiedFile, GeneratedFile};
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// A commit that ideas are tried on.
+/// A commit on which ideas are tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchNode {
-    /// Its number.
+    /// Number of the node.
     pub node_id: NodeId,
-    /// The node whose candidate it was; nothing for the root.
+    /// The node on which its candidate was tried; `None` for the root.
     pub parent_node_id: Option<NodeId>,
     /// Distance from the root.
     pub depth: u32,
     /// The commit.
     pub commit: String,
-    /// The reference that keeps it.
+    /// The reference that holds the commit.
     pub ref_name: String,
-    /// Its checkout, below the run's directory, until it was expanded.
+    /// Its checkout below the run's directory; `None` once expanded.
     pub worktree_path: Option<String>,
-    /// Its own results, below the run's directory: what its candidates are measured against.
+    /// Its own results below the run's directory: the baseline of its candidates.
     pub baseline_results_csv_path: String,
-    /// Where they came from.
+    /// Source of the results.
     pub baseline_provenance: CopiedFile,
-    /// The ideas that led to it, from the root on.
+    /// The ideas that led to it, from the root.
     pub idea_chain: Vec<String>,
-    /// The eval that it was promoted from; nothing for the root.
+    /// The eval that it was promoted from; `None` for the root.
     pub promoted_from_eval_id: Option<EvalId>,
     /// When it was promoted.
     pub created_at: Timestamp,
-    /// What became of it.
+    /// State of the node.
     pub status: NodeStatus,
-    /// Directory of its ideas, below the run's.
+    /// Directory of its ideas, below the run's directory.
     pub node_ideas_dir: String,
-    /// The directories that the generator was shown, in their order.
+    /// The idea directories shown to the generator, in order.
     #[serde(default)]
     pub context_ideas_dirs: Vec<String>,
-    /// The files in them when it was.
+    /// The files in those directories at that time.
     #[serde(default)]
     pub context_idea_files: Vec<IdeaFile>,
-    /// What the generator was told beside them.
+    /// The files of the context pack shown to the generator.
     #[serde(default)]
     pub context_pack_files: Vec<GeneratedFile>,
-    /// What its commands say that it cost.
+    /// Cost that its commands reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ideas_cost: Option<f64>,
-    /// What it generated, by file name; nothing before it ran.
+    /// The generated ideas by file name; `None` before the command ran.
     #[serde(default)]
     pub generated_idea_files: Option<Vec<IdeaFile>>,
-    /// Ideas that were left out.
+    /// Skipped ideas.
     #[serde(default)]
     pub dedupe: DuplicateIdeas,
 }
 
-/// What became of a node.
+/// State of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
-    /// Its ideas are still to be tried.
+    /// Its ideas are not tried yet.
     Frontier,
-    /// They were.
+    /// Its ideas were tried.
     Expanded,
 }
 
@@ -70,18 +70,18 @@ pub enum NodeStatus {
 pub struct IdeaFile {
     /// Path below the run's directory.
     pub path: String,
-    /// Its content, in hexadecimal digits.
+    /// SHA-256 of its content, in hexadecimal digits.
     pub sha256: String,
-    /// Its text without what makes no difference: equal ideas have equal ones.
+    /// SHA-256 of its normalized text: the same for equal ideas.
     pub normalized_sha256: String,
 }
 
-/// Ideas that were left out because they repeat others.
+/// Ideas skipped because they repeat others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DuplicateIdeas {
-    /// Among which ideas they were looked for.
+    /// The ideas they were compared with.
     pub policy: super::DedupeScope,
-    /// Which, and what they repeat.
+    /// The skipped ideas, with the ideas that they repeat.
     pub skipped: Vec<SkippedIdea>,
 }
 
@@ -90,8 +90,8 @@ pub struct DuplicateIdeas {
 pub struct SkippedIdea {
     /// Its file.
     pub path: String,
-    /// What they have in common.
+    /// SHA-256 of the normalized text of both.
     pub normalized_sha256: String,
-    /// The other's file.
+    /// File of the other idea.
     pub repeats: String,
 }

@@ -1,4 +1,4 @@
-//! How far a search has come.
+//! The progress of a search.
 
 use std::collections::BTreeMap;
 
@@ -7,59 +7,59 @@ use serde::{Deserialize, Serialize};
 
 use rollout_protocol::search::{NodeId, StopReason};
 
-/// How far a search has come.
+/// The progress of a search.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchState {
     /// The depth that is being expanded.
     pub current_depth: u32,
     /// The nodes of that depth.
     pub frontier_node_ids: Vec<NodeId>,
-    /// The nodes that were expanded, by their depth.
+    /// The expanded nodes, by depth.
     pub expanded_node_ids_by_depth: BTreeMap<u32, Vec<NodeId>>,
-    /// The depths that are done.
+    /// The completed depths.
     pub completed_depths: Vec<u32>,
-    /// The next node's number.
+    /// The number of the next node.
     pub next_node_id: u32,
-    /// The next eval's number.
+    /// The number of the next eval.
     pub next_eval_id: u32,
-    /// The depth whose evals were planned last; none before the first.
+    /// The depth whose evals were planned last; `None` before the first.
     pub planned_depth: Option<u32>,
-    /// Why the search ends after the depth that is under way, or has ended.
+    /// Why the search ends after the current depth, or has ended.
     pub stop_reason: Option<StopReason>,
-    /// Whether it has ended.
+    /// Whether the search has ended.
     pub stopped: bool,
-    /// What could not be removed yet.
+    /// Removals that failed and are retried.
     pub deferred_cleanup: Vec<DeferredCleanup>,
-    /// What ideas and results took that were thrown away on request. It only grows.
+    /// Time and cost of ideas and results that were discarded on request. Never decreases.
     #[serde(default)]
     pub thrown_away: SearchSpending,
 }
 
-/// What something took.
+/// Time and cost spent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchSpending {
     /// Seconds of evals.
     pub seconds: f64,
-    /// What commands said that they cost.
+    /// Cost that commands reported.
     pub cost: f64,
 }
 
-/// Something to be removed later.
+/// A removal to retry later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeferredCleanup {
-    /// What: a path below the run's directory, or the name of a reference.
+    /// A path below the run's directory, or the name of a reference.
     pub path: String,
-    /// What it is.
+    /// Kind of the object.
     pub kind: CleanupKind,
-    /// Why it is still there.
+    /// Why the last removal failed.
     pub reason: String,
     /// How often its removal failed.
     pub attempts: u32,
-    /// When it is tried again.
+    /// Time of the next retry.
     pub next_retry_at: Timestamp,
 }
 
-/// What is to be removed.
+/// The kind of an object to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CleanupKind {
@@ -71,50 +71,50 @@ pub enum CleanupKind {
     Dir,
 }
 
-/// Something that happened beside the plan.
+/// An event outside the plan of the search.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestEvent {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What.
+    /// Kind of the event.
     #[serde(flatten)]
     pub kind: ManifestEventKind,
 }
 
-/// What happened beside the plan.
+/// Kinds of events outside the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ManifestEventKind {
     /// Another process became the owner.
     LockTakeover {
-        /// The former one.
+        /// The former owner.
         former: String,
     },
-    /// A candidate became a node.
+    /// A candidate was promoted to a node.
     Promotion {
         /// The node.
         node: NodeId,
         /// The eval.
         eval: rollout_protocol::search::EvalId,
     },
-    /// Results of the depth under way, or of the last one, were thrown away, on request.
+    /// Results of the current or last depth were discarded on request.
     EvalsRequeued {
         /// The evals.
         evals: Vec<rollout_protocol::search::EvalId>,
-        /// Nodes that had come of them, when the search had ended.
+        /// Nodes promoted from them, if the search had ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         withdrawn: Vec<NodeId>,
     },
-    /// Ideas that were not tried were thrown away, on request.
+    /// Untried ideas were discarded on request.
     IdeasDiscarded {
-        /// Whose.
+        /// Nodes of the ideas.
         nodes: Vec<NodeId>,
     },
-    /// Something that could not be removed at first is gone.
+    /// A removal that had failed succeeded.
     CleanedUp {
-        /// What.
+        /// Path or reference.
         path: String,
-        /// After how many failures.
+        /// Failures before the success.
         attempts: u32,
     },
 }

@@ -1,5 +1,6 @@
-//! A search as transitions of its manifest. Each is one block: applied whole, written down, and only
-//! then acted on; a search that was stopped between any two goes on as if it had not been.
+//! The policy of a search: transitions of its manifest. Each is one block: applied as a whole,
+//! written, and only then acted on, so a search that stops between any two continues as if it had
+//! not.
 //!
 //! ```text
 //! ideas for every node of the frontier ─► plan: numbers for all evals of the depth
@@ -7,7 +8,7 @@
 //!        └── promote the best, next depth ◄── all settled ◄───┘
 //! ```
 //!
-//! Nothing here runs anything, and nothing depends on the order in which results arrive.
+//! Nothing here performs I/O, and nothing depends on the order in which results arrive.
 
 pub mod decide;
 mod plan;
@@ -27,23 +28,23 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub(super) use plan::experiment_dir;
 pub use refs::{candidate_ref, clear_removed_refs, refs, worktrees};
 
-/// What a search needs to go on.
+/// The inputs that a search needs to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyNeeds {
     /// The ideas of these nodes.
     Ideas(Vec<NodeId>),
     /// The results of these evals.
     Evals(Vec<EvalId>),
-    /// Nothing: it has ended.
+    /// None: the search has ended.
     Ended(StopReason),
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyStep {
-    /// A block was applied; it has to be written down.
+    /// A block was applied; the manifest must be written.
     Changed,
-    /// Nothing can be done without these.
+    /// The search cannot continue without these.
     Needs(PolicyNeeds),
 }
 
@@ -59,7 +60,7 @@ pub fn step(
     }
     let depth = manifest.state.current_depth;
     if manifest.state.planned_depth != Some(depth) {
-        // What is never tried is not asked for.
+        // Nodes whose ideas are never tried get none.
         let without = if plan::is_idea_budget_spent(manifest) {
             Vec::new()
         } else {
@@ -80,13 +81,13 @@ pub fn step(
     PolicyStep::Changed
 }
 
-/// The evals of the depth under way that are not settled, in their order.
+/// The unsettled evals of the current depth, in order.
 pub fn pending_evals(manifest: &SearchManifest) -> Vec<EvalId> {
     let evals = manifest.evals_at(manifest.state.current_depth);
     evals.filter(|(_, eval)| !eval.status.is_settled()).map(|(id, _)| *id).collect()
 }
 
-/// Takes in the ideas of a node; those that it has already stay.
+/// Adds the ideas of a node, unless it has ideas already.
 pub fn add_ideas(manifest: &mut SearchManifest, node: NodeId, mut files: Vec<IdeaFile>) {
     files.sort_by(|a, b| a.path.cmp(&b.path));
     if let Some(node) = manifest.nodes.get_mut(&node)
@@ -97,7 +98,7 @@ pub fn add_ideas(manifest: &mut SearchManifest, node: NodeId, mut files: Vec<Ide
     }
 }
 
-/// Takes in the result of an eval; one that is settled stays as it is. Whether it was taken.
+/// Adds the result of an eval, unless the eval is settled. Returns whether it was added.
 pub fn add_result(manifest: &mut SearchManifest, result: SearchEval) -> bool {
     let Some(eval) = manifest.evaluations.get_mut(&result.eval_id) else { return false };
     if eval.status.is_settled() || !result.status.is_settled() {

@@ -1,4 +1,4 @@
-//! Plans a depth: which ideas are tried on which nodes, with a number for each.
+//! The plan of a depth: which ideas are tried on which nodes, each with an eval number.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ pub(super) fn nodes_without_ideas(manifest: &SearchManifest) -> Vec<NodeId> {
     frontier.filter(|id| manifest.node(*id).generated_idea_files.is_none()).collect()
 }
 
-/// Gives a number to every eval of the depth, in the order of nodes and file names, as far as the
-/// budget goes.
+/// Numbers the evals of the depth, in the order of nodes and file names, within the budget.
 pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
     let depth = manifest.state.current_depth;
     manifest.state.planned_depth = Some(depth);
@@ -42,12 +41,12 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
     }
 }
 
-/// Where the logs and outputs of an eval are, by the directory of the eval.
+/// Directory of the logs and outputs of an eval, from the directory of the eval.
 pub(in crate::workloads::search) fn experiment_dir(eval_output_root: &str) -> String {
     format!("{eval_output_root}/experiment")
 }
 
-/// Whether as many ideas were tried as may be.
+/// Whether the budget of evals is used up.
 pub(super) fn is_idea_budget_spent(manifest: &SearchManifest) -> bool {
     let most = manifest.run_config.max_total_idea_evals;
     most.is_some_and(|most| manifest.evaluations.len() >= most as usize)

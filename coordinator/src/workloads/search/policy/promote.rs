@@ -1,4 +1,4 @@
-//! The end of a depth: decisions, new nodes, the next frontier, and whether that was all.
+//! The end of a depth: decisions, new nodes, the next frontier, and the end of the search.
 
 use rollout_protocol::Timestamp;
 
@@ -10,7 +10,7 @@ use super::decide::{self, ArtifactLookup};
 use super::plan;
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Decides about the depth whose evals are all settled, and begins the next.
+/// Decides on the settled evals of a depth, and begins the next depth.
 pub(super) fn promote(
     manifest: &mut SearchManifest,
     now: Timestamp,
@@ -50,12 +50,12 @@ pub(super) fn promote(
     super::clear_removed_refs(manifest);
 }
 
-/// Whether the evals so far took as much as they may, or cost as much with the ideas; those that were
-/// thrown away count. Asked between depths only: within one the answer would depend on which results
-/// came first.
+/// Whether the evals so far used up the budget of seconds, or evals and ideas the budget of cost;
+/// discarded evals count. Checked only between depths: within one, the answer would depend on the
+/// order of results.
 fn is_eval_budget_spent(manifest: &SearchManifest) -> bool {
     let SearchSpending { mut seconds, mut cost } = manifest.state.thrown_away;
-    // In the order of their numbers, so that the sums are the same to the last digit.
+    // In the order of numbers, so that floating-point sums are reproducible.
     cost += manifest.nodes.values().filter_map(|node| node.ideas_cost).sum::<f64>();
     for eval in manifest.evaluations.values() {
         cost += eval.cost.unwrap_or(0.0);
@@ -79,7 +79,7 @@ fn add_node(manifest: &mut SearchManifest, eval: EvalId, now: Timestamp) -> Node
         decide::record_promotion(decision, node_id, now);
     }
     idea_chain.push(eval.idea_path.clone());
-    let passed = "the gate lets only evals with commit and results pass";
+    let passed = "the gate passes only evals with commit and results";
     let node = SearchNode {
         node_id,
         parent_node_id: Some(eval.parent_node_id),

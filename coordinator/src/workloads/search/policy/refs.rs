@@ -1,18 +1,18 @@
-//! What the repository has to hold for a search: references and checkouts, from its manifest alone.
-//! Whatever else it holds of the search is to be removed.
+//! Desired references and checkouts of a search, from its manifest alone. All others of the search
+//! are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::manifest::{EvalStatus, NodeStatus, SearchManifest, SearchNode};
 use rollout_protocol::search::EvalId;
 
-/// The reference that keeps what an eval came to.
+/// The reference that holds the candidate of an eval.
 pub fn candidate_ref(manifest: &SearchManifest, eval: EvalId) -> String {
     format!("tree/{}/e{eval}", manifest.tree_run_id)
 }
 
-/// References and their commits. Candidates keep theirs until they are decided about; those that
-/// became nodes have the node's from then on.
+/// References and their commits. Candidates keep theirs until the decision; promoted ones have the
+/// node's from then on.
 pub fn refs(manifest: &SearchManifest, keep_rejected: bool) -> BTreeMap<String, String> {
     let root = &manifest.root;
     let mut refs = BTreeMap::from([(root.root_ref_name.clone(), root.root_commit.clone())]);
@@ -29,16 +29,15 @@ pub fn refs(manifest: &SearchManifest, keep_rejected: bool) -> BTreeMap<String, 
     refs
 }
 
-/// Checkouts below the run's directory and their commits: those of the nodes that are still to be
-/// expanded.
+/// Checkouts below the run's directory and their commits: those of unexpanded nodes.
 pub fn worktrees(manifest: &SearchManifest) -> BTreeMap<String, String> {
     let frontier: BTreeSet<_> = manifest.state.frontier_node_ids.iter().collect();
     let nodes = manifest.nodes.values().filter(|node| frontier.contains(&node.node_id));
     nodes.filter_map(|node| Some((node.worktree_path.clone()?, node.commit.clone()))).collect()
 }
 
-/// Drops the names of what is removed: a manifest points to nothing that is gone. Commits stay, as
-/// what an idea became, although nothing keeps them.
+/// Clears the names of removed objects: a manifest refers to nothing that is removed. Commits stay
+/// as a record of the idea, although no reference holds them.
 pub fn clear_removed_refs(manifest: &mut SearchManifest) {
     let config = &manifest.run_config;
     let expanded = |node: &&mut SearchNode| node.status == NodeStatus::Expanded;

@@ -1,4 +1,4 @@
-//! Manifests and played evals for tests of whatever decides about them.
+//! Manifests and simulated evals for tests.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -102,7 +102,7 @@ fn root(baseline: &str) -> SearchNode {
     }
 }
 
-/// What an eval comes to, by its number.
+/// The result of an eval, by its number.
 pub(crate) fn simulated_eval(manifest: &SearchManifest, id: EvalId) -> SearchEval {
     let eval = manifest.evaluations[&id].clone();
     let (explore, grade, delta, score, complete) = match id.0 % 7 {
@@ -146,7 +146,7 @@ pub(crate) fn simulated_eval(manifest: &SearchManifest, id: EvalId) -> SearchEva
     }
 }
 
-/// An eval of the root's that may be promoted.
+/// An eval on the root that may be promoted.
 pub(crate) fn promotable_eval(manifest: &mut SearchManifest, id: EvalId) -> SearchEval {
     let file = super::super::idea::idea_file(format!("node_ideas/0000/{id}.md"), b"idea");
     manifest.state.next_eval_id = id.0;

@@ -1,4 +1,4 @@
-//! Searches over played evals: every kind of outcome, by the eval's number.
+//! Tests of searches with simulated evals: every outcome, by the eval's number.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -19,8 +19,8 @@ impl ArtifactLookup for AllArtifacts {
     }
 }
 
-/// Goes as far as the manifest allows. `persist` is called after every block; when it fails, nothing
-/// may be done with the manifest but read it again.
+/// Continues as far as the manifest allows. `persist` is called after every block; if it fails, the
+/// manifest must be read again.
 fn advance<E>(
     manifest: &mut SearchManifest,
     mut persist: impl FnMut(&mut SearchManifest) -> Result<(), E>,
@@ -33,7 +33,7 @@ fn advance<E>(
     }
 }
 
-/// Six ideas for a node; the third repeats the first, and the first of all is the root's, too.
+/// Six ideas for a node; the third repeats the first, and the first one repeats the root's.
 fn ideas(node: NodeId) -> Vec<IdeaFile> {
     let texts = ["- The same everywhere", "", "* the SAME everywhere", "", "", ""];
     let file = |(n, text): (usize, &&str)| {
@@ -44,8 +44,8 @@ fn ideas(node: NodeId) -> Vec<IdeaFile> {
     texts.iter().enumerate().map(file).collect()
 }
 
-/// Runs a search to its end. `order` permutes arrivals, `crash` says after which of its blocks the
-/// process dies and reads again what it wrote.
+/// Runs a search to its end. `order` permutes the results; `crash` selects the blocks after which
+/// the process restarts from the written manifest.
 fn run(
     mut manifest: SearchManifest,
     mut order: impl FnMut(&mut Vec<EvalId>),
@@ -74,7 +74,7 @@ fn run(
                     assert!(!add_result(&mut manifest, result), "once");
                     let text = serde_json::to_string(&manifest).expect("plain");
                     let read: SearchManifest =
-                        serde_json::from_str(&text).expect("what was written");
+                        serde_json::from_str(&text).expect("the written manifest");
                     assert_eq!(read, manifest);
                 }
             }
@@ -96,7 +96,7 @@ fn search_runs_to_max_depth_and_promotes_best() {
     let names = ["0", "1", "3", "4"].map(|name| format!("node_ideas/0000/{name}.md"));
     assert_eq!(tried, names);
     assert_eq!(done.node(NodeId(0)).dedupe.skipped.len(), 1);
-    // Of 0 to 3: 0 is best, 1 second, 2 is weak, 3 regressed.
+    // Of 0 to 3: 0 is best, 1 is second, 2 is weak, 3 regressed.
     let reasons: Vec<_> = done
         .evals_at(0)
         .map(|(_, eval)| eval.decision.as_ref().expect("decided").promotion_reason)
@@ -114,11 +114,11 @@ fn search_runs_to_max_depth_and_promotes_best() {
     let node = done.node(NodeId(2));
     assert_eq!((node.commit.as_str(), node.parent_node_id), ("c0001", Some(NodeId(0))));
     assert_eq!(node.idea_chain, ["node_ideas/0000/1.md"]);
-    // A node of depth 1 may not repeat what its ancestor tried.
+    // A node of depth 1 must not repeat the ideas of its ancestor.
     let skipped = &done.node(NodeId(1)).dedupe.skipped;
     assert!(skipped.iter().any(|idea| idea.repeats == "node_ideas/0000/0.md"), "{skipped:?}");
     let kept = refs(&done, false);
-    assert_eq!(kept.len(), done.nodes.len(), "candidates that were not promoted are gone");
+    assert_eq!(kept.len(), done.nodes.len(), "candidates that were not promoted are removed");
     assert_eq!(worktrees(&done).len(), done.state.frontier_node_ids.len());
 }
 
@@ -127,7 +127,7 @@ fn search_budget_spent_ends_after_current_depth() {
     for (budget, evals, nodes) in [(2, 2, 3), (4, 4, 3), (5, 5, 4), (1000, 4 + 8 + 8, 7)] {
         let done = plain(new_search(|config| config.max_total_idea_evals = Some(budget)));
         assert_eq!(done.evaluations.len(), evals, "{budget}");
-        assert_eq!(done.nodes.len(), nodes, "{budget}: what was tried is ranked and promoted");
+        assert_eq!(done.nodes.len(), nodes, "{budget}: tried ideas are ranked and promoted");
         let spent = done.state.stop_reason == Some(StopReason::MaxTotalIdeaEvalsReached);
         assert_eq!(spent, budget < 1000);
         assert!(done.evaluations.values().all(|eval| eval.decision.is_some()));
@@ -215,7 +215,7 @@ fn search_with_failed_manifest_write_stops() {
 }
 
 proptest! {
-    // Each is a whole search, written and read after every result.
+    // Each case is a whole search, written and read after every result.
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! The best node and the way to it.
+//! The best node and the path to it.
 
 use super::super::manifest::{SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
@@ -8,7 +8,7 @@ pub(super) fn promoted_from(manifest: &SearchManifest, node: NodeId) -> Option<&
     manifest.evaluations.get(&manifest.node(node).promoted_from_eval_id?)
 }
 
-/// A node's score against the root, and its primary metric's difference.
+/// A node's score against the root, and the difference of its primary metric.
 pub(super) fn root_comparison(
     manifest: &SearchManifest,
     node: NodeId,
@@ -18,8 +18,8 @@ pub(super) fn root_comparison(
     Some((score, eval.root_relative.as_ref().and_then(|view| view.primary_delta)))
 }
 
-/// From the root to the node that ranks highest: by its score against the root, then by the primary
-/// metric, then the older. Only the root when nothing was promoted.
+/// The path from the root to the best node: by its score against the root, then by the primary
+/// metric, then the older one. Only the root if nothing was promoted.
 pub fn best_path(manifest: &SearchManifest) -> Vec<NodeId> {
     let worst = f64::NEG_INFINITY;
     let ranked = manifest.nodes.keys().filter_map(|id| {

@@ -39,7 +39,7 @@ pub fn graph(manifest: &SearchManifest) -> String {
     text
 }
 
-/// Text that neither ends a label nor means anything in one.
+/// Text that cannot end a label or act as markup in one.
 fn label(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, ' ' | '.' | '-' | '_' | '/' | ':');
     text.chars().map(|c| if plain(c) { c } else { '?' }).take(60).collect()

@@ -1,4 +1,4 @@
-//! `tree.html`: the drawing and a table, in one file that needs nothing else.
+//! `tree.html`: the drawing and a table, in one self-contained file.
 
 use std::fmt::Write as _;
 
@@ -56,8 +56,8 @@ fn sentence(manifest: &SearchManifest) -> String {
     let promoted = manifest.nodes.len().saturating_sub(1);
     let best = best_path(manifest).last().and_then(|id| root_comparison(manifest, *id));
     format!(
-        "Ideas tried: {}; {promoted} promoted; best score against the root {}. Ideas that a generator \
-         is shown: {}. {}",
+        "Ideas tried: {}; {promoted} promoted; best score against the root {}. Ideas shown \
+         to a generator: {}. {}",
         OutcomeCounts::from_manifest(manifest),
         number(best.map(|(score, _)| score)),
         serialized_name(manifest.run_config.ideas_context_strategy),

@@ -1,8 +1,8 @@
-//! Reports of a search, from its manifest alone: equal manifests give equal bytes, and no clock is
-//! in them.
+//! Reports of a search, from its manifest alone: equal manifests give equal bytes, and no report
+//! contains the current time.
 //!
-//! Every number says what it is relative to: *root* are the results that the search began with,
-//! *parent* those of the node that the idea was tried on.
+//! Every number names its baseline: *root* are the results that the search began with, *parent*
+//! those of the node on which the idea was tried.
 
 mod best;
 mod graph;
@@ -26,14 +26,14 @@ pub use relative::RelativeResults;
 pub(crate) use summary::cell;
 pub use summary::summary;
 
-/// Makes a report.
+/// Renders a report.
 pub type ReportRenderer = fn(&super::manifest::SearchManifest) -> String;
 
-/// Names of the reports below the run's directory, and what makes them.
+/// Names of the reports in the run's directory, and their renderers.
 pub const REPORTS: &[(&str, ReportRenderer)] =
     &[("TREE_SUMMARY.md", summary), ("TREE_GRAPH.md", graph), ("tree.html", html)];
 
-/// A number as people read it; what is not there is a dash.
+/// A number for humans; a dash if there is none.
 fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), |v| format!("{v:.6}"))
 }
@@ -43,13 +43,13 @@ fn idea_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The word that a value has in the manifest.
+/// The name of a value in the manifest.
 fn serialized_name<T: serde::Serialize>(value: T) -> String {
     let value = serde_json::to_value(value).ok();
     value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
-/// The meaning of the numbers, in a sentence or two.
+/// The meaning of the numbers.
 fn legend(manifest: &SearchManifest) -> String {
     let profile = &manifest.run_config.scoring_profile;
     format!(

@@ -7,7 +7,7 @@ use rollout_protocol::limits::shorten;
 use super::super::manifest::{Reason, SearchEval, SearchManifest};
 use super::relative::signed;
 
-/// Bytes of a reason.
+/// Maximum length of a reason in bytes.
 const MAX_REASON_BYTES: usize = 600;
 
 /// The outcome of an eval, in a few words.
@@ -31,8 +31,8 @@ fn with_error(words: String, eval: &SearchEval) -> String {
     }
 }
 
-/// Why it was decided so, as far as more is known than the reason's word says. Equal evals have
-/// equal reasons.
+/// The reason of a decision in detail, if more is known than the name of the reason. Equal evals
+/// have equal reasons.
 pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<String> {
     if let Some(error) = &eval.error {
         return Some(shorten(error.message.clone(), MAX_REASON_BYTES));
@@ -44,21 +44,21 @@ pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<S
     let summary = parent.and_then(|view| view.recommendation_summary.as_ref());
     let used = parent.map_or(0, |view| view.candidate_rows_used);
     let why = match decision.promotion_reason? {
-        Reason::NoChanges => "the idea left nothing that a commit would keep".to_owned(),
+        Reason::NoChanges => "the idea made no change that a commit can contain".to_owned(),
         Reason::PrimaryRegressed => {
             let delta = signed(parent.and_then(|view| view.primary_delta));
             format!("`{column}` {delta} against the parent")
         }
         Reason::MissingPrimaryDelta => {
-            format!("`{column}` has no number on both sides against the parent")
+            format!("`{column}` is missing in the candidate or the parent")
         }
         Reason::IncompleteRows => rows(eval),
         Reason::RowsUsedMismatch => format!("{used} rows were used"),
         Reason::TooFewRows => {
-            format!("{used} rows were used, at least {} are needed", config.min_candidate_rows)
+            format!("{used} rows were used, but at least {} are needed", config.min_candidate_rows)
         }
         Reason::OkRateTooLow => {
-            format!("{}, at least a share of {} is needed", rows(eval), config.min_ok_rate)
+            format!("{}, but at least a share of {} is needed", rows(eval), config.min_ok_rate)
         }
         Reason::NotWorthExploring | Reason::WorthExploring | Reason::MixedNotRegressed => {
             let summary = summary?;
@@ -71,9 +71,7 @@ pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<S
         }
         Reason::BeyondBeam => {
             let (depth, kept) = (eval.depth, config.beam_width);
-            format!(
-                "of depth {depth} the best {kept} are promoted, by their score against the root"
-            )
+            format!("only the best {kept} of depth {depth} are promoted, by score against the root")
         }
         Reason::Unranked => {
             format!("neither a score nor a difference of `{column}` against the root")
@@ -84,11 +82,11 @@ pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<S
 }
 
 fn rows(eval: &SearchEval) -> String {
-    let Some(rows) = eval.strict_completeness else { return "nothing is known of rows".to_owned() };
+    let Some(rows) = eval.strict_completeness else { return "the rows are unknown".to_owned() };
     let (ok, unique) = (rows.ok_count, rows.observed_unique_config_ids);
     match rows.expected_count {
         Some(expected) => format!(
-            "{ok} rows with success and {} without, of {unique} configurations, where {expected} are \
+            "{ok} rows succeeded and {} did not, of {unique} configurations; {expected} are \
              expected",
             rows.error_count
         ),

@@ -1,4 +1,4 @@
-//! A search in brief, for terminals and programs.
+//! Overview of a search, for terminals and programs.
 
 use std::fmt;
 
@@ -13,38 +13,38 @@ use super::relative::RelativeResults;
 use super::{decision_reason, idea_name};
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// A search in brief.
+/// Overview of a search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SearchOverview {
-    /// Its name.
+    /// Name of the search.
     pub tree_run_id: String,
-    /// Whether commands were played.
+    /// Whether the search is simulated.
     pub dry_run: bool,
-    /// Why it ended; nothing while it has not.
+    /// Why it ended; `None` while it has not.
     pub stop_reason: Option<StopReason>,
     /// The depth that is being expanded.
     pub current_depth: u32,
-    /// Nodes, the root included.
+    /// Number of nodes, the root included.
     pub nodes: usize,
-    /// Evals.
+    /// Number of evals.
     pub evals: usize,
-    /// Those that are settled.
+    /// Number of settled evals.
     pub settled: usize,
-    /// How they ended.
+    /// Their outcomes.
     pub counts: OutcomeCounts,
-    /// Things that could not be removed yet.
+    /// Number of failed removals to retry.
     pub deferred_cleanup: usize,
-    /// The ideas that a generator is shown.
+    /// The ideas shown to a generator.
     pub ideas_context_strategy: ContextStrategy,
     /// Column of the primary metric.
     pub primary_metric: String,
-    /// From the root to the best node.
+    /// The path from the root to the best node.
     pub best_path: Vec<BestStep>,
-    /// The ideas that were tried.
+    /// The tried ideas.
     pub ideas: Vec<TriedIdea>,
 }
 
-/// How the evals of a search ended.
+/// Outcomes of the evals of a search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct OutcomeCounts {
     /// With results that could be scored.
@@ -53,11 +53,11 @@ pub struct OutcomeCounts {
     pub not_scored: usize,
     /// With an idea that changed nothing.
     pub no_changes: usize,
-    /// Without results …
+    /// Failed, also by the infrastructure's fault.
     pub failed: usize,
-    /// … of those, by the infrastructure's fault.
+    /// Failed by the infrastructure's fault.
     pub failed_by_infrastructure: usize,
-    /// Not yet.
+    /// Not settled yet.
     pub open: usize,
 }
 
@@ -66,13 +66,13 @@ pub struct OutcomeCounts {
 pub struct BestStep {
     /// The node.
     pub node_id: NodeId,
-    /// The idea that led to it; nothing for the root.
+    /// The idea that led to it; `None` for the root.
     pub idea: Option<String>,
     /// Its score against the root, by which it ranks.
     pub rank_score: Option<f64>,
-    /// Its results against the root's; nothing for the root.
+    /// Its results against the root's; `None` for the root.
     pub root_relative: Option<RelativeResults>,
-    /// Its results against its parent's; nothing for the root.
+    /// Its results against its parent's; `None` for the root.
     pub parent_relative: Option<RelativeResults>,
     /// Its commit.
     pub commit: String,
@@ -91,7 +91,7 @@ pub struct TriedIdea {
     pub parent_node_id: NodeId,
     /// File name of the idea.
     pub idea: String,
-    /// How it ended.
+    /// Status of the eval.
     pub status: EvalStatus,
     /// Its score against the root, by which it ranks.
     pub rank_score: Option<f64>,
@@ -99,9 +99,9 @@ pub struct TriedIdea {
     pub root_relative: RelativeResults,
     /// Its results against its parent's.
     pub parent_relative: RelativeResults,
-    /// What was decided.
+    /// The decision in words.
     pub outcome: String,
-    /// Why, as far as more is known than the outcome says.
+    /// Detailed reason, if more is known than the outcome.
     pub why: Option<String>,
     /// The error, if it failed or its results cannot be used.
     pub error: Option<SearchEvalError>,
@@ -114,7 +114,7 @@ pub struct TriedIdea {
 }
 
 impl SearchOverview {
-    /// The search of a manifest.
+    /// The overview of a manifest.
     pub fn from_manifest(manifest: &SearchManifest) -> Self {
         let state = &manifest.state;
         let settled = manifest.evaluations.values().filter(|eval| eval.status.is_settled());
@@ -137,7 +137,7 @@ impl SearchOverview {
 }
 
 impl OutcomeCounts {
-    /// Those of a manifest.
+    /// The counts of a manifest.
     pub fn from_manifest(manifest: &SearchManifest) -> Self {
         let mut counts = Self::default();
         for eval in manifest.evaluations.values() {
@@ -155,13 +155,13 @@ impl OutcomeCounts {
         counts
     }
 
-    /// All of them.
+    /// Number of all evals.
     pub fn total(&self) -> usize {
         self.scored + self.not_scored + self.no_changes + self.failed + self.open
     }
 
-    /// Whether there were evals, and none of them has results that could be scored or left the
-    /// program as it is.
+    /// Whether there were evals, and every one of them failed or has results that cannot be
+    /// scored.
     pub fn has_only_failures(&self) -> bool {
         self.failed + self.not_scored > 0 && self.scored + self.no_changes + self.open == 0
     }

@@ -9,29 +9,29 @@ use super::number;
 /// The results of an eval against one baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RelativeResults {
-    /// The baseline: results below the run's directory.
+    /// The baseline: a results file below the run's directory.
     pub baseline_csv_path: String,
     /// The score.
     pub score: Option<f64>,
-    /// The score as a word.
+    /// The grade of the score.
     pub grade: Option<Grade>,
     /// Whether ideas that build on it are worth trying.
     pub should_explore: Option<bool>,
-    /// How much better the primary metric is: positive is better.
+    /// Improvement of the primary metric: positive is better.
     pub primary_delta: Option<f64>,
-    /// Why.
+    /// The reasons.
     pub reasons: Vec<String>,
 }
 
 impl RelativeResults {
-    /// Against the results of the node that the idea was tried on.
+    /// Compared with the results of the node on which the idea was tried.
     pub(super) fn to_parent(manifest: &SearchManifest, eval: &SearchEval) -> Self {
         let parent = manifest.nodes.get(&eval.parent_node_id);
         let baseline = parent.map(|node| node.baseline_results_csv_path.as_str());
         Self::from_comparison(eval.parent_relative.as_ref(), baseline.unwrap_or_default())
     }
 
-    /// Against the results of the root.
+    /// Compared with the results of the root.
     pub(super) fn to_root(manifest: &SearchManifest, eval: &SearchEval) -> Self {
         Self::from_comparison(eval.root_relative.as_ref(), &manifest.root.root_baseline_csv_path)
     }
@@ -48,8 +48,7 @@ impl RelativeResults {
         }
     }
 
-    /// Grade, whether it is worth exploring, and the difference of the primary metric, as people
-    /// read them.
+    /// Grade, whether it is worth exploring, and the difference of the primary metric, for humans.
     pub fn cells(&self) -> [String; 3] {
         let absent = || "-".to_owned();
         [
@@ -60,7 +59,7 @@ impl RelativeResults {
     }
 }
 
-/// A difference, with its sign; what is not there is a dash.
+/// A difference with its sign; a dash if there is none.
 pub(super) fn signed(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         Some(value) if value > 0.0 => format!("+{}", number(Some(value))),

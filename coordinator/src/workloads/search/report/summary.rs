@@ -1,4 +1,5 @@
-//! `TREE_SUMMARY.md`: what the search was, what came of every idea, and the way to the best node.
+//! `TREE_SUMMARY.md`: the settings of a search, the outcome of every idea, and the path to the best
+//! node.
 
 use std::fmt::Write as _;
 
@@ -30,10 +31,10 @@ pub fn summary(manifest: &SearchManifest) -> String {
 fn config(manifest: &SearchManifest, text: &mut String) {
     let config = &manifest.run_config;
     let rows = match config.sweep_config_limit {
-        Some(limit) => format!("exactly the {limit} configurations, all with success"),
+        Some(limit) => format!("exactly the {limit} configurations, all successful"),
         None => {
             let (least, rate) = (config.min_candidate_rows, config.min_ok_rate);
-            format!("at least {least} rows, a share of {rate} with success")
+            format!("at least {least} rows, a share of {rate} successful")
         }
     };
     let state = &manifest.state;
@@ -44,15 +45,12 @@ fn config(manifest: &SearchManifest, text: &mut String) {
         format!("ideas per node: {}", config.ideas_per_node),
         format!("depth: {}", config.max_depth),
         format!("beam width: {}", config.beam_width),
-        format!("most evals: {}", bound(config.max_total_idea_evals)),
-        format!("most seconds of evals: {}", bound(config.budget_seconds)),
-        format!("most cost: {}", bound(config.budget_cost)),
-        format!("further tries of failed evals: {}", config.eval_retries),
-        format!("ideas may not repeat others of: {}", cell(&serialized_name(config.dedupe_scope))),
-        format!(
-            "ideas that a generator is shown: {}",
-            serialized_name(config.ideas_context_strategy)
-        ),
+        format!("maximum evals: {}", bound(config.max_total_idea_evals)),
+        format!("maximum seconds of evals: {}", bound(config.budget_seconds)),
+        format!("maximum cost: {}", bound(config.budget_cost)),
+        format!("retries of failed evals: {}", config.eval_retries),
+        format!("ideas must not repeat others of: {}", cell(&serialized_name(config.dedupe_scope))),
+        format!("ideas shown to a generator: {}", serialized_name(config.ideas_context_strategy)),
         format!("a sweep is complete with: {rows}"),
         format!(
             "profile: {}, primary metric {}",
@@ -121,7 +119,7 @@ fn write_table_row(cells: &[String], text: &mut String) {
     let _infallible = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-/// The numbers of the evals of a depth, against both baselines.
+/// The numbers of the evals of a depth, compared with both baselines.
 fn scores(manifest: &SearchManifest, depth: u32, text: &mut String) {
     text.push('\n');
     write_table_header(
@@ -170,7 +168,7 @@ fn rows(eval: &SearchEval) -> String {
     })
 }
 
-/// Why the evals of a depth were decided about as they were.
+/// The reasons of the decisions of a depth.
 fn reasons(manifest: &SearchManifest, depth: u32, text: &mut String) {
     let evals = manifest.evals_at(depth);
     let known: Vec<_> =
@@ -187,7 +185,7 @@ fn reasons(manifest: &SearchManifest, depth: u32, text: &mut String) {
     for id in manifest.state.expanded_node_ids_by_depth.get(&depth).into_iter().flatten() {
         for skipped in &manifest.node(*id).dedupe.skipped {
             let (path, other) = (cell(&skipped.path), cell(&skipped.repeats));
-            let _infallible = writeln!(text, "\n{path} was left out: it repeats {other}.");
+            let _infallible = writeln!(text, "\n{path} was skipped: it repeats {other}.");
         }
     }
 }
@@ -214,7 +212,7 @@ fn files(manifest: &SearchManifest, depth: u32, text: &mut String) {
     }
 }
 
-/// The reference that keeps the commit of an eval, if there is one: the node's, or its own.
+/// The reference that holds the commit of an eval, if there is one: the node's, or its own.
 fn commit_reference<'a>(manifest: &'a SearchManifest, eval: &'a SearchEval) -> Option<&'a str> {
     match eval.decision.as_ref().map(|decision| decision.promoted_to_node_id) {
         Some(Some(node)) => Some(&manifest.node(node).ref_name),
@@ -223,7 +221,7 @@ fn commit_reference<'a>(manifest: &'a SearchManifest, eval: &'a SearchEval) -> O
     }
 }
 
-/// A link to the logs and outputs of an eval, if they are there.
+/// A link to the logs and outputs of an eval, if they exist.
 fn experiment(manifest: &SearchManifest, eval: &SearchEval) -> String {
     let keeps = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
     if !eval.status.is_settled() || !keeps {
@@ -258,14 +256,14 @@ fn cleanup(manifest: &SearchManifest, text: &mut String) {
     if waiting.is_empty() {
         return;
     }
-    text.push_str("\n## To be removed\n\n");
+    text.push_str("\n## Pending removals\n\n");
     for item in waiting {
         let (path, reason) = (cell(&item.path), cell(&item.reason));
         let _infallible = writeln!(text, "* {path}: {reason} ({} attempts)", item.attempts);
     }
 }
 
-/// Text that stays in its cell.
+/// Text escaped for a table cell.
 pub(crate) fn cell(text: &str) -> String {
     let line = escape::line(text);
     let mut safe = String::with_capacity(line.len());

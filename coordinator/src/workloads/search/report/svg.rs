@@ -1,5 +1,5 @@
 //! The tree as a drawing: nodes by depth, scores by colour, the best path marked, rejected evals as
-//! small circles that say why when they are pointed at.
+//! small circles with the reason as a tooltip.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::relative::{RelativeResults, signed};
 use super::{decision_reason, idea_name, number};
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Distance between neighbours at the bottom of the tree.
+/// Distance between leaves.
 const NODE_SPACING: f64 = 46.0;
 
 /// Distance between depths.
@@ -20,7 +20,7 @@ const DEPTH_SPACING: f64 = 110.0;
 /// Space around the drawing.
 const MARGIN: f64 = 70.0;
 
-/// What hangs below a node.
+/// A child of a node in the drawing.
 #[derive(Debug, Clone, Copy)]
 enum DrawingChild {
     Node(NodeId),
@@ -72,7 +72,7 @@ pub(super) fn svg(manifest: &SearchManifest) -> String {
     )
 }
 
-/// What hangs below each node, in the order of evals.
+/// The children of each node, in the order of evals.
 fn children(manifest: &SearchManifest) -> BTreeMap<NodeId, Vec<DrawingChild>> {
     let mut children: BTreeMap<NodeId, Vec<DrawingChild>> = BTreeMap::new();
     for eval in manifest.evaluations.values() {
@@ -84,7 +84,7 @@ fn children(manifest: &SearchManifest) -> BTreeMap<NodeId, Vec<DrawingChild>> {
 }
 
 impl TreeDrawing<'_> {
-    /// Draws a node and all below it, and gives where it stands from left to right.
+    /// Draws a node and its subtree. Returns its horizontal position.
     fn node(&mut self, id: NodeId, depth: u32) -> f64 {
         self.depth = self.depth.max(depth);
         let below = self.children.remove(&id).unwrap_or_default();
@@ -152,7 +152,7 @@ impl TreeDrawing<'_> {
         x
     }
 
-    /// From red over grey to green.
+    /// The colour of a score: from red over grey to green.
     fn colour(&self, score: Option<f64>) -> String {
         let (low, high) = self.range;
         let Some(score) = score else { return "hsl(0 0% 85%)".to_owned() };
@@ -194,7 +194,7 @@ fn numbers(manifest: &SearchManifest, eval: &SearchEval) -> String {
     there.map(|(whose, _, of)| line(whose, of)).collect()
 }
 
-/// Text that is nothing but text in HTML.
+/// Text escaped for HTML.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

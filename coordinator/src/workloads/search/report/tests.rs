@@ -54,12 +54,12 @@ fn summary_links_only_existing_refs_and_files() {
     assert!(kept.ends_with("| [eval/a b)\\|/x](eval/a%20b%29%7C/x) |"), "{kept}");
     let text = summary(&manifest);
     for line in
-        ["most cost: 2.5", "most seconds of evals: none", "further tries of failed evals: 0"]
+        ["maximum cost: 2.5", "maximum seconds of evals: none", "retries of failed evals: 0"]
     {
         assert!(text.contains(line), "{line}: {text}");
     }
-    let shown = "ideas that a generator is shown: node_plus_ancestors";
-    for line in ["ideas may not repeat others of: node\\_plus\\_ancestors", shown] {
+    let shown = "ideas shown to a generator: node_plus_ancestors";
+    for line in ["ideas must not repeat others of: node\\_plus\\_ancestors", shown] {
         assert!(text.contains(line), "{line}: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which bundle in the blob store holds which commit.
+//! The index of commit bundles in the blob store.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::RepositoryError;
 
-/// The file.
+/// Name of the index file.
 const FILE: &str = "bundles.json";
 
 /// The commits of a search that are in the blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BundleIndex {
     root: CommitBundle,
-    /// By commit, each with its parent.
+    /// Bundles by commit; each names its parent.
     commits: BTreeMap<String, CommitBundle>,
 }
 
@@ -31,17 +31,17 @@ impl BundleIndex {
         &self.root
     }
 
-    /// Whether this very bundle is known.
+    /// Whether this exact bundle is indexed.
     pub(super) fn has(&self, bundle: &CommitBundle) -> bool {
         self.commits.get(&bundle.commit) == Some(bundle)
     }
 
-    /// Adds a commit whose parent is known.
+    /// Adds a bundle whose parent is indexed.
     pub(super) fn add(&mut self, bundle: CommitBundle) {
         self.commits.insert(bundle.commit.clone(), bundle);
     }
 
-    /// How a commit is come by.
+    /// Lists the bundles that a worker needs for a commit.
     pub(super) fn spec(&self, commit: &str) -> Option<RepositorySpec> {
         let (mut chain, mut next) = (Vec::new(), commit);
         while next != self.root.commit {
@@ -60,17 +60,17 @@ impl BundleIndex {
             Ok(text) if text.len() as u64 <= limits::DOCUMENT_BYTES => text,
             Ok(_) => return Err(unusable(format!("{FILE} is too large"))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(unusable("it is not complete".to_owned()));
+                return Err(unusable("it is incomplete".to_owned()));
             }
-            Err(error) => return Err(RepositoryError::io("reading", &path, error)),
+            Err(error) => return Err(RepositoryError::io("read", &path, error)),
         };
         serde_json::from_slice(&text).map_err(|error| unusable(format!("{FILE}: {error}")))
     }
 
-    /// Replaces the file. It is durable when this returns.
+    /// Replaces the file. It is durable on return.
     pub(super) fn write(&self, home: &Path) -> Result<(), RepositoryError> {
         let (path, partial) = (home.join(FILE), home.join(format!("{FILE}.partial")));
-        let text = serde_json::to_vec_pretty(self).expect("bundles have only text keys");
+        let text = serde_json::to_vec_pretty(self).expect("a bundle index always serializes");
         let written = || {
             let mut file = File::create(&partial)?;
             file.write_all(&text)?;
@@ -78,6 +78,6 @@ impl BundleIndex {
             std::fs::rename(&partial, &path)?;
             File::open(home)?.sync_all()
         };
-        written().map_err(|error: io::Error| RepositoryError::io("writing", &path, error))
+        written().map_err(|error: io::Error| RepositoryError::io("write", &path, error))
     }
 }

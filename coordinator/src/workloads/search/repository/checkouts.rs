@@ -1,5 +1,5 @@
-//! Checkouts of nodes: worktrees of our repository, at commits that never change. One that should be
-//! at another commit, or was not finished, is made anew. Nothing is ever moved.
+//! Checkouts of nodes: worktrees of the search's repository, at commits that never change. A
+//! checkout at the wrong commit or an unfinished one is made again. No checkout is ever moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -8,18 +8,18 @@ use super::{FailedRemoval, RepositoryError, SearchRepository, cleanup};
 use crate::workloads::search::driver::DesiredRepositoryState;
 use crate::workloads::search::manifest::CleanupKind;
 
-/// Directories of the run in which checkouts are: of nodes, and of candidates that are kept.
+/// Directories of the run with checkouts: those of nodes, and those of kept candidates.
 const CHECKOUT_DIRECTORIES: [&str; 2] = ["wt", "cand"];
 
-/// Mark of a checkout that is complete, in what our repository knows of it.
+/// Marker of a complete checkout, in its directory in the git repository.
 const COMPLETE_MARK: &str = "rollout-complete";
 
-/// What our repository knows of a checkout.
+/// A checkout that the git repository knows.
 #[derive(Debug)]
 struct KnownCheckout {
-    /// Where it knows it from.
+    /// Its directory below `worktrees` in the git repository.
     admin: PathBuf,
-    /// The commit, when the checkout is complete.
+    /// The commit if the checkout is complete.
     commit: Option<String>,
 }
 
@@ -61,23 +61,23 @@ impl SearchRepository {
         let to = self.run.join(path);
         let above = to.parent().unwrap_or(&self.run);
         let made = tokio::fs::create_dir_all(above).await;
-        made.map_err(|error| RepositoryError::io("creating", above, error))?;
+        made.map_err(|error| RepositoryError::io("create", above, error))?;
         let call = self.bare.git().call(["worktree", "add", "-f", "--detach", "--"]);
         let added = call.args([to.as_os_str()]).args([commit]).run().await;
         added.map_err(|error| self.git_failure(error))?;
         let Some(KnownCheckout { admin, .. }) = self.known_checkouts()?.remove(path) else {
-            return Err(RepositoryError::io("finding", &to, std::io::ErrorKind::NotFound));
+            return Err(RepositoryError::io("find", &to, std::io::ErrorKind::NotFound));
         };
         let mark = admin.join(COMPLETE_MARK);
-        std::fs::write(&mark, b"").map_err(|error| RepositoryError::io("writing", &mark, error))
+        std::fs::write(&mark, b"").map_err(|error| RepositoryError::io("write", &mark, error))
     }
 
-    /// Removes a checkout as what it is, a directory, and then what our repository knows of it.
+    /// Removes a checkout as a directory, then its record in the git repository.
     pub(super) async fn remove_checkout(&self, path: &str) -> Result<(), RepositoryError> {
         check_path(path)?;
         let known = self.known_checkouts()?.remove(path);
         if let Some(KnownCheckout { admin, .. }) = &known {
-            // From here on it is not complete, whatever happens.
+            // From here on it is incomplete, whatever happens.
             cleanup::remove(&admin.join(COMPLETE_MARK)).await?;
         }
         cleanup::remove(&self.run.join(path)).await?;
@@ -87,8 +87,8 @@ impl SearchRepository {
         Ok(())
     }
 
-    /// What our repository knows of, by path below the run's directory. Nothing is read from the
-    /// checkouts themselves.
+    /// The checkouts that the git repository knows, by path below the run's directory. Nothing is
+    /// read from the checkouts themselves.
     fn known_checkouts(&self) -> Result<BTreeMap<String, KnownCheckout>, RepositoryError> {
         let dir = self.bare.dir().join("worktrees");
         let mut known = BTreeMap::new();
@@ -103,15 +103,15 @@ impl SearchRepository {
                 Some(path) => {
                     known.insert(path.to_owned(), KnownCheckout { admin, commit });
                 }
-                // A crash came before it was written whose it is.
+                // A crash came before git recorded its path.
                 None => rollout_worker::fs_remove::remove_blocking(&admin)
-                    .map_err(|error| RepositoryError::io("removing", &admin, error))?,
+                    .map_err(|error| RepositoryError::io("remove", &admin, error))?,
             }
         }
         Ok(known)
     }
 
-    /// Directories where checkouts are.
+    /// Directories that may be checkouts.
     fn found_checkouts(&self) -> Result<Vec<String>, RepositoryError> {
         let mut found = Vec::new();
         for place in CHECKOUT_DIRECTORIES {
@@ -124,9 +124,9 @@ impl SearchRepository {
     }
 }
 
-/// Entries of a directory that need not be there.
+/// Lists a directory that may be missing.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, RepositoryError> {
-    let failed = |error| RepositoryError::io("listing", dir, error);
+    let failed = |error| RepositoryError::io("list", dir, error);
     match std::fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -134,7 +134,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, RepositoryError> {
     }
 }
 
-/// A checkout is one level below one of the places, and so never inside another.
+/// Refuses any path that is not directly below a checkout directory: no checkout is inside another.
 pub(super) fn check_path(path: &str) -> Result<(), RepositoryError> {
     let components: Vec<Component<'_>> = Path::new(path).components().collect();
     match components[..] {
@@ -145,7 +145,7 @@ pub(super) fn check_path(path: &str) -> Result<(), RepositoryError> {
         }
         _ => Err(RepositoryError::BadName {
             name: path.to_owned(),
-            reason: "a checkout is directly below `wt` or `cand`",
+            reason: "a checkout must be directly below `wt` or `cand`",
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Removals.
+//! Removals in the repository of a search.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +9,8 @@ use super::{RepositoryError, SearchRepository};
 use crate::workloads::search::manifest::{CleanupKind, DeferredCleanup};
 
 impl SearchRepository {
-    /// Tries again to remove something that [`SearchRepository::keep`] could not; it may be gone already.
+    /// Retries a removal that failed in [`SearchRepository::reconcile`]; a missing object is no
+    /// error.
     ///
     /// # Errors
     /// [`RepositoryError`].
@@ -30,20 +31,20 @@ impl SearchRepository {
     }
 }
 
-/// Removes a file or directory that may not be there.
+/// Removes a file or directory that may be missing.
 pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
     let removed = fs_remove::remove(path).await;
-    removed.map_err(|error| RepositoryError::io("removing", path, error))
+    removed.map_err(|error| RepositoryError::io("remove", path, error))
 }
 
-/// Ends what a killed owner has left at work on the repository.
+/// Ends git processes that outlived a killed owner.
 pub(super) async fn end_orphans(bare: &Path) -> Result<(), RepositoryError> {
     let ended = rollout_worker::git::end_orphans(bare).await;
-    ended.map_err(|error| RepositoryError::io("ending the gits at work on", bare, error))
+    ended.map_err(|error| RepositoryError::io("end orphaned git processes of", bare, error))
 }
 
-/// Removes the locks and the halves of packs that a git which was killed has left: nobody else works
-/// on the repository.
+/// Removes lock files and partial packs of killed git processes. No other process uses the
+/// repository.
 pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
     let (dir, packs, shown) = (bare.to_owned(), bare.join("objects/pack"), bare.to_owned());
     let removed = supervise::blocking(move || {
@@ -70,5 +71,5 @@ pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
         }
         Ok(())
     });
-    removed.await.map_err(|error: io::Error| RepositoryError::io("cleaning", &shown, error))
+    removed.await.map_err(|error: io::Error| RepositoryError::io("clean", &shown, error))
 }

@@ -1,4 +1,4 @@
-//! What changed between two commits of a search.
+//! The changes between two commits of a search.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use rollout_worker::git::{GitError, is_commit};
 
 use super::{RepositoryError, SearchRepository};
 
-/// Bytes of a patch: far above what anybody reads.
+/// Maximum size of a patch in bytes: far more than is useful to read.
 const MAX_PATCH_BYTES: u64 = 512 * 1024;
 
-/// Longest that two commits are compared.
+/// Timeout of a comparison.
 const DIFF_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Paths that are counted in front of it.
+/// Width limits of the file statistics before the patch.
 const STAT_OPTION: &str = "--stat=100,80,200";
 
-/// How it is made, whatever anybody configured: no program, no conversion, no colour; the same
-/// whatever else the repository holds. Larger files than anybody reads are only named: comparing
-/// them line by line may take hours.
+/// Options of the comparison. They override any configuration: no external program, no conversion,
+/// no colour, and no dependence on other objects in the repository. Files too large to read are
+/// only named: comparing them line by line may take hours.
 const DIFF_ARGS: [&str; 11] = [
     "-c",
     "core.bigFileThreshold=4m",
@@ -32,15 +32,16 @@ const DIFF_ARGS: [&str; 11] = [
     "-r",
 ];
 
-/// What stands at the end of a patch that is not whole.
+/// End of a patch that was cut.
 const TRUNCATION_NOTICE: &str = "[… the rest of the changes is left out …]\n";
 
-/// What a patch is that could not be made in time.
+/// Contents of a patch that timed out.
 const TIMEOUT_NOTICE: &str = "[… the changes are not shown: comparing them takes too long …]\n";
 
 impl SearchRepository {
-    /// The changes from one commit of the search to another: how much of which file, and a patch.
-    /// One that is too long is cut after a line, and says so; so does one that takes too long.
+    /// The changes from one commit of the search to another: statistics per file and a patch. A
+    /// patch that is too long is cut after a line and ends with a notice; one that takes too long
+    /// is replaced by a notice.
     ///
     /// # Errors
     /// [`RepositoryError`].
@@ -73,7 +74,7 @@ impl SearchRepository {
                 patch.extend_from_slice(TRUNCATION_NOTICE.as_bytes());
                 Ok(patch)
             }
-            // It would take as long the next time.
+            // A retry would time out as well.
             Err(GitError::TimedOut { .. }) => Ok(TIMEOUT_NOTICE.into()),
             Err(error) => Err(self.git_failure(error)),
         }

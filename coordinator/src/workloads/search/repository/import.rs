@@ -1,5 +1,5 @@
-//! Takes candidates in: exactly one new commit, on the node that the idea was tried on, with nothing
-//! in it that no commit of ours may hold.
+//! Import of candidates: exactly one new commit on the node on which the idea was tried, without
+//! anything that a candidate must not contain.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use rollout_worker::git::{GitError, TreeEntry, bundle, names};
 
 use super::{RepositoryError, SearchRepository, cleanup};
 
-/// Mode of another repository's commit.
+/// Mode of a submodule.
 const SUBMODULE_MODE: u32 = 0o160_000;
 
 /// Modes of files.
 const FILE_MODES: [u32; 4] = [0o100_644, 0o100_755, 0o120_000, SUBMODULE_MODE];
 
 impl SearchRepository {
-    /// Takes a candidate of an idea in that was tried on `parent`. Afterwards
-    /// [`SearchRepository::spec`] knows it, and references may be made to it. May be repeated.
+    /// Imports a candidate of an idea that was tried on `parent`. Afterwards
+    /// [`SearchRepository::spec`] knows it, and references may point to it. May be repeated.
     ///
     /// # Errors
-    /// [`RepositoryError::Refused`] when it is not what a candidate has to be. Anything else says
-    /// nothing about the candidate, and may pass when [`RepositoryError::is_transient`] says so.
+    /// [`RepositoryError::Refused`] if it is not a valid candidate. Any other error does not
+    /// concern the candidate and may pass if [`RepositoryError::is_transient`].
     pub async fn import(
         &self,
         parent: &str,
@@ -56,7 +56,7 @@ impl SearchRepository {
         bundles.write(&self.run.join(super::DIRECTORY))
     }
 
-    /// What is wrong with the tree of a candidate.
+    /// Finds a fault in the tree of a candidate.
     async fn find_tree_fault(
         &self,
         parent: &str,
@@ -76,7 +76,7 @@ impl SearchRepository {
         Ok(new.filter_map(entry_fault).next())
     }
 
-    /// Gets the objects of a commit, whose parent's are there.
+    /// Fetches the objects of a commit; those of its parent must exist.
     pub(super) async fn fetch(
         &self,
         link: &CommitBundle,
@@ -91,7 +91,7 @@ impl SearchRepository {
         let file = home.join(format!("{}.bundle", link.blob.digest.hex()));
         cleanup::remove(&file).await?;
         self.store.get_file(&link.blob.digest, &file).await?;
-        // Git takes a commit only when what it needs can be reached by some name.
+        // Git accepts a commit only if a reference reaches everything it needs.
         let names = [link.parent.as_ref(), Some(&link.commit)];
         let names = names.map(|commit| format!("refs/incoming/{}", commit.map_or("", |c| c)));
         let taken = self.fetch_bundle(link, &file, &names).await;
@@ -119,11 +119,11 @@ fn key(entry: &TreeEntry) -> (u32, &str, &[u8]) {
     (entry.mode, &entry.object, &entry.path)
 }
 
-/// What is wrong with a file that the parent does not have.
+/// Finds a fault in a file that the parent does not have.
 fn entry_fault(entry: &TreeEntry) -> Option<String> {
     let path = String::from_utf8_lossy(&entry.path);
     if !names::is_safe(&entry.path) {
-        return Some(format!("{path:?} is no path for a commit"));
+        return Some(format!("{path:?} is not a valid path for a commit"));
     }
     if !FILE_MODES.contains(&entry.mode) || entry.mode == SUBMODULE_MODE {
         return Some(format!("{path:?} has mode {:o}", entry.mode));

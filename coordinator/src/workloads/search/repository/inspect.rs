@@ -1,4 +1,4 @@
-//! A look at a repository that may be somebody else's at the moment: nothing is changed.
+//! Read-only view of a repository that another process may own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::workloads::search::validate::CommitLookup;
 pub struct RepositoryInspector {
     /// Commits by the whole names of their references.
     references: BTreeMap<String, String>,
-    /// Commits whose files are there.
+    /// Commits whose files exist.
     commits: BTreeSet<String>,
 }
 
 impl RepositoryInspector {
-    /// Looks at the repository of the search in a directory; one that is not there has nothing.
+    /// Reads the repository of the search in a directory; a missing one is empty.
     ///
     /// # Errors
-    /// [`RepositoryError`] when git cannot be asked.
+    /// [`RepositoryError`] if git fails.
     pub async fn open(run: &Path) -> Result<Self, RepositoryError> {
         let path = run.join(DIRECTORY).join(BARE);
         if !path.is_dir() {
             return Ok(Self::default());
         }
-        let path = path.canonicalize().map_err(|e| RepositoryError::io("resolving", &path, e))?;
+        let path = path.canonicalize().map_err(|e| RepositoryError::io("resolve", &path, e))?;
         let bare = BareRepository::from_dir(path.clone());
         let of_git = |source| RepositoryError::Git { path: path.clone(), source };
-        // Names alone are listed also when what they lead to is gone.
+        // References are listed even if their commits are missing.
         let listed = bare.git().call(["for-each-ref", "--format=%(refname)"]).run_line().await;
         let mut references = BTreeMap::new();
         for name in listed.map_err(of_git)?.lines().filter(|name| !name.is_empty()) {
@@ -40,7 +40,7 @@ impl RepositoryInspector {
         }
         let mut commits = BTreeSet::new();
         for commit in references.values() {
-            // Its files are there if it can be listed.
+            // The files of a commit exist if git can list them.
             if !commits.contains(commit) && bare.tree(commit).await.is_ok() {
                 commits.insert(commit.clone());
             }

@@ -1,27 +1,27 @@
-//! The repository of a search: what the user's has at the root, and what came of it.
+//! The git repository of a search and the user's repository that it starts from.
 //!
-//! * [`SourceRepository`] is only read: whether it is clean, what a revision is, the root's files. It may
-//!   be a directory inside a repository: then the root is a commit of that directory alone.
-//! * [`SearchRepository`] is ours, bare, in `repository/` below the run's directory. It has the root
-//!   without its history, the candidates that were taken in, and the nodes' checkouts as worktrees.
-//!   No git command ever runs in a checkout: they are made from outside, looked at through what our
-//!   repository knows of them, and removed as directories.
-//! * Commits travel to workers as bundles in the blob store; `repository/bundles.json` says which.
-//!   A candidate's own bundle is what its children's evals use.
+//! * [`SourceRepository`] is only read: clean state, revisions, files of the root. It may be a
+//!   directory inside a repository: then the root is a commit of that directory alone.
+//! * [`SearchRepository`] belongs to the search. It is bare, in `repository/` below the run's
+//!   directory. It has the root without its history, the imported candidates, and the nodes'
+//!   checkouts as worktrees. No git command ever runs in a checkout: checkouts are made from
+//!   outside, inspected through the records in the git repository, and removed as directories.
+//! * Commits travel to workers as bundles in the blob store; `repository/bundles.json` lists them.
+//!   The evals on a node use the bundle of its candidate.
 //!
-//! # For whoever runs searches
+//! # Call order
 //! 1. A new run: [`SourceRepository::open`], [`SourceRepository::check_clean`] and
-//!    [`SourceRepository::resolve`], then [`SearchRepository::create`]. A resumed one: [`SearchRepository::open`],
-//!    or `create` again when that says that there is none.
-//! 2. Whenever the search asks for it: [`SearchRepository::reconcile`]. It makes what is missing, removes what
-//!    is too much, and gives what could not be removed, for the search's queue. It may be repeated
-//!    at any time.
-//! 3. When the queue says so: [`SearchRepository::remove`].
-//! 4. An eval of a node: [`SearchRepository::spec`] of the node's commit goes into its
+//!    [`SourceRepository::resolve`], then [`SearchRepository::create`]. A resumed one:
+//!    [`SearchRepository::open`], or `create` again if that finds none.
+//! 2. Whenever the manifest changes the desired state: [`SearchRepository::reconcile`]. It makes
+//!    missing objects, removes surplus ones, and returns failed removals for the search's retry
+//!    queue. It may be repeated at any time.
+//! 3. When a retry is due: [`SearchRepository::remove`].
+//! 4. An eval on a node: [`SearchRepository::spec`] of the node's commit goes into its
 //!    [`EvalSpec`](rollout_protocol::spec::eval::EvalSpec).
-//! 5. What a generator of ideas is told of a node: [`SearchRepository::diff`].
-//! 6. A record with a candidate: [`SearchRepository::import`] before the eval is settled; only then may
-//!    the manifest name the commit. A candidate that is refused makes the eval a failed one.
+//! 5. The context pack of a node: [`SearchRepository::diff`].
+//! 6. A record with a candidate: [`SearchRepository::import`] before the eval is settled; only then
+//!    may the manifest name the commit. A refused candidate fails the eval.
 
 mod bundles;
 mod checkouts;
@@ -52,19 +52,19 @@ use super::driver::{DesiredRepositoryState, FailedRemoval};
 pub use self::inspect::RepositoryInspector;
 pub use self::source_repo::SourceRepository;
 
-/// Directory of the repository below the run's.
+/// Directory of the repository, below the run's directory.
 const DIRECTORY: &str = "repository";
 
 /// The bare repository inside it.
 const BARE: &str = "bare";
 
-/// Name of the root's reference, whatever the search calls it.
+/// Name of the root's reference inside the repository, independent of the manifest.
 const ROOT_REFERENCE: &str = "refs/rollout/root";
 
-/// The repository of a search. One process at a time has it: the owner of the run.
+/// The repository of a search. One process owns it at a time: the owner of the run.
 #[derive(Debug)]
 pub struct SearchRepository {
-    /// The run's directory, without links.
+    /// The run's directory, with links resolved.
     run: PathBuf,
     tree: String,
     bare: BareRepository,
@@ -72,65 +72,65 @@ pub struct SearchRepository {
     bundles: Mutex<BundleIndex>,
 }
 
-/// What went wrong with a repository.
+/// Failure of a repository operation.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
-    /// Git.
-    #[error("the repository at {path}")]
+    /// A git command failed.
+    #[error("cannot use the repository at {path}")]
     Git {
-        /// Where.
+        /// The repository.
         path: PathBuf,
-        /// What.
+        /// The error of git.
         #[source]
         source: GitError,
     },
-    /// The user's repository has changes that no commit has.
-    #[error("{path} has changes that are not committed: {first} …; commit or stash them first")]
+    /// The user's repository has uncommitted changes.
+    #[error("{path} has uncommitted changes: {first} …; commit or stash them first")]
     Dirty {
         /// The repository.
         path: PathBuf,
         /// The first of the changes.
         first: String,
     },
-    /// There is no such repository or revision.
+    /// No such repository or revision.
     #[error("{path}: {reason}")]
     Unusable {
         /// The repository.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A commit that the search knows nothing of.
-    #[error("commit {commit} is not one of this search")]
+    /// A commit that the search does not know.
+    #[error("commit {commit} does not belong to this search")]
     Unknown {
         /// The commit.
         commit: String,
     },
-    /// A candidate that is not what a candidate has to be.
+    /// An invalid candidate.
     #[error("candidate {commit} is refused: {reason}")]
     Refused {
         /// The candidate.
         commit: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A name or path that is not the search's own.
-    #[error("`{name}` cannot be kept: {reason}")]
+    /// A name or path outside the search's own namespace.
+    #[error("cannot use the name `{name}`: {reason}")]
     BadName {
         /// The name of a reference, or a path.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// The blob store.
-    #[error("commits in the blob store")]
+    /// The blob store failed.
+    #[error("cannot access commits in the blob store")]
     Store(#[from] StoreError),
-    /// The local disk.
-    #[error("{action} {path}")]
+    /// The local disk failed.
+    #[error("cannot {action} {path}")]
     Disk {
-        /// What was tried.
+        /// The action, an infinitive.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -143,8 +143,8 @@ impl RepositoryError {
         Self::Disk { action, path: path.to_owned(), source: source.into() }
     }
 
-    /// Whether the same may well succeed when it is done again: this host or the blob store failed,
-    /// and nothing is wrong with what it was about.
+    /// Whether a retry may succeed: this host or the blob store failed, and the operation itself is
+    /// valid.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Git { source, .. } => source.is_transient(),
@@ -158,15 +158,15 @@ impl RepositoryError {
         }
     }
 
-    /// The message with the chain of causes.
+    /// The message with its chain of causes.
     pub fn chain(&self) -> String {
         rollout_worker::backoff::error_chain(self)
     }
 }
 
 impl SearchRepository {
-    /// Makes the repository of a new search called `tree`, in its run's directory, and stores the
-    /// root. What an earlier call that did not end has left is made anew.
+    /// Creates the repository of a new search called `tree` in its run's directory and stores the
+    /// root. Replaces the remains of an earlier call that did not complete.
     ///
     /// # Errors
     /// [`RepositoryError`].
@@ -181,30 +181,30 @@ impl SearchRepository {
         cleanup::end_orphans(&home.join(BARE)).await?;
         cleanup::remove(&home).await?;
         let made = tokio::fs::create_dir_all(&home).await;
-        made.map_err(|error| RepositoryError::io("creating", &home, error))?;
-        // Git is called in other directories than this process is in.
-        let home = home.canonicalize().map_err(|e| RepositoryError::io("resolving", &home, e))?;
+        made.map_err(|error| RepositoryError::io("create", &home, error))?;
+        // Git runs in other directories than this process.
+        let home = home.canonicalize().map_err(|e| RepositoryError::io("resolve", &home, e))?;
         let file = home.join("root.bundle");
         let root = user.export(root, &file, store.as_ref()).await?;
         let bare = BareRepository::create(&home.join(BARE), &root, &file, ROOT_REFERENCE).await;
         bare.map_err(|source| RepositoryError::Git { path: home.clone(), source })?;
         cleanup::remove(&file).await?;
-        // Whoever finds this finds the rest complete.
+        // The index is written last: its existence means that the rest is complete.
         BundleIndex::new(root).write(&home)?;
         Self::open(run, tree, store).await
     }
 
-    /// Opens the repository of a search that was begun. What a killed git left is removed.
+    /// Opens the repository of an existing search. Removes the remains of killed git processes.
     ///
     /// # Errors
-    /// [`RepositoryError`]; [`RepositoryError::Unusable`] when [`SearchRepository::create`] has not ended
-    /// well.
+    /// [`RepositoryError`]; [`RepositoryError::Unusable`] if [`SearchRepository::create`] did not
+    /// complete.
     pub async fn open(
         run: &Path,
         tree: &str,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, RepositoryError> {
-        let run = run.canonicalize().map_err(|e| RepositoryError::io("resolving", run, e))?;
+        let run = run.canonicalize().map_err(|e| RepositoryError::io("resolve", run, e))?;
         let home = run.join(DIRECTORY);
         let bundles = Mutex::new(BundleIndex::read(&home)?);
         let bare = BareRepository::from_dir(home.join(BARE));
@@ -218,7 +218,7 @@ impl SearchRepository {
         self.bundles().root().commit.clone()
     }
 
-    /// How workers come by a commit.
+    /// The bundles from which workers get a commit.
     ///
     /// # Errors
     /// [`RepositoryError::Unknown`].
@@ -227,12 +227,12 @@ impl SearchRepository {
         spec.ok_or_else(|| RepositoryError::Unknown { commit: commit.to_owned() })
     }
 
-    /// Makes references and checkouts what is wanted, and removes all others of the search but those
-    /// in `deferred` and candidates that may stay. Gives what could not be removed.
+    /// Makes references and checkouts match the desired state. Removes all others of the search
+    /// except those in `deferred` and candidates that may stay. Returns failed removals.
     ///
     /// # Errors
-    /// [`RepositoryError`] when something cannot be made. What was made before stays, and calling
-    /// this again goes on.
+    /// [`RepositoryError`] if something cannot be made. Everything made before stays; calling this
+    /// again continues.
     pub async fn reconcile(
         &self,
         wanted: &DesiredRepositoryState,
@@ -243,20 +243,20 @@ impl SearchRepository {
         Ok(left)
     }
 
-    /// The git directory, for whoever wants to look at it.
+    /// The git directory, for inspection.
     pub fn dir(&self) -> &Path {
         self.bare.dir()
     }
 
     fn bundles(&self) -> std::sync::MutexGuard<'_, BundleIndex> {
-        self.bundles.lock().expect("nothing panics while it holds the bundles")
+        self.bundles.lock().expect("no panic while the bundles are locked")
     }
 
     fn git_failure(&self, source: GitError) -> RepositoryError {
         RepositoryError::Git { path: self.bare.dir().to_owned(), source }
     }
 
-    /// Brings a commit of the search back whose objects are not there, from the blob store.
+    /// Restores missing objects of a commit of the search from the blob store.
     async fn ensure_objects(&self, commit: &str) -> Result<(), RepositoryError> {
         let object = format!("{commit}^{{commit}}");
         if self.bare.reference(&object).await.map_err(|e| self.git_failure(e))?.is_some() {

@@ -1,4 +1,4 @@
-//! References: those of the search become what they have to be.
+//! References of the search, reconciled with the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use super::{FailedRemoval, RepositoryError, SearchRepository};
 use crate::workloads::search::manifest::CleanupKind;
 
 impl SearchRepository {
-    /// What all references of the search begin with.
+    /// Common prefix of all references of the search.
     fn namespace(&self) -> String {
         format!("refs/tree/{}/", self.tree)
     }
 
-    /// The whole name of a reference of the search.
+    /// The full name of a reference of the search.
     pub(super) fn full_name(&self, name: &str) -> Result<String, RepositoryError> {
         let full = if name.starts_with("refs/") { name.to_owned() } else { format!("refs/{name}") };
         let bad = |reason| RepositoryError::BadName { name: name.to_owned(), reason };
         match full.strip_prefix(&self.namespace()) {
-            None => Err(bad("it is not below the search's own name")),
+            None => Err(bad("it is not below `refs/tree/` and the name of the search")),
             Some(rest) if rest.is_empty() || !rest.bytes().all(|b| b.is_ascii_alphanumeric()) => {
-                Err(bad("it is not made of letters and digits"))
+                Err(bad("only letters and digits are allowed"))
             }
             Some(_) => Ok(full),
         }
     }
 
-    /// The references of the search that there are.
+    /// The existing references of the search.
     pub(super) async fn references(&self) -> Result<BTreeMap<String, String>, RepositoryError> {
         let format = "--format=%(objectname) %(refname)";
         let listed =
@@ -37,8 +37,7 @@ impl SearchRepository {
     }
 
     /// Makes missing references and removes surplus ones: all at once, or else one by one, so that
-    /// one that cannot be removed keeps none of the others. Nothing is removed before everything is
-    /// made.
+    /// a failed removal does not prevent the others. Removes nothing before everything is made.
     pub(super) async fn reconcile_references(
         &self,
         wanted: &BTreeMap<String, String>,
@@ -90,7 +89,7 @@ impl SearchRepository {
         self.bare.git().call(["update-ref", "--stdin"]).input(commands).run().await.map(drop)
     }
 
-    /// Removes a reference of the search; one that is gone is no error.
+    /// Removes a reference of the search; a missing one is no error.
     pub(super) async fn remove_reference(&self, name: &str) -> Result<(), RepositoryError> {
         let removed = self.update_references(&format!("delete {name}\n")).await;
         removed.map_err(|error| self.git_failure(error))

@@ -1,5 +1,5 @@
-//! The user's repository, or a directory inside it. It is never changed, and nothing is ever checked
-//! out in it.
+//! The user's repository, or a directory inside it. It is never changed, and no checkout is made
+//! from it directly.
 
 use std::path::{Path, PathBuf};
 
@@ -12,27 +12,27 @@ use rollout_worker::store::BlobStore;
 use super::RepositoryError;
 use super::subdirectory::Subdirectory;
 
-/// A repository of the user, or the part of one that a directory is.
+/// The user's repository, or a directory inside it.
 #[derive(Debug, Clone)]
 pub struct SourceRepository {
     git: Git,
-    /// Its work tree, if it has one.
+    /// Its work tree, unless it is bare.
     top: Option<PathBuf>,
     part: Option<Subdirectory>,
 }
 
 impl SourceRepository {
-    /// The repository at a directory. Of a directory inside one it is that directory alone, as if it
-    /// were a repository without history.
+    /// Opens the repository at a directory. A directory inside a repository counts as a repository
+    /// of its own without history.
     ///
     /// # Errors
-    /// [`RepositoryError::Unusable`] when there is none, and of git.
+    /// [`RepositoryError::Unusable`] if there is none; errors of git.
     pub async fn open(dir: &Path) -> Result<Self, RepositoryError> {
         let unusable = |reason: &str| RepositoryError::Unusable {
             path: dir.to_owned(),
             reason: reason.to_owned(),
         };
-        let dir = dir.canonicalize().map_err(|_| unusable("there is no such directory"))?;
+        let dir = dir.canonicalize().map_err(|_| unusable("no such directory"))?;
         let git = Git::user_repository(&dir);
         let asked = git.call(["rev-parse", "--is-bare-repository", "--is-inside-work-tree"]);
         let top = match asked.run_line().await {
@@ -50,12 +50,11 @@ impl SourceRepository {
         Ok(Self { git, top, part })
     }
 
-    /// Refuses changes below the directory that no commit has: they would not be part of the search.
-    /// Files that git does not know count, those that it ignores do not, and nothing below `except`
-    /// does.
+    /// Refuses uncommitted changes below the directory: the search would not contain them.
+    /// Untracked files count; ignored files and files below `except` do not.
     ///
     /// # Errors
-    /// [`RepositoryError::Dirty`], and of git.
+    /// [`RepositoryError::Dirty`]; errors of git.
     pub async fn check_clean(&self, except: &[PathBuf]) -> Result<(), RepositoryError> {
         let Some(top) = &self.top else { return Ok(()) };
         let args = ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all"];
@@ -75,11 +74,11 @@ impl SourceRepository {
         Ok(())
     }
 
-    /// The commit that a revision names. Of a directory inside a repository it is a commit of that
-    /// directory as the revision has it: equal files give equal commits, whatever is beside them.
+    /// Resolves a revision to a commit. For a directory inside a repository it is a commit of that
+    /// directory at the revision: equal files give equal commits, whatever is beside them.
     ///
     /// # Errors
-    /// [`RepositoryError::Unusable`] when there is none, and of git.
+    /// [`RepositoryError::Unusable`] if there is none; errors of git.
     pub async fn resolve(&self, revision: &str) -> Result<String, RepositoryError> {
         let path = self.git.dir();
         let wanted = format!("{revision}^{{commit}}");
@@ -87,7 +86,7 @@ impl SourceRepository {
         let commit = match self.git.call(args).run_line().await {
             Ok(commit) if is_commit(&commit) => commit,
             Ok(_) | Err(GitError::Failed { .. }) => {
-                let reason = format!("`{revision}` is no commit of it");
+                let reason = format!("`{revision}` is not a commit of the repository");
                 return Err(RepositoryError::Unusable { path: path.to_owned(), reason });
             }
             Err(source) => return Err(git_error(path, source)),
@@ -96,11 +95,11 @@ impl SourceRepository {
         let made = part.commit(&commit).await?;
         made.ok_or_else(|| RepositoryError::Unusable {
             path: path.to_owned(),
-            reason: format!("there is no such directory in `{revision}`"),
+            reason: format!("no such directory in `{revision}`"),
         })
     }
 
-    /// Writes a commit without its history to a new file, and stores it.
+    /// Writes a commit without its history to a new file and stores the file.
     pub(super) async fn export(
         &self,
         commit: &str,

@@ -1,4 +1,4 @@
-//! A directory of the user's repository as a commit of its own.
+//! Commits of a directory inside the user's repository.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use rollout_worker::git::{CommitIdentity, Git, GitError};
 use super::RepositoryError;
 use super::source_repo::git_error;
 
-/// When commits of parts were made: fixed, so that equal files give equal commits.
+/// Fixed time of subdirectory commits, so that equal files give equal commits.
 const COMMIT_IDENTITY: CommitIdentity = CommitIdentity { seconds: 0 };
 
-/// What commits of parts say.
+/// Message of subdirectory commits.
 const COMMIT_MESSAGE: &str = "The files at the root of the search\n";
 
-/// Commits looked through for one that had the files of a part.
+/// Number of commits searched for one that has the files of a known subdirectory commit.
 const MAX_SEARCHED_COMMITS: usize = 10_000;
 
-/// A directory of the user's repository. Its commits are made in a directory of ours: the user's
-/// repository stays as it is.
+/// A directory of the user's repository. Its commits are written to a temporary object directory:
+/// the user's repository stays unchanged.
 #[derive(Debug, Clone)]
 pub(super) struct Subdirectory {
     git: Git,
-    /// The directory, from the top of the repository.
+    /// The directory, relative to the top of the repository.
     prefix: String,
     _objects: Arc<tempfile::TempDir>,
 }
 
 impl Subdirectory {
-    /// The part that the directory of a `git` is; nothing when that is a whole repository.
+    /// The subdirectory in which a `git` runs; `None` at the top of a repository.
     pub(super) async fn from_git(git: &Git) -> Result<Option<Self>, RepositoryError> {
         let dir = git.dir();
         let asked = |source| git_error(dir, source);
@@ -40,17 +40,18 @@ impl Subdirectory {
         let args = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
         let theirs = PathBuf::from(git.call(args).run_line().await.map_err(asked)?);
         let objects = create_object_directory(&theirs)
-            .map_err(|e| RepositoryError::io("preparing", dir, e))?;
+            .map_err(|e| RepositoryError::io("prepare a temporary object directory for", dir, e))?;
         let git = git.clone().with_objects(objects.path());
         Ok(Some(Self { git, prefix, _objects: Arc::new(objects) }))
     }
 
-    /// The git to call on the repository: it finds the commits of the part, too.
+    /// The git to call on the repository; it also finds the commits of the subdirectory.
     pub(super) fn git(&self) -> Git {
         self.git.clone()
     }
 
-    /// The part's commit, as a commit of the repository has its files; nothing when that has none.
+    /// The subdirectory's commit for a commit of the repository; `None` if that has no such
+    /// directory.
     pub(super) async fn commit(&self, of: &str) -> Result<Option<String>, RepositoryError> {
         let tree = format!("{of}:{}", self.prefix);
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &tree];
@@ -63,14 +64,14 @@ impl Subdirectory {
         let args = ["-c", "i18n.commitEncoding=utf-8", "commit-tree", &tree];
         match COMMIT_IDENTITY.sign(self.git.call(args).input(COMMIT_MESSAGE)).run_line().await {
             Ok(commit) => Ok(Some(commit)),
-            // It was a file then.
+            // The path is a file in that commit.
             Err(GitError::Failed { .. }) => Ok(None),
             Err(source) => Err(git_error(self.git.dir(), source)),
         }
     }
 
-    /// Makes sure that a commit of the part is there, which another process may have made when the
-    /// repository was at another commit.
+    /// Makes sure that a commit of the subdirectory exists. Another process may have made it when
+    /// the repository was at another commit.
     pub(super) async fn ensure(&self, commit: &str) -> Result<(), RepositoryError> {
         let failed = |source| git_error(self.git.dir(), source);
         match self.git.call(["cat-file", "-e", commit]).run().await {
@@ -86,12 +87,12 @@ impl Subdirectory {
                 return Ok(());
             }
         }
-        let reason = format!("none of its commits has the files of {commit} there");
+        let reason = format!("none of its commits has the files of {commit} in this directory");
         Err(RepositoryError::Unusable { path: self.git.dir().to_owned(), reason })
     }
 }
 
-/// A directory for objects, which finds those of another one.
+/// Creates an object directory with another one as its alternate.
 fn create_object_directory(theirs: &Path) -> std::io::Result<tempfile::TempDir> {
     let objects = tempfile::tempdir()?;
     std::fs::create_dir(objects.path().join("info"))?;

@@ -33,7 +33,7 @@ impl RepositoryFixture {
         Self { user, run, store, repository }
     }
 
-    /// A bundle of a commit on `parent` with one file, made as a worker would.
+    /// A bundle of a commit on `parent` with one file, as a worker makes it.
     async fn candidate(&self, parent: &str, path: &str, mode: &str, content: &str) -> CommitBundle {
         let tree = |object: &str| format!("{mode} {} {object}\t{path}\0", kind(mode));
         let made = self.object(content, mode).await;
@@ -55,7 +55,7 @@ impl RepositoryFixture {
         call.input(content).run_line().await.expect("stored")
     }
 
-    /// Stores a commit of our own repository as a bundle, and forgets it there.
+    /// Stores a commit of the search's repository as a bundle, and removes it there.
     async fn bundle(&self, commit: &str, parent: Option<&str>) -> CommitBundle {
         let file = self.run.path().join("made.bundle");
         rollout_worker::fs_remove::remove_blocking(&file).expect("removed");
@@ -119,14 +119,14 @@ async fn source_repo_dirty_is_refused_and_never_changed() {
     world.user.write("runs/1/manifest.json", "{}");
     let error = user.check_clean(&[]).await;
     assert!(matches!(&error, Err(RepositoryError::Dirty { first, .. }) if first.contains("runs")));
-    user.check_clean(&[world.user.path().join("runs")]).await.expect("clean but for the runs");
+    user.check_clean(&[world.user.path().join("runs")]).await.expect("clean except for the runs");
     world.user.write("src/main.py", "changed");
     assert!(user.check_clean(&[world.user.path().join("runs")]).await.is_err());
     let nowhere = tempfile::tempdir().expect("a directory");
     let error = SourceRepository::open(nowhere.path()).await;
     assert!(matches!(error, Err(RepositoryError::Unusable { .. })), "{error:?}");
     let names = world.user.git(&["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(names, "refs/heads/main", "nothing of ours is there");
+    assert_eq!(names, "refs/heads/main", "no reference of the search");
 }
 
 #[tokio::test]
@@ -138,16 +138,16 @@ async fn source_repo_subdirectory_is_searched_alone() {
     let open = || async { SourceRepository::open(&user.path().join("src")).await.expect("opened") };
     let part = open().await;
     let root = part.resolve("HEAD").await.expect("resolved");
-    // What is beside it counts neither as a change nor for the commit.
+    // Files beside the directory change neither its clean state nor its commit.
     user.write("beside", "x");
     part.check_clean(&[]).await.expect("clean");
     user.commit("beside");
     assert_eq!(open().await.resolve("main").await.expect("resolved"), root);
-    assert_ne!(part.resolve("HEAD~2").await.expect("resolved"), root, "it had other files then");
+    assert_ne!(part.resolve("HEAD~2").await.expect("resolved"), root, "it has other files");
     user.write("src/new", "x");
     let dirty = part.check_clean(&[]).await;
     assert!(matches!(&dirty, Err(RepositoryError::Dirty { first, .. }) if first == "src/new"));
-    part.check_clean(&[user.path().join("src/new")]).await.expect("clean but for that");
+    part.check_clean(&[user.path().join("src/new")]).await.expect("clean except for that");
     std::fs::remove_file(user.path().join("src/new")).expect("removed");
     // Another repository with the same files, at its top or not.
     let other = Users::default();
@@ -159,7 +159,7 @@ async fn source_repo_subdirectory_is_searched_alone() {
     let fresh = SourceRepository::open(&other.path().join("fresh")).await.expect("opened");
     let none = fresh.resolve("HEAD").await;
     assert!(matches!(none, Err(RepositoryError::Unusable { .. })), "{none:?}");
-    // A search can begin with it when the repository has gone on, and in another process.
+    // A search can start from it after the repository advanced, and in another process.
     user.write("src/main.py", "print(3)\n");
     user.commit("later");
     let run = tempfile::tempdir().expect("a directory");
@@ -172,8 +172,8 @@ async fn source_repo_subdirectory_is_searched_alone() {
     assert!(matches!(gone, Err(RepositoryError::Unusable { .. })), "{gone:?}");
     let loose = |text: String| text.split(' ').next().and_then(|n| n.parse::<u32>().ok());
     let made = (loose(user.git(&["count-objects"])), loose(before));
-    // Blobs, trees and commits of the user's own two.
-    assert_eq!(made.0, made.1.map(|n| n + 3 + 4), "nothing of ours is there");
+    // Blobs, trees and commits of the user's two commits.
+    assert_eq!(made.0, made.1.map(|n| n + 3 + 4), "no object of the search");
 }
 
 #[tokio::test]
@@ -181,26 +181,26 @@ async fn candidate_imported_survives_repack_and_reopen() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
-    world.repository.import(&root, &one).await.expect("taken in");
+    world.repository.import(&root, &one).await.expect("imported");
     world.repository.import(&root, &one).await.expect("again");
     world.reconcile(&world.wanted(&[("tree/run/n0001", &one.commit)], &[])).await;
     let two = world.candidate(&one.commit, "two", "100755", "2").await;
-    world.repository.import(&one.commit, &two).await.expect("taken in");
+    world.repository.import(&one.commit, &two).await.expect("imported");
     let spec = world.repository.spec(&two.commit).expect("known");
     assert_eq!(
         (spec.root.commit.clone(), spec.chain),
         (root.clone(), vec![one.clone(), two.clone()])
     );
-    // Another process goes on, with objects that nothing had kept.
+    // Another process resumes, with objects that no reference held.
     let store = world.store.clone();
     let again = SearchRepository::open(world.run.path(), "run", store).await.expect("opened");
     again.bare.git().call(["repack", "-q", "-a", "-d"]).run().await.expect("forgotten");
     let object = format!("{}^{{commit}}", two.commit);
     assert_eq!(again.bare.reference(&object).await.expect("asked"), None);
     let wanted = world.wanted(&[("tree/run/e0002", &two.commit)], &[("wt/0002", &two.commit)]);
-    again.reconcile(&wanted, &BTreeSet::new()).await.expect("brought back");
+    again.reconcile(&wanted, &BTreeSet::new()).await.expect("restored");
     assert_eq!(world.read("wt/0002/two").as_deref(), Some("2"));
-    // The user can take what was found.
+    // The user can fetch the result.
     let from = again.dir().display().to_string();
     world.user.git(&[
         "-c",
@@ -233,7 +233,7 @@ async fn candidate_bundle_invalid_is_refused_and_leaves_nothing() {
         assert!(matches!(refused, Err(RepositoryError::Refused { .. })), "{path}: {refused:?}");
         assert!(world.repository.spec(&bad.commit).is_err());
     }
-    // A bundle that holds something else than was said, and one that is none.
+    // A bundle with another commit than its metadata, and a blob that is no bundle.
     let other = world.candidate(&root, "other", "100644", "2").await;
     let lie = CommitBundle { blob: other.blob.clone(), ..good.clone() };
     assert!(matches!(
@@ -246,12 +246,12 @@ async fn candidate_bundle_invalid_is_refused_and_leaves_nothing() {
         world.repository.import(&root, &none).await,
         Err(RepositoryError::Refused { .. })
     ));
-    // Two commits at once.
+    // A bundle with two commits.
     let git = world.repository.bare.git();
-    world.repository.import(&root, &good).await.expect("taken in");
+    world.repository.import(&root, &good).await.expect("imported");
     git.call(["update-ref", "refs/keep/good", &good.commit]).run().await.expect("kept");
     let second = world.candidate(&good.commit, "second", "100644", "3").await;
-    world.repository.import(&good.commit, &second).await.expect("taken in");
+    world.repository.import(&good.commit, &second).await.expect("imported");
     git.call(["update-ref", "refs/keep/second", &second.commit]).run().await.expect("kept");
     let both = world.bundle(&second.commit, Some(&root)).await;
     assert!(matches!(
@@ -271,7 +271,7 @@ async fn refs_and_checkouts_after_crash_are_restored() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let one = world.candidate(&root, "one", "100644", "1").await;
-    world.repository.import(&root, &one).await.expect("taken in");
+    world.repository.import(&root, &one).await.expect("imported");
     let (a, b) = (root.as_str(), one.commit.as_str());
     let first =
         world.wanted(&[("tree/run/n0000", a), ("refs/tree/run/e0000", b)], &[("wt/0000", a)]);
@@ -281,7 +281,7 @@ async fn refs_and_checkouts_after_crash_are_restored() {
         assert_eq!(world.references().await, there.map(|(n, c)| (n.to_owned(), c.to_owned())));
         assert_eq!(world.read("wt/0000/src/main.py").as_deref(), Some("print(2)\n"));
     }
-    // A promotion; what somebody wrote into a checkout stays while it is wanted.
+    // A promotion; foreign files in a checkout stay while it is wanted.
     std::fs::write(world.run.path().join("wt/0000/note"), "mine").expect("written");
     let next = world.wanted(
         &[("tree/run/n0000", a), ("tree/run/n0001", b)],
@@ -292,8 +292,8 @@ async fn refs_and_checkouts_after_crash_are_restored() {
     assert_eq!(world.read("wt/0001/one").as_deref(), Some("1"));
     assert_eq!(world.read("cand/0000/one").as_deref(), Some("1"));
     assert_eq!(world.references().await.len(), 2);
-    // What a crash leaves: half a checkout, a lock of a killed git, directories of nobody, and a
-    // checkout whose directory is gone.
+    // Remains of a crash: half a checkout, a lock of a killed git, directories without a checkout,
+    // and a checkout whose directory is missing.
     let admin = world.repository.dir().join("worktrees/0001");
     std::fs::remove_file(admin.join(checkouts_mark())).expect("removed");
     std::fs::remove_file(world.run.path().join("wt/0001/one")).expect("removed");
@@ -318,7 +318,7 @@ async fn refs_and_checkouts_after_crash_are_restored() {
     again.reconcile(&nothing, &BTreeSet::new()).await.expect("emptied");
     assert_eq!(world.references().await, []);
     let listed = again.bare.git().call(["worktree", "list", "--porcelain"]).run_line().await;
-    assert_eq!(listed.expect("listed").matches("worktree ").count(), 1, "the bare one alone");
+    assert_eq!(listed.expect("listed").matches("worktree ").count(), 1, "only the bare one");
 }
 
 fn checkouts_mark() -> &'static str {
@@ -337,7 +337,7 @@ async fn checkout_with_git_config_of_agent_runs_no_command() {
     std::fs::create_dir_all(home.join(".git/hooks")).expect("made");
     std::fs::write(home.join(".git/config"), config).expect("written");
     std::os::unix::fs::symlink("/etc", home.join("link")).expect("linked");
-    // Its `.git` is no longer what we made, so it is made anew.
+    // Its `.git` was changed, so it is made again.
     world.reconcile(&wanted).await;
     assert!(home.join(".git").is_file() && !mark.exists() && Path::new("/etc/passwd").exists());
     world.reconcile(&DesiredRepositoryState::default()).await;
@@ -369,13 +369,13 @@ async fn cleanup_of_locked_ref_is_deferred_and_retried() {
     let root = world.repository.root();
     let refs = ["tree/run/n0000", "tree/run/n0001", "tree/run/n0002"].map(|n| (n, root.as_str()));
     world.reconcile(&world.wanted(&refs, &[])).await;
-    // Something else holds the reference's lock.
+    // Another process holds the reference's lock.
     let lock = world.repository.dir().join("refs/tree/run/n0001.lock");
     std::fs::write(&lock, "").expect("locked");
     let wanted = world.wanted(&refs[..1], &[]);
     let left = world.reconcile(&wanted).await;
     assert_eq!((left.len(), left[0].path.as_str()), (1, "refs/tree/run/n0001"));
-    assert_eq!(world.references().await.len(), 2, "the other one is gone");
+    assert_eq!(world.references().await.len(), 2, "the other one is removed");
     let deferred = BTreeSet::from([left[0].path.clone()]);
     let again = world.repository.reconcile(&wanted, &deferred).await.expect("kept");
     assert_eq!(again, [], "it is in the queue already");
@@ -390,7 +390,7 @@ async fn cleanup_of_locked_ref_is_deferred_and_retried() {
     assert!(world.repository.remove(&queued).await.is_err());
     std::fs::remove_file(&lock).expect("unlocked");
     for _ in 0..2 {
-        world.repository.remove(&queued).await.expect("gone, and gone already");
+        world.repository.remove(&queued).await.expect("removed, and missing already");
     }
     assert_eq!(world.references().await.len(), 1);
     for (path, kind) in [
@@ -426,7 +426,7 @@ async fn diff_is_bounded_and_ignores_git_attributes() {
     let root = world.repository.root();
     let text = "print(3)\n".repeat(200);
     let candidate = world.candidate(&root, "new file", "100644", &text).await;
-    world.repository.import(&root, &candidate).await.expect("taken in");
+    world.repository.import(&root, &candidate).await.expect("imported");
     let shown = async |to: &str, most| {
         let shown = world.repository.bounded_diff(&root, to, most, MINUTE).await.expect("compared");
         String::from_utf8(shown).expect("text")
@@ -441,7 +441,7 @@ async fn diff_is_bounded_and_ignores_git_attributes() {
     assert!(cut.contains("\n+print(3)\n["), "cut after a line: {cut}");
     assert_eq!(shown(&root, 1000).await, "");
     let attributes = world.candidate(&root, ".gitattributes", "100644", "* diff=x\n").await;
-    world.repository.import(&root, &attributes).await.expect("taken in");
+    world.repository.import(&root, &attributes).await.expect("imported");
     assert!(shown(&attributes.commit, 1 << 20).await.contains("+* diff=x"));
     let unknown = world.repository.diff(&root, "--output=/tmp/x").await;
     assert!(matches!(unknown, Err(RepositoryError::Unknown { .. })), "{unknown:?}");
@@ -455,13 +455,13 @@ async fn diff_too_large_or_too_slow_is_noted_without_error() {
     let (one, two): (String, String) = (lines(7).collect(), lines(11).collect());
     assert!(one.len() > 4 << 20 && two.len() > 4 << 20);
     let large = world.candidate(&root, "large.txt", "100644", &one).await;
-    world.repository.import(&root, &large).await.expect("taken in");
+    world.repository.import(&root, &large).await.expect("imported");
     let changed = world.candidate(&root, "large.txt", "100644", &two).await;
-    world.repository.import(&root, &changed).await.expect("taken in");
+    world.repository.import(&root, &changed).await.expect("imported");
     let diff = world.repository.diff(&large.commit, &changed.commit).await.expect("compared");
     let diff = String::from_utf8(diff).expect("text");
     assert!(diff.contains("large.txt | Bin") && diff.len() < 1000, "{diff}");
     let late = world.repository.bounded_diff(&root, &changed.commit, 1000, Duration::ZERO).await;
-    let late = String::from_utf8(late.expect("a note")).expect("text");
+    let late = String::from_utf8(late.expect("a notice")).expect("text");
     assert!(late.contains("takes too long"), "{late}");
 }

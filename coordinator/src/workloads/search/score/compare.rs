@@ -8,39 +8,39 @@ use serde::{Deserialize, Serialize};
 use super::summary::SweepSummary;
 use crate::config::{GuardedMetric, ScoringProfile};
 
-/// The reason that stands for a fall of the primary metric beyond its bound.
+/// Reason of a score whose primary metric fell beyond its bound.
 const PRIMARY_REGRESSED_REASON: &str = "primary_metric_regressed";
 
-/// How a candidate compares with a baseline.
+/// Comparison of a candidate with a baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepComparison {
-    /// What to make of it.
+    /// The recommendation.
     pub recommendation: Recommendation,
-    /// How much better the primary metric is: positive is better whichever way it counts. Nothing
-    /// when one of the two has no such mean.
+    /// Improvement of the primary metric: positive is better in either direction. `None` if one of
+    /// the two has no mean.
     pub primary_delta: Option<f64>,
-    /// Rows of the baseline that were used.
+    /// Rows used of the baseline.
     pub baseline_rows_used: u64,
-    /// Rows of the candidate that were used.
+    /// Rows used of the candidate.
     pub candidate_rows_used: u64,
-    /// Metrics that improved.
+    /// Number of improved metrics.
     pub positive: u32,
-    /// Metrics that got worse.
+    /// Number of regressed metrics.
     pub negative: u32,
     /// Every column that is numeric on both sides.
     pub columns: BTreeMap<String, ColumnDelta>,
 }
 
-/// What to make of a candidate.
+/// Recommendation on a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
     /// Whether ideas that build on it are worth trying.
     pub should_explore: bool,
-    /// The score as a word.
+    /// The grade of the score.
     pub grade: Grade,
-    /// The weighted mean of the metrics' relative improvements; 0 when no metric is on both sides.
+    /// The weighted mean of the metrics' relative improvements; 0 if no metric is on both sides.
     pub score: f64,
-    /// Why.
+    /// The reasons.
     pub reasons: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Recommendation {
     }
 }
 
-/// A score as a word.
+/// Grade of a score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
@@ -76,14 +76,14 @@ impl fmt::Display for Grade {
     }
 }
 
-/// One column on both sides.
+/// One column, compared.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ColumnDelta {
     /// The baseline's mean.
     pub baseline_mean: f64,
     /// The candidate's mean.
     pub candidate_mean: f64,
-    /// The difference, candidate less baseline.
+    /// The difference: candidate minus baseline.
     pub delta: f64,
 }
 
@@ -104,7 +104,7 @@ pub fn compare(
     let primary_ok = match falls(&profile.primary) {
         MetricDrop::None => true,
         MetricDrop::By(share) => share <= profile.primary.max_rel_drop,
-        // Nothing to compare it with.
+        // Without a baseline value there is no relative drop.
         MetricDrop::FromNothing => false,
     };
     let too_far =
@@ -165,13 +165,13 @@ fn signals(columns: &BTreeMap<String, ColumnDelta>, profile: &ScoringProfile) ->
     MetricSignals { score, positive, negative }
 }
 
-/// How far a metric fell.
+/// The drop of a metric.
 enum MetricDrop {
-    /// Not at all, or nobody knows.
+    /// No drop, or unknown.
     None,
-    /// By this share of the baseline.
+    /// A share of the baseline.
     By(f64),
-    /// From a baseline of nothing.
+    /// A drop from a baseline of 0.
     FromNothing,
 }
 

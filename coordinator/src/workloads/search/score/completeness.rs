@@ -1,25 +1,25 @@
-//! Whether a sweep has a good row for every configuration.
+//! Completeness of a sweep: a successful row for every configuration.
 
 use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-/// How complete a sweep is.
+/// Counts that show how complete a sweep is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SweepCompleteness {
-    /// Configurations that were asked for; nothing when no number was.
+    /// Number of required configurations; `None` without a limit.
     pub expected_count: Option<u64>,
-    /// Different configurations among the rows that count.
+    /// Distinct configurations among the rows counted.
     pub observed_unique_config_ids: u64,
-    /// Rows that count and succeeded.
+    /// Counted rows that succeeded.
     pub ok_count: u64,
-    /// Rows that count and did not succeed.
+    /// Counted rows that did not succeed.
     pub error_count: u64,
 }
 
 impl SweepCompleteness {
-    /// Whether every configuration that was asked for has exactly one row, which succeeded. Without
-    /// a number nothing can be missing.
+    /// Whether every required configuration has exactly one row, which succeeded. Without a limit
+    /// no configuration can be missing.
     pub fn is_complete(&self) -> bool {
         self.error_count == 0
             && self.expected_count.is_none_or(|expected| {
@@ -27,28 +27,28 @@ impl SweepCompleteness {
             })
     }
 
-    /// The share of rows that succeeded; nothing without rows.
+    /// Share of successful rows; `None` without rows.
     pub fn ok_rate(&self) -> Option<f64> {
         let rows = self.ok_count + self.error_count;
         (rows > 0).then(|| self.ok_count as f64 / rows as f64)
     }
 }
 
-/// Configurations that are named when a sweep is not complete.
+/// Maximum number of configurations listed per fault.
 const MAX_NAMED_CONFIGS: usize = 10;
 
-/// Configurations that keep a sweep from being complete, the first of each kind.
+/// Configurations that make a sweep incomplete, the first of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigGaps {
-    /// Below the limit, and without a row.
+    /// Below the limit, without a row.
     pub absent: Vec<u64>,
-    /// With a row that did not succeed.
+    /// With a failed row.
     pub failed: Vec<u64>,
     /// With more than one row.
     pub repeated: Vec<u64>,
 }
 
-/// Counts rows.
+/// Counter of rows.
 pub(super) struct RowCounter {
     limit: Option<u64>,
     seen: HashSet<u64>,
@@ -64,7 +64,7 @@ impl RowCounter {
         Self { limit, seen: HashSet::new(), failed, repeated, ok: 0, errors: 0 }
     }
 
-    /// A row. With a limit only those of the configurations below it count.
+    /// Counts a row. With a limit, only rows of configurations below it count.
     pub(super) fn add(&mut self, config: Option<u64>, ok: bool) {
         let counts = match (self.limit, config) {
             (Some(limit), Some(config)) => config < limit,
@@ -89,7 +89,7 @@ impl RowCounter {
         }
     }
 
-    /// The configurations below the limit that keep the sweep from being complete.
+    /// Configurations below the limit that make the sweep incomplete.
     pub(super) fn gaps(&self) -> ConfigGaps {
         let all = 0..self.limit.unwrap_or(0);
         ConfigGaps {
@@ -109,7 +109,7 @@ impl RowCounter {
     }
 }
 
-/// Adds a number to the smallest that are kept.
+/// Adds a number to a set of the smallest ones.
 fn keep_smallest(numbers: &mut BTreeSet<u64>, number: u64) {
     numbers.insert(number);
     if numbers.len() > MAX_NAMED_CONFIGS {

@@ -1,9 +1,9 @@
-//! How much better one sweep's results are than another's, by a profile that says which columns
-//! count how much.
+//! Scores of sweeps: how much better one sweep's results are than another's, by the weights of a
+//! profile.
 //!
-//! A *sweep* is a CSV file with a header and one row per configuration. [`summarize`] reads it once,
-//! in bounded memory; [`compare`] makes the score of two summaries. Nothing here depends on the
-//! order of columns, on time, or on anything but the two files, the profile and the limit.
+//! A *sweep* is a CSV file with a header and one row per configuration. [`summarize`] reads it
+//! once, in bounded memory; [`compare`] scores two summaries. The result depends only on the two
+//! files, the profile and the limit, not on the order of columns or on time.
 
 mod compare;
 mod completeness;

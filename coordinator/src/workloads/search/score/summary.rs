@@ -1,15 +1,15 @@
-//! A sweep's CSV file, read once: the mean of every column, and how complete it is.
+//! Summary of a sweep's CSV file, read once: the mean of every column, and completeness.
 //!
-//! The file comes from a program that an agent may have written. What is not said of it here is an
-//! error, and nothing of it makes memory grow beyond a row per column and a bit per configuration:
-//! * A header is needed; a column that stands twice is an error. A byte order mark is ignored.
-//! * A row with fewer cells than the header has blanks at its end; cells beyond it are ignored.
-//! * A cell counts for its column's mean when it is a finite number; blanks, text, `nan` and `inf`
-//!   are left out. A column without any such cell has no mean.
-//! * A configuration's number is a whole number of at least 0, also written `3.0`. A row with
-//!   anything else there (`3.5`, `-1`, text, nothing) has none.
-//! * With a limit N, the rows whose configuration is below N are used, whatever their status. When
-//!   there are none, or no such column, the first N rows are.
+//! The file comes from a program that an agent may have written. Anything not listed here is an
+//! error, and memory is bounded by a number per column and a bit per configuration:
+//! * A header is required; a duplicate column is an error. A byte order mark is ignored.
+//! * A row with fewer cells than the header has blanks at its end; extra cells are ignored.
+//! * A cell counts for its column's mean if it is a finite number; blanks, text, `nan` and `inf`
+//!   are skipped. A column without any such cell has no mean.
+//! * A configuration's number is a whole number of at least 0, also written `3.0`. A row with any
+//!   other value there (`3.5`, `-1`, text, blank) has none.
+//! * With a limit N, the rows whose configuration is below N are used, whatever their status. If
+//!   there are none, or no such column, the first N rows are used.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
@@ -17,58 +17,58 @@ use std::io::Read;
 use super::completeness::{ConfigGaps, RowCounter, SweepCompleteness};
 use crate::config::ScoringProfile;
 
-/// Columns of a sweep: far above any, so that a file of one endless line is an error.
+/// Maximum number of columns: far above any sweep, so that a file of one endless line is an error.
 const MAX_COLUMNS: usize = 4096;
 
-/// Bytes of a sweep.
+/// Maximum size of a sweep in bytes.
 const MAX_SWEEP_BYTES: u64 = 512 * 1024 * 1024;
 
-/// What counts of a sweep.
+/// Summary of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepSummary {
-    /// Rows in the file.
+    /// Number of rows in the file.
     pub rows: u64,
-    /// Rows that were used.
+    /// Number of rows used.
     pub rows_used: u64,
     /// The mean of every column that has one, over the rows used.
     pub means: BTreeMap<String, f64>,
-    /// How complete it is; nothing without the columns that say so.
+    /// Completeness; `None` without the columns that it needs.
     pub completeness: Option<SweepCompleteness>,
-    /// Which of those columns are missing: that of configurations is needed with a limit only.
+    /// Missing ones of those columns; that of configurations is needed only with a limit.
     pub missing_columns: Vec<String>,
-    /// Names of all columns, in their order.
+    /// Names of all columns, in order.
     pub columns: Vec<String>,
-    /// Which configurations keep it from being complete.
+    /// Configurations that make it incomplete.
     pub gaps: ConfigGaps,
 }
 
 impl SweepSummary {
-    /// The metrics of a profile that have no mean here, the primary one first.
+    /// Metrics of a profile without a mean here, the primary one first.
     pub fn absent_metrics(&self, profile: &ScoringProfile) -> Vec<String> {
         let metrics = profile.columns().into_iter();
         metrics.filter(|name| !self.means.contains_key(*name)).map(str::to_owned).collect()
     }
 }
 
-/// Why a sweep cannot be read.
+/// An unreadable sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// There is nothing in it.
-    #[error("the file is empty: expected a header with the names of columns")]
+    /// The file is empty.
+    #[error("the file is empty: expected a header with column names")]
     Empty,
-    /// A column with two meanings.
-    #[error("the column `{column}` stands twice in the header")]
+    /// A duplicate column.
+    #[error("the column `{column}` is in the header twice")]
     DuplicateColumn {
-        /// Its name.
+        /// Name of the column.
         column: String,
     },
     /// Too many columns.
-    #[error("{found} columns are more than {MAX_COLUMNS}")]
+    #[error("the file has {found} columns, more than {MAX_COLUMNS}")]
     TooManyColumns {
-        /// How many.
+        /// Number of columns.
         found: usize,
     },
-    /// Too large.
+    /// The file is too large.
     #[error("the file has more than {MAX_SWEEP_BYTES} bytes")]
     TooLarge,
     /// Not CSV, not UTF-8, or unreadable.
@@ -110,7 +110,7 @@ pub fn summarize(
         return Err(SweepError::TooLarge);
     }
     let used = if by_id.rows > 0 { by_id } else { first };
-    // Without a limit nobody asks which configuration a row is of.
+    // Without a limit the configuration of a row is not needed.
     let id_needed = (&profile.id_column, id.is_none() && limit.is_some());
     let missing = [id_needed, (&profile.status_column, status.is_none())];
     let missing: Vec<_> =
@@ -142,19 +142,19 @@ fn columns(header: &csv::StringRecord) -> Result<Vec<String>, SweepError> {
     }
 }
 
-/// The number of a configuration: whole and at least 0.
+/// Parses the number of a configuration: whole and at least 0.
 fn config_id(cell: &str) -> Option<u64> {
     let cell = cell.trim();
     if let Ok(id) = cell.parse::<u64>() {
         return Some(id);
     }
     let id = cell.parse::<f64>().ok()?;
-    // Up to here floats are exact.
+    // Floats are exact up to here.
     let whole = (0.0..9_007_199_254_740_992.0).contains(&id) && id.fract() == 0.0;
     whole.then_some(id as u64)
 }
 
-/// Sums of columns, each with what rounding lost.
+/// Sums of columns, each with its compensation for rounding.
 struct ColumnMeans {
     rows: u64,
     columns: Vec<ColumnSum>,
@@ -188,7 +188,7 @@ impl ColumnMeans {
 }
 
 impl ColumnSum {
-    /// Adds as Neumaier does: the error stays that of one rounding, whatever the order.
+    /// Adds by Neumaier's algorithm: the error stays that of one rounding, in any order.
     fn add(&mut self, value: f64) {
         let sum = self.sum + value;
         self.lost += if self.sum.abs() >= value.abs() {

@@ -28,7 +28,7 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-12 * a.abs().max(1.0)
 }
 
-/// Of one profile: explore, grade, score to twelve places, primary delta.
+/// Expected score of one profile: explore, grade, score to twelve places, primary delta.
 type ExpectedScore = (bool, Grade, f64, Option<f64>);
 
 #[test]
@@ -139,7 +139,7 @@ fn sweep_config_limit_selects_rows_by_config_id() {
     assert_eq!(used.rows_used, 2);
     assert!(near(used.means["x"], 3.0), "{used:?}");
     assert_eq!(read(text, Some(4)).rows_used, 3);
-    // None is below the limit: the first rows.
+    // None is below the limit: the first rows are used.
     let high = "config_id,status,x\n7,ok,1\n8,ok,3\n9,ok,100\n";
     let used = read(high, Some(2));
     assert_eq!(used.rows_used, 2);
@@ -157,11 +157,11 @@ fn completeness_needs_every_config_ok_exactly_once() {
     };
     assert!(complete("0,ok\n1,OK\n"));
     assert!(complete("0,ok\n1.0, ok \n5,error\nx,error\n"), "others do not count");
-    assert!(!complete("0,ok\n"), "one is missing");
+    assert!(!complete("0,ok\n"), "a configuration is missing");
     assert!(!complete("0,ok\n1,error\n"));
-    assert!(!complete("0,ok\n1,ok\n1,ok\n"), "one stands twice");
-    assert!(!complete("0,ok\n1,error\n1,ok\n"), "a repeated one does not make up for it");
-    assert!(!complete("0,ok\n1\n"), "no status is no success");
+    assert!(!complete("0,ok\n1,ok\n1,ok\n"), "a configuration is repeated");
+    assert!(!complete("0,ok\n1,error\n1,ok\n"), "a repeated row does not replace a failed one");
+    assert!(!complete("0,ok\n1\n"), "a missing status is not a success");
     let all = read("config_id,status\n0,ok\n1,ok\n2,error\n3,ok\n", None).completeness;
     assert_eq!(all.and_then(|all| all.ok_rate()), Some(0.75));
     // Without a limit the status is enough, with one it is not.

@@ -1,4 +1,4 @@
-//! Whether the files of evals can be read, and say what the manifest says of them.
+//! Validation of the contents of eval files against the manifest.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::workloads::search::manifest::{
     ComparisonSummary, EvalStatus, SearchEval, SearchManifest,
 };
 
-/// Names of a comparison's numbers: in a file of its own, and in the manifest.
+/// Keys of a comparison's numbers: in its own file, and in the manifest.
 const NUMBERS: [(&str, &str); 4] = [
     ("recommendation", "recommendation_summary"),
     ("primary_delta", "primary_delta"),
@@ -27,14 +27,14 @@ const NUMBERS: [(&str, &str); 4] = [
 ];
 
 impl FileChecker<'_> {
-    /// The files of a settled eval, whose places were checked before.
+    /// Checks the files of a settled eval whose paths were checked before.
     pub(super) fn check_contents(&mut self, manifest: &SearchManifest, eval: &SearchEval) {
         let subject = format!("eval {}", eval.eval_id);
         self.check_idea(&subject, eval);
         self.check_result(&subject, manifest, eval);
         self.check_scores(&subject, eval);
         let kept = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
-        // A played eval leaves no logs.
+        // A simulated eval has no logs.
         if let Some(experiment) = eval.experiment_dir.as_deref().filter(|_| kept)
             && !manifest.run_config.dry_run
         {
@@ -43,7 +43,7 @@ impl FileChecker<'_> {
         }
     }
 
-    /// The idea that was tried: its text is the one that others may not repeat.
+    /// Checks the idea that was tried: its normalized text must not be repeated.
     fn check_idea(&mut self, subject: &str, eval: &SearchEval) {
         let path = &eval.idea_path;
         let Some(content) = self.read(subject, path) else { return };
@@ -54,10 +54,10 @@ impl FileChecker<'_> {
         }
     }
 
-    /// `eval_result.json`, from which the eval was merged.
+    /// Checks `eval_result.json`, from which the eval was merged.
     fn check_result(&mut self, subject: &str, manifest: &SearchManifest, eval: &SearchEval) {
         let path = format!("{}/eval_result.json", eval.eval_output_root);
-        // A missing file is a fault already.
+        // A missing file is reported elsewhere.
         if !self.directory.root().join(&path).exists() {
             return;
         }
@@ -78,7 +78,7 @@ impl FileChecker<'_> {
         let merged = found.error.as_ref().map(error);
         let is_same = [
             ("the status", found.status == eval.status),
-            ("the number of tries", found.attempt == eval.attempt),
+            ("the number of attempts", found.attempt == eval.attempt),
             ("the commit", found.candidate_commit == eval.candidate_commit),
             ("the cost", found.cost == eval.cost),
             ("the seconds", found.seconds == eval.seconds),
@@ -87,16 +87,16 @@ impl FileChecker<'_> {
                 "the times",
                 (found.started_at, found.finished_at) == (eval.started_at, eval.finished_at),
             ),
-            // Results that cannot be scored are an error that the merging found.
+            // Merging records an error for results that cannot be scored.
             ("the error", merged.is_none() || merged == eval.error.as_ref().map(error)),
         ];
         for (what, _) in is_same.into_iter().filter(|(_, same)| !same) {
-            let message = format!("{what} in {path} is not that of the manifest");
+            let message = format!("{what} in {path} differs from the manifest");
             self.findings.add(ChangedFile, subject, message);
         }
     }
 
-    /// `score.json`, which has both comparisons.
+    /// Checks `score.json` with both comparisons.
     fn check_scores(&mut self, subject: &str, eval: &SearchEval) {
         let views =
             [("parent_relative", &eval.parent_relative), ("root_relative", &eval.root_relative)];
@@ -105,13 +105,13 @@ impl FileChecker<'_> {
             let path = &view.summary_json_path;
             let Some(document) = self.read_json::<Value>(subject, path) else { continue };
             if !matches_summary(&document[key], view) {
-                let message = format!("`{key}` in {path} is not that of the manifest");
+                let message = format!("`{key}` in {path} differs from the manifest");
                 self.findings.add(ChangedFile, subject, message);
             }
         }
     }
 
-    /// The records of all tries, and what they name: outputs by their digests.
+    /// Checks the records of all attempts and, by digest, the outputs that they name.
     fn check_experiment(
         &mut self,
         subject: &str,
@@ -145,13 +145,13 @@ impl FileChecker<'_> {
             if let (Some(results), Some(kept)) = (&record.results, kept)
                 && results.digest.hex() != kept.sha256
             {
-                let message = format!("{path} names other results than were kept");
+                let message = format!("{path} names other results than the manifest");
                 self.findings.add(ChangedFile, subject, message);
             }
         }
     }
 
-    /// Reads every file below a directory to its end.
+    /// Reads all files below a directory to the end.
     fn read_all_below(&mut self, subject: &str, path: &str) {
         let mut next = VecDeque::from([path.to_owned()]);
         while let Some(path) = next.pop_front() {
@@ -183,20 +183,20 @@ impl FileChecker<'_> {
         }
     }
 
-    /// A file of JSON.
+    /// Reads a JSON file.
     fn read_json<T: DeserializeOwned>(&mut self, subject: &str, path: &str) -> Option<T> {
         let content = self.read(subject, path)?;
         match serde_json::from_slice(&content) {
             Ok(document) => Some(document),
             Err(error) => {
-                let message = format!("{path} is not what its name says: {error}");
+                let message = format!("{path} is not valid: {error}");
                 self.findings.add(UnreadableFile, subject, message);
                 None
             }
         }
     }
 
-    /// The content of a file that may be missing: that is a fault already.
+    /// Reads a file; a missing one is reported elsewhere.
     fn read(&mut self, subject: &str, path: &str) -> Option<Vec<u8>> {
         let place = self.directory.resolve_below(path)?;
         self.content(subject, path, &place)
@@ -217,7 +217,7 @@ impl FileChecker<'_> {
     }
 }
 
-/// Whether a comparison as a file has it, whole or in brief, is that of the manifest.
+/// Whether a comparison in a file, whole or summarized, equals that of the manifest.
 fn matches_summary(found: &Value, view: &ComparisonSummary) -> bool {
     let Ok(view) = serde_json::to_value(view) else { return false };
     NUMBERS.iter().all(|(whole, brief)| {

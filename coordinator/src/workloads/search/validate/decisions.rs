@@ -1,4 +1,4 @@
-//! Whether every decision is what follows from its eval and from those beside it.
+//! Validation of decisions: each must follow from its eval and the other evals of its depth.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::workloads::search::manifest::{Reason, SearchManifest};
 use crate::workloads::search::policy::decide::{ArtifactLookup, decide};
 use rollout_protocol::search::EvalId;
 
-/// Files are as they were when it was decided: what is missing now is a fault of its own.
+/// Existence of files at the time of the decision: files missing now are reported elsewhere.
 struct RecordedArtifacts<'a> {
     directory: &'a SearchDirectory,
     gone: BTreeSet<String>,
@@ -35,26 +35,26 @@ pub(super) fn check(
             findings.checked.decisions += 1;
             let mut wrong = |message: &str| findings.add(Decision, format!("eval {id}"), message);
             let Some(decision) = &eval.decision else {
-                wrong("nothing was decided about it, although its depth is completed");
+                wrong("it has no decision, although its depth is completed");
                 continue;
             };
             let Some(expected) = again.evaluations[id].decision.as_ref() else { continue };
             if decision.passed_gate != expected.passed_gate {
-                wrong("whether it passed the gate is not what follows from its results");
+                wrong("its gate decision does not follow from its results");
             }
-            // Earlier versions gave no reason for what was promoted.
+            // Earlier versions recorded no reason for promoted evals.
             let unsaid = decision.promotion_reason.is_none() && promoted.contains(id);
             if decision.promotion_reason != expected.promotion_reason && !unsaid {
-                wrong("the reason is not what follows from its results");
+                wrong("its reason does not follow from its results");
             }
             if decision.rank_score != expected.rank_score {
                 wrong("its rank is not its score against the root");
             }
             if decision.primary_regressed != expected.primary_regressed {
-                wrong("whether its primary metric fell is not what its results say");
+                wrong("`primary_regressed` does not follow from its results");
             }
             if decision.promoted_to_node_id.is_some() != promoted.contains(id) {
-                wrong("whether it was promoted is not what follows from the ranks of its depth");
+                wrong("its promotion does not follow from the ranks of its depth");
             }
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn check(
     }
 }
 
-/// Files that were gone when it was decided.
+/// Files that were missing at the time of the decision.
 fn recorded_missing_files(manifest: &SearchManifest) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     for eval in manifest.evaluations.values() {

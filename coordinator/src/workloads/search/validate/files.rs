@@ -1,4 +1,4 @@
-//! Whether the files of a search are there, and have the bytes that they had.
+//! Validation of a search's files: existence and digests.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::workloads::search::policy::decide::ARTIFACTS_PREFIX;
 pub(super) struct FileChecker<'a> {
     pub(super) directory: &'a SearchDirectory,
     pub(super) findings: &'a mut ValidationFindings,
-    /// Digests of files that were read.
+    /// Digests of files already read.
     known: BTreeMap<PathBuf, String>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn check(
             files.check_contents(manifest, eval);
         }
     }
-    // What is played has no checkouts.
+    // A simulated search has no checkouts.
     if !manifest.run_config.dry_run {
         for path in DesiredRepositoryState::from_manifest(manifest).worktrees.keys() {
             files.findings.checked.checkouts += 1;
@@ -57,7 +57,7 @@ pub(super) fn check(
 }
 
 impl FileChecker<'_> {
-    /// A checkout of a node that is to be expanded, or of a candidate that is kept.
+    /// Checks the checkout of an unexpanded node or of a kept candidate.
     fn check_checkout(&mut self, path: &str) {
         let subject = match path.split_once('/') {
             Some(("cand", eval)) => format!("eval {eval}"),
@@ -81,7 +81,7 @@ impl FileChecker<'_> {
             if shown.path.starts_with(&own) {
                 self.check_digest(&subject, &shown.path, &shown.sha256);
             } else {
-                // The user's own, which may have changed since.
+                // The user's own file, which may have changed since.
                 self.findings.checked.outside += 1;
             }
         }
@@ -90,10 +90,10 @@ impl FileChecker<'_> {
         }
     }
 
-    /// Results: where they have to be, and with the bytes that they had.
+    /// Checks results: their path and their digest.
     fn check_artifact(&mut self, subject: &str, path: &str, kept: &CopiedFile, copied: bool) {
         if path != kept.copied_to_path {
-            let message = format!("{path} is not what was kept, {}", kept.copied_to_path);
+            let message = format!("{path} is not the copied file, {}", kept.copied_to_path);
             self.findings.add(ChangedFile, subject, message);
         }
         if copied && !path.starts_with(ARTIFACTS_PREFIX) {
@@ -125,7 +125,7 @@ impl FileChecker<'_> {
         }
     }
 
-    /// A file or directory that has to be there, really below the search's directory.
+    /// Requires a file or directory whose real path is below the search's directory.
     fn require_path(&mut self, subject: &str, path: &str) -> Option<PathBuf> {
         self.findings.checked.paths += 1;
         let Some(place) = self.directory.resolve_below(path) else {
@@ -146,7 +146,7 @@ impl FileChecker<'_> {
         Some(real)
     }
 
-    /// A file with the bytes that it had.
+    /// Checks the digest of a file.
     pub(super) fn check_digest(&mut self, subject: &str, path: &str, expected: &str) {
         let Some(real) = self.require_path(subject, path) else { return };
         if !real.is_file() {
@@ -163,12 +163,12 @@ impl FileChecker<'_> {
             }
         }
         if self.known.get(&real).is_none_or(|found| found != expected) {
-            let message = format!("{path} has other bytes than it had");
+            let message = format!("{path} has other bytes than recorded");
             self.findings.add(ChangedFile, subject, message);
         }
     }
 
-    /// Reads a file to its end, unless that was done before.
+    /// Reads a file to its end, unless it was read before.
     pub(super) fn read_through(&mut self, subject: &str, path: &str, place: &Path) {
         if place.canonicalize().is_ok_and(|real| self.known.contains_key(&real)) {
             return;

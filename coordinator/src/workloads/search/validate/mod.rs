@@ -1,7 +1,7 @@
-//! Checks a search that is there: whether its manifest, its files and its decisions agree.
+//! Validation of a search: whether its manifest, files and decisions agree.
 //!
-//! Nothing is changed and nothing is believed: the manifest may have been edited, files may be gone
-//! or be others. Everything that is wrong is found at once.
+//! It changes nothing and trusts nothing: the manifest may have been edited, files may be missing
+//! or replaced. It finds all faults at once.
 
 mod contents;
 mod decisions;
@@ -18,68 +18,68 @@ use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::policy;
 
-/// Knows the commits of a repository.
+/// Finds the commits of a repository.
 pub trait CommitLookup {
-    /// Whether a reference exists and leads to that commit.
+    /// Whether a reference exists and points to that commit.
     ///
     /// # Errors
-    /// Why the repository cannot be asked.
+    /// The reason if the repository cannot be read.
     fn is_reachable(&self, reference: &str, commit: &str) -> Result<bool, String>;
 }
 
-/// The repository that a search's commits are in.
+/// The repository with the commits of a search.
 #[derive(Clone, Copy)]
 pub enum CommitSource<'a> {
-    /// Not known: commits are not checked, and the validation says so.
+    /// Not known: commits are not checked, and the report notes it.
     Unknown,
-    /// This one.
+    /// A known repository.
     Known(&'a dyn CommitLookup),
 }
 
-/// What was found.
+/// The result of a validation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Validation {
     /// Name of the search.
     pub tree_run_id: String,
-    /// What was looked at.
+    /// Counts of checked objects.
     pub checked: CheckedCounts,
-    /// What is wrong; nothing when all is well.
+    /// The faults; empty if the search is sound.
     pub faults: Vec<ValidationFault>,
 }
 
-/// What was looked at.
+/// Counts of checked objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CheckedCounts {
     /// Nodes.
     pub nodes: usize,
     /// Evals.
     pub evals: usize,
-    /// Files whose bytes were compared with their digests.
+    /// Files checked by their digests.
     pub digests: usize,
-    /// Files and directories that have to be there.
+    /// Required files and directories.
     pub paths: usize,
-    /// Files that were read to their end: results, records and logs of evals, and their ideas.
+    /// Files read to their end: results, records and logs of evals, and their ideas.
     pub contents: usize,
-    /// Checkouts that have to be there. Their files are not compared with their commits.
+    /// Required checkouts. Their files are not compared with their commits.
     pub checkouts: usize,
-    /// Files of the user that generators were shown. They are not looked at.
+    /// Files of the user shown to generators. They are not checked.
     pub outside: usize,
-    /// Evals whose scores were computed again from their results; nothing when they were played.
+    /// Evals scored again from their results; `None` for a simulated search.
     pub scores: Option<usize>,
-    /// Decisions that were made again.
+    /// Decisions made again.
     pub decisions: usize,
-    /// Commits that were looked for; nothing without a repository.
+    /// Commits looked up; `None` without a repository.
     pub commits: Option<usize>,
 }
 
-/// Something that is wrong.
+/// A fault of a search.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ValidationFault {
-    /// What kind.
+    /// Kind of the fault.
     pub kind: ValidationFaultKind,
-    /// Of what: `node 0001`, `eval 0002`, `search`.
+    /// Faulty object: `node 0001`, `eval 0002`, `search`.
     pub subject: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 
@@ -89,7 +89,7 @@ pub struct ValidationFault {
 pub enum ValidationFaultKind {
     /// Nodes, evals or counters contradict each other.
     Structure,
-    /// Frontier and expanded nodes are not the nodes of their depths.
+    /// Frontier and expanded nodes do not match the nodes of their depths.
     Frontier,
     /// A path leads out of the directory.
     BadPath,
@@ -97,19 +97,19 @@ pub enum ValidationFaultKind {
     OutsideArtifacts,
     /// A file or directory is missing.
     MissingFile,
-    /// A file cannot be read, or has not the form that its name says.
+    /// A file cannot be read or parsed.
     UnreadableFile,
-    /// A file has other bytes than it had, or contradicts the manifest.
+    /// A file does not match its digest or the manifest.
     ChangedFile,
-    /// A score is not what the results say.
+    /// A score does not follow from the results.
     Score,
-    /// A decision is not what follows from its eval.
+    /// A decision does not follow from its eval.
     Decision,
     /// A commit is not reachable by its reference.
     UnreachableCommit,
 }
 
-/// Collects what is found.
+/// Collects counts and faults.
 struct ValidationFindings {
     checked: CheckedCounts,
     faults: Vec<ValidationFault>,
@@ -131,13 +131,13 @@ impl ValidationFindings {
 }
 
 impl Validation {
-    /// Whether nothing is wrong.
+    /// Whether the search has no faults.
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
     }
 }
 
-/// Checks a search. A file that cannot be read is a fault like others.
+/// Validates a search. An unreadable file is a fault like others.
 pub fn check(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -149,7 +149,7 @@ pub fn check(
     structure::check(manifest, &mut findings);
     files::check(directory, manifest, &mut findings);
     scores::check(directory, manifest, &mut findings);
-    // Decisions follow from nodes and evals that are there, in a tree.
+    // Decisions need existing nodes and evals in a tree.
     if findings.faults.iter().all(|fault| fault.kind != ValidationFaultKind::Structure) {
         decisions::check(directory, manifest, &mut findings);
     }
@@ -160,7 +160,7 @@ pub fn check(
     Validation { tree_run_id: manifest.tree_run_id.clone(), checked, faults }
 }
 
-/// Nodes, and candidates whose references are kept.
+/// Checks the commits of nodes and of candidates with references.
 fn commits(
     manifest: &SearchManifest,
     repository: CommitSource<'_>,
@@ -180,8 +180,8 @@ fn commits(
     for (subject, name, commit) in all {
         let message = match commits.is_reachable(name, commit) {
             Ok(true) => continue,
-            Ok(false) => format!("{commit} is not what {name} leads to"),
-            Err(reason) => format!("{commit} cannot be looked for: {reason}"),
+            Ok(false) => format!("{name} does not point to {commit}"),
+            Err(reason) => format!("cannot look up {commit}: {reason}"),
         };
         findings.add(ValidationFaultKind::UnreachableCommit, subject, message);
     }

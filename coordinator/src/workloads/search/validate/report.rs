@@ -1,4 +1,4 @@
-//! `VALIDATION_REPORT.md` and `VALIDATION_REPORT.json`: equal searches give equal ones.
+//! `VALIDATION_REPORT.md` and `VALIDATION_REPORT.json`: equal searches give equal reports.
 
 use super::Validation;
 use crate::engine::atomic_file;
@@ -10,7 +10,7 @@ const MARKDOWN_FILE: &str = "VALIDATION_REPORT.md";
 const JSON_FILE: &str = "VALIDATION_REPORT.json";
 
 impl Validation {
-    /// What was found, a line each.
+    /// The result, a line each.
     pub fn lines(&self) -> Vec<String> {
         let word = if self.is_sound() { "sound" } else { "NOT SOUND" };
         let mut lines = vec![format!("search {}: {word}", self.tree_run_id)];
@@ -21,7 +21,7 @@ impl Validation {
         lines
     }
 
-    /// Makes both reports anew.
+    /// Writes both reports again.
     ///
     /// # Errors
     /// [`SearchError::File`].
@@ -33,7 +33,7 @@ impl Validation {
     fn markdown(&self) -> String {
         let mut text = format!("# Validation of search {}\n\n", cell(&self.tree_run_id));
         if self.is_sound() {
-            text.push_str("Nothing is wrong.\n");
+            text.push_str("No faults found.\n");
         } else {
             text.push_str("| kind | of | fault |\n| --- | --- | --- |\n");
             for fault in &self.faults {
@@ -55,22 +55,19 @@ impl Validation {
         let checked = &self.checked;
         vec![
             format!("{} nodes and {} evals", checked.nodes, checked.evals),
-            format!("{} files and directories that have to be there", checked.paths),
-            format!("{} files by their digests", checked.digests),
-            format!("{} files of evals, read to their end", checked.contents),
-            format!(
-                "{} checkouts: they are there, their files were not compared",
-                checked.checkouts
-            ),
-            format!("{} of the user's ideas were shown and not looked at", checked.outside),
+            format!("{} required files and directories", checked.paths),
+            format!("{} digests of files", checked.digests),
+            format!("{} files of evals, read completely", checked.contents),
+            format!("{} checkouts: they exist, their files were not compared", checked.checkouts),
+            format!("{} ideas of the user that were shown: not checked", checked.outside),
             match checked.scores {
-                Some(scores) => format!("{scores} evals by their results, scored again"),
-                None => "no scores: the search was played".to_owned(),
+                Some(scores) => format!("{scores} scores, computed again"),
+                None => "no scores: the search was simulated".to_owned(),
             },
             format!("{} decisions, made again", checked.decisions),
             match checked.commits {
-                Some(commits) => format!("{commits} commits by their references"),
-                None => "no commits: the search was played".to_owned(),
+                Some(commits) => format!("{commits} commits and their references"),
+                None => "no commits: the search was simulated".to_owned(),
             },
         ]
     }

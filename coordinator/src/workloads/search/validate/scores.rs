@@ -1,4 +1,4 @@
-//! Whether the scores of evals are what their results say.
+//! Validation of scores against the results of evals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,10 @@ use crate::workloads::search::manifest::{
     ComparisonSummary, EvalStatus, SearchEval, SearchManifest,
 };
 
-/// How far numbers may be apart that are the same, relative to those above 1.
+/// Tolerance of equal numbers, relative to those above 1.
 const RELATIVE_TOLERANCE: f64 = 1e-12;
 
-/// Scores every eval that has results anew. Files that are missing or lead elsewhere are faults of
-/// their own.
+/// Scores all evals with results again. Missing files and paths outside are reported elsewhere.
 pub(super) fn check(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -38,11 +37,11 @@ pub(super) fn check(
                 let mut wrong = differences(eval, &scores);
                 let file = directory.eval(*id).join(SCORES_FILE);
                 if !is_written(&file, &scores) {
-                    wrong.push(format!("its {SCORES_FILE} is not what the results say"));
+                    wrong.push(format!("its {SCORES_FILE} does not follow from the results"));
                 }
                 wrong
             }
-            // That is what was said about it, then.
+            // The manifest records no score either.
             Err(_) if eval.parent_relative.is_none() && eval.root_relative.is_none() => continue,
             Err(error) => vec![format!("it has scores, but no results: {error}")],
         };
@@ -53,7 +52,7 @@ pub(super) fn check(
     findings.checked.scores = Some(scored);
 }
 
-/// The results of an eval, of its parent and of the root.
+/// The results of an eval, its parent and the root.
 fn sweep_files(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -74,7 +73,7 @@ fn sweep_files(
 fn differences(eval: &SearchEval, scores: &Scores) -> Vec<String> {
     let mut wrong = Vec::new();
     if eval.strict_completeness != scores.completeness {
-        wrong.push("its rows are not those of its results".to_owned());
+        wrong.push("its row counts do not follow from its results".to_owned());
     }
     let views = [
         ("the parent", &eval.parent_relative, &scores.parent),
@@ -82,7 +81,7 @@ fn differences(eval: &SearchEval, scores: &Scores) -> Vec<String> {
     ];
     for (whom, recorded, computed) in views {
         if !is_same(recorded.as_ref(), computed.as_ref()) {
-            wrong.push(format!("its score against {whom} is not what the results say"));
+            wrong.push(format!("its score against {whom} does not follow from the results"));
         }
     }
     wrong
@@ -106,8 +105,7 @@ fn is_same(recorded: Option<&ComparisonSummary>, computed: Option<&ComparisonSum
         && is_near(one.primary_delta, other.primary_delta)
 }
 
-/// Whether a file has the comparisons that were made again. A file that is missing or no JSON is a
-/// fault of its own.
+/// Whether a file has the recomputed comparisons. A missing or invalid file is reported elsewhere.
 fn is_written(file: &Path, scores: &Scores) -> bool {
     if scores.comparisons.is_none() {
         return true;
@@ -116,7 +114,7 @@ fn is_written(file: &Path, scores: &Scores) -> bool {
     found.is_none_or(|found: Value| is_same_value(&found, &scores.document()))
 }
 
-/// Whether two values are the same but for rounding.
+/// Whether two values are equal except for rounding.
 fn is_same_value(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => is_near(one.as_f64(), other.as_f64()),

@@ -1,4 +1,4 @@
-//! Whether nodes, evals, counters and the frontier agree.
+//! Validation of nodes, evals, counters and the frontier against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,22 @@ pub(super) fn check(manifest: &SearchManifest, findings: &mut ValidationFindings
     counters(manifest, findings);
     for (id, node) in &manifest.nodes {
         if *id != node.node_id {
-            findings.add(Structure, format!("node {id}"), format!("says it is {}", node.node_id));
+            findings.add(Structure, format!("node {id}"), format!("its ID is {}", node.node_id));
         }
         origin(manifest, node, findings);
     }
     for (id, eval) in &manifest.evaluations {
         let subject = format!("eval {id}");
         if *id != eval.eval_id {
-            findings.add(Structure, &subject, format!("says it is {}", eval.eval_id));
+            findings.add(Structure, &subject, format!("its ID is {}", eval.eval_id));
         }
         match manifest.nodes.get(&eval.parent_node_id) {
             None => {
-                let message = format!("its node {} is not there", eval.parent_node_id);
+                let message = format!("its node {} is missing", eval.parent_node_id);
                 findings.add(Structure, subject, message);
             }
             Some(node) if node.depth != eval.depth => {
-                let message = format!("has depth {}, its node {}", eval.depth, node.depth);
+                let message = format!("it has depth {}, its node {}", eval.depth, node.depth);
                 findings.add(Structure, subject, message);
             }
             Some(_) => {}
@@ -40,25 +40,25 @@ fn counters(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let state = &manifest.state;
     let nodes: Vec<u32> = manifest.nodes.keys().map(|id| id.0).collect();
     if nodes != (0..state.next_node_id).collect::<Vec<_>>() {
-        let message = format!("the nodes are not those below {}", state.next_node_id);
+        let message = format!("the nodes are not those numbered below {}", state.next_node_id);
         findings.add(Structure, "search", message);
     }
-    // Evals whose ideas were discarded leave holes.
+    // Evals whose ideas were discarded leave gaps.
     if manifest.evaluations.keys().any(|id| id.0 >= state.next_eval_id) {
-        let message = format!("there are evals beyond {}", state.next_eval_id);
+        let message = format!("there are evals numbered {} or above", state.next_eval_id);
         findings.add(Structure, "search", message);
     }
     let depths: Vec<u32> = (0..state.current_depth).collect();
     if state.completed_depths != depths {
-        findings.add(Structure, "search", "the completed depths are not those before this one");
+        findings.add(Structure, "search", "completed depths do not match the current depth");
     }
     let profile = manifest.run_config.scoring_profile.digest().ok();
     if profile != Some(manifest.run_config.scoring_profile_digest) {
-        findings.add(Structure, "search", "the scoring profile is not that of its digest");
+        findings.add(Structure, "search", "the scoring profile does not match its digest");
     }
 }
 
-/// Whether a node is what it was promoted from.
+/// Checks a node against the eval that it was promoted from.
 fn origin(manifest: &SearchManifest, node: &SearchNode, findings: &mut ValidationFindings) {
     let subject = format!("node {}", node.node_id);
     let mut wrong = |message: String| findings.add(Structure, &subject, message);
@@ -71,15 +71,15 @@ fn origin(manifest: &SearchManifest, node: &SearchNode, findings: &mut Validatio
         }
         return;
     };
-    // Numbers grow along every path, so that there are no circles.
+    // Numbers grow along every path, so there are no cycles.
     let Some(parent) = manifest.nodes.get(&parent).filter(|_| parent < node.node_id) else {
-        return wrong(format!("its parent {parent} is not there"));
+        return wrong(format!("its parent {parent} is missing"));
     };
     if parent.depth + 1 != node.depth {
         wrong(format!("it has depth {}, its parent {}", node.depth, parent.depth));
     }
     let Some(eval) = manifest.evaluations.get(&eval) else {
-        return wrong(format!("its eval {eval} is not there"));
+        return wrong(format!("its eval {eval} is missing"));
     };
     let promoted_to = eval.decision.as_ref().and_then(|decision| decision.promoted_to_node_id);
     if promoted_to != Some(node.node_id) || eval.parent_node_id != parent.node_id {
@@ -89,15 +89,15 @@ fn origin(manifest: &SearchManifest, node: &SearchNode, findings: &mut Validatio
         wrong(format!("its commit is not that of eval {}", eval.eval_id));
     }
     if eval.candidate_results_csv_path.as_ref() != Some(&node.baseline_results_csv_path) {
-        wrong(format!("its baseline is not what eval {} came to", eval.eval_id));
+        wrong(format!("its baseline is not the results of eval {}", eval.eval_id));
     }
     let chain = parent.idea_chain.iter().chain([&eval.idea_path]);
     if !node.idea_chain.iter().eq(chain) {
-        wrong("its ideas are not those that led to it".to_owned());
+        wrong("its ideas are not those of its ancestors".to_owned());
     }
 }
 
-/// References are given once.
+/// Checks that no reference is used twice.
 fn references(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let nodes =
         manifest.nodes.values().map(|node| (&node.ref_name, format!("node {}", node.node_id)));
@@ -107,12 +107,12 @@ fn references(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let mut seen = BTreeSet::new();
     for (name, subject) in nodes.chain(evals) {
         if !seen.insert(name) {
-            findings.add(Structure, subject, format!("{name} is somebody else's, too"));
+            findings.add(Structure, subject, format!("{name} is used twice"));
         }
     }
 }
 
-/// Every node is either in the frontier or was expanded, once, at its own depth.
+/// Checks that every node is once either in the frontier or expanded, at its own depth.
 fn frontier(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     let state = &manifest.state;
     let mut places: BTreeMap<NodeId, Vec<(u32, NodeStatus)>> = BTreeMap::new();
@@ -127,20 +127,20 @@ fn frontier(manifest: &SearchManifest, findings: &mut ValidationFindings) {
     for (id, node) in &manifest.nodes {
         let subject = format!("node {id}");
         match places.remove(id).unwrap_or_default().as_slice() {
-            [] => findings.add(Frontier, subject, "is neither in the frontier nor expanded"),
+            [] => findings.add(Frontier, subject, "it is neither in the frontier nor expanded"),
             [(depth, status)] if (*depth, *status) == (node.depth, node.status) => {}
             [(depth, status)] => {
-                let message = format!("stands as {status:?} at depth {depth}, but is another");
+                let message = format!("it is wrongly listed as {status:?} at depth {depth}");
                 findings.add(Frontier, subject, message);
             }
-            [_, _, ..] => findings.add(Frontier, subject, "stands more than once"),
+            [_, _, ..] => findings.add(Frontier, subject, "it is listed more than once"),
         }
     }
     for id in places.keys() {
         findings.add(
             Frontier,
             format!("node {id}"),
-            "is in the frontier or expanded, but not there",
+            "it is in the frontier or expanded, but missing",
         );
     }
 }

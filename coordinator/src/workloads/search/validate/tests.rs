@@ -3,10 +3,10 @@ use crate::workloads::search::driver::simulated::finished;
 use crate::workloads::search::manifest::{NodeStatus, Reason};
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// What makes a search wrong.
+/// A change that makes a search invalid.
 type ManifestMutation = fn(&mut SearchManifest);
 
-/// A search that ended.
+/// A finished search.
 struct FinishedSearch {
     _keep: tempfile::TempDir,
     directory: SearchDirectory,
@@ -22,7 +22,7 @@ impl FinishedSearch {
         self.directory.root()
     }
 
-    /// What it is after a change of its manifest, by kind and subject.
+    /// The faults after a change of its manifest, by kind and subject.
     fn with(
         &self,
         change: impl FnOnce(&mut SearchManifest),
@@ -70,8 +70,8 @@ fn search_untouched_has_no_validation_faults() {
     assert!(checked.digests > 15 && checked.decisions == 20 && checked.commits.is_none());
     validation.write(&directory).expect("written");
     let read = |name| std::fs::read_to_string(directory.root().join(name)).expect("there");
-    assert!(read("VALIDATION_REPORT.md").contains("Nothing is wrong"));
-    assert!(read("VALIDATION_REPORT.md").contains("no commits: the search was played"));
+    assert!(read("VALIDATION_REPORT.md").contains("No faults found"));
+    assert!(read("VALIDATION_REPORT.md").contains("no commits: the search was simulated"));
     assert!(read("VALIDATION_REPORT.json").contains("\"faults\": []"));
 }
 
@@ -129,7 +129,7 @@ fn baseline_outside_artifacts_is_found() {
         root.baseline_results_csv_path = "b.csv".to_owned();
         root.baseline_provenance.copied_to_path = "b.csv".to_owned();
     });
-    // What was decided with it does not follow any more, either.
+    // The decisions made with it do not follow any more, either.
     assert!(
         found.contains(&(ValidationFaultKind::OutsideArtifacts, "node 0000".to_owned())),
         "{found:?}"
@@ -270,7 +270,7 @@ fn score_not_matching_results_is_found() {
     };
     assert_eq!(wrong(rows), 1);
     write(results, 3.4);
-    // The scores against the parent and the root, and the file that has both.
+    // The scores against the parent and the root, and the file with both.
     assert_eq!(wrong(|_| {}), 3);
 }
 
@@ -287,7 +287,7 @@ fn checkout_missing_is_found() {
                 let is_rejected = decision.promoted_to_node_id.is_none();
                 let kept = is_rejected && eval.candidate_commit.is_some();
                 eval.candidate_ref_name = kept.then(|| format!("tree/run/e{id}"));
-                // A played eval has no logs.
+                // A simulated eval has no logs.
                 eval.experiment_dir = None;
             }
         });

@@ -1,4 +1,4 @@
-//! The metrics that changed most.
+//! The metrics with the largest changes.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::config::{MetricDirection, ScoringProfile};
 use crate::workloads::search::score::{ColumnDelta, SweepComparison};
 
-/// Metrics of one kind.
+/// Maximum number of metrics of one kind.
 const MAX_METRICS: usize = 10;
 
-/// Longest name of a column that is told whole.
+/// Maximum length of a column name in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
 /// Both comparisons of an eval.
@@ -21,8 +21,7 @@ struct ScoreDocument {
     root_relative: SweepComparison,
 }
 
-/// The largest changes that a file with both comparisons tells of; nothing when it does not, as that
-/// of a played eval.
+/// The largest changes in a file with both comparisons; null without one, as for a simulated eval.
 pub(super) fn largest_changes(file: &PathBuf, profile: &ScoringProfile) -> Value {
     let content = super::read_bounded(file).ok().flatten().unwrap_or_default();
     let document: Option<ScoreDocument> = serde_json::from_slice(&content).ok();
@@ -33,8 +32,8 @@ pub(super) fn largest_changes(file: &PathBuf, profile: &ScoringProfile) -> Value
     })
 }
 
-/// Of the profile's metrics what became better and worse; of the other columns, of which nobody
-/// knows which way is better, what changed.
+/// Improvements and losses of the profile's metrics, and changes of the other columns, whose better
+/// direction is unknown.
 fn largest_of_comparison(view: &SweepComparison, profile: &ScoringProfile) -> Value {
     let (mut better, mut worse, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for (name, delta) in &view.columns {
@@ -66,13 +65,13 @@ fn direction(profile: &ScoringProfile, column: &str) -> Option<MetricDirection> 
     metrics.chain(guarded).find(|(name, _)| *name == column).map(|(_, direction)| direction)
 }
 
-/// The change relative to the baseline, or as it is where that is nothing.
+/// The change relative to the baseline, or the absolute change if the baseline is 0.
 fn relative(delta: &ColumnDelta, eps: f64) -> f64 {
     let base = delta.baseline_mean.abs();
     delta.delta / if base > eps { base } else { 1.0 }
 }
 
-/// The largest, by name where they are equal.
+/// The largest changes, by name where they are equal.
 fn top_rows(mut rows: Vec<(&str, ColumnDelta, f64)>) -> Value {
     rows.sort_by(|(a, _, one), (b, _, other)| {
         other.abs().total_cmp(&one.abs()).then_with(|| a.cmp(b))

@@ -1,4 +1,4 @@
-//! Ideas and what became of them, as text for whoever has the next one.
+//! Ideas and their outcomes as text for the generator of ideas.
 
 use std::fmt::Write as _;
 
@@ -8,23 +8,22 @@ use super::super::SearchDirectory;
 use crate::workloads::search::manifest::{ComparisonSummary, SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
 
-/// Longest title of an idea.
+/// Maximum title of an idea in bytes.
 const MAX_TITLE_BYTES: usize = 160;
 
-/// How much of one idea is told …
+/// Maximum text of one idea in bytes.
 const MAX_IDEA_BYTES: usize = 16 * 1024;
 
-/// … and how much of all of them.
+/// Maximum text of all ideas in bytes.
 const MAX_HISTORY_BYTES: usize = 256 * 1024;
 
-/// How much is told of one error.
+/// Maximum text of one error in bytes.
 const MAX_ERROR_BYTES: usize = 1024;
 
-/// Ideas of a parent that are told of.
+/// Maximum number of sibling ideas.
 const MAX_SIBLINGS: usize = 200;
 
-/// The ideas that led to a node, from the root on. When there is too much of them, the oldest are
-/// left out.
+/// The ideas that led to a node, from the root. If the text is too long, the oldest are omitted.
 pub(super) fn history(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -45,7 +44,7 @@ pub(super) fn history(
     }
     let mut text = format!("# Ideas that led to node {node}\n");
     if left_out > 0 {
-        writeln!(text, "\nThe first {left_out} are left out.").expect(STRING_WRITE);
+        writeln!(text, "\nThe first {left_out} are omitted.").expect(STRING_WRITE);
     }
     if parts.is_empty() && left_out == 0 {
         text.push_str("\nNone: this is the root.\n");
@@ -77,7 +76,7 @@ pub(super) fn siblings(
     manifest: &SearchManifest,
     node: NodeId,
 ) -> String {
-    let mut text = format!("# Ideas beside node {node} that were not promoted\n\n");
+    let mut text = format!("# Siblings of node {node} that were not promoted\n\n");
     let parent = manifest.node(node).parent_node_id;
     let evals = manifest.evaluations.values();
     let rejected = evals.filter(|eval| parent == Some(eval.parent_node_id)).filter_map(|eval| {
@@ -103,7 +102,7 @@ pub(super) fn siblings(
     match rejected.len() {
         0 => text.push_str("None.\n"),
         all if all > MAX_SIBLINGS => {
-            writeln!(text, "\n{} more are left out.", all - MAX_SIBLINGS).expect(STRING_WRITE);
+            writeln!(text, "\n{} more are omitted.", all - MAX_SIBLINGS).expect(STRING_WRITE);
         }
         _ => {}
     }
@@ -111,7 +110,7 @@ pub(super) fn siblings(
 }
 
 /// Why writing to a string cannot fail.
-const STRING_WRITE: &str = "a string takes everything";
+const STRING_WRITE: &str = "writing to a string cannot fail";
 
 fn outcome(view: &ComparisonSummary) -> String {
     let mut text = match &view.recommendation_summary {
@@ -127,12 +126,12 @@ fn outcome(view: &ComparisonSummary) -> String {
     plain(&text)
 }
 
-/// A number with as many digits as anybody reads.
+/// A number with nine significant digits.
 fn rounded(number: f64) -> f64 {
     format!("{number:.8e}").parse().unwrap_or(number)
 }
 
-/// The text of an idea, as far as it is told.
+/// The text of an idea, shortened.
 fn idea(directory: &SearchDirectory, eval: &SearchEval) -> String {
     let path = directory.resolve_below(&eval.idea_path);
     let content =
@@ -140,12 +139,12 @@ fn idea(directory: &SearchDirectory, eval: &SearchEval) -> String {
     shorten(String::from_utf8_lossy(&content).into_owned(), MAX_IDEA_BYTES)
 }
 
-/// The first words of an idea, on one line.
+/// The first line of an idea, without markup.
 fn title(idea: &str) -> String {
     let signs = |c: char| c.is_whitespace() || "#*->".contains(c);
     let lines = idea.lines().map(|line| line.trim_start_matches(signs).trim_end());
     let first = lines.into_iter().find(|line| !line.is_empty());
-    shorten(plain(first.unwrap_or("an idea without words")), MAX_TITLE_BYTES)
+    shorten(plain(first.unwrap_or("an empty idea")), MAX_TITLE_BYTES)
 }
 
 fn plain(text: &str) -> String {
@@ -169,7 +168,7 @@ mod tests {
             ("# Cache it\n\nmore", "Cache it"),
             ("\n\n* **Bold** words\r\n", "Bold** words"),
             ("- a\tb", "a b"),
-            ("\n  \n", "an idea without words"),
+            ("\n  \n", "an empty idea"),
         ] {
             assert_eq!(title(idea), expected);
         }

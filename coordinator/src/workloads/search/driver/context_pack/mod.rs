@@ -1,16 +1,17 @@
-//! What a node's generator of ideas is told beside earlier ideas: how the node came to be, what
-//! that brought, and what did not help. A directory of files, `context/<node>` below the run's.
+//! The context pack of a node, shown to its generator of ideas beside earlier ideas: how the node
+//! came to be, its improvements, and what did not help. A directory of files, `context/<node>`
+//! below the run's directory.
 //!
-//! | File | What |
+//! | File | Contents |
 //! | --- | --- |
-//! | `diff_from_root.patch`, `diff_from_parent.patch` | what the node's commit changed |
-//! | `recommendation.json` | both views of the results that it was promoted for |
+//! | `diff_from_root.patch`, `diff_from_parent.patch` | the changes of the node's commit |
+//! | `recommendation.json` | both comparisons of the results that it was promoted for |
 //! | `deltas.json` | the metrics that changed most |
-//! | `siblings.md` | the ideas that were tried on its parent, and why they were not promoted |
-//! | `history.md` | the ideas that led to it, from the root on |
+//! | `siblings.md` | the ideas tried on its parent, and why they were not promoted |
+//! | `history.md` | the ideas that led to it, from the root |
 //!
-//! The root has only the last two, and nothing in them. All of it follows from the manifest and
-//! from files that never change again: made anew, it is the same.
+//! The root has only the last two, without ideas. All of it is derived from the manifest and from
+//! files that never change, so a rebuilt pack is the same.
 
 mod deltas;
 mod idea_history;
@@ -27,10 +28,10 @@ use super::{SearchBackend, SearchDirectory, SearchError};
 use crate::workloads::search::manifest::{GeneratedFile, SearchEval, SearchManifest};
 use rollout_protocol::search::NodeId;
 
-/// Bytes of one file when it is read again: far above what is ever written.
+/// Maximum size of one file in bytes when it is read: far above any written file.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Makes the directory of a node, unless it is there already. What is in it, by name.
+/// Writes the context pack of a node unless it exists. Returns its files by name.
 pub(super) fn ensure_context_pack<W: SearchBackend>(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -45,7 +46,7 @@ pub(super) fn ensure_context_pack<W: SearchBackend>(
     read(&to, &format!("context/{node}"))
 }
 
-/// What the directory of a node holds.
+/// The files of a node's context pack.
 fn pack_files<W: SearchBackend>(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
@@ -84,7 +85,7 @@ fn text(value: &serde_json::Value) -> Vec<u8> {
     format!("{value:#}\n").into_bytes()
 }
 
-/// Writes the files beside the place of the directory, and moves them there when they are complete.
+/// Writes the files to a staging directory and renames it when they are complete.
 fn write(
     directory: &SearchDirectory,
     node: NodeId,
@@ -125,7 +126,7 @@ fn read(path: &Path, name: &str) -> Result<Vec<GeneratedFile>, SearchError> {
     Ok(found)
 }
 
-/// A regular file; nothing when it is too large, or is none.
+/// Reads a regular file; `None` if it is too large or not a regular file.
 fn read_bounded(path: &PathBuf) -> std::io::Result<Option<Vec<u8>>> {
     let found = fs::symlink_metadata(path)?;
     if !found.is_file() || found.len() > MAX_FILE_BYTES {

@@ -1,5 +1,5 @@
-//! Commands and a repository that are played: nothing is run, everything else of a search is as it
-//! always is. What comes of an eval follows from its number, see `scenario`.
+//! A simulated backend: it runs no commands and touches no repository; the rest of a search is as
+//! usual. The outcome of an eval follows from its number, see `scenario`.
 
 mod scenario;
 
@@ -23,13 +23,13 @@ use crate::workloads::search::manifest::{
 use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
-/// Checkouts of these evals cannot be removed at first …
+/// The first removals of these evals' checkouts fail.
 const UNREMOVABLE_EVERY: u32 = 3;
 
-/// … but after this many failures.
+/// Failed removals before one succeeds.
 const REMOVAL_FAILURES: u32 = 2;
 
-/// Plays commands and a repository.
+/// Simulates commands and a repository.
 #[derive(Debug)]
 pub struct SimulatedBackend {
     root: PathBuf,
@@ -40,7 +40,7 @@ pub struct SimulatedBackend {
 }
 
 impl SimulatedBackend {
-    /// A player for the search in `root`.
+    /// A simulation for the search in `root`.
     pub fn new(root: impl Into<PathBuf>, config: &crate::config::TreeFile) -> Self {
         let search = &config.search;
         Self {
@@ -58,10 +58,10 @@ impl SimulatedBackend {
         fs::write(path.join("COMMIT"), format!("{commit}\n"))
     }
 
-    /// Leaves what comes of an eval in its directory.
+    /// Writes the outcome of an eval to its directory.
     fn write_result(&self, order: &EvalOrder) -> Result<EvalResult, SearchError> {
         let (id, played) = (order.eval.eval_id, simulated_outcome(order.eval.eval_id));
-        // The first try of some is one too few.
+        // The first attempt of some evals fails.
         let attempt = if id.0 % 10 == 6 && order.retries > 0 { 2 } else { 1 };
         for n in 1..=attempt {
             let path = order.root.join(format!("attempt-{n}"));
@@ -93,7 +93,7 @@ impl SimulatedBackend {
             SimulatedOutcome::TimedOut => {
                 let error = SearchEvalError {
                     error_type: "sweep_timeout".to_owned(),
-                    message: "the sweep was played to take too long".to_owned(),
+                    message: "the simulated sweep timed out".to_owned(),
                     timed_out: true,
                     infrastructure: false,
                 };
@@ -118,7 +118,7 @@ impl SimulatedBackend {
         }
     }
 
-    /// The results of a sweep; only the first half of a try that fails.
+    /// The results of a sweep; only the first half for a failed attempt.
     fn sweep(&self, played: &SimulatedOutcome, whole: bool) -> Option<String> {
         let SimulatedOutcome::Results(results) = played else { return None };
         let mut text = format!("config_id,status,{}\n", self.column);
@@ -135,12 +135,12 @@ impl SimulatedBackend {
     }
 }
 
-/// Rows of a played sweep.
+/// Number of rows of a simulated sweep.
 fn rows(limit: Option<u64>, least: u64) -> u64 {
     limit.unwrap_or(least).clamp(1, 100_000)
 }
 
-/// A commit that follows from what it is made of.
+/// A commit ID derived from the parts.
 fn commit(parts: &[&str]) -> String {
     let mut hasher = DigestHasher::default();
     for part in parts {
@@ -174,7 +174,7 @@ impl RepositoryMaintenance for SimulatedBackend {
                 }
                 if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % UNREMOVABLE_EVERY == 2)
                 {
-                    let reason = "played: a file in it is in use".to_owned();
+                    let reason = "simulated: a file in it is in use".to_owned();
                     left.push(FailedRemoval { path, kind: CleanupKind::Worktree, reason });
                 } else if let Err(error) = remove_all(&self.root.join(&path)) {
                     let reason = error.to_string();
@@ -187,7 +187,7 @@ impl RepositoryMaintenance for SimulatedBackend {
 
     fn remove(&mut self, item: &DeferredCleanup) -> Result<(), String> {
         if item.attempts < REMOVAL_FAILURES {
-            return Err("played: a file in it is still in use".to_owned());
+            return Err("simulated: a file in it is still in use".to_owned());
         }
         remove_all(&self.root.join(&item.path)).map_err(|error| error.to_string())
     }
@@ -199,7 +199,7 @@ impl SearchBackend for SimulatedBackend {
     }
 
     fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, BackendError> {
-        Ok(format!("played: from {from}\nto {to}\n").into_bytes())
+        Ok(format!("simulated: from {from}\nto {to}\n").into_bytes())
     }
 
     fn generate_ideas(
@@ -209,7 +209,7 @@ impl SearchBackend for SimulatedBackend {
     ) -> Result<(), SearchError> {
         for order in orders {
             let node = order.node.node_id;
-            // Two more than are needed: two repeat others.
+            // Two more than needed: two repeat others.
             for n in 0..order.count.saturating_add(2) {
                 let text = match n {
                     0 => "- The same idea everywhere\n".to_owned(),
@@ -231,12 +231,12 @@ impl SearchBackend for SimulatedBackend {
         Ok(())
     }
 
-    /// Several that run end together, and are told of in an order of their own.
+    /// All running evals end together; their results are returned in a pseudorandom order.
     fn next_result(&mut self) -> Result<EvalResult, BackendError> {
         let mut results = BTreeMap::new();
         for (id, order) in &self.running {
             let left = self.write_result(order).map_err(|error| BackendError::Failed {
-                what: format!("cannot play eval {id}"),
+                what: format!("cannot simulate eval {id}"),
                 reason: error.to_string(),
             })?;
             results.insert(*id, left);
@@ -245,7 +245,7 @@ impl SearchBackend for SimulatedBackend {
             self.running.keys().min_by_key(|id| Digest::sha256(&id.0.to_be_bytes())).copied();
         let none = || BackendError::Failed {
             what: "cannot wait for an eval".to_owned(),
-            reason: "none was begun".to_owned(),
+            reason: "no eval is running".to_owned(),
         };
         let id = first.ok_or_else(none)?;
         self.running.remove(&id);
@@ -259,7 +259,7 @@ impl SearchBackend for SimulatedBackend {
     }
 }
 
-/// Names in a directory, in their order; it may be missing.
+/// Sorted names in a directory; it may be missing.
 fn names(directory: &Path) -> std::io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -274,7 +274,7 @@ fn names(directory: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A whole search that was played, for tests of whatever looks at one.
+/// A finished simulated search for tests.
 #[cfg(test)]
 pub(crate) fn finished() -> (tempfile::TempDir, super::SearchDirectory) {
     let lab = super::tests::SearchFixture::new();
@@ -284,7 +284,7 @@ pub(crate) fn finished() -> (tempfile::TempDir, super::SearchDirectory) {
     (lab.into_directory(), directory)
 }
 
-/// The idea texts that the player writes count as equal where they should.
+/// The repeated ideas of the simulation count as equal.
 #[cfg(test)]
 mod tests {
     use crate::workloads::search::idea;

@@ -1,17 +1,17 @@
-//! What comes of an eval, by its number: every outcome that the gate and the rank tell apart, in
-//! turns of ten. Evals ten apart tie.
+//! Outcomes of simulated evals by number: every outcome that gate and rank distinguish, in cycles
+//! of ten. Evals ten apart tie.
 //!
 //! | number | outcome |
 //! | --- | --- |
-//! | 0 | better by far |
+//! | 0 | much better |
 //! | 1 | mixed, with an equal primary metric |
 //! | 2 | a little better, but weak |
-//! | 3 | worth exploring, but the primary metric fell |
+//! | 3 | worth exploring, but the primary metric regressed |
 //! | 4 | better, without a score against the root |
 //! | 5 | better, with a row that failed |
 //! | 6 | a little better |
 //! | 7 | the idea changes nothing |
-//! | 8 | the sweep takes too long |
+//! | 8 | the sweep times out |
 //! | 9 | better, without the primary metric |
 
 use super::super::Scores;
@@ -19,7 +19,7 @@ use crate::workloads::search::manifest::ComparisonSummary;
 use crate::workloads::search::score::{Grade, Recommendation, SweepCompleteness};
 use rollout_protocol::search::EvalId;
 
-/// What comes of an eval.
+/// The outcome of an eval.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SimulatedOutcome {
     Results(SimulatedResults),
@@ -27,18 +27,18 @@ pub(super) enum SimulatedOutcome {
     TimedOut,
 }
 
-/// How good its results are.
+/// The quality of its results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SimulatedResults {
     explore: bool,
     grade: Grade,
     pub(super) delta: Option<f64>,
-    /// Against the root.
+    /// Score against the root.
     score: Option<f64>,
     pub(super) complete: bool,
 }
 
-/// The part of an eval.
+/// The outcome of an eval.
 pub(super) fn simulated_outcome(id: EvalId) -> SimulatedOutcome {
     let results = |explore, grade, delta, score, complete| {
         SimulatedOutcome::Results(SimulatedResults { explore, grade, delta, score, complete })
@@ -57,7 +57,7 @@ pub(super) fn simulated_outcome(id: EvalId) -> SimulatedOutcome {
     }
 }
 
-/// The scores of an eval with so many rows.
+/// The scores of an eval with the given number of rows.
 pub(super) fn simulated_scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
     let SimulatedOutcome::Results(results) = simulated_outcome(id) else {
         return Scores::default();
@@ -67,7 +67,7 @@ pub(super) fn simulated_scores(id: EvalId, rows: u64, limit: Option<u64>) -> Sco
             should_explore: results.explore,
             grade: results.grade,
             score,
-            reasons: vec!["played".to_owned()],
+            reasons: vec!["simulated".to_owned()],
         }),
         primary_delta: results.delta,
         baseline_rows_used: rows,
@@ -84,7 +84,7 @@ pub(super) fn simulated_scores(id: EvalId, rows: u64, limit: Option<u64>) -> Sco
         }),
         missing_columns: Vec::new(),
         metrics_fault: None,
-        // A score against the parent is always there.
+        // A score against the parent always exists.
         parent: Some(view(Some(results.score.unwrap_or(0.5)))),
         root: Some(view(results.score)),
         comparisons: None,

@@ -1,4 +1,4 @@
-//! What generators of ideas are told.
+//! Tests of context packs.
 
 use super::*;
 use crate::workloads::search::manifest::SearchNode;
@@ -30,7 +30,7 @@ async fn context_pack_has_history_and_rejected_siblings() {
         std::fs::read_to_string(path).expect(name)
     };
     let parent = done.node(node.parent_node_id.expect("a parent"));
-    let patch = format!("played: from {}\nto {}\n", done.root.root_commit, node.commit);
+    let patch = format!("simulated: from {}\nto {}\n", done.root.root_commit, node.commit);
     assert_eq!(read("diff_from_root.patch"), patch);
     assert!(read("diff_from_parent.patch").contains(&parent.commit));
     let recommended: serde_json::Value =
@@ -41,7 +41,7 @@ async fn context_pack_has_history_and_rejected_siblings() {
     assert_eq!(recommended["root_relative"]["primary_delta"], delta);
     let history = read("history.md");
     let steps = [parent, node].map(|node| format!("## Node {}", node.node_id));
-    let at = steps.map(|step| history.find(&step).expect("told of"));
+    let at = steps.map(|step| history.find(&step).expect("in the history"));
     assert!(at[0] < at[1], "{history}");
     assert!(history.contains("> - Idea") && history.contains("against the root"), "{history}");
     let siblings = read("siblings.md");
@@ -54,7 +54,7 @@ async fn context_pack_has_history_and_rejected_siblings() {
         let is_rejected = decision.promoted_to_node_id.is_none();
         assert_eq!(is_told, is_rejected, "{} in {siblings}", eval.eval_id);
     }
-    // The last frontier has no ideas any more, and is told nothing.
+    // The last frontier gets no ideas, so it has no context pack.
     let last = done.state.frontier_node_ids.iter().map(|id| done.node(*id));
     assert!(last.into_iter().all(|node| node.context_pack_files.is_empty()));
 }

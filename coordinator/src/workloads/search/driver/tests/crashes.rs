@@ -1,4 +1,4 @@
-//! Searches that die between any two of their steps.
+//! Tests of searches that crash between any two steps.
 
 use super::*;
 
@@ -30,7 +30,7 @@ async fn search_killed_once_after_any_write_leaves_same_files() {
     }
 }
 
-/// A player that notes down what it begins.
+/// A simulation that records which evals it begins.
 struct CountingBackend {
     player: SimulatedBackend,
     begun: Arc<std::sync::Mutex<Vec<u32>>>,
@@ -97,7 +97,8 @@ async fn search_resume_with_stored_results_reruns_no_eval() {
         sitting.writes_left = Some(writes);
         sitting.run().is_ok()
     };
-    // The ideas, the plan, four that run, and the first result: all four are on disk then.
+    // The ideas, the plan, four running evals, and the first result: all four results are on disk
+    // then.
     assert!(!sit(7).await);
     let results =
         (0..4).filter(|id| lab.root().join(format!("eval/000{id}/eval_result.json")).exists());
@@ -125,7 +126,7 @@ async fn search_lock_lost_by_takeover_prevents_all_writes() {
         )
     };
     assert_eq!(kinds.iter().filter(|event| told(event)).count(), 1);
-    // The first one wakes up after its successor has ended and gone: it writes nothing more.
+    // The first session wakes up after its successor has ended: it must write nothing more.
     drop((second, second_lock));
     let before = lab.files();
     let useless = lab.root().join("cand/9999");
@@ -136,7 +137,7 @@ async fn search_lock_lost_by_takeover_prevents_all_writes() {
     let (directory, mut player) = (SearchDirectory::new(lab.root()), lab.backend());
     let lost = collect_garbage(&directory, &mut player, &first.fence);
     assert!(matches!(lost, Err(SearchError::Lost(_))), "{lost:?}");
-    // Also what is written before the first turn, and what is removed on request.
+    // The same for writes before the first turn, and for removals on request.
     let opening =
         SearchOpenOptions { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
     let mut manifest = directory.manifest().expect("there");
@@ -148,7 +149,7 @@ async fn search_lock_lost_by_takeover_prevents_all_writes() {
     let owned = SearchOwnership { fence: first.fence.clone(), former: Some("somebody".to_owned()) };
     let refused = open(directory, &opening, owned, player, Arc::default()).err();
     assert!(matches!(refused, Some(SearchError::Lost(_))), "{refused:?}");
-    assert!(useless.exists(), "it removes nothing, either");
+    assert!(useless.exists(), "it must remove nothing");
     assert_same("the former owner", &before, &lab.files());
     drop(lock);
 }

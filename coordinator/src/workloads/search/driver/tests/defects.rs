@@ -1,4 +1,4 @@
-//! Defects that searches of this kind are known to have, each with the test that would show it.
+//! Regression tests for known defects of such searches.
 
 use super::*;
 use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStatus, Reason};
@@ -7,7 +7,7 @@ use rollout_protocol::search::NodeId;
 #[tokio::test]
 async fn node_is_expanded_only_after_its_evals_settle() {
     let lab = SearchFixture::new();
-    // Planned, nothing begun: a death here lost the whole first depth.
+    // Planned, but nothing begun: a crash here used to lose the whole first depth.
     assert!(!lab.run_session(2).await);
     let planned = SearchDirectory::new(lab.root()).manifest().expect("there");
     assert_eq!(planned.evaluations.len(), 4);
@@ -80,7 +80,7 @@ async fn eval_without_changes_or_failed_is_decided_with_reason() {
 
 #[tokio::test]
 async fn sweep_without_config_limit_is_judged_by_rows_and_ok_rate() {
-    // The fixed limit of the laboratory's file is taken away.
+    // Without the fixture's limit of configurations.
     let lab = SearchFixture::with("min_candidate_rows: 7");
     let mut opening = lab.opening();
     opening.tree.search.sweep_config_limit = None;

@@ -1,4 +1,4 @@
-//! Whole searches with played commands, in real directories.
+//! Tests of whole searches with a simulated backend, in real directories.
 
 mod context_packs;
 mod crashes;
@@ -33,7 +33,7 @@ impl SearchFixture {
         Self::with("")
     }
 
-    /// A search whose file says this, too.
+    /// A search whose file has these additional lines.
     fn with(more: &'static str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("base.csv"), "config_id,status,speed\n0,ok,1\n")
@@ -95,7 +95,7 @@ impl SearchFixture {
         self.lock_and_open(false, opening, workshop).await
     }
 
-    /// Opens it, by force if need be.
+    /// Opens the search, by force if necessary.
     async fn lock_and_open<W: SearchBackend + Send + 'static>(
         &self,
         force: bool,
@@ -109,14 +109,14 @@ impl SearchFixture {
             .await
     }
 
-    /// Runs the search to its end, in one sitting.
+    /// Runs the search to its end, in one session.
     pub(super) async fn run(&self) -> SearchManifest {
         let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
         sitting.run().expect("to its end");
         sitting.manifest().clone()
     }
 
-    /// Goes on for so many writes. Whether the search has ended before.
+    /// Runs a session for the given number of writes. Returns whether the search ended before.
     async fn run_session(&self, writes: u32) -> bool {
         let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
         sitting.writes_left = Some(writes);
@@ -135,7 +135,7 @@ impl SearchFixture {
         self.path().join("runs/run")
     }
 
-    /// The manifest and all reports, as they are on disk, but for how many evals ran at once.
+    /// The manifest and all reports on disk, without the number of concurrent evals.
     fn files(&self) -> Vec<String> {
         let read = |name: &str| std::fs::read_to_string(self.root().join(name)).expect(name);
         let parallel = format!("\"max_parallel_evals\": {}", self.parallel);
@@ -145,7 +145,7 @@ impl SearchFixture {
     }
 }
 
-/// Fails unless two searches left the same, and says where they differ first.
+/// Fails unless two searches wrote the same files, and shows the first difference.
 #[track_caller]
 fn assert_same(what: &str, one: &[String], other: &[String]) {
     for (one, other) in one.iter().zip(other) {
@@ -181,7 +181,7 @@ async fn simulated_search_has_every_outcome_and_cleans_up() {
     ] {
         assert!(reasons.contains(&reason), "{reason:?} not in {reasons:?}");
     }
-    // Only the checkouts of the last frontier, and what could not be removed yet.
+    // Only the checkouts of the last frontier, and those whose removal failed.
     let names = |kind: &str| {
         let entries = std::fs::read_dir(lab.root().join(kind)).expect(kind);
         entries.filter(|e| e.as_ref().is_ok_and(|e| e.path().is_dir())).count()
@@ -197,7 +197,7 @@ async fn search_repeated_leaves_equal_files() {
     one.run().await;
     other.run().await;
     assert_same("repeated", &one.files(), &other.files());
-    // Opened again when it has ended, nothing changes.
+    // Opening an ended search changes nothing.
     other.run().await;
     assert_same("opened again", &one.files(), &other.files());
 }

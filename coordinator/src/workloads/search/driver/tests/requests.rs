@@ -1,4 +1,4 @@
-//! What a user asks of a search that is there.
+//! Tests of user requests to an existing search.
 
 use super::*;
 use crate::workloads::search::manifest::{EvalStatus, ManifestEventKind, NodeStatus};
@@ -65,7 +65,7 @@ async fn regenerate_ideas_replaces_ideas_without_results() {
     sitting.run().expect("to its end");
     let done = sitting.manifest();
     let first = *done.evaluations.keys().next().expect("evals");
-    assert_eq!(first, EvalId(4), "numbers are given out once");
+    assert_eq!(first, EvalId(4), "numbers are never reused");
     let asked = ManifestEventKind::IdeasDiscarded { nodes: vec![NodeId(0)] };
     assert!(done.events.iter().any(|event| event.kind == asked));
 }
@@ -101,7 +101,7 @@ async fn keep_options_preserve_failed_and_rejected_files() {
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
     let failed = failed.expect("one");
-    assert_eq!(failed.experiment_dir, None, "nothing points to what is gone");
+    assert_eq!(failed.experiment_dir, None, "no path to removed files");
     assert!(!lab.root().join(&failed.eval_output_root).join("experiment").exists());
 }
 
@@ -110,7 +110,7 @@ async fn budget_of_cost_or_seconds_ends_search_between_depths() {
     for (more, expected) in [
         ("budgets: {cost: 0.1}", 4),
         ("budgets: {seconds: 41}", 12),
-        // An eval that was tried twice took twice as long.
+        // An eval with two attempts took twice as long.
         ("budgets: {seconds: 140}", 12),
         ("budgets: {cost: 1000, seconds: 100000}", 20),
     ] {
@@ -130,12 +130,12 @@ async fn crash_while_discarding_ideas_leaves_all_or_none() {
         (lab.root().join("node_ideas/0000"), lab.root().join("node_ideas/.old-0000"));
     let count = || std::fs::read_dir(&ideas).expect("there").count();
     let all = count();
-    // Before the manifest says so: they come back.
+    // Before the manifest records the discard: the ideas come back.
     std::fs::rename(&ideas, &old).expect("renamed");
     let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
     assert_eq!((sitting.manifest().evaluations.len(), count()), (4, all));
     drop((sitting, lock));
-    // After it, with something in the way of the removal: none of them is ever taken for a new one.
+    // After it, with an obstacle to the removal: old ideas must not be taken for new ones.
     let mark = ideas.join("idea-009.md");
     std::fs::write(&mark, "- Of the first generation").expect("written");
     let in_the_way = lab.root().join("eval/0001");
@@ -166,7 +166,7 @@ async fn crash_while_discarding_results_leaves_none_without_file() {
     for (id, eval) in &manifest.evaluations {
         assert!(!eval.status.is_settled() || file(id.0).exists(), "{id}");
     }
-    // A result that was thrown away is none, even if its file is still there.
+    // A discarded result is ignored, even if its file still exists.
     std::fs::remove_dir(file(1)).expect("removed");
     std::fs::write(file(0), &first).expect("written");
     let (mut sitting, _lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
@@ -181,7 +181,7 @@ async fn discarded_results_still_count_against_budget() {
         let whole = SearchFixture::with(more).run().await;
         assert!(whole.evaluations.len() > 4, "the first depth alone does not spend it");
         let lab = SearchFixture::with(more);
-        // All four of the first depth, the last of them not merged yet.
+        // All four of the first depth, the last of them not merged.
         assert!(!lab.run_session(9).await);
         let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
         let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
@@ -212,7 +212,7 @@ async fn rerun_of_ended_search_repeats_last_depth_in_new_round() {
     let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
     let begun = sitting.manifest().clone();
     assert_eq!((begun.state.current_depth, begun.state.stopped), (2, false));
-    assert_eq!(begun.nodes.len(), before.nodes.len() - 2, "what came of it is withdrawn");
+    assert_eq!(begun.nodes.len(), before.nodes.len() - 2, "its promotions are withdrawn");
     let last: Vec<EvalId> = begun.evals_at(2).map(|(id, _)| *id).collect();
     assert_eq!(last.len(), 8);
     for id in &last {
@@ -249,7 +249,7 @@ async fn rerun_of_ended_search_repeats_last_depth_in_new_round() {
 async fn manifest_of_ended_search_names_only_existing_files() {
     let lab = SearchFixture::new();
     let done = lab.run().await;
-    let there = |path: &str| assert!(lab.root().join(path).exists(), "{path} is gone");
+    let there = |path: &str| assert!(lab.root().join(path).exists(), "{path} is missing");
     for node in done.nodes.values() {
         node.worktree_path.iter().for_each(|path| there(path));
         there(&node.baseline_results_csv_path);
@@ -263,5 +263,5 @@ async fn manifest_of_ended_search_names_only_existing_files() {
         assert!(decision.promotion_reason.is_some(), "{}", eval.eval_id);
     }
     let failed = done.evaluations.values().filter(|eval| eval.experiment_dir.is_none());
-    assert!(failed.count() > 0, "what failed evals wrote is removed");
+    assert!(failed.count() > 0, "files of failed evals are removed");
 }

@@ -1,11 +1,11 @@
-//! Results as sweeps write them, scored.
+//! Tests of scores of real sweep results.
 
 use super::*;
 use crate::workloads::search::manifest::{Reason, SearchRunConfig};
 use crate::workloads::search::policy::testing::{new_search, promotable_eval};
 use rollout_protocol::search::EvalId;
 
-/// Scores, and has nothing else to do.
+/// A backend that only scores.
 struct ScoringBackend;
 
 impl RepositoryMaintenance for ScoringBackend {
@@ -14,7 +14,7 @@ impl RepositoryMaintenance for ScoringBackend {
         _: &DesiredRepositoryState,
         _: &std::collections::BTreeSet<String>,
     ) -> Result<Vec<FailedRemoval>, BackendError> {
-        unreachable!("nothing is kept")
+        unreachable!("nothing is reconciled")
     }
 
     fn remove(
@@ -31,7 +31,7 @@ impl SearchBackend for ScoringBackend {
     }
 
     fn diff(&mut self, _: &str, _: &str) -> Result<Vec<u8>, BackendError> {
-        unreachable!("nothing is told")
+        unreachable!("nothing is compared")
     }
 
     fn generate_ideas(
@@ -51,7 +51,7 @@ impl SearchBackend for ScoringBackend {
     }
 }
 
-/// What comes of results under a configuration: why they are not promoted, and what their eval says.
+/// Scores results under a configuration: the reason against promotion, and the eval's error.
 fn score_results(
     results: &str,
     change: impl FnOnce(&mut SearchRunConfig),

@@ -1,4 +1,4 @@
-//! Directories with earlier ideas that the user names.
+//! Tests of directories with earlier ideas that the user names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

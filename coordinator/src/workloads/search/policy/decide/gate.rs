@@ -1,20 +1,20 @@
-//! The gate: whether a candidate may be promoted, by its comparison with its parent.
+//! The gate: decides from the comparison with the parent whether a candidate may be promoted.
 
 use crate::workloads::search::manifest::{
     ArtifactPolicy, EvalStatus, Reason, SearchEval, SearchManifest, SearchRunConfig,
 };
 use crate::workloads::search::score::Grade;
 
-/// Where the artifacts of a run are, below its directory.
+/// Directory of a run's artifacts, below the run's directory.
 pub(in crate::workloads::search) const ARTIFACTS_PREFIX: &str = "artifacts/";
 
-/// Knows which files of a run are there.
+/// Checks whether files of a run exist.
 pub trait ArtifactLookup {
     /// Whether there is a file at a path below the run's directory.
     fn exists(&self, path: &str) -> bool;
 }
 
-/// Why an eval may not be promoted: the first reason that holds; nothing when it may.
+/// The first reason against promoting an eval; `None` if it may be promoted.
 pub fn gate_failure(
     manifest: &SearchManifest,
     eval: &SearchEval,
@@ -76,7 +76,7 @@ fn is_kept(config: &SearchRunConfig, path: &str) -> bool {
     }
 }
 
-/// Rows that are missing or failed would make the rest look better than it is.
+/// Checks the rows: missing or failed ones would make the rest look better than it is.
 fn rows(config: &SearchRunConfig, eval: &SearchEval) -> Option<Reason> {
     let complete = eval.strict_completeness;
     if config.sweep_config_limit.is_some() && !complete.is_some_and(|rows| rows.is_complete()) {
@@ -113,7 +113,7 @@ fn merit(config: &SearchRunConfig, eval: &SearchEval) -> Option<Reason> {
     (!worth).then_some(Reason::NotWorthExploring)
 }
 
-/// Why an eval that passed the gate did.
+/// The reason for promoting an eval that passed the gate.
 pub(super) fn promotion_reason(eval: &SearchEval) -> Reason {
     let view = eval.parent_relative.as_ref();
     let summary = view.and_then(|view| view.recommendation_summary.as_ref());
@@ -123,7 +123,8 @@ pub(super) fn promotion_reason(eval: &SearchEval) -> Reason {
     }
 }
 
-/// Whether the primary metric is worse than the parent's, by its number or by what the score says.
+/// Whether the primary metric is worse than the parent's, by its difference or by a reason of the
+/// score.
 pub(super) fn primary_regressed(config: &SearchRunConfig, eval: &SearchEval) -> bool {
     eval.parent_relative.as_ref().is_some_and(|view| {
         let says = view.recommendation_summary.as_ref().is_some_and(|s| s.has_primary_regressed());

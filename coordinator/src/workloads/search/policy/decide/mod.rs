@@ -1,7 +1,7 @@
-//! What is promoted: the gate compares a candidate with its parent, the rank with the root, and the
-//! beam keeps the best of a whole depth.
+//! Promotion decisions: the gate compares a candidate with its parent, the rank with the root, and
+//! the beam keeps the best of a depth.
 //!
-//! The order in which results arrive never matters: everything is decided when the last eval of a
+//! The order in which results arrive never matters: all decisions are made when the last eval of a
 //! depth is settled, over evals in the order of their numbers.
 
 mod gate;
@@ -18,7 +18,7 @@ pub(in crate::workloads::search) use gate::ARTIFACTS_PREFIX;
 pub use gate::{ArtifactLookup, gate_failure};
 pub use rank::{CandidateRank, rank_score};
 
-/// Decides about every eval of a depth, and gives those to promote, best first.
+/// Decides on every eval of a depth. Returns those to promote, best first.
 pub fn decide(
     manifest: &mut SearchManifest,
     depth: u32,
@@ -65,7 +65,7 @@ pub fn decide(
     promoted
 }
 
-/// Notes that an eval became a node.
+/// Records that an eval became a node.
 pub fn record_promotion(
     decision: &mut EvalDecision,
     node: rollout_protocol::search::NodeId,

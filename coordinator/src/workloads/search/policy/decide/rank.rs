@@ -5,17 +5,17 @@ use std::cmp::Ordering;
 use crate::workloads::search::manifest::SearchEval;
 use rollout_protocol::search::EvalId;
 
-/// What a candidate is ranked by.
+/// The key of a candidate's rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CandidateRank {
     score: f64,
     primary_delta: f64,
-    /// Whose it is.
+    /// The eval of the candidate.
     pub eval: EvalId,
 }
 
-/// The score against the root, else the primary metric's difference, else nothing. What is not a
-/// finite number is missing.
+/// The score against the root, else the primary metric's difference, else `None`. Values that are
+/// not finite count as missing.
 pub fn rank_score(eval: &SearchEval) -> Option<f64> {
     let view = eval.root_relative.as_ref()?;
     let score = view.recommendation_summary.as_ref().map(|summary| summary.score);
@@ -24,7 +24,7 @@ pub fn rank_score(eval: &SearchEval) -> Option<f64> {
 }
 
 impl CandidateRank {
-    /// The rank of an eval with that score.
+    /// The rank of an eval with the given score.
     pub fn new(eval: &SearchEval, score: f64) -> Self {
         let delta = eval.root_relative.as_ref().and_then(|view| view.primary_delta);
         let primary_delta = delta.filter(|delta| delta.is_finite()).unwrap_or(f64::NEG_INFINITY);

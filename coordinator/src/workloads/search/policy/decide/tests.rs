@@ -11,7 +11,7 @@ impl ArtifactLookup for ArtifactsExcept {
     }
 }
 
-/// What makes an eval fail the gate.
+/// A change that makes an eval fail the gate.
 type EvalMutation = fn(&mut SearchManifest, &mut SearchEval);
 
 fn reason(change: impl FnOnce(&mut SearchManifest, &mut SearchEval)) -> Option<Reason> {
@@ -74,7 +74,7 @@ fn promotion_gate_failure_has_its_own_reason() {
 
 #[test]
 fn promotion_gate_within_tolerance_or_mixed_grade_passes() {
-    // Who asks for no share needs no status.
+    // Without a minimum share no status is needed.
     assert_eq!(
         reason(|manifest, eval| {
             (manifest.run_config.sweep_config_limit, manifest.run_config.min_ok_rate) = (None, 0.0);
@@ -83,7 +83,7 @@ fn promotion_gate_within_tolerance_or_mixed_grade_passes() {
         }),
         None
     );
-    // A tolerance forgives the number, and mixed grades may pass.
+    // A tolerance accepts the regression, and mixed grades may pass.
     assert_eq!(
         reason(|manifest, eval| {
             manifest.run_config.primary_tolerance = 1e-6;
