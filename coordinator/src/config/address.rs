@@ -1,6 +1,6 @@
-//! Addresses of repositories and registries, as people may see them.
+//! Redaction of repository and registry addresses.
 
-/// The address without user and password.
+/// Removes the user and password from an address.
 pub(crate) fn without_secrets(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let authority = rest.split('/').next().unwrap_or(rest);

@@ -1,5 +1,5 @@
-//! What the command line puts into a job: values at key paths, laid over the tree of the job file
-//! before it is read, so that one reader checks both.
+//! Command-line settings of a job: values at key paths, merged into the tree of the job file before
+//! it is read, so that one reader checks both.
 
 use std::path::Path;
 
@@ -9,29 +9,29 @@ use super::location::{COMMAND_LINE, SourceLocation};
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, flag_line, parse_plain};
 use super::yaml;
 
-/// A value from the command line.
+/// A value from the command line and where it goes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CliSetting {
-    /// The option as it was written.
+    /// The option as it was typed.
     flag: String,
     change: CliSettingChange,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum CliSettingChange {
-    /// Puts a value at a key path.
+    /// Sets the value at a key path.
     Put(String, CliSettingText),
-    /// Adds an item to the list at a key.
+    /// Appends an item to the list at a key.
     Append(&'static str, ConfigValue),
-    /// Adds a dataset; the first one takes the place of the file's datasets and tasks.
+    /// Adds a dataset; the first one replaces the file's datasets and tasks.
     Dataset(Vec<(&'static str, ConfigValue)>),
-    /// Puts a value into every dataset.
+    /// Sets a value in every dataset.
     EachDataset(&'static str, ConfigValue),
-    /// Puts a variable of every agent.
+    /// Sets a variable of every agent.
     EachAgent(String, String),
-    /// Puts a value into every agent.
+    /// Sets a value in every agent.
     EachAgentKey(String, CliSettingText),
-    /// Selects an agent; the others of the file are left out.
+    /// Selects an agent; agents of the file that are not selected are dropped.
     Agent(String),
 }
 
@@ -39,27 +39,27 @@ enum CliSettingChange {
 enum CliSettingText {
     /// YAML.
     Yaml(String),
-    /// A single value, read as YAML reads plain text.
+    /// A single value, parsed as a YAML plain scalar.
     Plain(String),
-    /// Text, whatever it looks like.
+    /// Text, never parsed.
     Exact(String),
 }
 
-/// A dataset that the command line names.
+/// A dataset named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CliDataset {
     /// A directory.
     Path(String),
-    /// A dataset of a registry, with its version.
+    /// A dataset of a registry, with an optional version.
     Registered {
-        /// Path or address of the registry.
+        /// Path or URL of the registry.
         registry: String,
         /// Name.
         name: String,
         /// Version.
         version: Option<String>,
     },
-    /// A repository, with `@` and a reference perhaps.
+    /// A repository, with an optional `@reference`.
     Repository(String),
 }
 
@@ -68,7 +68,7 @@ impl CliSetting {
         Self { flag: flag.to_owned(), change }
     }
 
-    /// A value in YAML at a key path such as `agents[0].env.NAME`.
+    /// Sets a YAML value at a key path such as `agents[0].env.NAME`.
     pub fn yaml(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
@@ -76,7 +76,7 @@ impl CliSetting {
         )
     }
 
-    /// A number, a word or a boolean at a key path.
+    /// Sets a number, word or boolean at a key path.
     pub fn plain(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
@@ -84,7 +84,7 @@ impl CliSetting {
         )
     }
 
-    /// Text at a key path.
+    /// Sets text at a key path.
     pub fn text(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
@@ -92,12 +92,12 @@ impl CliSetting {
         )
     }
 
-    /// An item of the list at a key.
+    /// Appends an item to the list at a key.
     pub fn item(flag: &str, key: &'static str, text: &str) -> Self {
         Self::new(flag, CliSettingChange::Append(key, ConfigValue::String(text.to_owned())))
     }
 
-    /// A dataset.
+    /// Adds a dataset.
     pub fn dataset(flag: &str, dataset: CliDataset) -> Self {
         let text = ConfigValue::String;
         let fields = match dataset {
@@ -105,7 +105,7 @@ impl CliSetting {
             CliDataset::Repository(url) => vec![("repo", text(url))],
             CliDataset::Registered { registry, name, version } => {
                 let key = if registry.contains("://") { "url" } else { "path" };
-                // Its own place is that of the dataset, which is given when it is put there.
+                // `at_line` sets the line when the dataset is inserted.
                 let place = ConfigNode { line: 0, value: text(registry) };
                 let place = ConfigEntry { key: key.to_owned(), line: 0, node: place };
                 let mut fields =
@@ -117,12 +117,12 @@ impl CliSetting {
         Self::new(flag, CliSettingChange::Dataset(fields))
     }
 
-    /// A number, a word or a boolean of every dataset.
+    /// Sets a number, word or boolean in every dataset.
     pub fn each_dataset(flag: &str, key: &'static str, value: &str) -> Self {
         Self::new(flag, CliSettingChange::EachDataset(key, parse_plain(value)))
     }
 
-    /// A list of every dataset.
+    /// Sets a list in every dataset.
     pub fn each_dataset_list(flag: &str, key: &'static str, items: &[String]) -> Self {
         let items = items
             .iter()
@@ -130,12 +130,12 @@ impl CliSetting {
         Self::new(flag, CliSettingChange::EachDataset(key, ConfigValue::Sequence(items.collect())))
     }
 
-    /// A variable of every agent.
+    /// Sets a variable of every agent.
     pub fn each_agent(flag: &str, variable: &str, value: &str) -> Self {
         Self::new(flag, CliSettingChange::EachAgent(variable.to_owned(), value.to_owned()))
     }
 
-    /// A value in YAML at a key path of every agent.
+    /// Sets a YAML value at a key path of every agent.
     pub fn each_agent_key(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
@@ -143,18 +143,18 @@ impl CliSetting {
         )
     }
 
-    /// An agent of the job file, or a built-in one.
+    /// Selects an agent of the job file, or a built-in one.
     pub fn agent(flag: &str, name: &str) -> Self {
         Self::new(flag, CliSettingChange::Agent(name.to_owned()))
     }
 
-    /// The option as it was written.
+    /// The option as it was typed.
     pub(super) fn flag(&self) -> &str {
         &self.flag
     }
 }
 
-/// Lays settings over a tree, in their order.
+/// Applies settings to a tree, in order.
 pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut Diagnostics) {
     if root.value == ConfigValue::Null {
         root.value = ConfigValue::Mapping(Vec::new());
@@ -201,7 +201,7 @@ fn reject(setting: &CliSetting, found: &str, expected: &str, problems: &mut Diag
     problems.error(spot.error(Path::new(COMMAND_LINE), ErrorKind::BadValue, found, expected));
 }
 
-/// The agents that the command line selects: those of the file, or built-in ones.
+/// Applies the agent selection of the command line: agents of the file, or built-in ones.
 fn select_agents(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut Diagnostics) {
     let mut chosen = Vec::new();
     let ConfigValue::Mapping(entries) = &root.value else { return };
@@ -262,7 +262,7 @@ fn mapping(fields: &[(&'static str, ConfigValue)], line: usize) -> ConfigValue {
     ConfigValue::Mapping(fields.iter().map(entry).collect())
 }
 
-/// The value with all of its parts at one place.
+/// The value with every part at one line.
 fn at_line(value: ConfigValue, line: usize) -> ConfigNode {
     let value = match value {
         ConfigValue::Sequence(nodes) => {
@@ -288,7 +288,7 @@ fn value(text: &CliSettingText, line: usize) -> Result<ConfigNode, String> {
         CliSettingText::Yaml(text) => match yaml::parse(text) {
             Ok((node, faults)) if faults.is_empty() => Ok(at_line(node.value, line)),
             Ok((_, faults)) => Err(faults[0].message.clone()),
-            Err(fault) => Err(format!("no YAML: {}", fault.message)),
+            Err(fault) => Err(format!("invalid YAML: {}", fault.message)),
         },
     }
 }
@@ -299,7 +299,7 @@ struct KeyPathSegment {
     bracket: bool,
 }
 
-/// The parts of `a.b[0].c`.
+/// Splits a key path such as `a.b[0].c` into segments.
 fn segments(key: &str) -> Result<Vec<KeyPathSegment>, String> {
     let mut segments = Vec::new();
     for part in key.split('.') {
@@ -385,7 +385,7 @@ fn list_len(root: &ConfigNode, key: &str) -> Result<usize, String> {
     }
 }
 
-/// Changes every item of a list.
+/// Changes every item of the list at a key.
 fn for_each_item(
     root: &mut ConfigNode,
     key: &str,
@@ -419,7 +419,7 @@ datasets: [{path: d, task_names: [z]}, {path: e}]
 tasks: [{path: f}]
 ";
 
-    /// The job of a file with settings, and what is wrong with it.
+    /// The job of a file with settings, and its diagnostics.
     fn read(file: Option<&str>, settings: Vec<CliSetting>) -> (Option<Job>, Vec<String>) {
         let dir = tempfile::tempdir().expect("a directory");
         let options = JobOptions { settings, ..JobOptions::new(&|_| true) };
@@ -533,7 +533,7 @@ tasks: [{path: f}]
             "command line: -k 0 (n_attempts): found 0",
             "command line: --set agents[7].name: found `7` in a list of 0 items",
             "command line: --set n_attempts.x: found `x` below 0",
-            "command line: --set name: found no YAML",
+            "command line: --set name: found invalid YAML",
             "command line: --set a..b: found the key path `a..b`",
             "command line: -a mien: found no agent with that name (did you mean `mine`?)",
         ] {

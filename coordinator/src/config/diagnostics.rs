@@ -1,11 +1,11 @@
-//! What is wrong with configuration and task files: collected, never only the first.
+//! Errors and warnings of configuration and task files. All are collected, not only the first.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// What kind of fault an error is.
+/// Kind of a configuration error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -13,25 +13,25 @@ pub enum ErrorKind {
     NotFound,
     /// A file or directory cannot be read.
     Unreadable,
-    /// A file is larger than its bound.
+    /// A file is larger than its limit.
     TooLarge,
     /// A file is not YAML, JSON or TOML.
     Syntax,
-    /// A key stands twice in one mapping.
+    /// A key occurs twice in one mapping.
     DuplicateKey,
-    /// A key has no meaning.
+    /// A key is not known.
     UnknownKey,
-    /// A required key is absent.
+    /// A required key is missing.
     MissingKey,
-    /// A value has another type.
+    /// A value has the wrong type.
     WrongType,
-    /// A value of the right type that is not acceptable.
+    /// A value has the right type but is not allowed.
     BadValue,
-    /// Two keys contradict each other.
+    /// Two keys conflict.
     Conflict,
     /// Two things have the same name, or names that differ only in case.
     DuplicateName,
-    /// A word of the format for something that this version does not have.
+    /// A valid word of the format for a feature that this version lacks.
     Unavailable,
     /// A template refers to a variable that is not set and has no default.
     UnsetVariable,
@@ -41,60 +41,60 @@ pub enum ErrorKind {
     NoTasks,
     /// A required file of a task is missing.
     MissingFile,
-    /// A file of a task lies outside the task's directory, or is neither file nor directory.
+    /// A file of a task is outside the task's directory, or is neither file nor directory.
     BadFile,
-    /// The Dockerfile has an instruction that the environment cannot honour.
+    /// The Dockerfile has an instruction that the environment does not support.
     UnsupportedInstruction,
-    /// Something that the job's environment does not have.
+    /// The task asks for something that the job's environment does not support.
     Unsupported,
     /// The job has more trials than a run can hold.
     TooManyTrials,
 }
 
-/// One fault.
+/// A configuration error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// Line, from 1, where it is known.
+    /// Line, from 1, if known.
     pub line: Option<usize>,
-    /// Where in the file, for instance `agents[1].env.KEY`; empty for the file as a whole.
+    /// Key path, for instance `agents[1].env.KEY`; empty for the whole file.
     pub key: String,
-    /// What kind of fault.
+    /// Kind of error.
     pub kind: ErrorKind,
-    /// What stands there.
+    /// Value found.
     pub found: String,
-    /// What would be accepted.
+    /// Accepted values.
     pub expected: String,
-    /// What to do, where it can be said.
+    /// Suggested fix, if there is one.
     pub hint: Option<String>,
 }
 
-/// Something odd that does not stop a run.
+/// A configuration warning; the run continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigWarning {
     /// The file or directory.
     pub file: PathBuf,
-    /// Line, from 1, where it is known.
+    /// Line, from 1, if known.
     pub line: Option<usize>,
-    /// Where in the file; empty for the file as a whole.
+    /// Key path; empty for the whole file.
     pub key: String,
-    /// What is odd and what follows from it.
+    /// The problem and its effect.
     pub message: String,
 }
 
-/// Every fault of a configuration. Never empty.
+/// All errors of a configuration. Never empty.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.lines().join("\n"))]
 pub struct ConfigErrors {
-    /// The faults, by file and line.
+    /// The errors, by file and line.
     pub errors: Vec<ConfigError>,
-    /// The warnings that came up on the way.
+    /// The warnings found with them.
     pub warnings: Vec<ConfigWarning>,
 }
 
 impl ConfigErrors {
-    /// The faults as lines for people, hints indented below.
+    /// The errors as display lines, hints indented below.
     pub fn lines(&self) -> Vec<String> {
         self.errors
             .iter()
@@ -138,7 +138,7 @@ fn write_location(
 }
 
 impl ConfigWarning {
-    /// One line per distinct warning: the first place, and how many more files have it.
+    /// One line per distinct warning: the first location, and the number of further ones.
     pub fn grouped(warnings: &[Self]) -> Vec<String> {
         let mut groups: Vec<(&Self, usize)> = Vec::new();
         let mut index = std::collections::HashMap::new();
@@ -157,18 +157,18 @@ impl ConfigWarning {
     }
 }
 
-/// Collects faults and warnings over all passes and files.
+/// Collects errors and warnings over all passes and files.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigWarning>,
-    /// Every key that a reader asked for, to hold the reference against.
+    /// Every key that a reader asked for, to test the reference against.
     #[cfg(test)]
     pub(crate) taken: std::collections::BTreeSet<String>,
 }
 
 impl Diagnostics {
-    /// Records a fault.
+    /// Records an error.
     pub fn error(&mut self, error: ConfigError) {
         self.errors.push(error);
     }
@@ -178,7 +178,7 @@ impl Diagnostics {
         self.warnings.push(warning);
     }
 
-    /// Adds everything of `other`.
+    /// Adds all diagnostics of `other`.
     pub fn extend(&mut self, other: Self) {
         self.errors.extend(other.errors);
         self.warnings.extend(other.warnings);
@@ -186,20 +186,20 @@ impl Diagnostics {
         self.taken.extend(other.taken);
     }
 
-    /// Whether a fault was recorded.
+    /// Whether an error was recorded.
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
 
-    /// Everything that was recorded.
+    /// All errors and warnings.
     pub fn into_parts(self) -> (Vec<ConfigError>, Vec<ConfigWarning>) {
         (self.errors, self.warnings)
     }
 
-    /// The value and the warnings, unless there were faults.
+    /// Returns the value and the warnings if there are no errors.
     ///
     /// # Errors
-    /// Every fault, in the order of files and lines.
+    /// All errors, sorted by file and line.
     pub fn finish<T>(mut self, value: T) -> Result<(T, Vec<ConfigWarning>), ConfigErrors> {
         if self.errors.is_empty() {
             return Ok((value, self.warnings));
@@ -215,7 +215,7 @@ impl Diagnostics {
     }
 }
 
-/// The known word nearest to `word`, if one is near enough to be meant.
+/// The known word nearest to `word`, if close enough for a typo.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()

@@ -1,4 +1,4 @@
-//! `config.json`: the job as it was resolved, as one JSON document.
+//! `config.json`: the resolved job as one JSON document.
 
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_worker::environment::descriptor;
@@ -13,8 +13,8 @@ use super::elements::environment::PRESERVE_POLICIES;
 use super::elements::verifier::{AFTER_AGENT_ERROR_RULES, TEST_EXIT_CODE_RULES};
 use super::resolve::Job;
 
-/// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
-/// value of a variable of the host is in it, and no password of an address.
+/// The job in the form of a job file, with defaults filled in. Environment values stay unexpanded,
+/// so the document has no value of a host variable and no password of an address.
 pub fn job_document(job: &Job) -> Value {
     let timeouts = &job.timeouts;
     let mut document = json!({
@@ -39,7 +39,7 @@ pub fn job_document(job: &Job) -> Value {
         "datasets": job.datasets.iter().map(dataset).collect::<Vec<_>>(),
         "task_env": job.task_env,
     });
-    // An empty list of them would stand for a list of datasets.
+    // An empty `tasks` would make `datasets` optional.
     if let (Value::Object(fields), false) = (&mut document, job.tasks.is_empty()) {
         let tasks = job.tasks.iter().map(task).collect();
         fields.insert("tasks".to_owned(), Value::Array(tasks));
@@ -117,7 +117,7 @@ fn environment(job: &Job) -> Value {
     })
 }
 
-/// The word that a value is written as.
+/// The word of the format for a value.
 pub(super) fn keyword<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     let word = words.iter().find(|(_, known)| *known == value);
     word.map(|(word, _)| *word).expect("every value has its word")

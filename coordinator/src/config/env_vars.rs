@@ -1,12 +1,12 @@
-//! Every environment variable that the program itself reads. What agents and tasks use is named by
-//! job files, not here.
+//! Environment variables that the program itself reads. Variables of agents and tasks are named by
+//! job files.
 
-/// A variable and what it does.
+/// A variable and its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnvVar {
     /// Name.
     pub name: &'static str,
-    /// What it does.
+    /// Meaning.
     pub help: &'static str,
 }
 
@@ -14,19 +14,19 @@ pub struct EnvVar {
 pub const LOG: EnvVar =
     EnvVar { name: "ROLLOUT_LOG", help: "filter of log output, for instance `rollout=debug`" };
 
-/// Where the Docker engine listens.
+/// Address of the Docker engine.
 pub const DOCKER_HOST: EnvVar = EnvVar {
     name: "DOCKER_HOST",
     help: "address of the Docker engine, for instance `unix:///run/docker.sock`",
 };
 
-/// The program that understands compose files.
+/// Path of the `docker-compose` program.
 pub const DOCKER_COMPOSE: EnvVar = EnvVar {
     name: "ROLLOUT_DOCKER_COMPOSE",
-    help: "the program `docker-compose`, when it is in none of the usual places",
+    help: "path of the `docker-compose` program, if it is not in a standard place",
 };
 
-/// The frontend that reads Dockerfiles which name none.
+/// Frontend for Dockerfiles that name none.
 pub const DOCKERFILE_FRONTEND: EnvVar = EnvVar {
     name: "ROLLOUT_DOCKERFILE_FRONTEND",
     help: "image of the BuildKit frontend for Dockerfiles without a `# syntax=` line, for instance \
@@ -36,35 +36,35 @@ pub const DOCKERFILE_FRONTEND: EnvVar = EnvVar {
 /// Disables colour on the terminal when set and not empty.
 pub const NO_COLOR: EnvVar = EnvVar { name: "NO_COLOR", help: "no colour when set and not empty" };
 
-/// Where caches of the user are; below it lie fetched tasks and the locks of image builds.
+/// Base directory of the user's caches; fetched tasks and locks of image builds are kept below it.
 pub const CACHE_HOME: EnvVar = EnvVar {
     name: "XDG_CACHE_HOME",
-    help: "directory in which runs share fetched tasks and the locks of image builds [default: ~/.cache]",
+    help: "directory for fetched tasks and locks of image builds, shared by runs [default: ~/.cache]",
 };
 
-/// Where state of the user is; below it lie the directories of workers.
+/// Base directory of the user's state; workers keep their directories below it.
 pub const STATE_HOME: EnvVar = EnvVar {
     name: "XDG_STATE_HOME",
-    help: "directory in which workers keep what is not reported yet [default: ~/.local/state]",
+    help: "directory for unreported results of workers [default: ~/.local/state]",
 };
 
-/// Where [`CACHE_HOME`] and [`STATE_HOME`] are when they are not set.
-pub const HOME: EnvVar = EnvVar { name: "HOME", help: "where `.cache` and `.local/state` are" };
+/// Parent of the defaults of [`CACHE_HOME`] and [`STATE_HOME`].
+pub const HOME: EnvVar = EnvVar { name: "HOME", help: "directory of `.cache` and `.local/state`" };
 
-/// Where the NATS server is.
+/// Address of the NATS server.
 pub const NATS_URL: EnvVar = EnvVar {
     name: "ROLLOUT_NATS_URL",
     help: "address of the NATS server, as `--nats`; it may hold a user and a password",
 };
 
-/// Keeps deployments apart.
+/// Separates deployments on one server.
 pub const NAMESPACE: EnvVar =
     EnvVar { name: "ROLLOUT_NAMESPACE", help: "namespace on the NATS server, as `--namespace`" };
 
-/// How long workers may be silent.
+/// Time without a heartbeat before a worker counts as lost.
 pub const LEASE: EnvVar = EnvVar {
     name: "ROLLOUT_LEASE",
-    help: "how long a worker may say nothing before its work is given to others, as `--lease`",
+    help: "time without a heartbeat before a worker's work is reassigned, as `--lease`",
 };
 
 /// User at the NATS server.
@@ -85,7 +85,7 @@ pub const NATS_CREDS: EnvVar = EnvVar {
     help: "`.creds` file for the NATS server, as `--nats-creds`",
 };
 
-/// All of them.
+/// All variables.
 pub const ALL: &[EnvVar] = &[
     LOG,
     DOCKER_HOST,

@@ -1,6 +1,6 @@
-//! Secrets that the command line gives by value. What a job says is written into the run directory
-//! and told to workers, so such a value must not be part of it: it becomes a variable of this
-//! process's run, and the job refers to it as if it had been exported.
+//! Secrets typed on the command line. A job is written into the run directory and sent to workers,
+//! so it must not contain such a value. The value becomes a variable of this run's process, and the
+//! job refers to it as if it had been exported.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,14 +12,14 @@ use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::variables::Variable;
 use super::job_file::JobFile;
 
-/// Words that make the name of a variable that of a secret, wherever they stand in it.
+/// Words that mark a variable as secret anywhere in its name.
 const SECRET_WORDS: &[&str] =
     &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
 
-/// Words that do so at its end.
+/// Words that mark a variable as secret at the end of its name.
 const SECRET_SUFFIXES: &[&str] = &["KEY", "TOKEN", "AUTH"];
 
-/// Takes the values of secrets that come from the command line out of a job.
+/// Moves the secrets that the command line gives by value out of a job.
 pub(super) fn extract(
     job: &mut JobFile,
     file: &Path,
@@ -40,17 +40,17 @@ pub(super) fn extract(
     TrialVariables::new(given)
 }
 
-/// The value of a secret that was typed as it is.
+/// The value of a secret that was typed literally.
 fn inline_secret(name: &str, variable: &Variable) -> Option<String> {
     let template = &variable.template;
     let literal = template.check().is_ok() && template.variables().is_empty();
     let typed = variable.spot.is_from_command_line() && literal && is_secret(name);
-    // Nothing is missing where there are no variables.
+    // Cannot fail: the template has no variables.
     let value = typed.then(|| template.expand(|_| None).ok()).flatten();
     value.filter(|value| !value.is_empty())
 }
 
-/// Whether a variable holds a secret, as far as its name tells.
+/// Whether a variable is a secret, by its name.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let last = name.rsplit('_').next().unwrap_or_default();

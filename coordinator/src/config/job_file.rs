@@ -1,4 +1,4 @@
-//! Job files as written: every value checked by itself, nothing resolved.
+//! Job files as written: every value checked on its own, nothing resolved.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,32 +33,32 @@ use super::{read, yaml};
 keys! {
     /// The keys of job files.
     pub(crate) table JobKeys {
-        name: "text", "the local time", "Name of the run and of its directory.";
-        jobs_dir: "path", "jobs", "Parent of the run directory; counts from the current one.";
-        n_attempts: "integer", "1", "Trials of every agent on every task.";
-        n_concurrent_trials: "integer", "1", "Trials that run at once.";
+        name: "text", "local time", "Name of the run and of its directory.";
+        jobs_dir: "path", "jobs", "Parent of the run directory; relative to the current directory.";
+        n_attempts: "integer", "1", "Attempts of every agent on every task.";
+        n_concurrent_trials: "integer", "1", "Concurrent trials.";
         n_concurrent_agents: "integer", "no limit",
-            "Agents that execute at once, on each worker; setup and verification go on beside them.",
+            "Concurrent agent executions on each worker; setup and verification are not limited.",
             "" => timeouts::MultiplierKeys::ALL;
         retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::RetryKeys::ALL;
-        log_level: "error|warn|info|debug|trace", "info", "How much is logged.";
+        log_level: "error|warn|info|debug|trace", "info", "Log level.";
         instruction_path: "absolute path", "/tmp/instruction.md",
-            "Where agents find the instruction; they get it as ROLLOUT_TASK_INSTRUCTION.";
-        environment: "table", "", "Where trials run.",
+            "Path of the instruction in environments; agents get it as ROLLOUT_TASK_INSTRUCTION.";
+        environment: "table", "", "Environment of the trials.",
             "environment" => environment::EnvironmentKeys::ALL;
         verifier: "table", "", "How trials are verified.",
             "verifier" => verifier::VerifierKeys::ALL;
-        artifacts: "list", "none", "Files to keep of every trial: paths, or tables.",
+        artifacts: "list", "none", "Files to collect from every trial: paths or tables.",
             "artifacts[]" => artifacts::ArtifactKeys::ALL;
-        metrics: "list", "mean", "Figures shown for every agent.",
+        metrics: "list", "mean", "Metrics to show for every agent.",
             "metrics[]" => metrics::MetricKeys::ALL;
         agents: "list", "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
         datasets: "list", "required unless `tasks`", "The datasets.",
             "datasets[]" => datasets::DatasetKeys::ALL;
-        tasks: "list", "none", "Single tasks, together the dataset `tasks`.",
+        tasks: "list", "none", "Single tasks, which form the dataset `tasks`.",
             "tasks[]" => datasets::TaskRefKeys::ALL;
-        pool: "text", "default", "Pool of workers that runs the job, with a server.";
-        task_env: "list of names", "none", "Variables of the host that task files may use.";
+        pool: "text", "default", "Worker pool that runs the job; needs a server.";
+        task_env: "list of names", "none", "Host variables that task files may use.";
     }
 }
 
@@ -66,10 +66,11 @@ keys! {
 pub static JOB_REFERENCE: LazyLock<KeyReference> =
     LazyLock::new(|| KeyReference::new("job.yaml", JobKeys::ALL, &[]));
 
-/// Path of the instruction inside environments unless the job says otherwise.
+/// Default path of the instruction inside environments.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";
 
-/// Trials that may run at once in one run: far above any host, so that a slip of a key is seen.
+/// Largest number of concurrent trials of a run: far above any host, so that typing errors are
+/// found.
 const MAX_CONCURRENT_TRIALS: u64 = 100_000;
 
 /// A job file.
@@ -111,22 +112,22 @@ pub struct JobFile {
     pub tasks: Vec<TaskRef>,
     /// `pool`: name of the workers' pool.
     pub pool: Option<String>,
-    /// `task_env`: variables of the host that task files may use.
+    /// `task_env`: host variables that task files may use.
     pub task_env: BTreeSet<String>,
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// Errors.
+    /// Errors only.
     Error,
-    /// And warnings.
+    /// Errors and warnings.
     Warn,
-    /// And what happens.
+    /// Also normal progress.
     #[default]
     Info,
-    /// And how.
+    /// Also details for debugging.
     Debug,
     /// Everything.
     Trace,
@@ -141,23 +142,23 @@ impl LogLevel {
         ("trace", Self::Trace),
     ];
 
-    /// The word of the format.
+    /// The word of the format for the level.
     pub fn as_str(self) -> &'static str {
         let word = Self::WORDS.iter().find(|(_, level)| *level == self);
         word.map(|(word, _)| *word).expect("every level has its word")
     }
 }
 
-/// A job as it is written, and who wrote what of it.
+/// A job as written, and the origin of its values.
 pub(super) struct JobDocument {
     /// The job.
     pub(super) job: JobFile,
-    /// Where its values come from.
+    /// Origin of its values.
     pub(super) provenance: Vec<KeyProvenance>,
 }
 
-/// Reads a job file, if there is one, with settings laid over it; nothing when it has no structure
-/// at all.
+/// Reads a job file, if there is one, and applies the settings. `None` if it has no structure at
+/// all.
 pub(super) fn read(
     file: Option<&Path>,
     settings: &[CliSetting],
@@ -183,7 +184,7 @@ pub(super) fn read(
     Some(JobDocument { job: job?, provenance: provenance::collect(&root, file, settings) })
 }
 
-/// The structure of a YAML or JSON text; faults are recorded.
+/// Parses a YAML or JSON text; errors are recorded.
 pub(super) fn parse_document(
     file: &Path,
     text: &str,
@@ -245,7 +246,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
     }
 }
 
-/// An absolute path of a file, outside the directories that are made anew during a trial.
+/// Reads an absolute path of a file, outside the directories that are recreated during a trial.
 fn instruction_path(field: &Field<'_>) -> String {
     let default = INSTRUCTION_PATH.to_owned();
     let Some(path) = field.non_empty_string() else { return default };

@@ -1,5 +1,5 @@
 //! Declarations of keys. A key is declared once, beside its reader, with its type, default and
-//! meaning; `keys!` makes of it the constant that the reader takes it by and its row in the
+//! meaning; `keys!` turns the declaration into the constant that the reader uses and the row in the
 //! reference. A key that is not declared cannot be read.
 
 use rollout_protocol::spec::task::TaskFormat;
@@ -9,28 +9,28 @@ use rollout_protocol::spec::task::TaskFormat;
 pub(crate) struct Key {
     /// Its name in its table.
     pub(crate) name: &'static str,
-    /// Its type, for people.
+    /// Its type, as shown in the reference.
     pub(crate) kind: &'static str,
-    /// The value that holds when it is absent, for people.
+    /// Its default, as shown in the reference.
     pub(crate) default: &'static str,
     /// Its meaning.
     pub(crate) meaning: &'static str,
-    /// The format of tasks that it comes from, when the other does not have it by itself.
+    /// The task format that it comes from, if the other format lacks it.
     pub(crate) format: Option<TaskFormat>,
 }
 
-/// A part of a declared table, in the order of the reference.
+/// An entry of a declared table, in the order of the reference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KeyTableEntry {
     /// A key.
     Key(Key),
-    /// The keys of another table, at this path below the table; in the table itself when the path
+    /// The keys of another table, at this path below the table, or in the table itself if the path
     /// is empty.
     Table(&'static str, &'static [Self]),
 }
 
 impl KeyTableEntry {
-    /// The key of a table that has this name.
+    /// The key with this name in a table.
     pub(crate) fn find(table: &[Self], name: &str) -> Option<Key> {
         table.iter().find_map(|part| match part {
             Self::Key(key) if key.name == name => Some(*key),
@@ -39,9 +39,9 @@ impl KeyTableEntry {
     }
 }
 
-/// Declares the keys of tables. A key is
-/// `NAME [as "KEY"] [(FORMAT)]: "TYPE", "DEFAULT", "MEANING"[, "PATH" => TABLE]…;`, where `KEY` is
-/// its name in files if that is no name in Rust, and the tables are those whose rows follow it.
+/// Declares tables of keys. A key is
+/// `NAME [as "KEY"] [(FORMAT)]: "TYPE", "DEFAULT", "MEANING"[, "PATH" => TABLE]…;`. `KEY` is its
+/// name in files if that is not a Rust name; the rows of the tables follow that of the key.
 macro_rules! keys {
     ($($(#[$doc:meta])* $vis:vis table $table:ident { $($first:literal => $top:expr;)*
         $($name:ident $(as $word:literal)? $(($format:ident))?:

@@ -1,28 +1,28 @@
-//! Places of values in files and on the command line.
+//! Locations of values in files and on the command line.
 
 use std::path::Path;
 
 use super::diagnostics::{ConfigError, ErrorKind};
 
-/// The file that faults of options are found in.
+/// The file name in errors about command-line options.
 pub(crate) const COMMAND_LINE: &str = "command line";
 
-/// A place in a file, kept with a value that later passes may find fault with.
+/// A location in a file, kept with a value that later passes check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
     /// Key path.
     pub key: String,
-    /// Line, from 1, where it is known.
+    /// Line, from 1, if known.
     pub line: Option<usize>,
 }
 
 impl SourceLocation {
-    /// Whether it is an option of the command line.
+    /// Whether it is a command-line option.
     pub(super) fn is_from_command_line(&self) -> bool {
         self.line.is_none() && self.key.starts_with('-')
     }
 
-    /// A fault at this place of `file`.
+    /// An error at this location of `file`.
     pub fn error(
         &self,
         file: &Path,

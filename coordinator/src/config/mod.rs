@@ -1,9 +1,9 @@
-//! Job and task files, in passes: a file becomes a tree with positions (`yaml`, `task::toml`), the
-//! tree becomes what the user wrote ([`JobFile`], [`TaskFile`]), and that becomes what will run
-//! ([`Job`], `rollout_protocol::spec`), with defaults filled in. Every pass records its faults in
-//! one [`Diagnostics`] and goes on, so that all faults of all files come at once.
+//! Job and task files, read in passes: a file becomes a tree with locations (`yaml`, `task::toml`),
+//! the tree becomes the file as written ([`JobFile`], [`TaskFile`]), and that becomes the resolved
+//! job ([`Job`], `rollout_protocol::spec`) with defaults filled in. Every pass records its errors
+//! in one [`Diagnostics`] and continues, so that all errors of all files are reported at once.
 //!
-//! Nothing behind this module sees YAML or TOML, or a value that was not checked.
+//! No other module sees YAML, TOML or an unchecked value.
 
 #[macro_use]
 mod keys;

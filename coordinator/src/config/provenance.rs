@@ -1,4 +1,4 @@
-//! Where the values of a job come from.
+//! Provenance of a job's values.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use super::cli_overrides::CliSetting;
 use super::reader::join;
 use super::value::{ConfigNode, ConfigValue, flag_index};
 
-/// A key that does not have its default, and who set it.
+/// A key that is not at its default, and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyProvenance {
     /// Key path.
     pub key: String,
-    /// File and line, or the option of the command line.
+    /// File and line, or command-line option.
     pub source: String,
 }
 
-/// Who set each value of a tree.
+/// The source of each value of a tree.
 pub(super) fn collect(
     root: &ConfigNode,
     file: &Path,

@@ -1,4 +1,4 @@
-//! Reads a file as text, within its bound.
+//! Reading of text files with a size limit.
 
 use std::io::{ErrorKind as IoErrorKind, Read as _};
 use std::path::Path;
@@ -8,7 +8,7 @@ use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::location::SourceLocation;
 
-/// The text of `file`; a fault is recorded when there is none.
+/// The text of `file`; `None` with a recorded error if it cannot be read.
 pub(crate) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
     let spot = SourceLocation { key: String::new(), line: None };
     let expected = "a readable file";

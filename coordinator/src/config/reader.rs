@@ -1,6 +1,5 @@
-//! Reads typed values out of a tree and records everything that is not as it should be. A reader
-//! of a value answers nothing when the value is absent or wrong, so that a pass goes on and finds
-//! the other faults of the file too.
+//! Reads typed values from a tree and records every error. A read returns `None` if the value is
+//! absent or wrong, so that the pass continues and finds the other errors of the file too.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -12,22 +11,22 @@ use super::keys::Key;
 use super::location::SourceLocation;
 use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
 
-/// What keys without a meaning are.
+/// Treatment of unknown keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnknownKeys {
-    /// Faults: job files are ours.
+    /// Errors, in the formats of this program: job and search files.
     Errors,
-    /// Warnings: task files are shared with other tools.
+    /// Warnings, in formats shared with other tools: task files.
     Warnings,
 }
 
-/// One file that is being read.
+/// Reads one file.
 pub(crate) struct ConfigReader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
     settings: &'a [CliSetting],
     problems: RefCell<Diagnostics>,
-    /// Every key that was asked for, whether it was there or not.
+    /// Every key that was asked for, present or not.
     #[cfg(test)]
     taken: RefCell<std::collections::BTreeSet<String>>,
 }
@@ -45,12 +44,12 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// The same for a tree over which settings were laid.
+    /// Adds the command-line settings that were applied to the tree.
     pub(crate) fn with_settings(self, settings: &'a [CliSetting]) -> Self {
         Self { settings, ..self }
     }
 
-    /// The place of a key, in the file or on the command line.
+    /// The location of a key, in the file or on the command line.
     fn location(&self, key: &str, line: usize) -> SourceLocation {
         let Some(index) = flag_index(line) else {
             return SourceLocation { key: key.to_owned(), line: Some(line) };
@@ -63,7 +62,7 @@ impl<'a> ConfigReader<'a> {
         SourceLocation { key, line: None }
     }
 
-    /// What was found wrong.
+    /// The errors and warnings found.
     pub(crate) fn into_problems(self) -> Diagnostics {
         #[cfg(test)]
         self.problems.borrow_mut().taken.append(&mut self.taken.borrow_mut());
@@ -89,8 +88,7 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// The fields of a mapping. Every key that was taken is known; the others are reported by
-/// [`Fields::finish`].
+/// The fields of a mapping. Keys that were taken are known; [`Fields::finish`] reports the others.
 #[must_use = "finish() reports unknown keys"]
 pub(crate) struct Fields<'a> {
     reader: &'a ConfigReader<'a>,
@@ -100,7 +98,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The field of a key, whether it is there or not.
+    /// The field of a key, present or not.
     pub(crate) fn take(&mut self, key: Key) -> Field<'a> {
         let key = key.name;
         self.known.push(key);
@@ -154,7 +152,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// One field: a key path and the value there, if any.
+/// One field: a key path and its value, if any.
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
     reader: &'a ConfigReader<'a>,
@@ -164,7 +162,7 @@ pub(crate) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The value, unless it is absent or null.
+    /// The value; `None` if it is absent or null.
     fn value(&self) -> Option<&'a ConfigNode> {
         self.node.filter(|node| node.value != ConfigValue::Null)
     }
@@ -174,22 +172,22 @@ impl<'a> Field<'a> {
         self.value().is_some()
     }
 
-    /// Whether there is text.
+    /// Whether the value is text.
     pub(crate) fn is_text(&self) -> bool {
         self.value().is_some_and(|node| matches!(node.value, ConfigValue::String(_)))
     }
 
-    /// Whether there is a mapping.
+    /// Whether the value is a mapping.
     pub(crate) fn is_mapping(&self) -> bool {
         self.value().is_some_and(|node| matches!(node.value, ConfigValue::Mapping(_)))
     }
 
-    /// Where the field is.
+    /// The location of the field.
     pub(crate) fn location(&self) -> SourceLocation {
         self.reader.location(&self.key, self.line)
     }
 
-    /// Records a fault of this field.
+    /// Records an error in this field.
     pub(crate) fn reject(
         &self,
         kind: ErrorKind,
@@ -199,7 +197,7 @@ impl<'a> Field<'a> {
         self.reader.error(self.location().error(self.reader.file, kind, found, expected));
     }
 
-    /// Records a fault of this field with advice.
+    /// Records an error in this field, with a hint.
     pub(crate) fn reject_with_hint(
         &self,
         kind: ErrorKind,
@@ -211,12 +209,12 @@ impl<'a> Field<'a> {
         self.reader.error(ConfigError { hint: Some(hint.into()), ..error });
     }
 
-    /// Records a bad value of the right type.
+    /// Records a value of the right type that is not allowed.
     pub(crate) fn bad_value(&self, expected: &str) {
         self.reject(ErrorKind::BadValue, self.describe(), expected);
     }
 
-    /// Records a warning about this field.
+    /// Records a warning in this field.
     pub(crate) fn warn(&self, message: impl Into<String>) {
         let SourceLocation { key, line } = self.location();
         self.reader.problems.borrow_mut().warning(ConfigWarning {
@@ -227,12 +225,12 @@ impl<'a> Field<'a> {
         });
     }
 
-    /// What stands there, for messages.
+    /// The value found, for messages.
     pub(crate) fn describe(&self) -> String {
         self.node.map_or_else(|| "nothing".to_owned(), ConfigNode::describe)
     }
 
-    /// Records the absence of a required field; whether it is present.
+    /// Records an error if the field is absent; returns whether it is present.
     pub(crate) fn required(&self, expected: &str) -> bool {
         let present = self.is_present();
         if !present {
@@ -246,7 +244,7 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn bool(&self) -> Option<bool> {
         match self.value()?.value {
             ConfigValue::Bool { value, .. } => Some(value),
@@ -254,7 +252,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Text.
+    /// Reads text.
     pub(crate) fn string(&self) -> Option<String> {
         match &self.value()?.value {
             ConfigValue::String(text) => self.without_nul(text),
@@ -262,7 +260,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Text that is not empty.
+    /// Reads text that is not empty.
     pub(crate) fn non_empty_string(&self) -> Option<String> {
         let text = self.string()?;
         if text.trim().is_empty() {
@@ -272,16 +270,16 @@ impl<'a> Field<'a> {
         Some(text)
     }
 
-    /// A path of a file or directory.
+    /// Reads a path of a file or directory.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let path = PathBuf::from(self.non_empty_string()?);
-        // What the command line names counts from where it was typed, not from a file's directory.
+        // A path typed on the command line is relative to the current directory, not to the file's.
         let typed = flag_index(self.line).and_then(|_| std::path::absolute(&path).ok());
         Some(typed.unwrap_or(path))
     }
 
-    /// The address of a repository: a local one that the command line names counts from where it was
-    /// typed.
+    /// The address of a repository. A local one typed on the command line is relative to the
+    /// current directory.
     pub(crate) fn typed_path(&self, address: &str) -> String {
         let local = !address.contains("://") && !address.contains(':');
         let typed = flag_index(self.line).filter(|_| local && !address.starts_with('-'));
@@ -290,7 +288,7 @@ impl<'a> Field<'a> {
         text.unwrap_or_else(|| address.to_owned())
     }
 
-    /// Text, or a number or boolean as the text it was written as.
+    /// Reads text, or a number or boolean as the text it was written as.
     pub(crate) fn text(&self) -> Option<String> {
         match &self.value()?.value {
             ConfigValue::String(text)
@@ -309,7 +307,7 @@ impl<'a> Field<'a> {
         Some(text.to_owned())
     }
 
-    /// A whole number within `range`.
+    /// Reads a whole number within `range`.
     pub(crate) fn integer(&self, range: &RangeInclusive<u64>) -> Option<u64> {
         let expected = || format!("a whole number from {} to {}", range.start(), range.end());
         let ConfigValue::Integer { value, .. } = self.value()?.value else {
@@ -322,7 +320,7 @@ impl<'a> Field<'a> {
         value
     }
 
-    /// A number that is neither infinite nor NaN and that `accept` takes.
+    /// Reads a finite number that `accept` allows.
     pub(crate) fn number(&self, expected: &str, accept: impl Fn(f64) -> bool) -> Option<f64> {
         let value = match self.value()?.value {
             ConfigValue::Integer { value, .. } => value as f64,
@@ -336,7 +334,7 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// One of `words`.
+    /// Reads one of `words`.
     pub(crate) fn keyword<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.non_empty_string()?;
         let found = words.iter().find(|(word, _)| *word == text);
@@ -347,7 +345,7 @@ impl<'a> Field<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// Records that `text` is none of `known`.
+    /// Records that `text` is not one of `known`.
     pub(crate) fn reject_unknown(&self, text: &str, known: &[&str]) {
         let expected = format!("one of {}", known.join(", "));
         match nearest(text, known.iter().copied()) {
@@ -359,7 +357,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The kind of scalar there, for values with several spellings.
+    /// Reads a scalar, for values with several spellings.
     pub(crate) fn scalar(&self) -> Option<Scalar<'a>> {
         match &self.value()?.value {
             ConfigValue::Bool { value, .. } => Some(Scalar::Bool(*value)),
@@ -370,7 +368,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The fields of a mapping.
+    /// Reads the fields of a mapping.
     pub(crate) fn mapping(&self) -> Option<Fields<'a>> {
         let node = self.value().or(self.node.filter(|_| self.key.is_empty()))?;
         if !matches!(node.value, ConfigValue::Mapping(_)) {
@@ -380,7 +378,7 @@ impl<'a> Field<'a> {
         Some(Fields { reader, node, path, known: Vec::new() })
     }
 
-    /// The items of a list; items without a value are faults and left out.
+    /// Reads the items of a list; items without a value are errors and dropped.
     pub(crate) fn items(&self) -> Option<Vec<Self>> {
         let ConfigValue::Sequence(nodes) = &self.value()?.value else {
             return self.wrong_type("a list");
@@ -395,7 +393,7 @@ impl<'a> Field<'a> {
         Some(nodes.iter().enumerate().map(item).filter(present).collect())
     }
 
-    /// A mapping of anything, in JSON.
+    /// Reads any mapping as JSON.
     pub(crate) fn json(&self) -> Option<serde_json::Map<String, serde_json::Value>> {
         match self.value()?.to_json() {
             serde_json::Value::Object(map) => Some(map),
@@ -403,7 +401,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The entries of a mapping whose keys are the user's.
+    /// Reads the entries of a mapping whose keys the user chooses.
     pub(crate) fn entries(&self) -> Option<Vec<(&'a str, Self)>> {
         let ConfigValue::Mapping(entries) = &self.value()?.value else {
             return self.wrong_type("a mapping of names to values");
@@ -417,7 +415,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// A single value as it was written.
+/// A scalar as written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scalar<'a> {
     Bool(bool),

@@ -1,4 +1,4 @@
-//! From a job file to the job that will run.
+//! Resolution of a job file into the job to run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,72 +23,71 @@ use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;
 use super::provenance::KeyProvenance;
 
-/// A job, fully resolved except for the content of its datasets.
+/// A job, resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// The job file; a word for the command line when there is none.
+    /// The job file, or `command line` if there is none.
     pub file: PathBuf,
     /// Name of the run directory.
     pub name: String,
-    /// Parent of the run directory; relative paths count from the current directory.
+    /// Parent of the run directory; relative to the current directory.
     pub jobs_dir: PathBuf,
-    /// Samples per agent and task.
+    /// Attempts per agent and task.
     pub n_attempts: u32,
-    /// Trials at once.
+    /// Concurrent trials.
     pub n_concurrent_trials: u32,
-    /// How fast each worker may go about them.
+    /// Rate limits of each worker.
     pub pacing: RunRateLimits,
     /// Retry of infrastructure failures.
     pub retry: RetryPolicy,
-    /// How much is logged.
+    /// Log level.
     pub log_level: LogLevel,
-    /// Figures shown.
+    /// Metrics to show.
     pub metrics: Vec<MetricKind>,
-    /// Pool of workers; nothing means the default one.
+    /// Worker pool; `None` means the default pool.
     pub pool: Option<String>,
-    /// Variables of the host that task files may use.
+    /// Host variables that task files may use.
     pub task_env: BTreeSet<String>,
-    /// What every trial runs under.
+    /// Settings of every trial.
     pub settings: TrialSettings,
-    /// What happens to the tasks' time limits.
+    /// Rules for the tasks' time limits.
     pub timeouts: TimeoutRules,
-    /// What replaces the tasks' resources.
+    /// Overrides of the tasks' resources.
     pub resources: ResourceOverrides,
-    /// What replaces the rules of the tasks' formats.
+    /// Overrides of the script rules of the tasks' formats.
     pub rules: RuleOverrides,
-    /// The agents, in the order of the file, names distinct also when case is ignored.
+    /// The agents, in file order; names are distinct even if case is ignored.
     pub agents: Vec<Agent>,
-    /// The datasets, in the order of the file.
+    /// The datasets, in file order.
     pub datasets: Vec<DatasetRef>,
-    /// Tasks beside them, in the order of the file.
+    /// Single tasks beside the datasets, in file order.
     pub tasks: Vec<TaskRef>,
-    /// Where the values come from that are not defaults.
+    /// Source of every value that is not a default.
     pub provenance: Vec<KeyProvenance>,
-    /// Secrets that the command line gives by value; the agents and the verifier refer to them by
-    /// name.
+    /// Secrets typed on the command line; the agents and the verifier refer to them by name.
     pub given: TrialVariables,
 }
 
-/// What the command line and the host say about a job.
+/// Inputs to a job from the command line and the host.
 pub struct JobOptions<'a> {
-    /// Keys of the job from the command line, over those of the job file.
+    /// Settings from the command line, which override the job file.
     pub settings: Vec<CliSetting>,
-    /// Local time, for the name of a job that has none.
+    /// Local time, for the default name.
     pub now: Zoned,
-    /// Whether a variable is set where trials will run. Its value is never asked for.
+    /// Whether a variable is set where trials will run. Its value is never read.
     pub is_set: &'a dyn Fn(&str) -> bool,
-    /// Variables that the command line gives by a file; tasks may use them.
+    /// Variables from a file given on the command line; tasks may use them.
     pub variables: Vec<(String, String)>,
-    /// Task files may use every variable of the host that they ask for.
+    /// Whether task files may use every host variable that they ask for.
     pub trust_tasks: bool,
-    /// Tasks that lack files or that the environment cannot run refuse the run.
+    /// Whether tasks that lack files or that the environment cannot run are errors.
     pub strict: bool,
-    /// Where what is fetched is kept; below the directory of runs when absent.
+    /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
 
 impl<'a> JobOptions<'a> {
-    /// No settings, the present time, and the variables that `is_set` says.
+    /// Default options: no settings, the current time, and the variables that `is_set` reports.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             settings: Vec::new(),
@@ -103,7 +102,7 @@ impl<'a> JobOptions<'a> {
 }
 
 impl Job {
-    /// How workers go about the job's work.
+    /// The job's rate limits for workers, with the wait limit of its retry policy.
     pub fn rate_limits(&self) -> RunRateLimits {
         let default = RetryPolicy::default().max_park_sec;
         let max_park_sec = Some(self.retry.max_park_sec).filter(|sec| *sec != default);
@@ -115,7 +114,7 @@ impl Job {
         self.jobs_dir.join(&self.name)
     }
 
-    /// The directory that relative dataset paths count from.
+    /// The directory that relative dataset paths are relative to.
     pub fn base_dir(&self) -> &Path {
         match self.file.parent() {
             Some(dir) if dir != Path::new("") => dir,
@@ -124,13 +123,13 @@ impl Job {
     }
 }
 
-/// Reads, checks and resolves a job file. There is a job even when faults were recorded, so that
-/// its datasets can be checked too; nothing only when the file has no structure at all.
+/// Reads, checks and resolves a job file. Returns a job even if errors were recorded, so that its
+/// datasets can be checked too; `None` only if the file has no structure at all.
 pub fn read_job(file: &Path, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     read(Some(file), options, problems)
 }
 
-/// The same for a job that the command line alone describes.
+/// Resolves a job from command-line settings alone.
 pub fn job_from_settings(options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     read(None, options, problems)
 }
@@ -181,8 +180,8 @@ fn resolve(file: &Path, written: JobFile, options: &JobOptions<'_>) -> Job {
     }
 }
 
-/// Every variable that an agent or the verifier refers to without a default is set: better said
-/// now than by the first trial.
+/// Checks that every variable that an agent or the verifier refers to without a default is set: an
+/// error now is better than one in the first trial.
 fn check_variables(
     file: &Path,
     written: &JobFile,

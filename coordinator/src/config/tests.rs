@@ -1,4 +1,4 @@
-//! Whole files: every fault of a bad one, every value of a good one, no panic on any text.
+//! Tests of whole files: every error of a bad one, every value of a good one, no panic on any text.
 
 use std::path::{Path, PathBuf};
 

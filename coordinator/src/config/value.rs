@@ -1,21 +1,21 @@
-//! What a configuration file says, before anything is checked: one tree for YAML, JSON and TOML.
+//! Parsed but unchecked configuration values: one tree for YAML, JSON and TOML.
 
 use serde_json::Value as Json;
 
-/// Lines from here on stand for options of the command line: no file that is read has so many.
+/// Lines from here on stand for command-line options: no file has that many lines.
 const FIRST_FLAG_LINE: usize = usize::MAX / 2;
 
-/// The line that stands for an option of the command line.
+/// The line that stands for a command-line option.
 pub(crate) const fn flag_line(index: usize) -> usize {
     FIRST_FLAG_LINE + index
 }
 
-/// The option of the command line that a line stands for, if it does.
+/// The command-line option that a line stands for, if any.
 pub(crate) const fn flag_index(line: usize) -> Option<usize> {
     line.checked_sub(FIRST_FLAG_LINE)
 }
 
-/// A value with its place.
+/// A value with its location.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConfigNode {
     /// Line, from 1, or [`flag_line`].
@@ -24,8 +24,8 @@ pub(crate) struct ConfigNode {
     pub(crate) value: ConfigValue,
 }
 
-/// A value. Numbers and booleans keep the text they were written as, so that `1.10` can still
-/// become the string `1.10`.
+/// A value. Numbers and booleans keep their written text, so that `1.10` can still become the
+/// string `1.10`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ConfigValue {
     Null,
@@ -37,7 +37,7 @@ pub(crate) enum ConfigValue {
     Mapping(Vec<ConfigEntry>),
 }
 
-/// A key of a mapping with its value. Keys of one mapping are distinct.
+/// A key of a mapping and its value. Keys of one mapping are distinct.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConfigEntry {
     pub(crate) key: String,
@@ -46,7 +46,7 @@ pub(crate) struct ConfigEntry {
 }
 
 impl ConfigNode {
-    /// What the value is, for messages: the kind, and the value where it is short.
+    /// A description for messages: the kind, and the value if it is short.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             ConfigValue::Null => "nothing".to_owned(),
@@ -59,7 +59,7 @@ impl ConfigNode {
         }
     }
 
-    /// The value in JSON. A number that JSON does not have becomes text.
+    /// The value as JSON. A number that JSON cannot express becomes text.
     pub(crate) fn to_json(&self) -> Json {
         match &self.value {
             ConfigValue::Null => Json::Null,
@@ -76,7 +76,7 @@ impl ConfigNode {
         }
     }
 
-    /// An estimate of the memory the value takes, bytes.
+    /// Estimated memory size of the value, bytes.
     pub(crate) fn estimated_size(&self) -> usize {
         const NODE: usize = std::mem::size_of::<ConfigEntry>();
         NODE + match &self.value {
@@ -93,7 +93,7 @@ impl ConfigNode {
     }
 }
 
-/// `text` in quotes on one line, shortened.
+/// `text` quoted on one line, truncated.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).collect();
@@ -103,7 +103,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{shown:?}")
 }
 
-/// The value of a number or word as the core schema of YAML 1.2 reads plain text.
+/// Parses plain text by the core schema of YAML 1.2.
 pub(crate) fn parse_plain(text: &str) -> ConfigValue {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return ConfigValue::Null,

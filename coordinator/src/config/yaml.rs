@@ -1,4 +1,5 @@
-//! YAML and JSON text to a tree. The only place that knows the YAML crate, whose interface moves.
+//! YAML and JSON text to a tree. The only module that uses the YAML crate, whose interface is not
+//! stable.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -7,21 +8,21 @@ use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, S
 
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, parse_plain, quoted};
 
-/// Bytes that aliases may add to a file: a few lines of nested aliases must not fill the memory.
+/// Bytes that aliases may add to a file: a few lines of nested aliases must not exhaust memory.
 const MAX_ALIAS_BYTES: usize = 16 * 1024 * 1024;
 
-/// A file that is not YAML, or a fault of its structure.
+/// A YAML syntax error, or an error in the document structure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct YamlError {
     /// Line, from 1.
     pub(super) line: usize,
-    /// Key path of a key that stands twice; nothing for a syntax error.
+    /// Key path of a duplicate key; `None` for a syntax error.
     pub(super) duplicate: Option<String>,
-    /// What is wrong.
+    /// Description of the error.
     pub(super) message: String,
 }
 
-/// Reads one document. Keys that stand twice are faults beside the tree, which has the first.
+/// Parses one document. Duplicate keys are errors beside the tree, which keeps the first.
 pub(super) fn parse(text: &str) -> Result<(ConfigNode, Vec<YamlError>), YamlError> {
     let mut builder = YamlBuilder {
         events: Parser::new_from_str(text),
@@ -97,7 +98,7 @@ impl<'a> YamlBuilder<'a> {
 
     fn alias(&mut self, id: usize, line: usize) -> Result<ConfigNode, YamlError> {
         let Some(node) = self.anchors.get(&id) else {
-            return Err(yaml_error(line, "an alias stands inside what it refers to"));
+            return Err(yaml_error(line, "an alias refers to a value that contains it"));
         };
         self.alias_bytes += node.estimated_size();
         if self.alias_bytes > MAX_ALIAS_BYTES {
@@ -136,7 +137,7 @@ impl<'a> YamlBuilder<'a> {
             if key == "<<" && is_plain {
                 merged.extend(merge_sources(node)?);
             } else if !seen.insert(key.clone()) {
-                let message = format!("the key {} stands twice", quoted(&key));
+                let message = format!("a duplicate key {}", quoted(&key));
                 self.faults.push(YamlError { line, duplicate: Some(key_path), message });
             } else {
                 entries.push(ConfigEntry { key, line, node });
@@ -151,7 +152,7 @@ impl<'a> YamlBuilder<'a> {
     }
 }
 
-/// The entries that a merge key (`<<`) brings in; keys of the mapping itself win.
+/// The entries that a merge key (`<<`) adds; keys of the mapping itself win.
 fn merge_sources(node: ConfigNode) -> Result<Vec<ConfigEntry>, YamlError> {
     match node.value {
         ConfigValue::Mapping(entries) => Ok(entries),
@@ -180,7 +181,7 @@ fn scalar(
     }
 }
 
-/// The name of a tag of the core schema; other tags would ask for types that we do not have.
+/// The name of a tag of the core schema; other tags would need types that the tree lacks.
 fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, YamlError> {
     match tag {
         None => Ok(None),
@@ -188,7 +189,7 @@ fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, YamlError>
             Some(suffix) => Ok(Some(suffix.to_owned())),
             None => Err(yaml_error(
                 line,
-                &format!("the tag `{}{}` has no meaning here", tag.original_handle(), tag.suffix()),
+                &format!("the tag `{}{}` is not supported", tag.original_handle(), tag.suffix()),
             )),
         },
     }

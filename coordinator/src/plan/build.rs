@@ -1,4 +1,4 @@
-//! From a job and its datasets to a plan whose documents are stored.
+//! Building of a job's plan: bundles and stored documents.
 
 use bytes::Bytes;
 use rollout_protocol::blob::MediaType;
@@ -10,22 +10,22 @@ use super::{JobPlan, JobPlanError, PlannedTask, required};
 use crate::config::{ConfigErrors, Diagnostics, ErrorKind, Job, SourceLocation};
 use crate::sources::datasets::{BundleError, BundleSink, Dataset, bundle};
 
-/// Why there is no plan.
+/// Error of building a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The job or its tasks are wrong.
+    /// The job or its tasks have errors.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The tasks could not be bundled or stored.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// A defect: what was checked before is no plan.
+    /// A bug: checked input did not make a plan.
     #[error(transparent)]
     Plan(#[from] JobPlanError),
 }
 
-/// Bundles the tasks, stores every document that trials refer to, and makes the plan. Also gives
-/// the tasks' specs, in the plan's order.
+/// Bundles the tasks, stores every document that trials refer to, and builds the plan. Also returns
+/// the tasks' specs, in plan order.
 ///
 /// # Errors
 /// [`BuildError`].

@@ -1,4 +1,4 @@
-//! What differs between two plans of a run.
+//! Differences between two plans of a run.
 
 use std::fmt;
 
@@ -13,23 +13,22 @@ pub struct PlanChange {
     /// Agents and tasks that only the later plan has, and additional attempts.
     pub added: Vec<String>,
     /// Agents and tasks that only the earlier plan has, and attempts that are no longer made. Their
-    /// results are kept and not counted.
+    /// results are kept but not counted.
     pub removed: Vec<String>,
-    /// What both have, but not the same: results made under the earlier plan are not results of the
-    /// later one.
+    /// Items in both plans that differ: results of the earlier plan are invalid for the later one.
     pub changed: Vec<SpecChange>,
 }
 
-/// Something that both plans have and that differs.
+/// An item in both plans that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SpecChange {
-    /// What it is.
+    /// The item.
     pub subject: ChangeSubject,
-    /// How it differs, for people.
+    /// Its differences, as display text.
     pub differences: Vec<String>,
 }
 
-/// What can differ.
+/// An item that can differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ChangeSubject {
@@ -50,7 +49,7 @@ pub enum ChangeSubject {
 }
 
 impl PlanChange {
-    /// Whether every result of the earlier plan that the later one plans too still counts.
+    /// Whether every result of the earlier plan for a trial of the later plan is still valid.
     pub fn is_compatible(&self) -> bool {
         self.changed.is_empty()
     }
@@ -60,7 +59,7 @@ impl PlanChange {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 
-    /// The differences as lines for people.
+    /// The differences as display lines.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for change in &self.changed {
@@ -128,7 +127,7 @@ fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
         }
         if task.rules != after.rules {
             let what = "its image, resources, time limits, variables, steps, users, network or \
-                        rules changed (task.toml, or what the job replaces in it)";
+                        rules changed (task.toml, or the job's overrides)";
             differences.push(what.to_owned());
         }
         if !differences.is_empty() {
@@ -142,8 +141,8 @@ fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
     change.added.extend(new.map(|task| format!("task {}/{}", task.dataset, task.name)));
 }
 
-/// The places where two specs differ. Scripts and environment values are never shown: they are
-/// long, or secret.
+/// Differences between two specs. Scripts and environment values are never shown: they are long or
+/// secret.
 fn differences<T: Serialize>(before: &T, after: &T) -> Vec<String> {
     let mut found = Vec::new();
     let json = |value: &T| serde_json::to_value(value).unwrap_or(Value::Null);
@@ -160,7 +159,7 @@ fn walk(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
         (Value::Object(before), Value::Object(after)) => {
             return walk_object(path, before, after, found);
         }
-        // What is empty may be left out: what is in the other one is told one by one.
+        // Empty objects may be omitted: compare the entries of the other one.
         (Value::Null, Value::Object(after)) if !path.is_empty() => {
             return walk_object(path, &nothing, after, found);
         }

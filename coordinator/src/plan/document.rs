@@ -1,4 +1,4 @@
-//! `plan.json`: a plan on disk, enough to make it again and to compare it.
+//! `plan.json`: a plan on disk, with all that is needed to restore and compare it.
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::agent::AgentSpec;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobPlan, JobPlanError, PlannedTask};
 
-/// The version written.
+/// Format version written.
 const VERSION: u32 = 1;
 
 /// A plan as a document. Environment values are unexpanded.
@@ -17,21 +17,22 @@ pub struct PlanDocument {
     pub version: u32,
     /// Digest of the plan.
     pub digest: Digest,
-    /// Samples per agent and task.
+    /// Attempts per agent and task.
     pub n_attempts: u32,
-    /// What every trial runs under.
+    /// Settings of every trial.
     pub settings: TrialSettings,
     /// The agents, in result order.
     pub agents: Vec<AgentSpec>,
     /// The tasks, in result order.
     pub tasks: Vec<PlannedTask>,
-    /// Digest of everything else in it; plans of former versions have none.
+    /// Digest of the rest of the document; absent in plans of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Digest>,
 }
 
 impl PlanDocument {
-    /// Digest of everything but this digest. The plan's own leaves out what no result depends on.
+    /// Digest of the document without this field. The plan's own digest omits fields that no result
+    /// depends on.
     fn content_digest(&self) -> Digest {
         let bare = Self { content: None, ..self.clone() };
         Digest::sha256(&serde_json::to_vec(&bare).expect("text keys only"))

@@ -1,4 +1,4 @@
-//! What `--dry-run` shows: everything that was decided, before anything runs.
+//! Output of `--dry-run`: the resolved job and its tasks, before anything runs.
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::resources::Resources;
@@ -19,19 +19,19 @@ pub struct DryRun {
     pub plan_digest: Digest,
     /// The run directory.
     pub run_dir: std::path::PathBuf,
-    /// How much there is to do.
+    /// Sizes of the plan.
     pub counts: PlanCounts,
     /// The job, resolved; environment values unexpanded.
     pub config: Value,
-    /// Where its values come from that are not defaults.
+    /// Source of every value that is not a default.
     pub provenance: Vec<KeyProvenance>,
     /// The tasks, in result order.
     pub tasks: Vec<TaskView>,
-    /// What is odd.
+    /// The warnings.
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// How much there is to do.
+/// Sizes of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PlanCounts {
     /// Agents.
@@ -40,7 +40,7 @@ pub struct PlanCounts {
     pub datasets: usize,
     /// Tasks of all datasets.
     pub tasks: usize,
-    /// Samples per agent and task.
+    /// Attempts per agent and task.
     pub attempts: u32,
     /// Trials.
     pub trials: u64,
@@ -57,12 +57,12 @@ pub struct TaskView {
     pub task: String,
     /// The format of its files.
     pub format: FormatView,
-    /// Where its image comes from.
+    /// Source of its image.
     pub image: ImageView,
-    /// Names of its steps, when it has several.
+    /// Names of its steps, if it has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
-    /// What it may reach, unless a phase says otherwise.
+    /// Network policy, unless a phase sets another.
     pub network: NetworkPolicy,
     /// Whether a verifier has an environment of its own.
     pub separate_verifier: bool,
@@ -74,11 +74,11 @@ pub struct TaskView {
     pub git_commit_id: Option<String>,
     /// Digest of its document.
     pub digest: Digest,
-    /// Why it cannot run.
+    /// Reason why it cannot run.
     pub fault: Option<String>,
 }
 
-/// Where the image of a task comes from.
+/// Source of a task's image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "source", rename_all = "snake_case")]
 pub enum ImageView {
@@ -92,11 +92,11 @@ pub enum ImageView {
         /// The reference.
         reference: String,
     },
-    /// None: the task runs on the host's own files.
+    /// No image: the task runs on the host's files.
     Host,
 }
 
-/// What would run. `tasks` are those of the plan and `formats` theirs, in its order.
+/// Builds the dry-run output. `tasks` are those of the plan and `formats` theirs, in plan order.
 pub fn dry_run(
     job: &Job,
     plan: &JobPlan,

@@ -1,12 +1,12 @@
-//! The plan of a job: agents x datasets x tasks x attempts, as arithmetic. No trial exists as a
-//! value until it is asked for, so a plan takes memory per agent and task, never per trial.
+//! The plan of a job: agents x datasets x tasks x attempts, computed on demand. Trials are not
+//! stored, so memory grows with agents and tasks, not with trials.
 //!
 //! # Invariants
-//! * Result order is: for each agent, each dataset, each task, each attempt. An *ordinal* is a place
-//!   in it, from 0.
+//! * Result order is: for each agent, each dataset, each task, each attempt. An *ordinal* is a
+//!   position in it, from 0.
 //! * Dispatch order is: for each task all its trials, so that trials of one image run together.
-//! * Equal jobs over equal tasks have equal digests, whatever the concurrency, the retry policy, the
-//!   name of the job, or the order of agents and tasks.
+//! * Equal jobs over equal tasks have equal digests, whatever the concurrency, the retry policy,
+//!   the name of the job, or the order of agents and tasks.
 //! * No two trials of a plan have the same item.
 
 mod build;
@@ -42,7 +42,7 @@ pub(crate) use noop::noop;
 pub use read::{PreparedJob, read};
 pub(crate) use variables::required;
 
-/// Name of the plan document in a run directory.
+/// File name of the plan document in a run directory.
 pub const PLAN_FILE: &str = "plan.json";
 
 /// The plan of a job.
@@ -75,12 +75,12 @@ pub struct PlannedTask {
     pub name: String,
     /// Digest of its document in the blob store.
     pub spec: Digest,
-    /// Commit of the repository that it is from; no part of what it is.
+    /// Commit of its repository; not part of its identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_commit_id: Option<String>,
     /// Digest of its files alone.
     pub files: Digest,
-    /// Digest of everything else that a trial depends on: image, resources, time limits, variables.
+    /// Digest of every other input of a trial: image, resources, time limits, variables.
     pub rules: Digest,
     /// Size class of its environments.
     #[serde(default)]
@@ -91,10 +91,10 @@ pub struct PlannedTask {
     /// Variables without a default that its files use.
     #[serde(default)]
     pub variables: BTreeSet<String>,
-    /// The format that it was read in; nothing in plans of versions that did not record it.
+    /// Format of the task; absent in plans of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<TaskFormat>,
-    /// Facts of its file for people.
+    /// Metadata of its file.
     #[serde(default)]
     pub about: TaskMetadata,
 }
@@ -102,13 +102,13 @@ pub struct PlannedTask {
 /// A trial of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTrial {
-    /// Place in the result order, from 0.
+    /// Position in result order, from 0.
     pub ordinal: u64,
     /// Its name.
     pub name: TrialName,
-    /// What it runs under.
+    /// Digests of its documents.
     pub trial_ref: TrialRef,
-    /// Its key.
+    /// Its item id.
     pub item: ItemId,
     /// Index of its agent in [`JobPlan::agents`].
     pub agent: usize,
@@ -116,7 +116,7 @@ pub struct PlannedTrial {
     pub task: usize,
 }
 
-/// Why something is not a plan.
+/// Error of building or reading a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobPlanError {
     /// More trials than a run can hold.
@@ -132,17 +132,17 @@ pub enum JobPlanError {
         attempts: u32,
     },
     /// Two agents or two tasks with the same name.
-    #[error("{what} stands twice in the plan")]
+    #[error("{what} is in the plan twice")]
     Duplicate {
-        /// Which one.
+        /// The item.
         what: String,
     },
-    /// A value without a JSON form.
-    #[error("{what} has no JSON form: {reason}")]
+    /// A value that cannot be serialized to JSON.
+    #[error("cannot serialize {what} to JSON: {reason}")]
     NotSerializable {
-        /// Which one.
+        /// The value.
         what: &'static str,
-        /// Why not.
+        /// Cause.
         reason: String,
     },
     /// A plan document of a newer version.
@@ -150,11 +150,11 @@ pub enum JobPlanError {
     Newer {
         /// Its version.
         found: u32,
-        /// The newest version known here.
+        /// The newest supported version.
         known: u32,
     },
-    /// A plan document whose content is not what its digest says.
-    #[error("the plan is damaged: it says digest {recorded}, its content has {found}")]
+    /// A plan document whose content does not match its digest.
+    #[error("the plan is damaged: recorded digest {recorded}, actual digest {found}")]
     Damaged {
         /// The digest in the document.
         recorded: Digest,
@@ -164,10 +164,10 @@ pub enum JobPlanError {
 }
 
 impl JobPlan {
-    /// A plan over agents and tasks in their order.
+    /// Builds a plan over agents and tasks, in the given order.
     ///
     /// # Errors
-    /// [`JobPlanError`] when there are too many trials or two with the same name.
+    /// [`JobPlanError`] if there are too many trials or two items have the same name.
     pub fn new(
         settings: TrialSettings,
         agents: Vec<AgentSpec>,
@@ -188,7 +188,7 @@ impl JobPlan {
         Ok(Self { settings, settings_digest, agents, tasks, n_attempts, agent_index, task_index })
     }
 
-    /// What every trial runs under.
+    /// Settings of every trial.
     pub fn settings(&self) -> &TrialSettings {
         &self.settings
     }
@@ -203,7 +203,7 @@ impl JobPlan {
         &self.tasks
     }
 
-    /// Samples per agent and task.
+    /// Attempts per agent and task.
     pub fn n_attempts(&self) -> u32 {
         self.n_attempts
     }
@@ -213,7 +213,7 @@ impl JobPlan {
         self.agents.len() as u64 * self.trials_per_agent()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there are no trials.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -222,7 +222,7 @@ impl JobPlan {
         self.tasks.len() as u64 * u64::from(self.n_attempts)
     }
 
-    /// The trial at a place in result order; nothing beyond the end.
+    /// The trial at a position in result order; `None` beyond the end.
     pub fn trial(&self, ordinal: u64) -> Option<PlannedTrial> {
         if ordinal >= self.len() {
             return None;
@@ -247,7 +247,7 @@ impl JobPlan {
         Some(PlannedTrial { ordinal, item: name.item(), name, trial_ref, agent, task })
     }
 
-    /// Place of a trial in result order; nothing when the plan does not have it.
+    /// Position of a trial in result order; `None` if it is not in the plan.
     pub fn ordinal(&self, name: &TrialName) -> Option<u64> {
         let agent = *self.agent_index.get(&name.agent)?;
         let task = *self.task_index.get(&(name.dataset.clone(), name.task.clone()))?;
@@ -266,7 +266,7 @@ impl JobPlan {
         (0..self.len()).filter_map(|ordinal| self.trial(ordinal))
     }
 
-    /// Ordinal of the trial that is best begun as the `k`-th: task by task, first attempts first.
+    /// Ordinal of the `k`-th trial in dispatch order: task by task, first attempts first.
     pub fn dispatch_ordinal(&self, k: u64) -> Option<u64> {
         if k >= self.len() {
             return None;
@@ -277,12 +277,12 @@ impl JobPlan {
         Some(self.ordinal_at((k % agents) as usize, (k / per_task) as usize, attempt))
     }
 
-    /// Every ordinal in the order in which trials are best begun.
+    /// Every ordinal in dispatch order.
     pub fn dispatch_order(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.len()).filter_map(|k| self.dispatch_ordinal(k))
     }
 
-    /// The digest of what the plan says about its trials.
+    /// The digest of the plan's trials.
     pub fn digest(&self) -> Digest {
         let mut hasher = DigestHasher::default();
         hasher.update_part(b"plan");
@@ -306,8 +306,8 @@ impl JobPlan {
         hasher.finish()
     }
 
-    /// Takes over the documents of an earlier plan for tasks that differ from it in nothing that a
-    /// trial depends on: a commit elsewhere in a task's repository leaves its results valid.
+    /// Reuses the documents of an earlier plan for tasks whose trial inputs are unchanged: a commit
+    /// elsewhere in a task's repository leaves its results valid.
     pub fn reuse_documents(&mut self, earlier: &Self) {
         for task in &mut self.tasks {
             if let Some(before) = earlier.task(&task.dataset, &task.name)

@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::{JobPlan, JobPlanError, PlannedTask};
 use crate::config::TaskMetadata;
 
-/// One agent that does nothing, one task without files, and as many attempts as there are items;
-/// with the documents that the trials are read from by their digests.
+/// One no-op agent, one task without files, and `items` attempts, together with the documents that
+/// the trials refer to by digest.
 pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
     let settings = TrialSettings {
         instruction_path: "/tmp/instruction.md".to_owned(),

@@ -1,4 +1,4 @@
-//! A job file with its datasets, checked as one.
+//! Reading and checking of a job file with its datasets.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use crate::config::{
 };
 use crate::sources::datasets::{self, Dataset};
 
-/// A job whose configuration is right.
+/// A job whose configuration is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparedJob {
     /// The job.
     pub job: Job,
-    /// Its datasets, in the order of the file.
+    /// Its datasets, in file order.
     pub datasets: Vec<Dataset>,
-    /// What is odd.
+    /// The warnings.
     pub warnings: Vec<ConfigWarning>,
 }
 
 /// Reads a job, from a file or from the command line alone, and the task files of its datasets.
-/// This blocks on the file system, and on the network where tasks have to be fetched.
+/// Blocks on the file system, and on the network if tasks must be fetched.
 ///
 /// # Errors
-/// Every fault of all files.
+/// All errors of all files.
 pub fn read(file: Option<&Path>, options: &JobOptions<'_>) -> Result<PreparedJob, ConfigErrors> {
     let mut problems = Diagnostics::default();
     let job = match file {

@@ -1,4 +1,4 @@
-//! The arithmetic of plans against a plain enumeration, digests, documents, differences.
+//! Tests of plans: ordinals against a plain enumeration, digests, documents, differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,7 +169,7 @@ fn plan_document_damaged_or_newer_is_refused() {
     let mut damaged = document_of(&plan);
     damaged.tasks[0].files = Digest::sha256(b"other");
     assert!(matches!(JobPlan::try_from(damaged), Err(JobPlanError::Damaged { .. })));
-    // The plan's own digest leaves it out.
+    // The plan's own digest omits it.
     let mut damaged = document_of(&plan);
     damaged.tasks[0].spec = Digest::sha256(b"other");
     let former = PlanDocument { content: None, ..damaged.clone() };
@@ -223,7 +223,7 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
             "agent agent0: limits.execute_sec was null, is 5.0",
             "task a/a0: its files changed",
             "task a/a1: its image, resources, time limits, variables, steps, users, network or rules changed \
-             (task.toml, or what the job replaces in it)",
+             (task.toml, or the job's overrides)",
         ]
     );
 }
@@ -240,7 +240,7 @@ fn plan_diff_of_commit_only_change_is_empty() {
     assert!(after.trials().eq(before.trials()));
 }
 
-/// A job over three tasks: one built, one of a named image, one that lacks its tests.
+/// A job over three tasks: one built, one with a named image, one without tests.
 fn project() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |path: &str, text: &str| {

@@ -1,4 +1,4 @@
-//! Variables that templates of a plan refer to.
+//! Host variables that templates of a plan refer to.
 
 use std::collections::BTreeSet;
 

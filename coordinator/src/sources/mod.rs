@@ -1,4 +1,4 @@
-//! Where tasks come from: directories, git repositories and registries, and checks of them.
+//! Sources of tasks: directories, git repositories and registries, and static checks of tasks.
 
 pub mod check;
 pub mod datasets;

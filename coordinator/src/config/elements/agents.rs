@@ -15,51 +15,51 @@ use super::variables::{self, Variable};
 keys! {
     /// The keys of an agent.
     pub(crate) table AgentKeys {
-        name: "text", "required", "`oracle`, `nop`, or a name of yours.";
-        description: "text", "", "For people.";
-        install: "script", "none", "Bash, run before the attempt.";
-        execute: "script", "none", "Bash, the attempt itself.";
+        name: "text", "required", "`oracle`, `nop`, or any other name for scripts.";
+        description: "text", "", "Description, informational.";
+        install: "script", "none", "Bash script, run before the attempt.";
+        execute: "script", "none", "Bash script of the attempt.";
         env: "table NAME = text", "", "Variables of its scripts; `${NAME:-default}`.";
-        override_timeout_sec: "number", "the tasks'",
-            "Time limit of its execute script, s; 0 is unset.";
+        override_timeout_sec: "number", "from the task",
+            "Time limit of its execute script, s; 0 means unset.";
         max_timeout_sec: "number", "none",
-            "Ceiling of its execute script's time limit, s; 0 is unset.";
-        override_setup_timeout_sec: "number", "the tasks'",
-            "Time limit of its install script, s; 0 is unset.";
+            "Ceiling of its execute script's time limit, s; 0 means unset.";
+        override_setup_timeout_sec: "number", "from the task",
+            "Time limit of its install script, s; 0 means unset.";
     }
 }
 
-/// Names of the agents that need no scripts.
+/// Names of the built-in agents, which need no scripts.
 pub(crate) const BUILT_IN_AGENTS: &[&str] = &["oracle", "nop"];
 
-/// An agent as written.
+/// An agent as written in the job file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentConfig {
     /// Its name.
     pub name: String,
-    /// What people should know about it.
+    /// Description, informational.
     pub description: Option<String>,
-    /// What it does.
+    /// Built-in agent or scripts.
     pub kind: AgentKind,
     /// Its variables.
     pub env: BTreeMap<String, Variable>,
-    /// Its time limits; the job's multipliers are not in them.
+    /// Its time limits, without the job's multipliers.
     pub limits: AgentLimits,
 }
 
 /// An agent of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// What its trials run under.
+    /// The spec that its trials run with.
     pub spec: AgentSpec,
-    /// What people should know about it.
+    /// Description, informational.
     pub description: Option<String>,
     /// Its time limits as written, without the job's multipliers.
     pub written: AgentLimits,
 }
 
 impl Agent {
-    /// The agent with its time limits multiplied.
+    /// Applies the job's multipliers to the agent's time limits.
     pub(crate) fn new(file: AgentConfig, rules: &TimeoutRules) -> Self {
         let limits = AgentLimits {
             install_sec: file.limits.install_sec.map(|limit| rules.setup(limit)),
@@ -125,7 +125,7 @@ fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Source
             seen.insert(fold_case(name), field.location());
         }
         Some(first) => {
-            let found = format!("{}, the name of {} too", field.describe(), first.key);
+            let found = format!("{}, also the name of {}", field.describe(), first.key);
             let expected = "names that differ in more than upper and lower case";
             field.reject(ErrorKind::DuplicateName, found, expected);
         }

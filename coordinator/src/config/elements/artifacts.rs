@@ -1,4 +1,4 @@
-//! `artifacts`: files to keep of every trial.
+//! `artifacts`: files to collect from every trial.
 
 use rollout_protocol::spec::task::Artifact;
 
@@ -7,14 +7,15 @@ use super::super::reader::Field;
 keys! {
     /// The keys of an artifact.
     pub(crate) table ArtifactKeys {
-        source: "absolute path", "required", "What is taken; the entry itself when it is text.";
-        destination: "path", "the source's", "Place below the trial's `artifacts`.";
-        exclude: "list of patterns", "none", "What is left out.";
-        service: "text", "main", "Service that it is taken from.";
+        source: "absolute path", "required",
+            "File or directory to collect; the entry itself if it is text.";
+        destination: "path", "same as `source`", "Path below the trial's `artifacts`.";
+        exclude: "list of patterns", "none", "Files to leave out.";
+        service: "text", "main", "Service to collect from.";
     }
 }
 
-/// The files, in the order they are written: each a path, or a mapping.
+/// The artifacts in file order, each a path or a mapping.
 pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
     field.items().unwrap_or_default().iter().filter_map(artifact).collect()
 }
@@ -44,7 +45,7 @@ fn source(field: &Field<'_>) -> Option<String> {
     good.then_some(path)
 }
 
-/// Below the trial's own directory, never outside it.
+/// A path below the trial's own directory, never outside it.
 fn destination(field: &Field<'_>) -> Option<String> {
     let path = field.non_empty_string()?;
     let good = is_plain(path.trim_end_matches('/'));

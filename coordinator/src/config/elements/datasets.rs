@@ -1,4 +1,4 @@
-//! `datasets` and `tasks` of a job file: where tasks come from, and which of them.
+//! `datasets` and `tasks` of a job file: sources and selection of tasks.
 
 use std::path::PathBuf;
 
@@ -15,136 +15,137 @@ keys! {
         path: "path", "one of path, registry, repo",
             "Directory of tasks, or of one task; with `repo`, the directory inside it.";
         registry: "table", "",
-            "Registry that has the dataset: a JSON list of datasets and their tasks.",
+            "Registry with the dataset: a JSON list of datasets and their tasks.",
             "registry" => RegistryKeys::ALL;
         repo: "text", "",
-            "Git repository with tasks, anywhere in it: URL, or URL@ref; a path counts from the file.";
-        reference as "ref": "text", "the head", "Branch, tag or whole commit id of `repo`.";
-        name: "text", "the directory's",
-            "Name of the dataset in the results; with `registry`, the one to look up. With several versions of it, `@` and the version follow.";
+            "Git repository with tasks anywhere in it: URL or URL@ref; a path is relative to the file.";
+        reference as "ref": "text", "HEAD", "Branch, tag or full commit id of `repo`.";
+        name: "text", "directory name",
+            "Name of the dataset in the results; with `registry`, the name to look up. If the job has several versions of it, `@` and the version are appended.";
         version: "text", "head, else the highest, else the last",
-            "With `registry`, the version to look up; else for people.";
+            "With `registry`, the version to look up; else informational.";
         format: "auto|rollout|harbor", "auto",
-            "Format of its tasks; auto tells it from each task's keys, else guesses it from its files and where it comes from.";
+            "Format of its tasks; auto detects it from each task's keys, else guesses it from its files and source.";
         task_names: "list of patterns", "all",
-            "Only tasks whose name matches one; `*`, `?`, `[a-z]`.";
-        exclude_task_names: "list of patterns", "none", "No tasks whose name matches one.";
-        n_tasks: "integer", "all", "At most so many tasks, the first by name.";
+            "Select tasks whose name matches a pattern; `*`, `?`, `[a-z]`.";
+        exclude_task_names: "list of patterns", "none",
+            "Exclude tasks whose name matches a pattern.";
+        n_tasks: "integer", "all", "Maximum number of tasks, the first by name.";
     }
 
     /// The keys of `registry`.
     pub(crate) table RegistryKeys {
-        path: "path", "", "The registry is a file.";
-        url: "text", "", "The registry is at an http, https or file URL.";
+        path: "path", "", "Path of the registry file.";
+        url: "text", "", "URL of the registry: http, https or file.";
     }
 
     /// The keys of a single task.
     pub(crate) table TaskRefKeys {
         path: "path", "required, or the root of `git_url`",
             "Directory of the task; with `git_url`, the directory inside the repository.";
-        git_url: "text", "none", "Git repository that has the task.";
-        git_commit_id: "text", "the head", "Whole commit id, branch or tag.";
+        git_url: "text", "none", "Git repository with the task.";
+        git_commit_id: "text", "HEAD", "Full commit id, branch or tag.";
         format: "auto|rollout|harbor", "auto", "Format of the task.";
     }
 }
 
-/// Tasks that a job can select of one dataset.
+/// Largest number of tasks that a job can select from one dataset.
 const MAX_TASKS: u64 = 1_000_000;
 
 /// Words of `format`.
 const FORMATS: &[(&str, Option<TaskFormat>)] =
     &[("auto", None), ("rollout", Some(TaskFormat::Rollout)), ("harbor", Some(TaskFormat::Harbor))];
 
-/// A dataset as written.
+/// A dataset as written in the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetRef {
-    /// Where its tasks come from.
+    /// Source of its tasks.
     pub source: DatasetSource,
-    /// Name to use instead of the source's; the name to look up where that is a registry.
+    /// Name in the results, instead of the source's; for a registry, the name to look up.
     pub name: Option<String>,
-    /// Version: for people, or the one to look up in a registry.
+    /// Version: informational, or for a registry, the version to look up.
     pub version: Option<String>,
-    /// Format of its tasks; told from each task's file when absent.
+    /// Format of its tasks; detected for each task if absent.
     pub format: Option<TaskFormat>,
-    /// Which of its tasks.
+    /// Selection of its tasks.
     pub selection: TaskSelection,
-    /// Where its source stands.
+    /// Location of its source in the job file.
     pub spot: SourceLocation,
 }
 
-/// Where the tasks of a dataset come from.
+/// Source of a dataset's tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatasetSource {
-    /// A directory of tasks, or of one task; relative ones count from the job file's directory.
+    /// A directory of tasks, or of one task; relative to the job file's directory.
     Path(PathBuf),
     /// A dataset of a registry.
     Registry(RegistryRef),
     /// A git repository.
     Repository {
-        /// Its address.
+        /// URL or path.
         url: String,
-        /// Branch, tag or commit; the head when absent.
+        /// Branch, tag or commit; HEAD if absent.
         reference: Option<String>,
-        /// Directory inside it; everywhere when absent.
+        /// Directory inside it; the whole repository if absent.
         path: Option<String>,
     },
 }
 
-/// Where a registry is.
+/// Location of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegistryRef {
-    /// A file; relative ones count from the job file's directory.
+    /// A file; relative to the job file's directory.
     Path(PathBuf),
-    /// An address.
+    /// A URL.
     Url(String),
 }
 
-/// Which tasks of a dataset are run.
+/// Selection of a dataset's tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSelection {
-    /// Patterns, of which a task's name matches one; all tasks when empty.
+    /// Patterns; a task is selected if its name matches one. All tasks if empty.
     pub names: Vec<String>,
-    /// Patterns, of which it matches none.
+    /// Patterns; a task is excluded if its name matches one.
     pub exclude: Vec<String>,
-    /// How many at most, the first by name.
+    /// Maximum number of tasks, the first by name.
     pub most: Option<usize>,
 }
 
-/// A single task as written.
+/// A single task as written in the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRef {
-    /// Where it is.
+    /// Source of the task.
     pub source: TaskSource,
-    /// Its format; told from its file when absent.
+    /// Its format; detected if absent.
     pub format: Option<TaskFormat>,
-    /// Where its source stands.
+    /// Location of its source in the job file.
     pub spot: SourceLocation,
 }
 
-/// Where a single task is.
+/// Source of a single task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskSource {
-    /// A directory; relative ones count from the job file's directory.
+    /// A directory; relative to the job file's directory.
     Path(PathBuf),
     /// A directory of a git repository.
     Git {
-        /// Address of the repository.
+        /// URL or path of the repository.
         url: String,
-        /// Commit, branch or tag; the head when absent.
+        /// Commit, branch or tag; HEAD if absent.
         commit: Option<String>,
-        /// Directory inside it; its root when absent.
+        /// Directory inside it; its root if absent.
         path: Option<String>,
     },
 }
 
 impl TaskSelection {
-    /// Whether every task is run.
+    /// Whether all tasks are selected.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The datasets, in the order of the file. There may be none when there are single tasks.
+/// The datasets, in file order. May be empty if there are single tasks.
 pub(crate) fn read(field: &Field<'_>, has_tasks: bool) -> Vec<DatasetRef> {
     const EXPECTED: &str = "a list of at least one dataset";
     if has_tasks && !field.is_present() {
@@ -160,7 +161,7 @@ pub(crate) fn read(field: &Field<'_>, has_tasks: bool) -> Vec<DatasetRef> {
     items.iter().filter_map(dataset).collect()
 }
 
-/// The single tasks, in the order of the file.
+/// The single tasks, in file order.
 pub(crate) fn read_tasks(field: &Field<'_>) -> Vec<TaskRef> {
     field.items().unwrap_or_default().iter().filter_map(task).collect()
 }
@@ -199,7 +200,7 @@ fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {
         reference.reject(ErrorKind::Conflict, "a `ref` without `repo`", "both or neither");
     }
     if registry.is_present() && (path.is_present() || repo.is_present()) {
-        let found = "another place of the dataset beside it";
+        let found = "a second source of the dataset";
         registry.reject(ErrorKind::Conflict, found, "one of `path`, `registry`, `repo`");
         return None;
     }
@@ -234,7 +235,7 @@ fn registry(field: &Field<'_>) -> Option<RegistryRef> {
     }
 }
 
-/// Address and reference of `repo` and `ref`: the reference may stand behind an `@`.
+/// URL and reference of `repo` and `ref`; the reference may follow the URL after an `@`.
 fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option<String>)> {
     let text = repo.non_empty_string()?;
     let (url, own) = split_reference(&text);
@@ -242,7 +243,7 @@ fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option
     check_url(repo, &url)?;
     let given = reference.non_empty_string();
     if own.is_some() && given.is_some() {
-        let found = "a reference beside the one in `repo`";
+        let found = "a second reference besides the one in `repo`";
         reference.reject(ErrorKind::Conflict, found, "only one of the two");
     }
     let reference_of = if own.is_some() { repo } else { reference };
@@ -253,8 +254,8 @@ fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option
     Some((url, wanted))
 }
 
-/// Splits `URL@ref`. The `@` of a user stands before the last `/` or `:`, that of a reference
-/// behind the last `/` of the address; a reference may itself have a `/`.
+/// Splits `URL@ref`. The `@` of a user precedes the last `/` or `:`, that of a reference follows
+/// the last `/` of the address; a reference may itself contain a `/`.
 pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
     let path = match text.find("://") {
         Some(at) => text[at + 3..].find('/').map(|path| at + 3 + path),
@@ -269,7 +270,7 @@ pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether git can be given the address: nothing that it would take for an option or a program.
+/// Whether an address is safe to pass to git: git cannot take it for an option or a program.
 pub(crate) fn is_address(url: &str) -> bool {
     !url.is_empty()
         && !url.starts_with('-')
@@ -290,12 +291,12 @@ fn check_reference(field: &Field<'_>, reference: &str) -> Option<()> {
         && !reference.contains("..")
         && !reference.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c));
     if !good {
-        field.bad_value("a branch, a tag or a whole commit id");
+        field.bad_value("a branch, a tag or a full commit id");
     }
     good.then_some(())
 }
 
-/// Whether a directory is inside its repository.
+/// Whether a directory is inside its repository; otherwise records an error.
 fn check_inside(field: &Field<'_>) -> bool {
     let Some(path) = field.non_empty_string() else { return false };
     let good = is_inside(&path);
@@ -305,7 +306,7 @@ fn check_inside(field: &Field<'_>) -> bool {
     good
 }
 
-/// Whether a path stays below where it begins, and away from what git keeps there.
+/// Whether a path stays inside its base and outside `.git`.
 pub(crate) fn is_inside(path: &str) -> bool {
     let mut parts = path.trim_end_matches('/').split('/');
     !path.chars().any(char::is_control)
@@ -325,7 +326,7 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
             let found = "a commit without `git_url`";
             commit.reject(ErrorKind::Conflict, found, "both or neither");
         }
-        path.required("the directory of a task, here or below `git_url`");
+        path.required("the directory of a task, local or in `git_url`");
         let source = TaskSource::Path(path.path()?);
         return Some(TaskRef { source, format, spot: path.location() });
     }

@@ -1,4 +1,4 @@
-//! `environment`: provider, its settings, prices, what happens afterwards.
+//! `environment`: provider, provider settings, prices and cleanup policy.
 
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
@@ -14,59 +14,59 @@ use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 keys! {
     /// The keys of `environment` in job files.
     pub(crate) table EnvironmentKeys {
-        kind as "type": "docker|process", "docker", "What makes the environments.";
+        kind as "type": "docker|process", "docker", "Provider of the environments.";
         force_build: "true|false", "false",
-            "Build images without cache, also of tasks that name one.";
+            "Build images without cache, even for tasks that name an image.";
         preserve_env: "never|always|on_failure|true|false", "never",
-            "Which environments are kept after their trials.";
+            "Environments to keep after their trials.";
         preserve_env_older as "preserveEnv": "true|false", "false",
             "Older spelling of `preserve_env`.";
         provider_config: "table", "", "Settings of the provider, and prices.",
             "provider_config" => ProviderKeys::ALL,
             "" => OverrideKeys::ALL;
         max_starts_per_minute: "integer", "no limit",
-            "Environments that each worker begins per minute.";
+            "Environment starts per minute on each worker.";
     }
 
     /// The keys of `provider_config`.
     pub(crate) table ProviderKeys {
         network: "bridge|none (docker), host|none (process)", "bridge (docker), host (process)",
             "Network of the environments.";
-        platform: "text", "the engine's", "Docker: such as linux/arm64.";
-        runtime: "text", "the engine's", "Docker: OCI runtime, such as runsc.";
+        platform: "text", "engine default", "Docker: platform, such as linux/arm64.";
+        runtime: "text", "engine default", "Docker: OCI runtime, such as runsc.";
         ignore_dockerfile: "true|false", "false",
-            "Process: run tasks although their image has what a sandbox lacks.";
-        cpu_hour: "number", "0", "Price of a processor and hour.";
-        gib_hour: "number", "0", "Price of a GiB of memory and hour.";
-        start: "number", "0", "Price of a started environment.";
+            "Process: run tasks even if their image provides more than the sandbox.";
+        cpu_hour: "number", "0", "Price per CPU-hour.";
+        gib_hour: "number", "0", "Price per GiB-hour of memory.";
+        start: "number", "0", "Price per environment start.";
     }
 }
 
-/// Words of the format for providers that this version does not have.
+/// Words of the format for providers that this version does not support.
 const UNSUPPORTED_PROVIDERS: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
 
-/// Policies and their words.
+/// Cleanup policies and their words.
 pub(crate) const PRESERVE_POLICIES: &[(&str, PreservePolicy)] = &[
     ("never", PreservePolicy::Never),
     ("always", PreservePolicy::Always),
     ("on_failure", PreservePolicy::OnFailure),
 ];
 
-/// Environments that may be begun per minute: far above what any engine does.
+/// Largest number of environment starts per minute: far above any engine.
 const MAX_STARTS_PER_MINUTE: u64 = 100_000;
 
-/// `environment` as written.
+/// `environment` as written in the job file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct EnvironmentConfig {
-    /// Where trials run.
+    /// Provider and settings.
     pub(crate) spec: EnvironmentSpec,
-    /// The resources that it replaces.
+    /// Resource overrides.
     pub(crate) resources: ResourceOverrides,
-    /// Environments begun per minute by one worker.
+    /// Environment starts per minute on each worker.
     pub(crate) starts_per_minute: Option<u32>,
 }
 
-/// The environment.
+/// Reads the environment.
 pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     let mut spec = EnvironmentSpec {
         provider: default_provider(),
@@ -98,7 +98,7 @@ pub(crate) fn default_provider() -> ProviderSpec {
     descriptor::for_kind(descriptor::DEFAULT_KIND).default_spec()
 }
 
-/// The provider's word; docker when absent. Nothing when it is wrong: then nothing is known about `provider_config` either.
+/// The provider; docker if absent. `None` if it is wrong: `provider_config` cannot be checked then.
 pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     if !field.is_present() {
         return Some(descriptor::DEFAULT_KIND);
@@ -114,7 +114,7 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     field.keyword(&words)
 }
 
-/// The settings of a provider, and prices.
+/// Reads the settings of a provider, and prices.
 pub(crate) fn provider_config(
     kind: ProviderKind,
     field: &Field<'_>,
@@ -153,7 +153,7 @@ fn rates(config: &mut Fields<'_>) -> EnvironmentRates {
     }
 }
 
-/// `preserve_env`, or `preserveEnv` as older files spell it.
+/// Reads `preserve_env`, or `preserveEnv`, its older spelling.
 fn preserve(fields: &mut Fields<'_>) -> PreservePolicy {
     let newer = fields.take(EnvironmentKeys::preserve_env);
     let older = fields.take(EnvironmentKeys::preserve_env_older);

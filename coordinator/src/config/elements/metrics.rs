@@ -1,4 +1,4 @@
-//! `metrics`: which figures over rewards are shown.
+//! `metrics`: metrics over rewards to show.
 
 use rollout_protocol::spec::metric::MetricKind;
 
@@ -7,11 +7,11 @@ use super::super::reader::Field;
 keys! {
     /// The keys of a metric.
     pub(crate) table MetricKeys {
-        kind as "type": "sum|min|max|mean", "required", "Which figure.";
+        kind as "type": "sum|min|max|mean", "required", "The metric.";
     }
 }
 
-/// The figures, each once, in the order of the file.
+/// The metrics, each once, in file order.
 pub(crate) fn read(field: &Field<'_>) -> Vec<MetricKind> {
     let words: Vec<_> = MetricKind::ALL.iter().map(|kind| (kind.as_str(), *kind)).collect();
     let mut metrics = Vec::new();

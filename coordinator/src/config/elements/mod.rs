@@ -1,4 +1,4 @@
-//! One file per element of the formats: how it is written, what is acceptable, what it becomes.
+//! Elements of the file formats, one file each: keys, checks and result types.
 
 pub(super) mod agents;
 pub(super) mod artifacts;

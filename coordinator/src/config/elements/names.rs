@@ -1,15 +1,15 @@
-//! Names: they become path components of the run directory.
+//! Names that become path components of the run directory.
 
 use rollout_protocol::name;
 
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::Field;
 
-/// What a name has to be, for messages.
+/// Description of a valid name, for messages.
 pub(crate) const EXPECTED: &str = "a name of 1 to 100 bytes that can be a directory: \
      no `/`, `\\` or control characters, no leading dot, no white space at its ends";
 
-/// A name that can be a path component.
+/// Reads a name that can be a path component.
 pub(crate) fn read(field: &Field<'_>) -> Option<String> {
     let text = field.string()?;
     match name::check(&text) {
@@ -22,7 +22,7 @@ pub(crate) fn read(field: &Field<'_>) -> Option<String> {
     }
 }
 
-/// The name of a pool of workers.
+/// Reads the name of a worker pool.
 pub(crate) fn read_pool(field: &Field<'_>) -> Option<String> {
     let text = field.string()?;
     let good = (1..=64).contains(&text.len())

@@ -1,4 +1,4 @@
-//! Resources: of task files (`[environment]`) and the overrides of a job.
+//! Resources of task files (`[environment]`) and the overrides of a job.
 
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 
@@ -9,20 +9,21 @@ use super::units::{
 };
 
 keys! {
-    /// Resources that a job puts in place of its tasks'.
+    /// Resource overrides of a job.
     pub(crate) table OverrideKeys {
-        override_cpus: "number", "the tasks'", "Processors of every environment.";
-        override_memory_mb: "integer", "the tasks'", "Memory of every environment, MiB.";
-        override_memory: "amount", "the tasks'", "The same with a unit, such as 2G.";
-        override_storage_mb: "integer", "the tasks'", "Storage of every environment, MiB.";
-        override_storage: "amount", "the tasks'", "The same with a unit, such as 10G.";
-        override_gpus: "integer", "the tasks'", "Graphics processors of every environment.";
+        override_cpus: "number", "from the task", "CPUs of every environment.";
+        override_memory_mb: "integer", "from the task", "Memory of every environment, MiB.";
+        override_memory: "amount", "from the task", "`override_memory_mb` with a unit, such as 2G.";
+        override_storage_mb: "integer", "from the task", "Storage of every environment, MiB.";
+        override_storage: "amount", "from the task",
+            "`override_storage_mb` with a unit, such as 10G.";
+        override_gpus: "integer", "from the task", "GPUs of every environment.";
     }
 
     /// Resources of a task.
     pub(crate) table TaskResourceKeys {
         cpus: "number|text", "rollout: 1, harbor: no ceiling",
-            "Processors; fractions are rounded up.";
+            "CPUs; fractions are rounded up.";
         memory_mb: "integer", "rollout: 2048, harbor: no ceiling", "Memory, MiB.";
         memory: "text", "none", "Older spelling of `memory_mb`, with a unit: `2G`.";
         storage_mb: "integer", "rollout: 10240, harbor: no ceiling", "Storage, MiB.";
@@ -31,30 +32,30 @@ keys! {
 
     /// Resources of the commands of a search.
     pub(crate) table PlaceResourceKeys {
-        cpus: "number", "1", "Processors; fractions are rounded up.";
+        cpus: "number", "1", "CPUs; fractions are rounded up.";
         memory_mb: "integer", "2048", "Memory, MiB.";
         storage_mb: "integer", "10240", "Storage, MiB.";
     }
 }
 
-/// Largest number of graphics processors: beyond any host.
+/// Largest number of GPUs: above any host.
 const MAX_GPUS: u64 = 1024;
 
-/// What a job puts in place of its tasks' resources.
+/// Resource overrides of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceOverrides {
-    /// Processors.
+    /// CPUs.
     pub cpus: Option<u32>,
     /// Memory, MiB.
     pub memory_mb: Option<u64>,
     /// Storage, MiB.
     pub storage_mb: Option<u64>,
-    /// Graphics processors.
+    /// GPUs.
     pub gpus: Option<u32>,
 }
 
 impl ResourceOverrides {
-    /// The resources that a task gets.
+    /// The resources of a task with the overrides applied.
     pub fn apply(&self, task: &Resources) -> Resources {
         Resources {
             cpus: self.cpus.unwrap_or(task.cpus),
@@ -70,8 +71,8 @@ impl ResourceOverrides {
     }
 }
 
-/// `cpus`, `memory_mb`, `storage_mb` and the older `memory`, `storage` of a task file. Figures that
-/// it does not name are ceilings as `unnamed` says.
+/// Reads `cpus`, `memory_mb`, `storage_mb` and the older `memory` and `storage` of a task file.
+/// `unnamed` says which resources are ceilings although the file does not set them.
 pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take(TaskResourceKeys::cpus);
@@ -97,8 +98,8 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings)
     }
 }
 
-/// `cpus`, `memory_mb` and `storage_mb` of an environment whose figures have no older spellings. All
-/// are ceilings.
+/// Reads `cpus`, `memory_mb` and `storage_mb` of an environment without older spellings. All are
+/// ceilings.
 pub(crate) fn read_command_resources(environment: &mut Fields<'_>) -> Resources {
     let default = Resources::default();
     let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus), warn_rounded_up);
@@ -112,10 +113,10 @@ pub(crate) fn read_command_resources(environment: &mut Fields<'_>) -> Resources 
 }
 
 fn warn_rounded_up(field: &Field<'_>) {
-    field.warn("rounded up to whole processors: write a whole number");
+    field.warn("rounded up to whole CPUs: write a whole number");
 }
 
-/// The newer spelling wins whenever it is there.
+/// Reads an amount; the newer spelling wins if present.
 fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64> {
     if newer.is_present() {
         if older.is_present() {
@@ -129,8 +130,8 @@ fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64>
     read_amount(older)
 }
 
-/// `override_cpus`, `override_memory[_mb]`, `override_storage[_mb]` and `override_gpus` of a job
-/// file.
+/// Reads `override_cpus`, `override_memory[_mb]`, `override_storage[_mb]` and `override_gpus` of a
+/// job file.
 pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides {
     let cpus = environment.take(OverrideKeys::override_cpus);
     let memory = [
@@ -149,7 +150,7 @@ pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides 
     }
 }
 
-/// A number of graphics processors.
+/// Reads a number of GPUs.
 pub(crate) fn read_gpus(field: &Field<'_>) -> Option<u32> {
     field.integer(&(0..=MAX_GPUS)).and_then(|n| u32::try_from(n).ok())
 }

@@ -1,4 +1,4 @@
-//! `retry`: how often infrastructure failures are tried again.
+//! `retry`: retry of infrastructure failures.
 
 use rollout_protocol::limits::TRIES_PER_ITEM;
 use rollout_protocol::retry::RetryPolicy;
@@ -9,26 +9,26 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of `retry` in job files.
     pub(crate) table RetryKeys {
-        max_attempts: "integer", "3", "Tries of a trial altogether, at most 20.";
+        max_attempts: "integer", "3", "Tries per trial, including the first; at most 20.";
         initial_delay_ms: "integer", "1000", "Delay before the second try, ms.";
-        max_delay_ms: "integer", "30000", "Longest delay, ms.";
+        max_delay_ms: "integer", "30000", "Longest delay between tries, ms.";
         multiplier: "number", "2.0", "Factor from one delay to the next.", "" => ParkKeys::ALL;
     }
 
     /// The keys of `retry` in every file.
     pub(crate) table ParkKeys {
         max_park_sec: "integer", "900",
-            "Longest wait for an engine, registry or store that gives no answer, s; 0 does not wait.";
+            "Longest wait for an unavailable engine, registry or store, s; 0 disables waiting.";
     }
 }
 
-/// Longest wait between two tries, milliseconds: a day.
+/// Longest delay between two attempts, milliseconds: a day.
 const MAX_DELAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Longest wait for a service that gives no answer, seconds: a week.
+/// Longest wait for an unavailable service, seconds: a week.
 const MAX_PARK_SEC: u64 = 7 * 24 * 3600;
 
-/// The policy; absent parts have their defaults.
+/// Reads the policy, with defaults for absent keys.
 pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     let default = RetryPolicy::default();
     let Some(mut fields) = field.mapping() else { return default };
@@ -61,7 +61,7 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     policy
 }
 
-/// Longest wait for a service that gives no answer, seconds.
+/// Reads the longest wait for an unavailable service, seconds.
 pub(crate) fn max_park_sec(fields: &mut Fields<'_>) -> u32 {
     let sec = fields.take(ParkKeys::max_park_sec).integer(&(0..=MAX_PARK_SEC));
     let sec = sec.and_then(|sec| u32::try_from(sec).ok());

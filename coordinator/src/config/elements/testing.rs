@@ -1,4 +1,4 @@
-//! Reads one element from a snippet, for the tests of the elements.
+//! Test helper that reads one element from a YAML snippet.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use super::super::keys::Key;
 use super::super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::super::yaml;
 
-/// The one key of a snippet.
+/// The only key of a snippet.
 const TEST_KEY: Key =
     Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
 
-/// What reading gave: the value, the faults as (key path, kind), the number of warnings.
+/// Result of reading: the value, the errors as (key path, kind), the number of warnings.
 pub(crate) type ReadOutcome<T> = (T, Vec<(String, ErrorKind)>, usize);
 
 /// Reads fields of a YAML mapping.

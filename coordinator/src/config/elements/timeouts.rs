@@ -1,4 +1,4 @@
-//! Time limits. Task files give them, the job multiplies, overrides and caps them.
+//! Time limits: set by task files; multiplied, overridden and capped by the job.
 
 use rollout_protocol::spec::task::Healthcheck;
 use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
@@ -6,18 +6,18 @@ use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
 use super::super::reader::{Field, Fields};
 
 keys! {
-    /// Factors of time limits.
+    /// Multipliers of time limits.
     pub(crate) table MultiplierKeys {
         timeout_multiplier: "number", "1.0",
-            "Factor of every time limit, but for those that have a factor of their own.";
+            "Multiplier of every time limit without a multiplier of its own.";
         environment_build_timeout_multiplier: "number", "timeout_multiplier",
-            "Factor of the time limits of image builds and pulls.";
+            "Multiplier of the time limits of image builds and pulls.";
         agent_setup_timeout_multiplier: "number", "timeout_multiplier",
-            "Factor of the time limits of install scripts.";
+            "Multiplier of the time limits of install scripts.";
         agent_timeout_multiplier: "number", "timeout_multiplier",
-            "Factor of the time limits of execute scripts.";
+            "Multiplier of the time limits of execute scripts.";
         verifier_timeout_multiplier: "number", "timeout_multiplier",
-            "Factor of the time limits of test scripts.";
+            "Multiplier of the time limits of test scripts.";
     }
 }
 
@@ -27,14 +27,14 @@ pub(crate) const MAX_TIMEOUT_SEC: f64 = 1e9;
 /// Largest multiplier.
 const MAX_MULTIPLIER: f64 = 1e6;
 
-/// Time limits as a task file gives them, defaults filled in, seconds.
+/// Time limits of a task file, defaults filled in, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaskTimeouts {
     /// `environment.build_timeout_sec`.
     pub build_sec: f64,
     /// `agent.install_timeout_sec`.
     pub install_sec: f64,
-    /// `agent.timeout_sec`; no limit when absent.
+    /// `agent.timeout_sec`; no limit if absent.
     pub agent_sec: Option<f64>,
     /// `verifier.timeout_sec`.
     pub verifier_sec: f64,
@@ -46,22 +46,22 @@ impl Default for TaskTimeouts {
     }
 }
 
-/// What a job does to the time limits of its tasks.
+/// Changes that a job makes to the time limits of its tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeoutRules {
-    /// Factor of every time limit that has none of its own.
+    /// Multiplier of every time limit without a multiplier of its own.
     pub multiplier: f64,
-    /// Factor of image builds and pulls.
+    /// Multiplier of image builds and pulls.
     pub build_multiplier: Option<f64>,
-    /// Factor of the agents' install scripts.
+    /// Multiplier of the agents' install scripts.
     pub setup_multiplier: Option<f64>,
-    /// Factor of the agents' execute scripts.
+    /// Multiplier of the agents' execute scripts.
     pub agent_multiplier: Option<f64>,
-    /// Factor of test scripts.
+    /// Multiplier of test scripts.
     pub verifier_multiplier: Option<f64>,
-    /// Replaces the tasks' verifier time limit; zero and less mean unset.
+    /// Replaces the tasks' verifier time limit; zero or less means unset.
     pub verifier_override_sec: Option<f64>,
-    /// Ceiling of the verifier's time limit; zero and less mean unset.
+    /// Ceiling of the verifier's time limit; zero or less means unset.
     pub verifier_max_sec: Option<f64>,
 }
 
@@ -100,13 +100,13 @@ impl TimeoutRules {
         task_sec * self.setup_multiplier.unwrap_or(self.multiplier)
     }
 
-    /// The effective time limit of an execute script, but for what the agent itself says.
+    /// The effective time limit of an execute script, without the agent's own override and ceiling.
     pub fn agent(&self, task_sec: f64) -> f64 {
         task_sec * self.agent_multiplier.unwrap_or(self.multiplier)
     }
 
-    /// A health check under the rules: its own limit and the time that it is given to become ready.
-    /// The pauses between checks are no limits.
+    /// Applies the multiplier to a health check: to its time limit and its start period. The
+    /// intervals between checks are not time limits.
     pub fn healthcheck(&self, check: &Healthcheck) -> Healthcheck {
         Healthcheck {
             timeout_sec: check.timeout_sec * self.multiplier,
@@ -115,7 +115,7 @@ impl TimeoutRules {
         }
     }
 
-    /// The effective time limit of a hook that makes results ready to be taken.
+    /// The effective time limit of a hook that prepares artifacts for collection.
     pub fn hook(&self, task_sec: f64) -> f64 {
         task_sec * self.multiplier
     }
@@ -131,19 +131,19 @@ impl TimeoutRules {
     }
 }
 
-/// A time limit of a task file.
+/// Reads a time limit of a task file.
 pub(crate) fn read(field: &Field<'_>, default: f64) -> f64 {
     let expected = "a number of seconds above 0, at most 1e9";
     field.number(expected, |v| v > 0.0 && v <= MAX_TIMEOUT_SEC).unwrap_or(default)
 }
 
-/// A time limit of a job file: zero and less mean unset.
+/// Reads a time limit of a job file; zero or less means unset.
 pub(crate) fn read_optional(field: &Field<'_>) -> Option<f64> {
     let expected = "a number of seconds, at most 1e9 (0 means unset)";
     field.number(expected, |v| v <= MAX_TIMEOUT_SEC).filter(|v| *v > 0.0)
 }
 
-/// `timeout_multiplier`, and those of single kinds of time limits.
+/// Reads `timeout_multiplier` and the multipliers of specific time limits.
 pub(crate) fn read_multipliers(job: &mut Fields<'_>) -> TimeoutRules {
     let expected = "a number above 0, at most 1e6";
     let mut factor = |key| job.take(key).number(expected, |v| v > 0.0 && v <= MAX_MULTIPLIER);

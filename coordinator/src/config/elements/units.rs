@@ -1,13 +1,13 @@
-//! Amounts of memory, storage and processors, as text with a unit or as bare numbers.
+//! Amounts of memory, storage and CPUs, as text with a unit or as bare numbers.
 
-/// Largest amount of memory or storage, MiB: a pebibyte, beyond any host.
+/// Largest amount of memory or storage, MiB: a pebibyte, above any host.
 pub(crate) const MAX_MIB: u64 = 1 << 30;
 
-/// Largest number of processors.
+/// Largest number of CPUs.
 pub(crate) const MAX_CPUS: u32 = 65_536;
 
-/// Bare numbers from here on are bytes, below they are MiB: nobody means a million MiB or a few
-/// hundred bytes.
+/// Bare numbers from here on are bytes, smaller ones MiB: a million MiB and a few hundred bytes are
+/// both implausible.
 const MIN_BARE_BYTES: f64 = 1_048_576.0;
 
 const MIB: f64 = 1_048_576.0;
@@ -21,13 +21,13 @@ pub(crate) struct Mebibytes {
     pub(crate) guessed: bool,
 }
 
-/// What [`mebibytes`] accepts, for messages.
+/// Values that [`mebibytes`] accepts, for messages.
 pub(crate) const EXPECTED_MEBIBYTES: &str =
     "an amount above 0 with the unit B, K, M, G or T (`2G`, `512Mi`), or a number of MiB";
 
-/// What [`cpus`] accepts, for messages.
+/// Values that [`cpus`] accepts, for messages.
 pub(crate) const EXPECTED_CPUS: &str =
-    "a number of processors above 0, at most 65536 (`2`, `1.5`, `500m`)";
+    "a number of CPUs above 0, at most 65536 (`2`, `1.5`, `500m`)";
 
 /// Reads an amount of memory or storage. Units count in powers of 1024 whether written `G`, `GB`,
 /// `Gi` or `GiB`, in any case.
@@ -49,7 +49,7 @@ pub(crate) fn mebibytes(text: &str) -> Option<Mebibytes> {
     (number > 0.0 && mib <= MAX_MIB as f64).then(|| Mebibytes { mib: (mib as u64).max(1), guessed })
 }
 
-/// Reads a number of processors, rounded up to whole ones. `m` means thousandths.
+/// Reads a number of CPUs, rounded up to a whole number. `m` means thousandths.
 pub(crate) fn cpus(text: &str) -> Option<u32> {
     let (number, unit) = split(text)?;
     let cpus = match unit {
@@ -60,13 +60,13 @@ pub(crate) fn cpus(text: &str) -> Option<u32> {
     whole_cpus(cpus)
 }
 
-/// A number of processors, rounded up to whole ones.
+/// Rounds a number of CPUs up to a whole number.
 pub(crate) fn whole_cpus(cpus: f64) -> Option<u32> {
     let whole = cpus.ceil();
     (cpus > 0.0 && whole <= f64::from(MAX_CPUS)).then_some(whole as u32)
 }
 
-/// Splits digits with an optional fraction from the unit behind them.
+/// Splits a number with an optional fraction from its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Environment variables: names, and values that are templates.
+//! Environment variables: names and template values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ pub(crate) const TASK_INSTRUCTION: &str = "ROLLOUT_TASK_INSTRUCTION";
 
 const EXPECTED_NAME: &str = "a variable name: letters, digits and `_`, not starting with a digit";
 
-/// A value and where it stands.
+/// A value and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
     /// The unexpanded value.
     pub template: Template,
-    /// Where it stands.
+    /// Location in the file.
     pub spot: SourceLocation,
 }
 
@@ -34,12 +34,12 @@ fn variable(name: &str, field: &Field<'_>) -> Option<(String, Variable)> {
         field.reject(ErrorKind::BadValue, "this name", EXPECTED_NAME);
         good = false;
     } else if name == TASK_INSTRUCTION {
-        let expected = "another name: this variable is set to the path of the instruction";
+        let expected = "another name: Rollout sets this variable to the path of the instruction";
         field.reject(ErrorKind::BadValue, "this name", expected);
         good = false;
     }
     let template = Template::new(field.text()?);
-    // The value may be a secret: only the error's own words are shown.
+    // The value may be a secret: only the error message is shown.
     if let Err(error) = template.check() {
         let expected = "text with `${NAME}` or `${NAME:-default}` (`$$` is a dollar)";
         field.reject(ErrorKind::BadValue, error.to_string(), expected);

@@ -12,20 +12,20 @@ use super::variables::{self, Variable};
 keys! {
     /// The keys of `verifier` in job files.
     pub(crate) table VerifierKeys {
-        override_timeout_sec: "number", "the tasks'",
-            "Time limit of every test script, s; 0 is unset.";
+        override_timeout_sec: "number", "from the task",
+            "Time limit of every test script, s; 0 means unset.";
         max_timeout_sec: "number", "none",
-            "Ceiling of the test scripts' time limits, s; 0 is unset.";
-        disable: "true|false", "false", "Run no test script: trials end unverified.";
+            "Ceiling of the test scripts' time limits, s; 0 means unset.";
+        disable: "true|false", "false", "Run no test scripts: trials end unverified.";
         kill_agent_processes: "true|false", "false",
-            "End everything that the agent left running before verification.";
-        reward_key: "text", "reward, or the only one", "Which of several numbers is the reward.";
+            "Kill all processes that the agent left running, before verification.";
+        reward_key: "text", "reward, or the only one", "Key of the reward among several numbers.";
         test_exit_code: "by_format|must_be_zero|ignored", "by_format",
-            "What the exit code of test scripts means: Rollout's must be 0, Harbor's is ignored.";
+            "Meaning of test scripts' exit code; by format: 0 required in Rollout, ignored in Harbor.";
         after_agent_error: "by_format|end_trial|verify", "by_format",
-            "What follows an agent that fails or times out: Rollout's end, Harbor's are verified.";
+            "Action after an agent fails or times out; by format: end in Rollout, verify in Harbor.";
         env: "table NAME = text", "",
-            "Variables of test scripts, over the tasks'; `${NAME:-default}`.";
+            "Variables of test scripts, which override the tasks'; `${NAME:-default}`.";
     }
 }
 
@@ -43,17 +43,17 @@ pub(crate) const AFTER_AGENT_ERROR_RULES: &[(&str, Option<AfterAgentError>)] = &
     ("verify", Some(AfterAgentError::Verify)),
 ];
 
-/// What a job puts in place of the rules of its tasks' formats.
+/// Job overrides of the script rules of the tasks' formats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleOverrides {
-    /// What the exit code of test scripts means.
+    /// Meaning of the exit code of test scripts.
     pub test_exit: Option<TestExit>,
-    /// What follows an agent that failed or ran out of time.
+    /// Action after an agent fails or times out.
     pub after_agent_error: Option<AfterAgentError>,
 }
 
 impl RuleOverrides {
-    /// The rules of a task whose format has these.
+    /// The rules of a task with the overrides applied.
     pub fn apply(&self, format: ScriptRules) -> ScriptRules {
         ScriptRules {
             test_exit: self.test_exit.unwrap_or(format.test_exit),
@@ -62,7 +62,7 @@ impl RuleOverrides {
     }
 }
 
-/// `verifier` as written, without its time limits.
+/// `verifier` as written in the job file, without its time limits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct VerifierConfig {
     /// The settings, without `env`.
@@ -73,7 +73,7 @@ pub struct VerifierConfig {
     pub rules: RuleOverrides,
 }
 
-/// The settings, and the time limits added to `timeouts`.
+/// Reads the settings, and adds the time limits to `timeouts`.
 pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierConfig {
     let Some(mut fields) = field.mapping() else { return VerifierConfig::default() };
     timeouts.verifier_override_sec =

@@ -52,7 +52,7 @@ fn built_in(
     }
 }
 
-/// Returns per trade outside the sample first, then growth, ratios and significance.
+/// Weighs out-of-sample returns per trade most, then growth, ratios and significance.
 fn returns() -> ScoringProfile {
     let metrics = [
         ("mean_topN_avg_return_per_trade_pct_oos", true, 3.0),
@@ -75,7 +75,7 @@ fn returns() -> ScoringProfile {
     built_in("returns", "mean_topN_avg_return_per_trade_pct_oos", &metrics, &risk)
 }
 
-/// The Sharpe ratio first, returns and the other ratios beside it.
+/// Weighs the Sharpe ratio most, then returns and the other ratios.
 fn sharpe() -> ScoringProfile {
     let metrics = [
         ("core_topN_sharpe", true, 1.5),

@@ -1,4 +1,4 @@
-//! Scoring profiles in files.
+//! Scoring profiles read from files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,45 +7,45 @@ use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
 use super::{InvalidProfile, ProfileParseError, ScoringProfile};
 
-/// Why there is no profile.
+/// Error of loading a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// Neither a built-in name nor a file.
     #[error("`{name}` is neither a file nor one of the built-in profiles {}", ScoringProfile::BUILT_IN.join(", "))]
     Unknown {
-        /// The name as it was given.
+        /// The name as written.
         name: String,
     },
     /// The file cannot be read.
-    #[error("reading {path}")]
+    #[error("cannot read {path}")]
     Read {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file is no profile.
-    #[error("{path} is no profile: {reason}")]
+    /// The file is not a valid profile.
+    #[error("{path} is not a profile: {reason}")]
     Parse {
         /// File.
         path: PathBuf,
-        /// Where and why.
+        /// Location and cause.
         reason: String,
     },
-    /// Values that make no sense.
-    #[error("the profile `{name}`")]
+    /// The profile has an invalid value.
+    #[error("invalid profile `{name}`")]
     Invalid {
         /// Its name.
         name: String,
-        /// Which.
+        /// The invalid value.
         #[source]
         source: InvalidProfile,
     },
 }
 
 impl ScoringProfile {
-    /// The built-in profile of that name, or the one in that YAML or JSON file.
+    /// Loads the built-in profile of that name, or the YAML or JSON file at that path.
     ///
     /// # Errors
     /// [`ProfileError`].

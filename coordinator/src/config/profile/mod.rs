@@ -1,4 +1,4 @@
-//! Scoring profiles: which columns of a sweep count how much. Two are built in.
+//! Scoring profiles: columns of a sweep and their weights. Two are built in.
 
 mod built_in;
 mod file;
@@ -8,52 +8,52 @@ use serde::{Deserialize, Serialize};
 
 pub use file::ProfileError;
 
-/// What makes one sweep better than another.
+/// The rules that score a sweep against its baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScoringProfile {
-    /// Name, for people.
+    /// Name, informational.
     pub name: String,
-    /// Column with the number of a row's configuration, from 0.
+    /// Column with a row's configuration number, from 0.
     #[serde(default = "id_column")]
     pub id_column: String,
-    /// Column that says whether a configuration succeeded.
+    /// Column with the status of a configuration.
     #[serde(default = "status_column")]
     pub status_column: String,
-    /// Words for success in it, whatever their case.
+    /// Status values that mean success; case is ignored.
     #[serde(default = "ok_values")]
     pub ok_values: Vec<String>,
     /// The metric that must not get worse.
     pub primary: GuardedMetric,
     /// The metrics of the score.
     pub metrics: Vec<ScoreMetric>,
-    /// Metrics whose fall forbids to explore further.
+    /// Metrics that rule out further exploration if they fall too far.
     #[serde(default)]
     pub risk: Vec<GuardedMetric>,
     /// Largest relative improvement of one metric that counts, in either direction.
     #[serde(default = "clamp")]
     pub clamp: f64,
-    /// What is not larger counts as nothing when it is divided by.
+    /// Baselines up to this magnitude count as zero.
     #[serde(default = "eps")]
     pub eps: f64,
-    /// When to explore further.
+    /// Conditions for exploring further.
     #[serde(default)]
     pub explore: ExploreRule,
-    /// Scores at which grades begin.
+    /// Lowest scores of the grades.
     #[serde(default)]
     pub grades: GradeThresholds,
 }
 
-/// A metric and how much it may fall.
+/// A metric and its largest allowed fall.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuardedMetric {
     /// Column.
     pub column: String,
-    /// Which way is better.
+    /// Better direction.
     #[serde(default)]
     pub direction: MetricDirection,
-    /// Largest fall, relative to the baseline.
+    /// Largest allowed fall, relative to the baseline.
     #[serde(default = "max_rel_drop")]
     pub max_rel_drop: f64,
 }
@@ -64,26 +64,26 @@ pub struct GuardedMetric {
 pub struct ScoreMetric {
     /// Column.
     pub column: String,
-    /// Which way is better.
+    /// Better direction.
     #[serde(default)]
     pub direction: MetricDirection,
-    /// How much it counts.
+    /// Weight in the score.
     pub weight: f64,
 }
 
-/// Which way is better.
+/// Better direction of a metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricDirection {
-    /// More.
+    /// Higher is better.
     #[default]
     Higher,
-    /// Less.
+    /// Lower is better.
     Lower,
 }
 
 impl MetricDirection {
-    /// How much better `candidate` is than `baseline`.
+    /// Improvement of `candidate` over `baseline`; negative if it is worse.
     pub fn improvement(self, baseline: f64, candidate: f64) -> f64 {
         match self {
             Self::Higher => candidate - baseline,
@@ -92,19 +92,19 @@ impl MetricDirection {
     }
 }
 
-/// When to explore further: at a score, or when enough metrics improved.
+/// Conditions for exploring further: a score, or enough improved metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExploreRule {
-    /// Least score.
+    /// Lowest score.
     pub min_score: f64,
-    /// Least number of metrics that improved …
+    /// Lowest number of improved metrics.
     pub min_positive: u32,
-    /// … and how many more than got worse.
+    /// Lowest surplus of improved metrics over worse ones.
     pub min_margin: u32,
 }
 
-/// Scores at which grades begin.
+/// Lowest scores of the grades.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GradeThresholds {
@@ -112,36 +112,36 @@ pub struct GradeThresholds {
     pub strong: f64,
     /// Promising.
     pub promising: f64,
-    /// Mixed; below it, weak.
+    /// Mixed; lower scores are weak.
     pub mixed: f64,
 }
 
-/// Why text is no profile.
+/// Error of parsing a profile.
 #[derive(Debug)]
 pub(super) enum ProfileParseError {
-    /// The text is not a profile's: where and why.
+    /// The text is not a profile: location and cause.
     Syntax(String),
-    /// Values that make no sense.
+    /// The profile has an invalid value.
     Invalid {
-        /// The name that it says.
+        /// Name of the profile.
         name: String,
-        /// Which value.
+        /// The invalid value.
         source: InvalidProfile,
     },
 }
 
-/// A value of a profile that makes no sense.
+/// An invalid value of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: expected {expected}")]
 pub struct InvalidProfile {
     /// The key.
     pub key: String,
-    /// What would make sense.
+    /// Accepted values.
     pub expected: &'static str,
 }
 
 impl ScoringProfile {
-    /// The profile in YAML or JSON text, checked.
+    /// Parses and checks a profile in YAML or JSON text.
     ///
     /// # Errors
     /// [`ProfileParseError`].
@@ -154,25 +154,25 @@ impl ScoringProfile {
         }
     }
 
-    /// The columns that count: the primary metric, then the metrics of the score, each once.
+    /// The columns used: the primary metric, then the metrics of the score, each once.
     pub fn columns(&self) -> Vec<&str> {
         let primary = self.primary.column.as_str();
         let metrics = self.metrics.iter().map(|metric| metric.column.as_str());
         std::iter::once(primary).chain(metrics.filter(|name| *name != primary)).collect()
     }
 
-    /// The digest of what it says.
+    /// The digest of its content.
     ///
     /// # Errors
-    /// Never, for a profile that was checked.
+    /// Never, for a checked profile.
     pub fn digest(&self) -> Result<Digest, serde_json::Error> {
         Digest::sha256_json(self)
     }
 
-    /// Whether its values make sense.
+    /// Checks its values.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), InvalidProfile> {
         let check = |good: bool, key: &str, expected| {
             let fault = || InvalidProfile { key: key.to_owned(), expected };
@@ -197,7 +197,7 @@ impl ScoringProfile {
         }
         let GradeThresholds { strong, promising, mixed } = self.grades;
         let ordered = strong >= promising && promising >= mixed;
-        check(ordered, "grades", "strong, promising and mixed in falling order")?;
+        check(ordered, "grades", "strong, promising and mixed in descending order")?;
         check(self.explore.min_score.is_finite(), "explore.min_score", "a number")
     }
 }

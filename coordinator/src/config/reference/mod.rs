@@ -1,5 +1,5 @@
-//! The reference of job and task files and files of searches: every key with its type, default and
-//! meaning, in one table for each, made of the declarations beside the readers.
+//! The reference of job, task and search files: every key with its type, default and meaning, one
+//! table per file kind, built from the declarations beside the readers.
 
 #[cfg(test)]
 mod tests;
@@ -9,19 +9,19 @@ use serde::Serialize;
 
 use super::keys::KeyTableEntry;
 
-/// A key of a file. Lists are written `key[]`, names that the user chooses `NAME`.
+/// A key of a file. Lists are written `key[]`, names chosen by the user `NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyRow {
-    /// Where it stands, for instance `agents[].env.NAME`.
+    /// Key path, for instance `agents[].env.NAME`.
     pub key: String,
-    /// What kind of value it takes.
+    /// Type of its value.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// What holds when it is absent.
+    /// Its default.
     pub default: &'static str,
-    /// What it does.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// The format of tasks that it comes from, when the other does not have it by itself.
+    /// The task format that it comes from, if the other format lacks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TaskFormat>,
 }
@@ -29,16 +29,18 @@ pub struct KeyRow {
 /// The keys of one kind of file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyReference {
-    /// The file's usual name.
+    /// Usual name of the file.
     pub file: &'static str,
-    /// Its keys, in the order in which they are best read.
+    /// Its keys, in reading order.
     pub keys: Vec<KeyRow>,
-    /// Tables that have keys of another table: where they are, and where those keys are explained.
+    /// Tables with the keys of another table: their path, and the path where the keys are
+    /// documented.
     pub alike: &'static [(&'static str, &'static str)],
 }
 
 impl KeyReference {
-    /// The reference of a kind of file: its usual name, its table, and tables that are alike.
+    /// The reference of a kind of file: its usual name, its table, and its tables documented
+    /// elsewhere.
     pub(crate) fn new(
         file: &'static str,
         table: &[KeyTableEntry],
@@ -49,7 +51,7 @@ impl KeyReference {
         Self { file, keys, alike }
     }
 
-    /// The place at which a key is explained: the same, or one in a table that is alike.
+    /// The key path at which a key is documented: its own, or one in an equivalent table.
     pub fn explained_at(&self, key: &str) -> String {
         let alike = self.alike.iter().find_map(|(table, other)| {
             let rest = key.strip_prefix(table)?.strip_prefix('.')?;
@@ -58,7 +60,7 @@ impl KeyReference {
         alike.unwrap_or_else(|| key.to_owned())
     }
 
-    /// The keys as a table in Markdown.
+    /// The keys as a Markdown table.
     pub fn markdown(&self) -> String {
         let has_formats = self.keys.iter().any(|entry| entry.format.is_some());
         let format = if has_formats { " Format |" } else { "" };
@@ -76,14 +78,14 @@ impl KeyReference {
         text
     }
 
-    /// The entry of a key, wherever it is explained.
+    /// The row that documents a key.
     pub fn find(&self, key: &str) -> Option<&KeyRow> {
         let at = self.explained_at(key);
         self.keys.iter().find(|entry| entry.key == at)
     }
 }
 
-/// Adds the rows of a table at `path`, whose keys come from `format` unless they say another.
+/// Adds the rows of a table at `path`; their format is `format` unless a key has its own.
 fn add(rows: &mut Vec<KeyRow>, table: &[KeyTableEntry], path: &str, format: Option<TaskFormat>) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };

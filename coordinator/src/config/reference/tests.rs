@@ -1,4 +1,4 @@
-//! The tables against the readers.
+//! Tests of the reference against the readers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::config::{
     TreeOptions, job_document, read_job, read_task, read_tree, tree_document,
 };
 
-/// Every key that a reader asks for over `documents`, indices of lists left out.
+/// Every key that a reader asks for over `documents`, without list indices.
 fn keys_read(documents: &[&str], read: impl Fn(&Path, &mut Diagnostics)) -> BTreeSet<String> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut taken = BTreeSet::new();
@@ -41,7 +41,7 @@ fn assert_reference_matches(reference: &KeyReference, taken: &BTreeSet<String>) 
     }
 }
 
-/// A document for every section and every alternative; values do not matter.
+/// Documents with every section and every alternative; values do not matter.
 const JOBS: &[&str] = &[
     "retry: {}\nverifier: {}\nmetrics: [{}]\nagents: [{}]\ndatasets: [{registry: {}}]\n\
      tasks: [{}]\nartifacts: [{}]\n\
@@ -100,7 +100,7 @@ fn search_file_keys_are_all_in_reference() {
     assert_reference_matches(&TREE_REFERENCE, &taken);
 }
 
-/// Sets the key of a document. Tables are made where they are absent, lists have to have an item.
+/// Sets the key of a document. Missing tables are created; lists must have an item.
 fn set(document: &mut Value, key: &str, value: Value) {
     let mut at = document;
     for part in key.split('.') {
@@ -114,7 +114,7 @@ fn set(document: &mut Value, key: &str, value: Value) {
     *at = value;
 }
 
-/// The default of a key as a value, where its text is one: numbers and words.
+/// The default of a key as a value, if its text is one: a number or a word.
 fn default_of(row: &KeyRow) -> Option<Value> {
     if row.kind == "true|false" {
         return row.default.parse().ok().map(Value::Bool);
@@ -125,7 +125,7 @@ fn default_of(row: &KeyRow) -> Option<Value> {
     row.kind.split('|').any(|word| word == row.default).then(|| json!(row.default))
 }
 
-/// Every default that is a value changes nothing when it is written into `base`; how many there are.
+/// Asserts that writing every default into `base` changes nothing; returns the number of defaults.
 fn assert_defaults(
     reference: &KeyReference,
     base: &Value,

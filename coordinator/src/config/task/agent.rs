@@ -1,4 +1,4 @@
-//! `[agent]`, and `[steps.agent]` on top of it.
+//! `[agent]` and `[steps.agent]`.
 
 use rollout_protocol::spec::task::{AgentPhase, TaskEnvironment};
 
@@ -14,18 +14,19 @@ keys! {
         timeout_sec: "seconds", "rollout: 600, harbor: no limit", "Time limit of an attempt.";
         install_timeout_sec (Rollout): "seconds", "rollout: 300, harbor: 360",
             "Time limit of the agent's install script.";
-        user (Harbor): "text|integer", "the image's", "User that the agent's scripts run as.";
-        network_mode (Harbor): "public|no-network|allowlist", "the environment's",
-            "What the agent may reach.";
-        allowed_hosts (Harbor): "list of hosts", "empty", "For `allowlist`, as below.";
+        user (Harbor): "text|integer", "image default", "User that the agent's scripts run as.";
+        network_mode (Harbor): "public|no-network|allowlist", "as `environment`",
+            "Network access of the agent.";
+        allowed_hosts (Harbor): "list of hosts", "empty",
+            "Hosts for `allowlist`, as in `environment.allowed_hosts`.";
     }
 }
 
-/// The keys of what agents may reach.
+/// The network keys of agents.
 const NETWORK_KEYS: NetworkKeys =
     NetworkKeys { mode: AgentPhaseKeys::network_mode, hosts: AgentPhaseKeys::allowed_hosts };
 
-/// How agents run, and the time limit of their install scripts.
+/// Reads how agents run, and the time limit of their install scripts.
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
@@ -41,7 +42,7 @@ pub(super) fn read(
     (phase, install_sec)
 }
 
-/// How the agent runs in a step: what the step does not say is as in `task`.
+/// Reads how the agent runs in a step; absent keys are inherited from `task`.
 pub(super) fn read_step(
     field: &Field<'_>,
     task: &AgentPhase,

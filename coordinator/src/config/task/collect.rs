@@ -1,4 +1,4 @@
-//! `[[verifier.collect]]`: commands that make a result ready to be taken.
+//! `[[verifier.collect]]`: commands that prepare artifacts for collection.
 
 use rollout_protocol::spec::task::CollectHook;
 
@@ -7,19 +7,19 @@ use super::super::reader::Field;
 use super::TaskReadContext;
 
 keys! {
-    /// The keys of a command that makes results ready.
+    /// The keys of a collect command.
     pub(crate) table CollectKeys {
         command: "text", "required", "The command.";
-        service: "text", "main", "Service that it runs in.";
+        service: "text", "main", "Service to run it in.";
         timeout_sec: "seconds", "60", "Its time limit.";
-        user: "text|integer", "the image's", "User that it runs as.";
+        user: "text|integer", "image default", "User to run it as.";
     }
 }
 
-/// Time limit of a command that has none of its own, seconds.
+/// Default time limit of a command, seconds.
 const DEFAULT_TIMEOUT_SEC: f64 = 60.0;
 
-/// The commands, in the order of the file.
+/// The commands, in file order.
 pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<CollectHook> {
     let items = field.items().unwrap_or_default();
     items.iter().filter_map(|item| hook(item, reading)).collect()

@@ -12,27 +12,28 @@ keys! {
     pub(crate) table TaskEnvironmentKeys {
         build_timeout_sec: "seconds", "600", "Time limit of the image's build or pull.";
         docker_image: "text", "none",
-            "Image to use instead of `environment/Dockerfile`; empty text is none.",
+            "Image to use instead of `environment/Dockerfile`; empty means none.",
             "" => resources::TaskResourceKeys::ALL;
-        gpus (Harbor): "integer", "0", "Graphics processors.";
+        gpus (Harbor): "integer", "0", "GPUs.";
         gpu_types (Harbor): "list of text", "any",
-            "Types of which one will do, where `gpus` asks for some; unsupported: none can be chosen.";
-        tpu (Harbor): "table", "absent", "Tensor processors; unsupported: there are none.",
+            "Accepted GPU types if `gpus` is above 0; unsupported: no type can be chosen.";
+        tpu (Harbor): "table", "absent", "TPUs; unsupported.",
             "tpu" => TpuKeys::ALL;
         os (Harbor): "linux|windows", "linux", "Operating system; windows is unsupported.";
         env: "table NAME = text", "empty",
-            "Variables of every script; `${NAME:-default}` takes one of the host that the job's `task_env` lists.";
-        workdir (Harbor): "absolute path", "the image's", "Directory that scripts run in.";
+            "Variables of every script; `${NAME:-default}` refers to a host variable listed in the job's `task_env`.";
+        workdir (Harbor): "absolute path", "image default", "Directory that scripts run in.";
         network_mode (Harbor): "public|no-network|allowlist", "public",
-            "What the environment may reach; `allowlist` is unsupported where it cannot be enforced.";
+            "Network access; `allowlist` is unsupported where it cannot be enforced.";
         allowed_hosts (Harbor): "list of hosts", "empty",
-            "For `allowlist`: names, `*.` and a name, addresses, networks.";
+            "Hosts for `allowlist`: names, `*.` and a name, addresses, networks.";
         allow_internet (Harbor): "true|false", "true",
             "Older spelling of `network_mode`: false is `no-network`.";
-        healthcheck (Harbor): "table", "absent", "How to tell that the environment is ready.",
+        healthcheck (Harbor): "table", "absent", "Check that the environment is ready.",
             "healthcheck" => healthcheck::HealthcheckKeys::ALL;
-        skills_dir (Harbor): "absolute path", "none", "Skills for agents, in the environment.";
-        mcp_servers (Harbor): "list", "empty", "Servers of tools for agents.",
+        skills_dir (Harbor): "absolute path", "none",
+            "Directory with skills for agents, in the environment.";
+        mcp_servers (Harbor): "list", "empty", "MCP servers for agents.",
             "mcp_servers[]" => mcp::McpKeys::ALL;
     }
 
@@ -43,20 +44,20 @@ keys! {
     }
 }
 
-/// The keys of what the environment may reach.
+/// The network keys of the environment.
 const NETWORK_KEYS: NetworkKeys = NetworkKeys {
     mode: TaskEnvironmentKeys::network_mode,
     hosts: TaskEnvironmentKeys::allowed_hosts,
 };
 
-/// The environment that the agent works in, with what concerns agents only.
+/// The environment that the agent works in, with its agent-only settings.
 pub(super) struct MainEnvironment {
     pub(super) task: TaskEnvironment,
     pub(super) mcp_servers: Vec<McpServer>,
     pub(super) skills_dir: Option<String>,
 }
 
-/// `[environment]`.
+/// Reads `[environment]`.
 pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> MainEnvironment {
     let Some(mut fields) = field.mapping() else {
         return MainEnvironment {
@@ -72,7 +73,7 @@ pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> Mai
     MainEnvironment { task, mcp_servers, skills_dir }
 }
 
-/// `[verifier.environment]`: no agent is there to use tools or skills.
+/// Reads `[verifier.environment]`, where tools and skills have no effect: no agent runs there.
 pub(super) fn read_verifier(
     field: &Field<'_>,
     reading: &mut TaskReadContext,
@@ -89,7 +90,7 @@ pub(super) fn read_verifier(
     Some(task)
 }
 
-/// What holds without the table.
+/// The environment of a file without the table.
 fn default_environment(reading: &TaskReadContext) -> TaskEnvironment {
     let mut environment =
         TaskEnvironment { build_sec: reading.defaults.build_sec, ..TaskEnvironment::default() };
@@ -100,7 +101,7 @@ fn default_environment(reading: &TaskReadContext) -> TaskEnvironment {
 fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironment {
     let build = fields.take(TaskEnvironmentKeys::build_timeout_sec);
     let image = fields.take(TaskEnvironmentKeys::docker_image);
-    // Tools write an empty one where there is none.
+    // Tools write an empty text for no image.
     let named = image.string().filter(|image| !image.is_empty());
     let docker_image = named.and_then(|_| docker_image(&image));
     let mut resources = resources::read_task(fields, reading.defaults.ceilings);
@@ -121,8 +122,7 @@ fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironme
     }
 }
 
-/// Hardware and systems that few environments have. Types of graphics processors matter only where
-/// some are asked for.
+/// Reads hardware and system demands. GPU types matter only if GPUs are asked for.
 fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut TaskReadContext) {
     let types = fields.take(TaskEnvironmentKeys::gpu_types);
     let names = types.items().unwrap_or_default();
@@ -146,7 +146,7 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut
     }
 }
 
-/// The reference of an image.
+/// Reads an image reference.
 pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
     let image = field.non_empty_string()?;
     if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.starts_with('-') {
@@ -156,7 +156,7 @@ pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
     Some(image)
 }
 
-/// An absolute path inside the environment.
+/// Reads an absolute path inside the environment.
 fn absolute(field: &Field<'_>) -> Option<String> {
     let path = field.non_empty_string()?;
     if !path.starts_with('/') || path.chars().any(char::is_control) {

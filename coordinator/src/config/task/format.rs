@@ -1,4 +1,4 @@
-//! Which format a task file is in, and what that makes of absent keys.
+//! Format of a task file, and the defaults that follow from it.
 
 use std::fmt;
 use std::path::Path;
@@ -15,67 +15,69 @@ keys! {
     /// Versions of the formats.
     pub(crate) table VersionKeys {
         schema_version (Harbor): "text", "1.4", "Version of the format.";
-        version: "text", "1.0", "Version of the format; Harbor's older word for it, too.";
+        version: "text", "1.0",
+            "Version of the format; in Harbor the older spelling of `schema_version`.";
     }
 }
 
-/// The format a task file is read in.
+/// The format of a task file, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatChoice {
     /// The format.
     pub format: TaskFormat,
-    /// Why this one.
+    /// Reason for the choice.
     pub reason: FormatReason,
 }
 
-/// Why a task file is read in a format.
+/// Reason for reading a task file in a format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatReason {
-    /// The job or the registry says so.
+    /// Set by the job or the registry.
     Asked,
-    /// The plan of the run records it.
+    /// Recorded in the run's plan.
     Planned,
-    /// A key that only this format has by itself.
+    /// The file has this key, which only this format defines.
     OwnKey(String),
-    /// No key of either format alone; the task was fetched from a registry or a repository.
+    /// No key is specific to a format; the task was fetched from a registry or a repository.
     Fetched,
-    /// No key of either format alone; this file is a sign of Harbor.
+    /// No key is specific to a format; this file indicates Harbor.
     Sign(String),
-    /// No key of either format alone and no sign of Harbor.
+    /// No key is specific to a format and no file indicates Harbor.
     NoSign,
 }
 
-/// Hints at a task's format that are there before its file is read.
+/// Hints at a task's format, known before its file is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FormatHints {
-    /// The format that the job or the registry asks for.
+    /// The format set by the job or the registry.
     pub asked: Option<TaskFormat>,
-    /// Answer of the plan of the run that is resumed.
+    /// The format in the plan of the resumed run.
     pub planned: PlannedFormat,
     /// Whether the task comes from a registry or a repository.
     pub fetched: bool,
 }
 
-/// Answer of the plan of a run that is resumed.
+/// The format of a task in the plan of a resumed run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PlannedFormat {
     /// There is no plan, or the task is not in it.
     #[default]
     Absent,
-    /// The task is in the plan of a version that recorded no formats: keys alone decided.
+    /// The task is in a plan of an older version, which recorded no formats: only keys decide.
     ByKeys,
-    /// The format that it records.
+    /// The recorded format.
     Recorded(TaskFormat),
 }
 
 impl FormatChoice {
-    /// The format that was asked for, else that of the run's plan, else the one that the keys say:
-    /// Harbor's for `schema_version`, Rollout's for a key of its own, Harbor's for one of its own.
-    /// Which keys belong to which format is in the reference. Without any, the format is guessed:
-    /// Harbor's for a fetched task and for one with a sign of it in `dir`, else Rollout's.
+    /// Chooses the format. A requested format wins, then that of the run's plan, then the keys:
+    /// Harbor for `schema_version`, Rollout for a key that only it defines, Harbor for one that
+    /// only it defines. The reference says which format defines a key. Without such keys the format
+    /// is guessed: Harbor for a fetched task and for one with files that indicate it in `dir`, else
+    /// Rollout.
     ///
     /// # Errors
-    /// When the files of the task cannot be read.
+    /// If the files of the task cannot be read.
     pub(super) fn detect(
         root: &ConfigNode,
         hints: FormatHints,
@@ -101,7 +103,7 @@ impl FormatChoice {
         Ok(Self { format: TaskFormat::Rollout, reason: FormatReason::NoSign })
     }
 
-    /// The format that the keys of the file say.
+    /// The format that the keys of the file determine.
     fn from_keys(root: &ConfigNode) -> Option<Self> {
         let mut keys = Vec::new();
         collect_key_paths(root, "", &mut keys);
@@ -116,7 +118,7 @@ impl FormatChoice {
 }
 
 impl FormatReason {
-    /// Whether neither the job nor the task file nor a plan says the format.
+    /// Whether the format is set by neither the job, the task file nor a plan.
     pub const fn is_guess(&self) -> bool {
         matches!(self, Self::Fetched | Self::Sign(_) | Self::NoSign)
     }
@@ -125,19 +127,19 @@ impl FormatReason {
 impl fmt::Display for FormatReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked => f.write_str("as asked for"),
-            Self::Planned => f.write_str("as the plan of the run says"),
+            Self::Asked => f.write_str("as requested"),
+            Self::Planned => f.write_str("as recorded in the run's plan"),
             Self::OwnKey(key) => write!(f, "because of `{key}`"),
             Self::Fetched => f.write_str(
-                "guessed: it comes from a registry or a repository; `format: rollout` reads it as \
-                 Rollout does",
+                "guessed: fetched from a registry or a repository; set `format: rollout` to read it \
+                 as a Rollout task",
             ),
             Self::Sign(sign) => {
-                write!(f, "guessed: {sign}; `format: rollout` reads it as Rollout does")
+                write!(f, "guessed: {sign}; set `format: rollout` to read it as a Rollout task")
             }
             Self::NoSign => f.write_str(
-                "guessed: no key and no file that only Harbor has; `format: harbor` reads it as \
-                 Harbor does",
+                "guessed: no key or file specific to Harbor; set `format: harbor` to read it as a \
+                 Harbor task",
             ),
         }
     }
@@ -147,7 +149,8 @@ fn format_of_key(key: &str) -> Option<TaskFormat> {
     TASK_REFERENCE.find(key).and_then(|entry| entry.format)
 }
 
-/// Paths of all keys, those of lists with `[]`. The user's own tables are not looked into.
+/// Collects the paths of all keys, those of lists with `[]`. `metadata` is skipped: its keys are
+/// the user's.
 fn collect_key_paths(node: &ConfigNode, path: &str, keys: &mut Vec<String>) {
     match &node.value {
         ConfigValue::Mapping(entries) => {
@@ -170,7 +173,7 @@ fn collect_key_paths(node: &ConfigNode, path: &str, keys: &mut Vec<String>) {
     }
 }
 
-/// What holds when a key is absent.
+/// Defaults of absent keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FormatDefaults {
     /// `agent.timeout_sec`.
@@ -181,12 +184,12 @@ pub(super) struct FormatDefaults {
     pub(super) verifier_sec: f64,
     /// `environment.build_timeout_sec`.
     pub(super) build_sec: f64,
-    /// Which resources are ceilings although the file does not name them.
+    /// Resources that are ceilings although the file does not set them.
     pub(super) ceilings: ResourceCeilings,
 }
 
 impl FormatDefaults {
-    /// Those of a format.
+    /// The defaults of a format.
     pub(super) const fn for_format(format: TaskFormat) -> Self {
         let common = Self {
             agent_sec: Some(600.0),
@@ -207,7 +210,7 @@ impl FormatDefaults {
     }
 }
 
-/// `version` or `schema_version`: each format knows the other's word for it.
+/// Checks `version` or `schema_version`; each format also accepts the other's key.
 pub(super) fn version(choice: &FormatChoice, fields: &mut Fields<'_>) {
     let format = choice.format;
     let version = fields.take(VersionKeys::version);
@@ -215,12 +218,12 @@ pub(super) fn version(choice: &FormatChoice, fields: &mut Fields<'_>) {
     let given = if version.is_present() { &version } else { &schema };
     match given.text() {
         Some(text) if text == "1" || text.starts_with("1.") => {}
-        Some(text) => given.warn(format!("version {text:?} is not known; read as \"1.0\"")),
+        Some(text) => given.warn(format!("unknown version {text:?}; read as \"1.0\"")),
         None if given.is_present() => {}
         None if format == TaskFormat::Rollout => version.warn("absent; read as \"1.0\""),
         None => {}
     }
-    // A guess is no ground to find fault with the other format's word.
+    // A guessed format does not justify a warning about the other format's key.
     if format == TaskFormat::Harbor && version.is_present() && !choice.reason.is_guess() {
         version.warn("deprecated: use `schema_version`");
     }

@@ -1,10 +1,10 @@
-//! Signs of Harbor's format among the files of a task whose `task.toml` does not tell.
+//! Detection of Harbor tasks by their files, for a `task.toml` whose keys do not decide.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Files and directories that only tasks in Harbor's format have.
+/// Files and directories that only Harbor tasks have.
 const HARBOR_ENTRIES: [&str; 6] = [
     "environment/docker-compose.yaml",
     "steps",
@@ -14,16 +14,16 @@ const HARBOR_ENTRIES: [&str; 6] = [
     ".harborignore",
 ];
 
-/// Directories of scripts that may name what only Harbor has.
+/// Directories of scripts that may mention Harbor-only paths.
 const SCRIPT_DIRS: [&str; 2] = ["tests", "solution"];
 
-/// Words of scripts in Harbor's format. A path counts only where it begins.
+/// Words of Harbor scripts. A path counts only at its beginning.
 const HARBOR_WORDS: [&str; 4] = ["/solution", "/logs/artifacts", "reward.json", "ctrf.json"];
 
-/// Largest file that is searched; scripts are smaller.
+/// Largest file searched; scripts are smaller.
 const FILE_BYTES: u64 = 1024 * 1024;
 
-/// Files and directories that are looked at below a directory of scripts.
+/// Largest number of entries searched below a directory of scripts.
 const MAX_ENTRIES: usize = 1000;
 
 /// A file or directory of the task that cannot be read.
@@ -33,7 +33,7 @@ pub(super) struct TaskFileError {
     pub(super) source: io::Error,
 }
 
-/// The first sign, in words.
+/// A description of the first evidence of Harbor.
 ///
 /// # Errors
 /// [`TaskFileError`].
@@ -46,7 +46,7 @@ pub(super) fn find_harbor_evidence(dir: &Path) -> Result<Option<String>, TaskFil
     for scripts in SCRIPT_DIRS {
         if let Some((file, word)) = find_word_below(&dir.join(scripts))? {
             let file = file.strip_prefix(dir).unwrap_or(&file);
-            return Ok(Some(format!("`{}` names `{word}`", file.display())));
+            return Ok(Some(format!("`{}` mentions `{word}`", file.display())));
         }
     }
     Ok(None)
@@ -59,7 +59,8 @@ fn exists(path: &Path) -> Result<bool, TaskFileError> {
     }
 }
 
-/// The first file below a directory, by name, that names one of the words. Links are not followed.
+/// The first file below a directory, by name, that contains one of the words. Symlinks are not
+/// followed.
 fn find_word_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, TaskFileError> {
     let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
     while let Some(dir) = dirs.pop() {
@@ -108,14 +109,14 @@ fn find_word_in(file: &Path) -> Result<Option<&'static str>, TaskFileError> {
     Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&text, word)))
 }
 
-/// Whether a text has a word that is no part of a longer one.
+/// Whether a text contains a word that is not part of a longer one.
 fn contains_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     text.match_indices(word).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + word.len()..].chars().next();
         let begins = match word.strip_prefix('/') {
-            // `/app/solution` is another path; `$ROOT/solution` may be any.
+            // `/app/solution` is another path; `$ROOT/solution` can be any path.
             Some(_) => before.is_none_or(|c| !is_part(c) && !matches!(c, '/' | '}' | ')' | '~')),
             None => before.is_none_or(|c| !is_part(c)),
         };
@@ -173,7 +174,7 @@ mod tests {
             assert_eq!(sign(&[("tests/deep/check.py", text)]).is_some(), found, "{text}");
         }
         let said = sign(&[("solution/solve.sh", "cat /solution/a"), ("tests/test.sh", "true")]);
-        assert_eq!(said.as_deref(), Some("`solution/solve.sh` names `/solution`"));
+        assert_eq!(said.as_deref(), Some("`solution/solve.sh` mentions `/solution`"));
         assert_eq!(sign(&[("tests/data.bin", "\0 reward.json")]), None);
     }
 

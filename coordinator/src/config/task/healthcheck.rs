@@ -8,20 +8,20 @@ use super::super::reader::Field;
 keys! {
     /// The keys of a healthcheck.
     pub(crate) table HealthcheckKeys {
-        command: "text", "required", "Ends with code 0 when it is.";
-        interval_sec: "seconds", "5", "From one check to the next.";
+        command: "text", "required", "Command that exits with 0 when the environment is ready.";
+        interval_sec: "seconds", "5", "Interval between checks.";
         timeout_sec: "seconds", "30", "Time limit of a check.";
-        start_period_sec: "seconds", "0", "How long failures do not count.";
+        start_period_sec: "seconds", "0", "Time in which failures do not count.";
         start_interval_sec: "seconds", "5",
-            "From one check to the next while failures do not count.";
-        retries: "integer", "3", "Failures in a row that are one.";
+            "Interval between checks during `start_period_sec`.";
+        retries: "integer", "3", "Consecutive failures after which the environment is unhealthy.";
     }
 }
 
-/// Failures in a row that a check may have: far more than anybody waits for.
+/// Largest number of consecutive failures: longer than any useful wait.
 const MAX_RETRIES: u64 = 1_000_000;
 
-/// A check; nothing when the table is absent or has no command.
+/// Reads a healthcheck; `None` if the table is absent or has no command.
 pub(super) fn read(field: &Field<'_>) -> Option<Healthcheck> {
     let mut fields = field.mapping()?;
     let command = fields.take(HealthcheckKeys::command);

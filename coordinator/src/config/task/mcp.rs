@@ -1,4 +1,4 @@
-//! Servers of tools for agents (`[[environment.mcp_servers]]`).
+//! MCP servers (`[[environment.mcp_servers]]`).
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::super::reader::{Field, Fields};
 use super::TaskReadContext;
 
 keys! {
-    /// The keys of a server of tools.
+    /// The keys of an MCP server.
     pub(crate) table McpKeys {
         name: "text", "required", "Name.";
-        transport: "stdio|sse|streamable-http|http", "sse", "How it is reached.";
-        url: "text", "required but for stdio", "Address.";
-        command: "text", "required for stdio", "Program.";
-        args: "list of text", "empty", "Its arguments.";
+        transport: "stdio|sse|streamable-http|http", "sse", "Transport.";
+        url: "text", "required except for stdio", "URL.";
+        command: "text", "required for stdio", "Program to start.";
+        args: "list of text", "empty", "Arguments of `command`.";
         headers: "table NAME = text", "empty",
             "Headers of every request; credentials as `${NAME}` only.";
     }
@@ -37,11 +37,11 @@ const TRANSPORTS: &[(&str, McpTransportKind)] = &[
     ("http", McpTransportKind::Http),
 ];
 
-/// Parts of the names of headers that carry credentials.
+/// Parts of header names that mark credentials.
 const CREDENTIAL_HEADER_WORDS: &[&str] =
     &["authorization", "cookie", "token", "secret", "password", "credential", "api-key", "apikey"];
 
-/// The servers, in the order of the file.
+/// The servers, in file order.
 pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<McpServer> {
     let items = field.items().unwrap_or_default();
     items.iter().filter_map(|item| server(item, reading)).collect()
@@ -96,7 +96,7 @@ fn header(
     reading: &mut TaskReadContext,
 ) -> Option<(String, Template)> {
     let template = Template::new(field.text()?);
-    // The value may be a secret: only the error's own words are shown.
+    // The value may be a secret: only the error message is shown.
     if let Err(error) = template.check() {
         let expected = "text with `${NAME}` or `${NAME:-default}`";
         field.reject(ErrorKind::BadValue, error.to_string(), expected);
@@ -105,7 +105,7 @@ fn header(
     let lower = name.to_ascii_lowercase();
     let carries = CREDENTIAL_HEADER_WORDS.iter().any(|part| lower.contains(part));
     if carries && template.variables().is_empty() {
-        let found = "a credential that stands in the file";
+        let found = "a literal credential";
         field.reject(ErrorKind::BadValue, found, "a reference to a variable, `${NAME}`");
         return None;
     }

@@ -1,4 +1,4 @@
-//! Facts of a task file for people and registries: no trial depends on them.
+//! Task metadata for users and registries; no trial depends on it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -6,32 +6,32 @@ use serde_json::{Map, Value as Json};
 use super::super::reader::{Field, Fields};
 
 keys! {
-    /// Facts for people and registries.
+    /// The metadata keys.
     pub(crate) table AboutKeys {
-        source: "text", "none", "Where the task comes from, for people.";
-        metadata: "table", "empty", "Anything, for people.";
-        task (Harbor): "table", "absent", "What registries know of the task, for people.",
+        source: "text", "none", "Source of the task, informational.";
+        metadata: "table", "empty", "Any metadata, informational.";
+        task (Harbor): "table", "absent", "Registry metadata of the task, informational.",
             "task" => TaskTableKeys::ALL;
     }
 
     /// The keys of `task`.
     pub(crate) table TaskTableKeys {
         name: "text", "none",
-            "`organization/name`; `task_name` in exports for Harbor, else the directory's name counts.";
+            "`organization/name`; `task_name` in Harbor exports. Elsewhere the directory name is used.";
         version: "text", "none", "Version of the task.";
-        description: "text", "none", "What the task is about.";
-        authors: "list", "empty", "Who wrote it.", "authors[]" => AuthorKeys::ALL;
-        keywords: "list of text", "empty", "What to find it by.";
+        description: "text", "none", "Description of the task.";
+        authors: "list", "empty", "Authors of the task.", "authors[]" => AuthorKeys::ALL;
+        keywords: "list of text", "empty", "Search keywords.";
     }
 
     /// The keys of an author.
     pub(crate) table AuthorKeys {
         name: "text", "none", "Name.";
-        email: "text", "none", "Address.";
+        email: "text", "none", "Email address.";
     }
 }
 
-/// Facts of a task file for people and registries.
+/// Metadata of a task file, for users and registries.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskMetadata {
     /// `[task].name`, with the organization before a slash.
@@ -54,7 +54,7 @@ pub struct TaskMetadata {
     pub metadata: Map<String, Json>,
 }
 
-/// `source`, `[metadata]` and `[task]`.
+/// Reads `source`, `[metadata]` and `[task]`.
 pub(super) fn read(fields: &mut Fields<'_>) -> TaskMetadata {
     let mut about =
         TaskMetadata { source: fields.take(AboutKeys::source).string(), ..TaskMetadata::default() };
@@ -65,7 +65,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> TaskMetadata {
     let Some(mut fields) = fields.take(AboutKeys::task).mapping() else { return about };
     let name = fields.take(TaskTableKeys::name);
     if !name.is_present() {
-        name.warn("absent: `[task]` should say `name = \"organization/name\"`");
+        name.warn("missing: set `name = \"organization/name\"` in `[task]`");
     }
     about.name = name.non_empty_string();
     about.version = fields.take(TaskTableKeys::version).text();

@@ -1,5 +1,5 @@
 //! Task files (`task.toml`) of both formats as written, defaults filled in. One reader serves both:
-//! they differ in their defaults, and a key means the same in either.
+//! only their defaults differ, a key means the same in either.
 
 mod agent;
 mod collect;
@@ -37,19 +37,20 @@ pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
 pub use metadata::TaskMetadata;
 
 keys! {
-    /// The keys of task files. Both formats take all of them; a format says which one a key comes from.
+    /// The keys of task files. Both formats accept all of them; a format marks where a key comes
+    /// from.
     pub(crate) table TaskKeys {
         "" => format::VersionKeys::ALL;
         "" => metadata::AboutKeys::ALL;
         agent: "table", "empty", "How agents run.", "agent" => agent::AgentPhaseKeys::ALL;
         verifier: "table", "empty", "How the result is verified.",
             "verifier" => verifier::VerifierPhaseKeys::ALL;
-        environment: "table", "empty", "Where the agent works.",
+        environment: "table", "empty", "Environment of the agent.",
             "environment" => environment::TaskEnvironmentKeys::ALL;
         solution (Harbor): "table", "empty", "How the oracle runs the solution.",
             "solution" => SolutionKeys::ALL;
         artifacts (Harbor): "list of text or tables", "empty",
-            "Files to keep, and to bring to a separate verifier.",
+            "Files to collect, and to copy to a separate verifier.",
             "artifacts[]" => artifacts::ArtifactKeys::ALL,
             "" => steps::StepsKeys::ALL;
     }
@@ -60,8 +61,8 @@ keys! {
     }
 }
 
-/// The reference of task files. Both formats take all keys; a format says which one a key comes
-/// from, and so which one a file is in when the job does not say it.
+/// The reference of task files. Both formats accept all keys; a key's format helps to detect the
+/// format of a file if the job does not set it.
 pub static TASK_REFERENCE: LazyLock<KeyReference> =
     LazyLock::new(|| KeyReference::new("task.toml", TaskKeys::ALL, EQUIVALENT_TABLES));
 
@@ -77,71 +78,71 @@ const EQUIVALENT_TABLES: &[(&str, &str)] = &[
 /// A task file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskFile {
-    /// The format it is read in, and why.
+    /// The format of the file, and the reason for it.
     pub format: FormatChoice,
-    /// Facts for people and registries.
+    /// Metadata for users and registries.
     pub about: TaskMetadata,
-    /// Where the agent works, without the files of its directory. Time limits and resources are
-    /// the task's own: nothing of the job is in them.
+    /// The agent's environment, without the files of its directory. Time limits and resources are
+    /// the task's own, without the job's changes.
     pub environment: TaskEnvironment,
     /// Time limit of the agent's install script, seconds.
     pub install_sec: f64,
-    /// What is asked, without files; at least one, and only that one may be without a name.
+    /// The steps, without files. At least one; a single step may have no name.
     pub steps: Vec<StepSpec>,
-    /// How the rewards of several steps become the task's.
+    /// How the rewards of several steps are combined.
     pub strategy: StepStrategy,
-    /// Servers of tools.
+    /// MCP servers.
     pub mcp_servers: Vec<McpServer>,
     /// Directory with skills, inside the environment.
     pub skills_dir: Option<String>,
-    /// Values that may refer to variables of the host, whichever agent runs.
+    /// Values that may refer to host variables, under every agent.
     pub variables: Vec<Variable>,
-    /// The same of the solution, which only the oracle runs.
+    /// Values of the solution that may refer to host variables; only the oracle uses them.
     pub solution_variables: Vec<Variable>,
-    /// What not every provider has.
+    /// Features that not every provider supports.
     pub demands: Vec<Demand>,
 }
 
-/// Something that not every provider has, and where a task asks for it.
+/// A feature that not every provider supports, and where the task asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// What it is.
+    /// The feature.
     pub kind: DemandKind,
-    /// Where it stands.
+    /// Location of the key that asks for it.
     pub spot: SourceLocation,
 }
 
-/// Something that not every provider has.
+/// A feature that not every provider supports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DemandKind {
     /// Scripts run as a user other than root.
     User(String),
-    /// A phase may reach something else than the environment.
+    /// A phase has another network policy than the environment.
     NetworkOfPhase,
-    /// Only some hosts may be reached.
+    /// Network access is limited to a list of hosts.
     Allowlist,
-    /// Graphics processors.
+    /// GPUs.
     Gpus,
-    /// Graphics processors of one of these types.
+    /// GPUs of one of these types.
     GpuTypes(Vec<String>),
-    /// Tensor processors.
+    /// TPUs.
     Tpu,
     /// Windows.
     Windows,
-    /// Something is done in, or taken from, a service beside the environment.
+    /// A command runs in, or an artifact comes from, a service beside the environment.
     Service(String),
 }
 
-/// What the parts of a file have in common while it is read.
+/// State shared by the parts of a file while it is read.
 struct TaskReadContext {
     defaults: FormatDefaults,
     variables: Vec<Variable>,
     demands: Vec<Demand>,
 }
 
-/// Reads a task file in the format that the hints, its keys or the files beside it say; nothing when
-/// it cannot be read or is not TOML. Keys that are not known are warnings: task files are shared with
-/// other tools.
+/// Reads a task file in the format that the hints, its keys or the files beside it determine.
+/// `None` if it cannot be read or is not TOML. Unknown keys are warnings: task files are shared
+/// with other tools.
 pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) -> Option<TaskFile> {
     let text = read::text(file, problems)?;
     let root = match toml::parse(&text) {
@@ -216,19 +217,19 @@ fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {
 }
 
 impl TaskReadContext {
-    /// Notes that a task asks for something that not every provider has.
+    /// Records a demand of the task.
     fn demand(&mut self, kind: DemandKind, field: &Field<'_>) {
         self.demands.push(Demand { kind, spot: field.location() });
     }
 
-    /// Variables, whose values every agent's trials need.
+    /// Reads variables whose values are needed under every agent.
     fn env(&mut self, field: &Field<'_>) -> BTreeMap<String, Template> {
         let variables = variables::read(field);
         self.variables.extend(variables.values().cloned());
         variables::templates(variables)
     }
 
-    /// A user by name or number.
+    /// Reads a user name or number.
     fn user(&mut self, field: &Field<'_>) -> Option<String> {
         let user = field.text()?;
         let good = !user.is_empty()
@@ -244,14 +245,14 @@ impl TaskReadContext {
         Some(user)
     }
 
-    /// A service beside the environment; nothing for the environment itself.
+    /// The service beside the environment; `None` for the environment itself.
     fn service(&mut self, name: Option<String>, field: &Field<'_>) -> Option<String> {
         let name = name.filter(|name| name != "main")?;
         self.demand(DemandKind::Service(name.clone()), field);
         Some(name)
     }
 
-    /// Files to keep.
+    /// Reads the artifacts.
     fn artifacts(&mut self, field: &Field<'_>) -> Vec<Artifact> {
         let mut artifacts = artifacts::read(field);
         for artifact in &mut artifacts {
@@ -260,7 +261,7 @@ impl TaskReadContext {
                 field.reject(
                     ErrorKind::BadValue,
                     "the destination `manifest.json`",
-                    "another destination: the list of artifacts has this name",
+                    "another destination: this name is reserved for the list of artifacts",
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! What environments and phases may reach.
+//! Network policies of environments and phases.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ const NETWORK_MODES: &[(&str, NetworkMode)] = &[
     ("allowlist", NetworkMode::Allowlist),
 ];
 
-/// The keys of what an environment or a phase may reach.
+/// The network keys of an environment or a phase.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NetworkKeys {
     /// `network_mode`.
@@ -31,7 +31,8 @@ pub(super) struct NetworkKeys {
     pub(super) hosts: Key,
 }
 
-/// The policy of an environment: `network_mode`, `allowed_hosts`, and the older `allow_internet`.
+/// Reads the policy of an environment: `network_mode`, `allowed_hosts` and the older
+/// `allow_internet`.
 pub(super) fn baseline(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
@@ -52,7 +53,7 @@ pub(super) fn baseline(
     policy.or(older).unwrap_or_default()
 }
 
-/// The policy of a phase, when it differs from the environment's; `below` when the file says none.
+/// The policy of a phase if it differs from the environment's; `below` if the file sets none.
 pub(super) fn phase(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
@@ -93,7 +94,7 @@ fn read(
     })
 }
 
-/// A host name, `*.` and a name, an address, or a network.
+/// Reads a host name, `*.` and a name, an IP address, or a network.
 fn host(field: &Field<'_>) -> Option<String> {
     let host = field.non_empty_string()?;
     let (address, bits) = match host.split_once('/') {

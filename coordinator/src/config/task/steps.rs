@@ -14,31 +14,31 @@ use super::verifier::TaskVerifier;
 use super::{TaskReadContext, agent, healthcheck, verifier};
 
 keys! {
-    /// Steps, and what their rewards come to.
+    /// Steps, and how their rewards are combined.
     pub(crate) table StepsKeys {
         multi_step_reward_strategy (Harbor): "mean|final", "mean",
-            "What the rewards of several steps come to.";
-        steps (Harbor): "list", "one step", "What is asked, one after the other in one environment.",
+            "How the rewards of several steps are combined.";
+        steps (Harbor): "list", "one step", "Steps, run one after the other in one environment.",
             "steps[]" => StepKeys::ALL;
     }
 
     /// The keys of a step.
     pub(crate) table StepKeys {
-        name: "text", "required", "Its directory below `steps/`.";
-        agent: "table", "as `agent`", "The keys of `agent`, but for the install script's.";
+        name: "text", "required", "Directory below `steps/`.";
+        agent: "table", "as `agent`", "The keys of `agent`, except those of the install script.";
         verifier: "table", "as `verifier`",
-            "The keys of `verifier`; `env` and `collect` come on top.";
+            "The keys of `verifier`; `env` and `collect` are added.";
         min_reward: "number or table KEY = number", "none",
-            "Reward below which later steps are not run; a number is for the key `reward`.";
+            "Reward below which later steps are not run; a number applies to the key `reward`.";
         healthcheck: "table", "absent", "The keys of `environment.healthcheck`.";
-        artifacts: "list", "empty", "Files to keep beside those of `artifacts`.";
+        artifacts: "list", "empty", "Files to collect besides those of `artifacts`.";
     }
 }
 
 /// The key of a reward that is one number.
 const REWARD_NAME: &str = "reward";
 
-/// What every step has unless it says otherwise.
+/// Defaults of every step.
 pub(super) struct StepDefaults<'a> {
     pub(super) environment: &'a TaskEnvironment,
     pub(super) agent: AgentPhase,
@@ -46,13 +46,13 @@ pub(super) struct StepDefaults<'a> {
     pub(super) artifacts: Vec<Artifact>,
 }
 
-/// The steps and what their rewards come to.
+/// The steps, and how their rewards are combined.
 pub(super) struct TaskSteps {
     pub(super) steps: Vec<StepSpec>,
     pub(super) strategy: StepStrategy,
 }
 
-/// The steps of a file; one without a name when it has none.
+/// Reads the steps; one without a name if the file has none.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     common: StepDefaults<'_>,
@@ -114,7 +114,7 @@ fn step(
     })
 }
 
-/// The name of a directory on every system.
+/// Reads a step name: a valid directory name on every system.
 fn step_name(field: &Field<'_>, names: &mut HashMap<String, String>) -> Option<String> {
     field.required("the name of a directory below `steps/`");
     let name = field.string()?;
@@ -131,14 +131,14 @@ fn step_name(field: &Field<'_>, names: &mut HashMap<String, String>) -> Option<S
         return None;
     }
     if let Some(first) = names.insert(name::fold_case(&name), name.clone()) {
-        let found = format!("`{name}`, like the step `{first}`");
+        let found = format!("`{name}`, a duplicate of the step `{first}`");
         let expected = "names that differ in more than upper and lower case";
         field.reject(ErrorKind::DuplicateName, found, expected);
     }
     Some(name)
 }
 
-/// A number for the key `reward`, or numbers by key.
+/// Reads a number for the key `reward`, or numbers by key.
 fn min_reward(field: &Field<'_>) -> BTreeMap<String, f64> {
     const EXPECTED: &str = "a number, or a table of keys and numbers";
     if field.is_mapping() {

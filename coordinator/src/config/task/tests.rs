@@ -1,4 +1,4 @@
-//! Every key with its value, its default in each format, and what is refused.
+//! Tests of task files: every key with its value, its default in each format, and invalid values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use rollout_protocol::spec::task::{
 
 use super::*;
 
-/// The file, its faults as key and kind, and the keys of its warnings.
+/// The file, its errors as key and kind, and the keys of its warnings.
 fn read(
     text: &str,
     asked: Option<TaskFormat>,
@@ -18,7 +18,7 @@ fn read(
     read_with(text, FormatHints { asked, ..FormatHints::default() }, None)
 }
 
-/// The same with hints, and with a file beside it.
+/// Reads with hints, and with a file beside `task.toml`.
 fn read_with(
     text: &str,
     hints: FormatHints,

@@ -1,19 +1,19 @@
-//! TOML text to a tree. The only place that knows the TOML crate.
+//! TOML text to a tree. The only module that uses the TOML crate.
 
 use ::toml::de::{DeTable, DeValue};
 
 use super::super::value::{ConfigEntry, ConfigNode, ConfigValue};
 
-/// A place where the text is not TOML.
+/// A TOML syntax error.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct TomlSyntaxError {
-    /// Line, from 1, where it is known.
+    /// Line, from 1, if known.
     pub(in super::super) line: Option<usize>,
-    /// What is wrong.
+    /// Description of the error.
     pub(in super::super) message: String,
 }
 
-/// Reads a document, or says everything that is not TOML in it.
+/// Parses a document, or returns all its syntax errors.
 pub(in super::super) fn parse(text: &str) -> Result<ConfigNode, Vec<TomlSyntaxError>> {
     let lines = LineIndex::new(text);
     let (table, errors) = DeTable::parse_recoverable(text);

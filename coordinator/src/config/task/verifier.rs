@@ -1,4 +1,4 @@
-//! `[verifier]`, and `[steps.verifier]` on top of it.
+//! `[verifier]` and `[steps.verifier]`.
 
 use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase};
 
@@ -13,42 +13,43 @@ keys! {
     pub(crate) table VerifierPhaseKeys {
         timeout_sec: "seconds", "600", "Time limit of the test script.";
         env (Harbor): "table NAME = text", "empty",
-            "Variables of the test script; `${NAME:-default}` takes one of the host that the job's `task_env` lists.";
-        user (Harbor): "text|integer", "the image's", "User that the test script runs as.";
-        network_mode (Harbor): "public|no-network|allowlist", "the environment's",
-            "What the test script may reach.";
-        allowed_hosts (Harbor): "list of hosts", "empty", "For `allowlist`, as below.";
+            "Variables of the test script; `${NAME:-default}` refers to a host variable listed in the job's `task_env`.";
+        user (Harbor): "text|integer", "image default", "User that the test script runs as.";
+        network_mode (Harbor): "public|no-network|allowlist", "as `environment`",
+            "Network access of the test script.";
+        allowed_hosts (Harbor): "list of hosts", "empty",
+            "Hosts for `allowlist`, as in `environment.allowed_hosts`.";
         environment_mode (Harbor): "shared|separate", "separate with `verifier.environment`, else shared",
-            "Whether the test script runs where the agent did, or in an environment that only the artifacts reach.";
+            "Run the test script in the agent's environment, or in a separate one that receives only the artifacts.";
         environment (Harbor): "table", "as `environment`",
             "The verifier's own environment, with the keys of `environment`; built from `tests/` unless it names an image.";
-        collect (Harbor): "list", "empty", "Commands that run before the artifacts are taken.",
+        collect (Harbor): "list", "empty", "Commands that run before artifacts are collected.",
             "collect[]" => collect::CollectKeys::ALL;
     }
 }
 
-/// The keys of what test scripts may reach.
+/// The network keys of test scripts.
 const NETWORK_KEYS: NetworkKeys =
     NetworkKeys { mode: VerifierPhaseKeys::network_mode, hosts: VerifierPhaseKeys::allowed_hosts };
 
-/// Where verifiers run.
+/// Where the test script runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VerifierMode {
     Shared,
     Separate,
 }
 
-/// How a result is verified, with what steps build on.
+/// The verifier of a task or step, with the settings that steps inherit.
 #[derive(Debug, Clone)]
 pub(super) struct TaskVerifier {
     pub(super) phase: VerifierPhase,
-    /// Where it runs, when the file says so.
+    /// Where it runs, if the file sets it.
     mode: Option<VerifierMode>,
-    /// `environment`, whether it is used or not.
+    /// `environment`, whether used or not.
     own: Option<TaskEnvironment>,
 }
 
-/// `[verifier]`.
+/// Reads `[verifier]`.
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
@@ -60,7 +61,7 @@ pub(super) fn read(
     read_step(field, &below, environment, reading)
 }
 
-/// How a step is verified: what it does not say is as in `below`.
+/// Reads the verifier of a step; absent keys are inherited from `below`.
 pub(super) fn read_step(
     field: &Field<'_>,
     below: &TaskVerifier,
@@ -102,7 +103,7 @@ fn merge(
     TaskVerifier { phase, mode, own }
 }
 
-/// `environment_mode` and `environment`: the latter alone means `separate`.
+/// Reads `environment_mode` and `environment`; the latter alone means `separate`.
 fn read_environment(
     fields: &mut Fields<'_>,
     below: &TaskVerifier,
@@ -114,7 +115,7 @@ fn read_environment(
     let asked =
         mode.keyword(&[("shared", VerifierMode::Shared), ("separate", VerifierMode::Separate)]);
     if asked == Some(VerifierMode::Shared) && table.is_present() {
-        let found = "`shared` although the verifier has an `environment` of its own";
+        let found = "`shared`, but the verifier has its own `environment`";
         mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");
     }
     let asked = asked.or(own.is_some().then_some(VerifierMode::Separate));

@@ -1,4 +1,4 @@
-//! `commands` and `environment`: what is run, and where.
+//! `commands` and `environment` of search files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use super::super::task::docker_image;
 keys! {
     /// The keys of `commands`.
     pub(crate) table CommandsKeys {
-        ideas: "table", "", "Writes ideas for a node, a file each.";
-        implement: "table", "", "Makes an idea a change of the checkout it runs in.";
-        tests: "table", "", "Whether the change works.";
-        review: "table", "", "Whether it is what the idea meant.";
+        ideas: "table", "", "Generates ideas for a node, one file each.";
+        implement: "table", "", "Implements an idea in the checkout that it runs in.";
+        tests: "table", "", "Checks that the change works.";
+        review: "table", "", "Checks that the change matches the idea.";
         sweep: "table", "", "Measures the change and writes `results_file`.",
             "ideas" => CommandKeys::ALL;
     }
@@ -27,46 +27,46 @@ keys! {
     /// The keys of a command.
     pub(crate) table CommandKeys {
         run: "text", "", "The script.";
-        timeout_sec: "number", "3600", "Its time limit.";
+        timeout_sec: "number", "3600", "Its time limit, s.";
         env: "table", "", "Its variables.";
-        environment: "table", "`environment`", "Where it runs.";
+        environment: "table", "`environment`", "Its environment.";
     }
 
-    /// The keys of an environment of commands.
+    /// The keys of a command's environment.
     pub(crate) table PlaceKeys {
-        kind as "type": "docker|process", "docker", "What makes the environment.";
+        kind as "type": "docker|process", "docker", "Provider of the environment.";
         docker_image: "text", "", "Its image.";
-        context: "path", "", "Or the directory of a Dockerfile.";
+        context: "path", "", "Directory of a Dockerfile, instead of `docker_image`.";
         provider_config: "table", "", "Settings of the provider.",
             "" => resources::PlaceResourceKeys::ALL;
     }
 }
 
-/// The command that writes ideas.
+/// The command that generates ideas.
 pub(super) const IDEAS_COMMAND: &str = "ideas";
 
-/// Time limit of a command that has none, seconds.
+/// Default time limit of a command, seconds.
 const DEFAULT_TIMEOUT_SEC: f64 = 3600.0;
 
-/// Variables that commands are given beside those that begin with `ROLLOUT_`.
+/// Variables set for commands, besides those that begin with `ROLLOUT_`.
 const PROVIDED_VARIABLES: &[&str] = &["AGENTIC_OUTPUT_DIR", "AGENTIC_RESULTS_CSV"];
 
 /// The commands of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchCommands {
-    /// `ideas`: writes ideas for a node.
+    /// `ideas`: generates ideas for a node.
     pub ideas: SearchCommand,
-    /// `implement`: makes an idea a change of the checkout it runs in.
+    /// `implement`: implements an idea in the checkout that it runs in.
     pub implement: SearchCommand,
-    /// `tests`: whether the change works.
+    /// `tests`: checks that the change works.
     pub tests: Option<SearchCommand>,
-    /// `review`: whether it is what the idea meant.
+    /// `review`: checks that the change matches the idea.
     pub review: Option<SearchCommand>,
-    /// `sweep`: measures it.
+    /// `sweep`: measures the change.
     pub sweep: SearchCommand,
 }
 
-/// A command.
+/// A command of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchCommand {
     /// `run`: a script.
@@ -75,25 +75,25 @@ pub struct SearchCommand {
     pub timeout_sec: f64,
     /// `env`: unexpanded values.
     pub env: BTreeMap<String, Variable>,
-    /// `environment`, or that of the file.
+    /// `environment`, or the file's.
     pub place: CommandEnvironment,
 }
 
-/// Where a command runs.
+/// The environment of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommandEnvironment {
-    /// What makes the environment.
+    /// Provider of the environment.
     pub provider: ProviderSpec,
     /// `docker_image`.
     pub docker_image: Option<String>,
-    /// `context`: a directory with a Dockerfile; counts from the file.
+    /// `context`: a directory with a Dockerfile; relative to the file.
     pub context: Option<PathBuf>,
     /// `cpus`, `memory_mb`, `storage_mb`.
     pub resources: Resources,
 }
 
 impl SearchCommands {
-    /// Those that there are, with their names.
+    /// The commands that are set, with their names.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &SearchCommand)> {
         let Self { ideas, implement, tests, review, sweep } = self;
         [
@@ -108,7 +108,7 @@ impl SearchCommands {
     }
 }
 
-/// The commands. Those that are needed and absent are faults.
+/// Reads the commands. Missing required commands are errors.
 pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCommands {
     let nothing = || SearchCommand {
         run: String::new(),
@@ -144,7 +144,7 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
     commands
 }
 
-/// A command, whose environment has to be the `shared` one if there is one.
+/// Reads a command. If there is a `shared` environment, the command must run in it.
 fn command(
     field: &Field<'_>,
     default: &CommandEnvironment,
@@ -158,7 +158,7 @@ fn command(
     let env = fields.take(CommandKeys::env);
     for (name, value) in env.entries().unwrap_or_default() {
         if PROVIDED_VARIABLES.contains(&name) || name.starts_with("ROLLOUT_") {
-            let expected = "another name: variables of this name are given to commands";
+            let expected = "another name: Rollout sets this variable for commands";
             value.reject(ErrorKind::BadValue, "this name", expected);
         }
     }
@@ -182,7 +182,7 @@ fn command(
     Some(command)
 }
 
-/// An environment: Docker unless it says otherwise.
+/// Reads an environment; the default provider is Docker.
 pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
     let mut place = CommandEnvironment {
         provider: environment::default_provider(),

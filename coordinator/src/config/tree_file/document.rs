@@ -1,4 +1,4 @@
-//! A search as one JSON document, and what another differs in.
+//! A search as one JSON document, and the differences between two of them.
 
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::descriptor;
@@ -8,8 +8,7 @@ use super::super::document::keyword;
 use super::search::{ARTIFACT_POLICIES, CONTEXT_STRATEGIES, DEDUPE_SCOPES};
 use super::{CommandEnvironment, SearchCommand, TreeFile};
 
-/// Keys that may be other ones when a search is gone on with: what they say does not decide what
-/// comes of an idea.
+/// Keys that may change when a search is resumed: they do not affect the result of an idea.
 const MUTABLE_KEYS: &[&str] = &[
     "repository",
     "max_parallel_evals",
@@ -21,7 +20,7 @@ const MUTABLE_KEYS: &[&str] = &[
     "retry",
 ];
 
-/// The search in the form of its file, defaults filled in, without the place of its directory.
+/// The search in the form of its file, with defaults filled in, without the path of its directory.
 /// Values of variables are unexpanded.
 pub fn document(tree: &TreeFile) -> Value {
     let search = &tree.search;
@@ -66,7 +65,7 @@ pub fn document(tree: &TreeFile) -> Value {
     })
 }
 
-/// Where two documents differ in what decides what comes of a search, a line each.
+/// Differences between two documents in keys that affect the results of a search, one line each.
 pub fn differences(before: &Value, now: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     let (Value::Object(before), Value::Object(now)) = (before, now) else { return lines };
@@ -111,7 +110,7 @@ fn command_environment(place: &CommandEnvironment) -> Value {
     let kind = place.provider.kind();
     let settings = Value::Object(descriptor::provider_settings(&place.provider));
     let (figures, usual) = (&place.resources, Resources::default());
-    // What is as usual is not written: searches that began when it could not be said go on.
+    // Defaults are not written, so that searches begun before these keys existed can be resumed.
     let other = |figure: u64, usual: u64| json!((figure != usual).then_some(figure));
     let given = [
         ("docker_image", json!(place.docker_image)),

@@ -1,6 +1,5 @@
-//! Files of tree searches (`tree.yaml`, or JSON): what is searched, how wide and deep, with which
-//! commands, and what counts as better. Read as job files are: every fault at once, and every key
-//! that has no meaning is one.
+//! Search files (`tree.yaml`, or JSON): repository, extent, commands and scoring of a tree search.
+//! Read like job files: all errors are reported at once, and unknown keys are errors.
 
 mod commands;
 mod document;
@@ -28,46 +27,51 @@ pub use options::{TreeOptions, TreeOverrides};
 pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};
 
 keys! {
-    /// The keys of files of searches.
+    /// The keys of search files.
     pub(crate) table TreeKeys {
-        tree_run_id: "text", "the local time", "Name of the search and of its directory.";
-        runs_root: "path", "tree_runs", "Parent of that directory; counts from the current one.";
+        tree_run_id: "text", "local time", "Name of the search and of its directory.";
+        runs_root: "path", "tree_runs",
+            "Parent of that directory; relative to the current directory.";
         repository: "path", ".",
-            "What is searched: a git repository or a directory of one; counts from the file.";
-        root_commit: "text", "HEAD", "Commit, branch or tag to begin with.";
-        root_baseline_csv: "path", "", "Its results; counts from the file.";
-        context_ideas_dirs: "list of paths", "", "Earlier ideas that the generator is shown.",
+            "Git repository to search, or a directory in one; relative to the file.";
+        root_commit: "text", "HEAD", "Commit, branch or tag to start from.";
+        root_baseline_csv: "path", "", "Results of the root commit; relative to the file.";
+        context_ideas_dirs: "list of paths", "",
+            "Directories of earlier ideas to show to the idea generator.",
             "" => search::SearchKeys::ALL;
-        results_file: "text", "meta_config_sweep_results.csv", "What a sweep writes.";
-        profile: "name, path or table", "returns", "What counts how much.",
+        results_file: "text", "meta_config_sweep_results.csv",
+            "File that a sweep writes its results to.";
+        profile: "name, path or table", "returns", "Scoring profile.",
             "profile" => profile::ProfileKeys::ALL;
-        commands: "table", "", "What is run.", "commands" => commands::CommandsKeys::ALL;
-        environment: "table", "", "Where commands run.",
+        commands: "table", "", "Commands of the search.", "commands" => commands::CommandsKeys::ALL;
+        environment: "table", "", "Environment of the commands.",
             "environment" => commands::PlaceKeys::ALL;
         retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
-        limits: "table", "", "Commands at once, over all workers.", "limits" => LimitKeys::ALL;
-        budgets: "table", "", "What may be spent; time and cost are looked at between depths.",
+        limits: "table", "",
+            "Limits on concurrent commands, over all workers.", "limits" => LimitKeys::ALL;
+        budgets: "table", "", "Budgets; time and cost are checked between depths.",
             "budgets" => BudgetKeys::ALL;
-        keep_rejected_worktrees: "true|false", "false", "Keep checkouts not promoted.";
-        keep_failed_artifacts: "true|false", "false", "Keep what failed evals wrote.";
+        keep_rejected_worktrees: "true|false", "false", "Keep checkouts that were not promoted.";
+        keep_failed_artifacts: "true|false", "false", "Keep outputs of failed evals.";
     }
 
     /// The keys of `limits`.
     pub(crate) table LimitKeys {
-        sweep_max_parallel: "integer", "", "Sweeps.";
-        llm_max_inflight: "integer", "", "Commands for ideas, implementations and reviews.";
-        llm_rate_limit: "integer", "", "Their starts per minute.";
+        sweep_max_parallel: "integer", "", "Concurrent sweeps.";
+        llm_max_inflight: "integer", "",
+            "Concurrent commands for ideas, implementations and reviews.";
+        llm_rate_limit: "integer", "", "Starts of such commands per minute.";
     }
 
     /// The keys of `budgets`.
     pub(crate) table BudgetKeys {
-        evals: "integer", "", "Another word for `max_total_idea_evals`.";
-        seconds: "number", "", "Seconds that evals take together.";
-        cost: "number", "", "What they cost together, as commands report it.";
+        evals: "integer", "", "Alias of `max_total_idea_evals`.";
+        seconds: "number", "", "Total time of evals, s.";
+        cost: "number", "", "Total cost of evals, as reported by commands.";
     }
 }
 
-/// The reference of files of searches.
+/// The reference of search files.
 pub static TREE_REFERENCE: LazyLock<KeyReference> =
     LazyLock::new(|| KeyReference::new("tree.yaml", TreeKeys::ALL, EQUIVALENT_TABLES));
 
@@ -84,35 +88,34 @@ const EQUIVALENT_TABLES: &[(&str, &str)] = &[
     ("profile.risk[]", "profile.primary"),
 ];
 
-/// Largest number of anything that is at once or in a row: far above any use, so that a slip of a
-/// key is seen.
+/// Largest count of any kind: far above any use, so that typing errors are found.
 const MAX_COUNT: u64 = 100_000;
 
-/// A search, as its file and the command line say.
+/// A search, as set by its file and the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeFile {
     /// The file.
     pub file: PathBuf,
-    /// `tree_run_id`: its name, and that of its directory.
+    /// `tree_run_id`: name of the search and of its directory.
     pub name: String,
-    /// Whether the file or the command line says so; otherwise the clock did, and will say another
-    /// one the next time.
+    /// Whether the file or the command line sets the name. Otherwise it comes from the clock and
+    /// differs the next time.
     pub is_named: bool,
-    /// `runs_root`: parent of that directory; counts from the current one.
+    /// `runs_root`: parent of that directory; relative to the current directory.
     pub runs_root: PathBuf,
-    /// `repository`; counts from the file, as `root_baseline_csv` and `context_ideas_dirs` do.
+    /// `repository`; relative to the file, as `root_baseline_csv` and `context_ideas_dirs` are.
     pub repository: PathBuf,
-    /// `root_commit`: what names it in the repository.
+    /// `root_commit`: a revision in the repository.
     pub root_commit: String,
-    /// `root_baseline_csv`: the results that everything is ranked against.
+    /// `root_baseline_csv`: the baseline results.
     pub root_baseline_csv: PathBuf,
-    /// `context_ideas_dirs`: what the generator of ideas is shown beside the nodes' ideas.
+    /// `context_ideas_dirs`: earlier ideas shown to the idea generator, besides those of the nodes.
     pub context_ideas_dirs: Vec<PathBuf>,
-    /// How wide and deep, and what is promoted.
+    /// Extent and promotion rules.
     pub search: SearchSettings,
-    /// `profile`: what counts how much.
+    /// `profile`: the scoring profile.
     pub profile: ScoringProfile,
-    /// `results_file`: what a sweep writes its results into.
+    /// `results_file`: the file that a sweep writes its results to.
     pub results_file: String,
     /// `commands`.
     pub commands: SearchCommands,
@@ -120,7 +123,7 @@ pub struct TreeFile {
     pub environment: CommandEnvironment,
     /// `limits`.
     pub limits: SearchLimits,
-    /// `retry.max_park_sec`: longest wait of an eval for a service that gives no answer, seconds.
+    /// `retry.max_park_sec`: longest wait of an eval for an unavailable service, seconds.
     pub max_park_sec: u32,
     /// `budgets`.
     pub budgets: SearchBudgets,
@@ -130,7 +133,7 @@ pub struct TreeFile {
     pub keep_failed_artifacts: bool,
 }
 
-/// Commands at once, over all workers.
+/// Limits on concurrent commands, over all workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SearchLimits {
     /// `sweep_max_parallel`: sweeps.
@@ -141,14 +144,14 @@ pub struct SearchLimits {
     pub starts_per_minute: Option<u32>,
 }
 
-/// What may be spent.
+/// Budgets of a search.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SearchBudgets {
     /// `evals`, or `max_total_idea_evals`.
     pub evals: Option<u32>,
-    /// `seconds` that evals take together.
+    /// `seconds`: total time of evals.
     pub seconds: Option<f64>,
-    /// `cost`, in the unit of what commands report.
+    /// `cost`: total cost, in the unit that commands report.
     pub cost: Option<f64>,
 }
 
@@ -158,13 +161,13 @@ impl TreeFile {
         self.runs_root.join(&self.name)
     }
 
-    /// A path of the file, as it is found from the current directory.
+    /// A path of the file, relative to the current directory.
     pub fn resolve_path(&self, path: &Path) -> PathBuf {
         base_dir(&self.file).join(path)
     }
 }
 
-/// The directory that relative paths of a file count from.
+/// The directory that relative paths of a file are relative to.
 fn base_dir(file: &Path) -> &Path {
     match file.parent() {
         Some(dir) if dir != Path::new("") => dir,
@@ -172,7 +175,7 @@ fn base_dir(file: &Path) -> &Path {
     }
 }
 
-/// Reads and checks a file; nothing when it has no structure at all.
+/// Reads and checks a file; `None` if it has no structure at all.
 pub fn read_tree(
     file: &Path,
     options: &TreeOptions<'_>,
@@ -228,7 +231,7 @@ fn path(field: &Field<'_>) -> Option<PathBuf> {
     field.path()
 }
 
-/// Directories that are there.
+/// Reads directories, which must exist.
 fn directories(field: &Field<'_>, base: &Path) -> Vec<PathBuf> {
     let read = |item: &Field<'_>| {
         let path = item.path()?;
@@ -251,7 +254,7 @@ fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {
     path
 }
 
-/// A name of a commit that git cannot take for an option.
+/// Reads a revision that git cannot take for an option.
 fn root_commit(field: &Field<'_>) -> String {
     let head = "HEAD".to_owned();
     let Some(name) = field.non_empty_string() else { return head };
@@ -262,12 +265,12 @@ fn root_commit(field: &Field<'_>) -> String {
     name
 }
 
-/// A whole number of at least `least`.
+/// Reads a whole number of at least `least`.
 fn count(field: &Field<'_>, least: u64) -> Option<u32> {
     field.integer(&(least..=MAX_COUNT)).and_then(|n| u32::try_from(n).ok())
 }
 
-/// The wait of `retry`. How often evals are tried again, `eval_retries` says.
+/// Reads the wait limit of `retry`. The number of retries is `eval_retries`.
 fn max_park_sec(field: &Field<'_>) -> u32 {
     let Some(mut fields) = field.mapping() else { return RetryPolicy::default().max_park_sec };
     let sec = retry::max_park_sec(&mut fields);

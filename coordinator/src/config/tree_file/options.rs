@@ -1,4 +1,4 @@
-//! What the command line and the host say about a search.
+//! Inputs to a search from the command line and the host.
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +10,20 @@ use super::super::elements::names;
 use super::super::location::SourceLocation;
 use super::TreeFile;
 
-/// What the command line and the host say about a search.
+/// Inputs to a search from the command line and the host.
 pub struct TreeOptions<'a> {
-    /// What replaces keys of the file.
+    /// Overrides of keys of the file.
     pub overrides: TreeOverrides,
-    /// Local time, for the name of a search that has none.
+    /// Local time, for the default name.
     pub now: Zoned,
-    /// Whether a variable is set here. Its value is never asked for.
+    /// Whether a variable is set here. Its value is never read.
     pub is_set: &'a dyn Fn(&str) -> bool,
-    /// Whether commands run on workers of a server: they announce their variables themselves, and
-    /// none has to be set here.
+    /// Whether commands run on workers of a server. These announce their own variables, so none has
+    /// to be set here.
     pub is_remote: bool,
 }
 
-/// What replaces keys of the file; the fields have the names of the keys.
+/// Overrides of keys of the file; the fields are named after the keys.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TreeOverrides {
     /// `tree_run_id`.
@@ -60,13 +60,14 @@ pub struct TreeOverrides {
     pub llm_rate_limit: Option<u32>,
 }
 
-/// Puts what was given in the place of what was read.
+/// Replaces the values that were given.
 macro_rules! replace {
     ($($given:expr => $place:expr),* $(,)?) => { $(if let Some(value) = $given { $place = value.into(); })* };
 }
 
 impl<'a> TreeOptions<'a> {
-    /// No replacements, the present time, the variables that `is_set` says, and evals here.
+    /// Default options: no overrides, the current time, the variables that `is_set` reports, and
+    /// evals on this host.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self { overrides: TreeOverrides::default(), now: Zoned::now(), is_set, is_remote: false }
     }
@@ -104,7 +105,7 @@ impl<'a> TreeOptions<'a> {
         }
     }
 
-    /// Every variable that a command of this host refers to without a default is set.
+    /// Checks that every variable that a command on this host refers to without a default is set.
     pub(super) fn check_variables(&self, tree: &TreeFile, problems: &mut Diagnostics) {
         if self.is_remote {
             return;

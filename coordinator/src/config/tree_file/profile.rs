@@ -1,4 +1,4 @@
-//! `profile`: the name of a built-in one, a file, or the profile itself.
+//! `profile`: the name of a built-in profile, a file, or an inline profile.
 
 use std::path::Path;
 
@@ -11,58 +11,59 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of a profile.
     pub(crate) table ProfileKeys {
-        name: "text", "inline", "Its name.";
-        id_column: "text", "config_id", "Column with a configuration's number.";
-        status_column: "text", "status", "Column that says whether it succeeded.";
-        ok_values: "list of texts", "ok", "Words for success in it.";
+        name: "text", "inline", "Name of the profile.";
+        id_column: "text", "config_id", "Column with the configuration number.";
+        status_column: "text", "status", "Column with the status of a configuration.";
+        ok_values: "list of texts", "ok", "Status values that mean success.";
         primary: "table", "", "The metric that must not get worse.",
             "primary" => GuardedKeys::ALL;
         metrics: "list of tables", "", "The metrics of the score.",
             "metrics[]" => ProfileMetricKeys::ALL;
-        risk: "list of tables", "", "Metrics whose fall forbids to explore further.";
+        risk: "list of tables", "", "Metrics that rule out further exploration if they fall.";
         clamp: "number", "2.0", "Largest relative improvement that counts.";
-        eps: "number", "1e-12", "What is not larger counts as nothing.";
-        explore: "table", "", "When to explore further.", "explore" => ExploreKeys::ALL;
-        grades: "table", "", "Scores at which grades begin.", "grades" => GradeKeys::ALL;
+        eps: "number", "1e-12", "Baselines up to this magnitude count as zero.";
+        explore: "table", "", "Conditions for exploring further.", "explore" => ExploreKeys::ALL;
+        grades: "table", "", "Minimum scores of the grades.", "grades" => GradeKeys::ALL;
     }
 
     /// The keys of every metric of a profile.
     pub(crate) table ColumnKeys {
-        column: "text", "", "Its column.";
-        direction: "higher|lower", "higher", "Which way is better.";
+        column: "text", "", "Column of the metric.";
+        direction: "higher|lower", "higher", "Better direction.";
     }
 
     /// The keys of a metric that must not get worse.
     pub(crate) table GuardedKeys {
         "" => ColumnKeys::ALL;
-        max_rel_drop: "number", "0.05", "Largest fall, relative.";
+        max_rel_drop: "number", "0.05", "Largest allowed relative fall.";
     }
 
     /// The keys of a metric of the score.
     pub(crate) table ProfileMetricKeys {
         "" => ColumnKeys::ALL;
-        weight: "number", "", "How much it counts.";
+        weight: "number", "", "Weight in the score.";
     }
 
     /// The keys of `explore`.
     pub(crate) table ExploreKeys {
-        min_score: "number", "0.03", "At this score or above.";
-        min_positive: "integer", "2", "Or with so many metrics improved.";
-        min_margin: "integer", "2", "If they are so many more than got worse.";
+        min_score: "number", "0.03", "Minimum score.";
+        min_positive: "integer", "2", "Alternatively, minimum number of improved metrics.";
+        min_margin: "integer", "2",
+            "With `min_positive`: minimum surplus of improved over worse metrics.";
     }
 
     /// The keys of `grades`.
     pub(crate) table GradeKeys {
-        strong: "number", "0.10", "Strong.";
-        promising: "number", "0.03", "Promising.";
-        mixed: "number", "-0.02", "Mixed; below it, weak.";
+        strong: "number", "0.10", "Minimum score for strong.";
+        promising: "number", "0.03", "Minimum score for promising.";
+        mixed: "number", "-0.02", "Minimum score for mixed; lower scores are weak.";
     }
 }
 
 const DIRECTIONS: &[(&str, MetricDirection)] =
     &[("higher", MetricDirection::Higher), ("lower", MetricDirection::Lower)];
 
-/// The profile; `returns` when absent.
+/// Reads the profile; `returns` if absent.
 pub(super) fn read(field: &Field<'_>, base: &Path) -> ScoringProfile {
     let default = || ScoringProfile::built_in("returns").expect("it is built in");
     if !field.is_present() {
@@ -129,7 +130,7 @@ fn read_inline(field: &Field<'_>) -> Option<ScoringProfile> {
     };
     fields.finish();
     if let Err(fault) = profile.check().map_err(|fault| (fault.key, fault.expected)) {
-        field.reject(ErrorKind::BadValue, format!("`{}` as it is", fault.0), fault.1);
+        field.reject(ErrorKind::BadValue, format!("an invalid `{}`", fault.0), fault.1);
     }
     Some(profile)
 }
@@ -155,7 +156,7 @@ fn metric(field: &Field<'_>) -> Option<ScoreMetric> {
     let mut fields = field.mapping()?;
     let (column, direction) = column(&mut fields);
     let weight = fields.take(ProfileMetricKeys::weight);
-    weight.required("how much it counts");
+    weight.required("the weight in the score");
     let weight = weight.number("a number above 0", |v| v > 0.0);
     fields.finish();
     Some(ScoreMetric { column: column?, direction, weight: weight? })

@@ -1,4 +1,4 @@
-//! How wide and deep a search goes, and what is promoted.
+//! Extent and promotion rules of a search.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,37 +6,39 @@ use super::super::reader::Fields;
 use super::{MAX_COUNT, count};
 
 keys! {
-    /// How wide and deep a search goes, and what is promoted.
+    /// Extent and promotion rules of a search.
     pub(crate) table SearchKeys {
-        ideas_per_node: "integer", "7", "Ideas tried on a node, repeated ones not counted.";
+        ideas_per_node: "integer", "7", "Ideas to try per node; repeated ones do not count.";
         max_depth: "integer", "3", "Depth at which the search ends.";
-        beam_width: "integer", "1", "Nodes promoted at a depth.";
-        max_total_idea_evals: "integer", "", "Evals of the whole search.";
-        max_parallel_evals: "integer", "1", "Evals at once.";
-        eval_timeout_seconds: "number", "", "Time limit of an eval.";
-        eval_retries: "integer", "0", "Further tries of an eval whose commands failed.";
-        sweep_config_limit: "integer", "", "Configurations that every sweep runs, all of them.";
-        min_candidate_rows: "integer", "100", "Rows that a sweep must have without that.";
-        min_ok_rate: "number", "1.0", "Share of rows that must have succeeded then.";
-        primary_tolerance: "number", "0.0", "How far the primary metric may fall.";
+        beam_width: "integer", "1", "Nodes promoted per depth.";
+        max_total_idea_evals: "integer", "", "Maximum number of evals of the search.";
+        max_parallel_evals: "integer", "1", "Concurrent evals.";
+        eval_timeout_seconds: "number", "", "Time limit of an eval, s.";
+        eval_retries: "integer", "0", "Retries of an eval whose commands failed.";
+        sweep_config_limit: "integer", "", "Number of configurations that every sweep must run.";
+        min_candidate_rows: "integer", "100",
+            "Minimum rows of a sweep without `sweep_config_limit`.";
+        min_ok_rate: "number", "1.0",
+            "Minimum share of successful rows without `sweep_config_limit`.";
+        primary_tolerance: "number", "0.0", "Allowed fall of the primary metric.";
         stop_on_empty_frontier: "true|false", "true",
-            "Whether the search ends when nothing was promoted.";
+            "End the search when no node was promoted.";
         artifact_policy: "copy_to_run_root|external_paths", "copy_to_run_root",
-            "Whether results are copied below the directory of the search.";
+            "Copy results below the search directory, or leave them in place.";
         dedupe_scope: "none|node|node_plus_ancestors|global", "node_plus_ancestors",
-            "Among which ideas one may not be repeated.";
+            "Scope in which ideas may not repeat.";
         ideas_context_strategy: "global_prior_ideas|node_only|node_plus_ancestors", "node_plus_ancestors",
-            "Which ideas the generator is shown.";
+            "Earlier ideas to show to the idea generator.";
     }
 }
 
-/// Where artifacts are kept.
+/// Artifact policies and their words.
 pub(super) const ARTIFACT_POLICIES: &[(&str, ArtifactPolicy)] = &[
     ("copy_to_run_root", ArtifactPolicy::CopyToRunRoot),
     ("external_paths", ArtifactPolicy::ExternalPaths),
 ];
 
-/// Among which ideas one may not be repeated.
+/// Deduplication scopes and their words.
 pub(super) const DEDUPE_SCOPES: &[(&str, DedupeScope)] = &[
     ("none", DedupeScope::None),
     ("node", DedupeScope::Node),
@@ -44,61 +46,61 @@ pub(super) const DEDUPE_SCOPES: &[(&str, DedupeScope)] = &[
     ("global", DedupeScope::Global),
 ];
 
-/// Words of the strategies.
+/// Context strategies and their words.
 pub(super) const CONTEXT_STRATEGIES: &[(&str, ContextStrategy)] = &[
     ("global_prior_ideas", ContextStrategy::GlobalPriorIdeas),
     ("node_only", ContextStrategy::NodeOnly),
     ("node_plus_ancestors", ContextStrategy::NodePlusAncestors),
 ];
 
-/// Further tries of an eval.
+/// Largest number of retries of an eval.
 const MAX_RETRIES: u64 = 19;
 
-/// How wide and deep a search goes, and what is promoted. The keys have the names of the fields.
+/// Extent and promotion rules of a search. The fields are named after the keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchSettings {
-    /// Ideas tried on a node.
+    /// Ideas tried per node.
     pub ideas_per_node: u32,
-    /// Depth at which it ends.
+    /// Largest depth.
     pub max_depth: u32,
-    /// Nodes promoted at a depth.
+    /// Nodes promoted per depth.
     pub beam_width: u32,
-    /// Configurations that every sweep runs.
+    /// Number of configurations that every sweep must run.
     pub sweep_config_limit: Option<u64>,
-    /// Evals at once.
+    /// Concurrent evals.
     pub max_parallel_evals: u32,
     /// Time limit of an eval, seconds.
     pub eval_timeout_seconds: Option<f64>,
-    /// Further tries of an eval whose commands failed.
+    /// Retries of an eval whose commands failed.
     pub eval_retries: u32,
-    /// Rows that a sweep must have without `sweep_config_limit`.
+    /// Lowest number of rows of a sweep without `sweep_config_limit`.
     pub min_candidate_rows: u64,
-    /// Share of rows that must have succeeded then.
+    /// Lowest share of successful rows without `sweep_config_limit`.
     pub min_ok_rate: f64,
-    /// How far the primary metric may fall.
+    /// Largest allowed fall of the primary metric.
     pub primary_tolerance: f64,
-    /// Whether it ends when nothing was promoted.
+    /// Whether the search ends if no node was promoted.
     pub stop_on_empty_frontier: bool,
     /// Where artifacts are kept.
     pub artifact_policy: ArtifactPolicy,
-    /// Among which ideas one may not be repeated.
+    /// Scope in which ideas may not repeat.
     pub dedupe_scope: DedupeScope,
-    /// Earlier ideas that the command for ideas is shown.
+    /// Earlier ideas shown to the idea generator.
     pub ideas_context_strategy: ContextStrategy,
 }
 
-/// Among which ideas one may not be repeated.
+/// Scope in which ideas may not repeat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DedupeScope {
-    /// Any idea may be repeated.
+    /// No scope: any idea may repeat.
     None,
-    /// Those of the same node.
+    /// Ideas of the same node.
     Node,
-    /// And those that were tried on its ancestors.
+    /// Ideas of the node and its ancestors.
     #[default]
     NodePlusAncestors,
-    /// And those of every other node.
+    /// Ideas of all nodes.
     Global,
 }
 
@@ -106,27 +108,27 @@ pub enum DedupeScope {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactPolicy {
-    /// Copied below the run's directory.
+    /// Copied below the run directory.
     #[default]
     CopyToRunRoot,
-    /// Where they were made.
+    /// Left where they were created.
     ExternalPaths,
 }
 
-/// Earlier ideas that the command for ideas is shown.
+/// Earlier ideas shown to the idea generator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextStrategy {
-    /// Nothing but the directories that the user names.
+    /// Only the directories that the user names.
     GlobalPriorIdeas,
-    /// The node's own ideas.
+    /// Also the node's own ideas.
     NodeOnly,
-    /// And those of its ancestors, from the root on.
+    /// Also the ideas of its ancestors, from the root on.
     #[default]
     NodePlusAncestors,
 }
 
-/// The settings; absent ones have their defaults.
+/// Reads the settings, with defaults for absent keys.
 pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
     let mut number = |key, default| count(&fields.take(key), 1).unwrap_or(default);
     let [ideas_per_node, max_depth, beam_width, max_parallel_evals] = [

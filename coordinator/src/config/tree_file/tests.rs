@@ -103,7 +103,7 @@ environment: {}
     for (key, kind) in expected {
         assert!(faults.contains(&(key.to_owned(), kind)), "{key} {kind:?} not in {faults:#?}");
     }
-    // Without any metric that counts, the profile as a whole is one more.
+    // With no valid metric left, the whole profile is one more error.
     assert_eq!(faults.len(), expected.len() + 1, "{faults:#?}");
 }
 

@@ -62,7 +62,7 @@ impl ConnectedServer {
     /// Connects.
     ///
     /// # Errors
-    /// [`LaunchError::ConnectedServer`].
+    /// [`LaunchError::Server`].
     pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
         let RemoteOptions { options, pool, unplaceable_timeout } = remote;
         let bounds = RemoteTimeouts {

@@ -1,20 +1,20 @@
-//! What a Dockerfile says of its images and of what it copies.
+//! Dockerfile checks: base images and copied files.
 
 use std::collections::BTreeMap;
 
 use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
 
-/// Frontends that read a Dockerfile as the engine's own does.
+/// Frontend with the same rules as the engine's own.
 const STANDARD_FRONTENDS: &str = "docker/dockerfile";
 
-/// The images that a Dockerfile is built from, each with its line; neither its stages nor images
+/// The base images of a Dockerfile, each with its line, without its own stages and without images
 /// whose name is only known during the build.
 pub(super) fn base_images(file: &Dockerfile) -> Vec<(usize, String)> {
     let images = file.base_images(&BTreeMap::new());
     images.into_iter().map(|base| (base.line, base.image)).collect()
 }
 
-/// What no builder accepts, each with its line. A frontend of another kind has rules of its own.
+/// Build errors, each with its line. Other frontends have rules of their own.
 pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
     let usual = |image: &str| {
         image.trim_start_matches("docker.io/").split([':', '@']).next() == Some(STANDARD_FRONTENDS)
@@ -25,7 +25,7 @@ pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
     file.problems.iter().map(|problem| (problem.line, problem.message.clone())).collect()
 }
 
-/// What an instruction copies from the build context.
+/// The sources that an instruction copies from the build context.
 pub(super) fn copy_sources(instruction: &DockerfileInstruction) -> Vec<String> {
     let elsewhere = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
     if !is_copy(instruction) || elsewhere {
@@ -42,8 +42,8 @@ pub(super) fn is_copy(instruction: &DockerfileInstruction) -> bool {
     matches!(instruction.name.as_str(), "COPY" | "ADD")
 }
 
-/// Whether an image reference can mean another image tomorrow: it has neither a digest nor a tag
-/// other than `latest`.
+/// Whether an image reference can change its meaning: it has neither a digest nor a tag other than
+/// `latest`.
 pub(super) fn is_unpinned(image: &str) -> bool {
     let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
     !image.contains('@') && name.split_once(':').is_none_or(|(_, tag)| tag == "latest")

@@ -1,4 +1,4 @@
-//! Common faults of tasks that are valid: each a warning.
+//! Lints: common mistakes in valid tasks, reported as warnings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::sources::datasets::{
     DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
 };
 
-/// Largest file that is looked into.
+/// Largest file read.
 const FILE_BYTES: u64 = 1024 * 1024;
 
-/// Files of the tests that are looked into for a word of the reward.
+/// Largest number of test files searched for a mention of the reward.
 const MAX_TEST_FILES: usize = 1000;
 
 /// The warnings of a task.
@@ -32,12 +32,12 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
         }
     }
     for file in trajectory_files(&task.dir, &task.file) {
-        let message = "no agent is given a conversation to begin with: the trials of agents other \
+        let message = "initial conversations are not supported: the trials of agents other \
                        than oracle and nop settle as unsupported";
         lints.warn(&file, None, message);
     }
     if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {
-        let message = "has no effect: every step has an instruction of its own";
+        let message = "has no effect: every step has its own instruction";
         lints.warn(Path::new("instruction.md"), None, message);
     }
     lints.found
@@ -46,7 +46,7 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
 struct TaskLinter<'a> {
     task: &'a DatasetTask,
     found: Vec<ConfigWarning>,
-    /// Files that were looked at: steps share some.
+    /// Files already checked: steps share some.
     seen: BTreeSet<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ impl TaskLinter<'_> {
         }
     }
 
-    /// The text of a file that was not looked at before, as far as it is one.
+    /// The text of a file that was not checked before; `None` if it is not readable text.
     fn text(&mut self, file: &Path) -> Option<String> {
         if !self.seen.insert(file.to_owned()) {
             return None;
@@ -103,7 +103,7 @@ impl TaskLinter<'_> {
         }
     }
 
-    /// Tests or solutions in the image that the agent works in.
+    /// Warns about tests or solutions copied into the agent's image.
     fn leaks(&mut self, text: &str) {
         for copy in &Dockerfile::read(text).instructions {
             for source in dockerfile::copy_sources(copy) {
@@ -126,7 +126,7 @@ impl TaskLinter<'_> {
         let format = self.task.file.format.format;
         let text = read_instruction(&self.task.dir.join(&parts.instruction), format);
         if text.is_ok_and(|text| text.trim_ascii().is_empty()) {
-            self.warn(&parts.instruction.clone(), None, "is empty: agents are asked for nothing");
+            self.warn(&parts.instruction.clone(), None, "is empty: agents get no instruction");
         }
     }
 
@@ -149,7 +149,7 @@ impl TaskLinter<'_> {
     fn verifier(&mut self, step: &StepSpec, parts: &StepParts) {
         let own = step.verifier.environment.as_deref();
         if own.is_some() && step.artifacts.is_empty() && self.seen.insert(TASK_FILE.into()) {
-            let message = "is empty, so that a verifier of its own sees nothing of what was done";
+            let message = "is empty: the separate verifier gets no files from the agent";
             self.warn_of_key("artifacts", message);
         }
         if let Some(own) = own {
@@ -173,7 +173,7 @@ impl TaskLinter<'_> {
             Some(context) if parts.tests.is_empty() => std::slice::from_ref(context),
             _ => parts.tests.as_slice(),
         };
-        // The one that lies over the others is the one that runs.
+        // Later directories override earlier ones, so the last script runs.
         let script = dirs.iter().rev().map(|dir| dir.join("test.sh"));
         let script = script.into_iter().find(|file| self.task.dir.join(file).is_file());
         if let Some(script) = script {
@@ -181,10 +181,11 @@ impl TaskLinter<'_> {
         }
     }
 
-    /// The image of a verifier has its tests in it.
+    /// Warns if a verifier image has no tests in it.
     fn verifier_image(&mut self, file: &Path, text: &str) {
         if !Dockerfile::read(text).instructions.iter().any(dockerfile::is_copy) {
-            let message = "copies no tests: an image made of `tests/` has to have them in `/tests`";
+            let message =
+                "copies no tests: an image built from `tests/` must have them in `/tests`";
             self.warn(file, None, message);
         }
     }
@@ -194,9 +195,7 @@ impl TaskLinter<'_> {
         let Some(text) = text(&self.task.dir.join(script)) else { return };
         if let Some((line, command)) = scripts::find_network_command(&text) {
             let message = if *network == NetworkPolicy::Public {
-                format!(
-                    "`{command}` needs the network: a reward may be missing for reasons that are not the agent's"
-                )
+                format!("`{command}` needs the network: a network failure can lose the reward")
             } else {
                 format!("`{command}` needs the network, which the verifier does not have")
             };
@@ -207,7 +206,8 @@ impl TaskLinter<'_> {
             texts.extend(dirs.iter().flat_map(|dir| texts_below(&self.task.dir.join(dir))));
         }
         if !texts.iter().any(|text| scripts::mentions_reward(text)) {
-            let message = "nothing in the tests mentions a reward or /logs/verifier: no reward can come of them";
+            let message =
+                "the tests never mention a reward or /logs/verifier: they cannot write a reward";
             self.warn(script, None, message);
         }
     }
@@ -215,14 +215,14 @@ impl TaskLinter<'_> {
     fn script(&mut self, file: &Path) {
         let Some(text) = self.text(file) else { return };
         if text.contains("\r\n") {
-            let message = "has line ends of Windows: bash takes the carriage returns for words";
+            let message = "has Windows line endings: bash treats the carriage returns as text";
             self.warn(file, None, message);
         }
     }
 }
 
 fn unpinned(image: &str) -> String {
-    format!("`{image}` is not pinned: it can be another image tomorrow; name a tag or digest")
+    format!("`{image}` is not pinned and can change; name a tag or digest")
 }
 
 fn text(file: &Path) -> Option<String> {
@@ -231,7 +231,7 @@ fn text(file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The texts of the files below a directory, not those behind links.
+/// The texts of the files below a directory; symlinks are not followed.
 fn texts_below(dir: &Path) -> Vec<String> {
     let mut dirs = vec![dir.to_owned()];
     let mut texts = Vec::new();

@@ -1,5 +1,4 @@
-//! Looks at tasks without running them: whether they are valid, what they come to, and which common
-//! faults they have.
+//! Static checks of tasks: validity, resolved settings and common mistakes. Nothing runs.
 
 mod dockerfile;
 mod lints;
@@ -23,80 +22,80 @@ use crate::config::{
 };
 use crate::sources::datasets::{self, DatasetTask, FormatView, PlannedFormats};
 
-/// What is looked at.
+/// Input of a check.
 #[derive(Debug, Clone)]
 pub struct CheckRequest {
     /// A task, or a directory of tasks.
     pub path: PathBuf,
-    /// The format to read them in; told from each task's file when absent.
+    /// Format of the tasks; detected for each task if absent.
     pub format: Option<TaskFormat>,
-    /// What would make their environments.
+    /// Provider to check against.
     pub provider: ProviderKind,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckReport {
     /// The tasks, by name.
     pub tasks: Vec<TaskReport>,
-    /// What is wrong beside the tasks.
+    /// Errors outside the tasks.
     pub errors: Vec<ConfigError>,
-    /// What is odd beside the tasks.
+    /// Warnings outside the tasks.
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// What was found of one task.
+/// Result of checking one task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskReport {
     /// Its name.
     pub task: String,
     /// Its directory.
     pub dir: PathBuf,
-    /// What it comes to; nothing when it cannot be read.
+    /// Its resolved settings; `None` if it cannot be read.
     pub explained: Option<TaskExplanation>,
-    /// What is wrong.
+    /// Its errors.
     pub errors: Vec<ConfigError>,
-    /// What is odd.
+    /// Its warnings.
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// What a task comes to.
+/// Resolved settings of a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskExplanation {
-    /// The format it is read in.
+    /// Its format.
     pub format: FormatView,
-    /// Where its image comes from, in words.
+    /// Source of its image, as display text.
     pub image: String,
     /// Its resources, and which of them are ceilings.
     pub resources: Resources,
-    /// Its time limits, those of the first step where it has several.
+    /// Its time limits; those of the first step if it has several.
     pub timeouts: Timeouts,
-    /// What its environment may reach.
+    /// Network policy of its environment.
     pub network: NetworkPolicy,
-    /// Names of its steps, when it has any.
+    /// Names of its steps, if it has any.
     pub steps: Vec<String>,
     /// Whether a verifier has an environment of its own.
     pub separate_verifier: bool,
-    /// Variables of the host that it uses; a job has to list them in `task_env`.
+    /// Host variables that it uses; a job must list them in `task_env`.
     pub variables: BTreeSet<String>,
 }
 
 impl CheckReport {
-    /// How many faults there are.
+    /// Number of errors.
     pub fn n_errors(&self) -> usize {
         self.errors.len() + self.tasks.iter().map(|task| task.errors.len()).sum::<usize>()
     }
 
-    /// How many warnings there are.
+    /// Number of warnings.
     pub fn n_warnings(&self) -> usize {
         self.warnings.len() + self.tasks.iter().map(|task| task.warnings.len()).sum::<usize>()
     }
 }
 
-/// Looks at tasks. This blocks on the file system.
+/// Checks tasks. Blocks on the file system.
 ///
 /// # Errors
-/// When a temporary file cannot be written.
+/// If a temporary file cannot be written.
 pub fn check(asked: &CheckRequest) -> std::io::Result<CheckReport> {
     let path = std::path::absolute(&asked.path)?;
     let dir = tempfile::tempdir()?;
@@ -117,7 +116,7 @@ pub fn check(asked: &CheckRequest) -> std::io::Result<CheckReport> {
     let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);
     let tasks: Vec<DatasetTask> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
     let (mut errors, warnings) = problems.into_parts();
-    // A job lists the variables; here it is said which ones.
+    // The report lists the variables instead; only a job can allow them.
     errors.retain(|error| error.kind != ErrorKind::VariableNotListed);
     for error in errors.iter_mut().filter(|error| error.file == file) {
         error.file.clone_from(&path);
@@ -158,7 +157,7 @@ fn build_report(
     report
 }
 
-/// The task that a file is of. One that could not be read is told by its task file.
+/// The task that a file belongs to. A task that could not be read is found by its task file.
 fn find_task_report<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut TaskReport> {
     if let Some(at) = tasks.iter().position(|task| file.starts_with(&task.dir)) {
         return tasks.get_mut(at);

@@ -1,6 +1,6 @@
-//! What scripts do, as far as their words say it.
+//! Heuristics on the text of scripts.
 
-/// Words of commands that reach for the network.
+/// Commands that use the network.
 const NETWORK_COMMANDS: &[&[&str]] = &[
     &["apt-get"],
     &["apt", "install"],
@@ -22,7 +22,7 @@ const NETWORK_COMMANDS: &[&[&str]] = &[
     &["wget"],
 ];
 
-/// The first command of a script that reaches for the network: its line, from 1, and its words.
+/// The first command of a script that uses the network: its line, from 1, and its words.
 pub(super) fn find_network_command(text: &str) -> Option<(usize, String)> {
     text.lines().enumerate().find_map(|(index, line)| {
         let words = words(line);
@@ -41,7 +41,7 @@ fn words(line: &str) -> Vec<&str> {
     words.take_while(|word| !word.starts_with('#')).collect()
 }
 
-/// Whether a text could be what writes a reward.
+/// Whether a text may write a reward.
 pub(super) fn mentions_reward(text: &str) -> bool {
     text.contains("/logs/verifier") || text.contains("reward")
 }

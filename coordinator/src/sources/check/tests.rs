@@ -1,4 +1,4 @@
-//! Tasks with common faults, and tasks that have none.
+//! Tests of lints: tasks with common mistakes, and tasks without.
 
 use std::fs;
 
@@ -83,9 +83,9 @@ fn task_with_common_mistake_is_warned_of() {
             "tests/test.sh",
             "pip install x\necho 1 > /logs/verifier/reward.txt\n",
             "tests/test.sh:",
-            "not the agent's",
+            "needs the network",
         ),
-        ("tests/test.sh", "exit 0\n", "tests/test.sh:", "no reward"),
+        ("tests/test.sh", "exit 0\n", "tests/test.sh:", "cannot write a reward"),
         (
             "tests/test.sh",
             "true\r\necho 1 > /logs/verifier/reward.txt\r\n",
@@ -178,7 +178,7 @@ fn dockerfile_with_heredoc_and_escape_is_parsed_as_by_builder() {
     project.write("a/environment/Dockerfile", text);
     assert_eq!(project.warnings(), []);
     project.write("a/environment/Dockerfile", "FROM debian:12\nRUN <<END\necho\nCOPPY a b\n");
-    let open = "does not build: the here-document `END` does not end";
+    let open = "does not build: the here-document `END` is not closed";
     let found = project.warnings();
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].0.starts_with("environment/Dockerfile") && found[0].1 == open, "{found:?}");

@@ -1,4 +1,4 @@
-//! Stores the files of tasks and the documents that trials refer to: only what is not there yet.
+//! Storing of task files and of the documents that trials refer to; existing blobs are skipped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use super::task::invalid;
 use super::{Dataset, DatasetTask, spec};
 use crate::config::{ConfigError, ConfigErrors, Diagnostics, Job, TaskMetadata};
 
-/// Tasks packed at once: enough to keep a disk busy, few enough to leave the machine usable.
+/// Tasks packed concurrently: enough to keep a disk busy, few enough to leave the machine usable.
 const CONCURRENT_TASKS: usize = 8;
 
-/// Tasks whose files are stored together: what is made durable together costs little more than one.
+/// Tasks whose files are stored together: syncing a batch costs little more than syncing one.
 const TASKS_PER_BATCH: usize = 64;
 
-/// Blobs looked for at the same time.
+/// Concurrent blob lookups.
 const CONCURRENT_LOOKUPS: usize = 16;
 
-/// Where bundles go.
+/// Destination of bundles.
 #[derive(Debug, Clone)]
 pub struct BundleSink {
-    /// The store; nothing when only digests are wanted.
+    /// The store; `None` if only digests are needed.
     pub store: Option<Arc<dyn BlobStore>>,
-    /// An empty directory for archives on their way, on the store's file system where that is local.
+    /// An empty directory for temporary archives, on the store's file system if that is local.
     pub scratch: PathBuf,
-    /// Parts that were packed before; nothing when all are packed anew.
+    /// Cache of packed parts; without it all parts are packed again.
     pub known: Option<Arc<PackCache>>,
 }
 
@@ -47,28 +47,28 @@ pub struct TaskBundle {
     pub digest: Digest,
     /// Digest of its files alone.
     pub files: Digest,
-    /// Digest of everything else that a trial depends on.
+    /// Digest of every other input of a trial.
     pub rules: Digest,
-    /// Facts of its file for people.
+    /// Metadata of its file.
     pub about: TaskMetadata,
 }
 
-/// Why tasks could not be bundled.
+/// Error of bundling tasks.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// Tasks have files that cannot be packed.
+    /// Files of tasks cannot be packed.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The store failed.
-    #[error("storing the tasks")]
+    #[error("cannot store the tasks")]
     Store(#[from] StoreError),
-    /// A document has no JSON form.
-    #[error("a task has no JSON form")]
+    /// A document cannot be serialized to JSON.
+    #[error("cannot serialize a task to JSON")]
     Json(#[from] serde_json::Error),
 }
 
 impl BundleSink {
-    /// Stores bytes, unless they are stored.
+    /// Stores bytes unless the store has them.
     ///
     /// # Errors
     /// [`BundleError::Store`].
@@ -78,7 +78,7 @@ impl BundleSink {
         Ok(blob)
     }
 
-    /// Whether a blob is where it should be.
+    /// Whether the store has a blob; always true without a store.
     async fn contains(&self, blob: &BlobRef) -> Result<bool, StoreError> {
         match &self.store {
             Some(store) => store.contains(&blob.digest).await,
@@ -86,7 +86,7 @@ impl BundleSink {
         }
     }
 
-    /// Stores what is not stored yet.
+    /// Stores the contents that the store lacks.
     async fn put_all(&self, contents: Vec<(BlobRef, BlobContent)>) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let looked = stream::iter(contents)
@@ -103,10 +103,10 @@ impl BundleSink {
     }
 }
 
-/// Packs and stores the tasks of all datasets, in their order.
+/// Packs and stores the tasks of all datasets, in order.
 ///
 /// # Errors
-/// [`BundleError`]; faults of files come from all tasks at once.
+/// [`BundleError`]; file errors of all tasks are reported together.
 pub async fn bundle(
     job: &Job,
     datasets: Vec<Dataset>,
@@ -137,12 +137,12 @@ pub async fn bundle(
     Ok(problems.finish(bundled)?.0)
 }
 
-/// A task whose files are read.
+/// A task with its files read.
 struct PreparedTask {
     task: Arc<DatasetTask>,
     spec: TaskSpec,
     rules: Digest,
-    /// Nothing for a task that cannot run.
+    /// `None` for a task that cannot run.
     files: Option<LoadedTaskFiles>,
 }
 
@@ -172,7 +172,8 @@ async fn prepare(
         match read(&task, index, sink).await {
             Ok(read) => files = Some(read),
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
-                let message = format!("the task's directory {} is gone", task.dir.display());
+                let message =
+                    format!("the task's directory {} no longer exists", task.dir.display());
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);
                 spec.fault = Some(invalid(kind, code, message));
             }
@@ -182,7 +183,7 @@ async fn prepare(
     Ok(PreparedTask { task, spec, rules, files })
 }
 
-/// Reads the files of a task; parts that are known and stored are not packed.
+/// Reads the files of a task; parts that are cached and stored are not packed.
 async fn read(
     task: &Arc<DatasetTask>,
     index: usize,
@@ -205,7 +206,8 @@ async fn read(
     Ok(files)
 }
 
-/// Stores the files of several tasks, then their documents, which so never name what is not there.
+/// Stores the files of several tasks, then their documents, so that no document refers to a missing
+/// blob.
 async fn store(
     tasks: Vec<PreparedTask>,
     sink: &BundleSink,
@@ -239,7 +241,7 @@ async fn store(
     Ok(sink.put_all(documents).await?)
 }
 
-/// Puts the blobs of a task's files into its document, and notes those that are new.
+/// Sets the blobs of a task's files in its spec, and adds new ones to the cache.
 fn assign_blobs(
     task: &DatasetTask,
     files: &LoadedTaskFiles,
@@ -254,7 +256,7 @@ fn assign_blobs(
         if let (Some(known), true) = (&sink.known, sink.store.is_some()) {
             part.add_to_cache(&task.dir, known);
         }
-        // The store may have moved the file away; what is left goes with the scratch directory.
+        // The store may have moved the file; anything left is removed with the scratch directory.
         let _removed = part.archive.as_ref().map(std::fs::remove_file);
     }
 }
@@ -270,10 +272,10 @@ fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
     Digest::sha256_json(&(&spec.environment.context, steps, contexts))
 }
 
-/// Writes down what was packed. Without it the next run takes longer, and nothing else.
+/// Saves the pack cache. If that fails, only the next run is slower.
 async fn save_pack_cache(sink: &BundleSink) {
     let (Some(known), Some(_)) = (sink.known.clone(), &sink.store) else { return };
     if let Err(error) = supervise::blocking(move || known.save()).await {
-        tracing::debug!(%error, "what was packed could not be written down");
+        tracing::debug!(%error, "cannot write the pack cache");
     }
 }

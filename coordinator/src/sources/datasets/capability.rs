@@ -1,9 +1,9 @@
-//! Which tasks the job's environment can honour. A task that it cannot settles as unsupported, with
-//! the key and the reason, and the others run; a strict run is refused instead. Nothing that a task
-//! asks for is left out in silence.
+//! Checks that the job's environment supports a task's demands. A task that it cannot run settles
+//! as unsupported, with the key and the reason, and the others run; a strict run is refused
+//! instead. No demand of a task is ignored silently.
 //!
-//! A process sandbox has no image, so that a task whose image would have more than the sandbox can
-//! give is unsupported too, unless the job says `ignore_dockerfile`.
+//! A process sandbox has no image, so a task whose image provides more than the sandbox is
+//! unsupported too, unless the job sets `ignore_dockerfile`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ use crate::config::{
     ConfigError, Demand, DemandKind, Diagnostics, ErrorKind, Job, SourceLocation, TaskFile,
 };
 
-/// A conversation to begin with, which no agent is given.
+/// File with an initial conversation, which agents do not support.
 const TRAJECTORY: &str = "trajectory.json";
 
-/// Demands named in the error of a trial; the others are counted.
+/// Demands named in the error of a trial; the others are only counted.
 const MAX_NAMED_DEMANDS: usize = 5;
 
-/// A task to judge.
+/// Input of a capability check.
 pub(super) struct CapabilityCheck<'a> {
     pub(super) job: &'a Job,
     pub(super) dir: &'a Path,
@@ -40,17 +40,18 @@ impl CapabilityCheck<'_> {
     }
 }
 
-/// Demands of a task that the job's environment cannot honour, and files that no environment can.
+/// Demands of a task that the job's environment does not support, and files that no environment
+/// supports.
 #[derive(Debug, Default)]
 pub(super) struct UnsupportedDemands {
-    /// Whichever agent runs.
+    /// Under every agent.
     pub(super) always: Vec<ConfigError>,
-    /// Only where an agent with scripts runs.
+    /// Only under agents with scripts.
     pub(super) for_scripts: Vec<ConfigError>,
 }
 
 impl UnsupportedDemands {
-    /// The demands that matter to the agents of a job.
+    /// The demands that matter for the agents of a job.
     pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
         let scripts = job.agents.iter().any(|agent| runs_scripts(&agent.spec.kind));
         self.always.into_iter().chain(self.for_scripts.into_iter().filter(move |_| scripts))
@@ -61,7 +62,7 @@ fn runs_scripts(kind: &AgentKind) -> bool {
     matches!(kind, AgentKind::Script { .. })
 }
 
-/// The error of the trials of the task `shown` below `dir`; nothing when everything is supported.
+/// The error of the trials of the task `shown` in `dir`; `None` if all demands are supported.
 pub(super) fn fault(
     shown: &str,
     dir: &Path,
@@ -96,8 +97,7 @@ pub(super) fn fault(
     Some(TrialError::unsupported(message))
 }
 
-/// Collects the demands that the job's environment cannot honour. Files that cannot be read are
-/// faults.
+/// Collects the demands that the job's environment does not support. Unreadable files are errors.
 pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> UnsupportedDemands {
     let provider = &task.job.settings.environment.provider;
     let mut found = UnsupportedDemands::default();
@@ -123,7 +123,7 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
     found
 }
 
-/// The files that describe services, in their directories.
+/// The compose files of a task, with their directories.
 fn services(task: &CapabilityCheck<'_>) -> impl Iterator<Item = (PathBuf, String)> {
     let own = task.parts.compose.as_ref().map(|file| (PathBuf::from("environment"), file));
     let of_verifiers =
@@ -135,8 +135,8 @@ fn services(task: &CapabilityCheck<'_>) -> impl Iterator<Item = (PathBuf, String
     files.into_iter().map(in_task).collect::<Vec<_>>().into_iter()
 }
 
-/// Refuses files with services that make their program read what it may not. Where this program
-/// cannot tell, the worker refuses the trials.
+/// Refuses compose files that read files outside the task's environment directory. If this program
+/// cannot decide, the worker refuses the trials.
 fn check_services(
     (dir, file): &(PathBuf, String),
     descriptor: &ProviderDescriptor,
@@ -151,13 +151,13 @@ fn check_services(
         }
         _ => (ErrorKind::Syntax, "a compose file"),
     };
-    // The place says which file it is.
+    // The location already names the file.
     let why = failure.chain();
     let why = why.strip_prefix(&format!("{file}: ")).unwrap_or(&why).to_owned();
     found.push(spot.error(&dir.join(file), kind, why, expected));
 }
 
-/// Why a provider does not have what is asked for.
+/// The reason why a provider does not support a demand; `None` if it does.
 fn unsupported_reason(
     provider: ProviderKind,
     demand: &Demand,
@@ -170,21 +170,21 @@ fn unsupported_reason(
             capabilities.users.unsupported_reason().map(|why| format!("the user `{user}`; {why}"))
         }
         DemandKind::NetworkOfPhase => {
-            let shared = has_services.then_some("services share it all the time");
+            let shared = has_services.then_some("services share the network for the whole trial");
             let why = capabilities.phase_networks.unsupported_reason().or(shared);
-            why.map(|why| format!("another network than the environment's; {why}"))
+            why.map(|why| format!("a network policy other than the environment's; {why}"))
         }
         DemandKind::Allowlist => {
             Some("an allowlist of hosts, which this environment cannot enforce".into())
         }
         DemandKind::Gpus => {
-            capabilities.gpus.unsupported_reason().map(|why| format!("graphics processors; {why}"))
+            capabilities.gpus.unsupported_reason().map(|why| format!("GPUs; {why}"))
         }
         DemandKind::GpuTypes(types) => Some(format!(
-            "graphics processors of the type {}; this environment cannot choose one",
+            "GPUs of the type {}; this environment cannot choose one",
             types.join(" or ")
         )),
-        DemandKind::Tpu => Some("tensor processors, which this environment does not have".into()),
+        DemandKind::Tpu => Some("TPUs, which this environment does not have".into()),
         DemandKind::Windows => Some("Windows, which this environment does not have".into()),
         DemandKind::Service(name) => (!has_services).then(|| {
             format!("the service `{name}`; the task has no environment/docker-compose.yaml")
@@ -193,19 +193,19 @@ fn unsupported_reason(
 }
 
 fn expected(provider: ProviderKind) -> String {
-    format!("what the environment `{provider}` can honour")
+    format!("what the environment `{provider}` supports")
 }
 
-/// Conversations to begin with: agents with scripts are not given one; others need none.
+/// Refuses initial conversations: agents with scripts do not support them; other agents need none.
 fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
         let spot = SourceLocation { key: String::new(), line: None };
-        let text = "a conversation to begin with, which agents are not given";
+        let text = "an initial conversation, which agents do not support";
         found.push(spot.error(&file, ErrorKind::Unsupported, text, "no such file"));
     }
 }
 
-/// The files with conversations to begin with, of the task and of its steps.
+/// The initial conversation files of the task and its steps.
 pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
     let own = file.steps.iter().map(layout::step_dir);
     let dirs: BTreeSet<PathBuf> = own.chain([PathBuf::new()]).collect();
@@ -225,7 +225,7 @@ fn refuse_services(
     found.push(spot.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
 }
 
-/// Every image that the task would have.
+/// Checks every image of the task.
 fn check_images(
     task: &CapabilityCheck<'_>,
     found: &mut Vec<ConfigError>,
@@ -241,7 +241,7 @@ fn check_images(
         let dir = parts.verifier_context.clone().unwrap_or_else(|| "tests".into());
         if !seen.contains(&dir) {
             let key = "verifier.environment.docker_image";
-            // One that is as the agent's was judged there.
+            // The same image as the agent's was checked with the agent's.
             let named = own.docker_image.is_some() && own.docker_image != main.docker_image;
             check_image(task, (&dir, named, key), found, problems);
             seen.push(dir);
@@ -249,7 +249,7 @@ fn check_images(
     }
 }
 
-/// An image of the directory `dir`; whether the key `key` names one.
+/// Checks an image with the directory `dir`. `named` is whether the key `key` names one.
 fn check_image(
     task: &CapabilityCheck<'_>,
     (dir, named, key): (&Path, bool, &str),
@@ -261,13 +261,13 @@ fn check_image(
         check_instructions(&dockerfile, task.descriptor(), found, problems);
     } else if named {
         let spot = SourceLocation { key: key.to_owned(), line: None };
-        let text = "an image without a Dockerfile that says what is in it";
+        let text = "an image without a Dockerfile that describes it";
         found.push(rejection(task.descriptor(), &spot, &task.dir.join(TASK_FILE), text));
     }
 }
 
-/// Refuses instructions that cannot be honoured. Where this program cannot tell, the worker refuses
-/// the trials.
+/// Refuses instructions that the environment does not support. If this program cannot decide, the
+/// worker refuses the trials.
 fn check_instructions(
     file: &Path,
     descriptor: &ProviderDescriptor,
@@ -277,7 +277,7 @@ fn check_instructions(
     let Some(check) = descriptor.check_dockerfile else { return };
     let Some(text) = crate::config::read_text(file, problems) else { return };
     for unsupported in check(&text) {
-        let text = format!("an instruction that it cannot honour: {}", unsupported.reason);
+        let text = format!("an unsupported instruction: {}", unsupported.reason);
         let spot = SourceLocation { key: unsupported.instruction, line: Some(unsupported.line) };
         found.push(rejection(descriptor, &spot, file, &text));
     }
@@ -289,7 +289,7 @@ fn rejection(
     file: &Path,
     found: &str,
 ) -> ConfigError {
-    let expected = format!("what the {} environment can honour", descriptor.name);
+    let expected = format!("what the {} environment supports", descriptor.name);
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";
     ConfigError {

@@ -1,4 +1,4 @@
-//! Finds the directories of tasks.
+//! Discovery of task directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 /// The file that makes a directory a task.
 pub(crate) const TASK_FILE: &str = "task.toml";
 
-/// What a dataset's path holds.
+/// Contents of a dataset's path.
 #[derive(Debug, PartialEq)]
 pub(super) struct Discovery {
-    /// Name of the dataset, unless the directory has none that is text.
+    /// Name of the dataset; `None` if the directory's name is not UTF-8.
     pub(super) name: Option<String>,
     /// Directories of tasks, by name.
     pub(super) tasks: Vec<PathBuf>,
@@ -17,9 +17,9 @@ pub(super) struct Discovery {
     pub(super) skipped: Vec<PathBuf>,
 }
 
-/// Looks for tasks at `path`: the path itself, or its direct sub-directories.
+/// Finds tasks at `path`: the path itself, or its direct subdirectories.
 pub(super) fn discover(path: &Path) -> io::Result<Discovery> {
-    // The name of `.` or `..` is that of the directory behind it.
+    // `.` and `..` are named after the directory that they refer to.
     let real = std::fs::canonicalize(path)?;
     let name_of = |dir: Option<&Path>| {
         dir.and_then(Path::file_name).and_then(|name| name.to_str()).map(str::to_owned)

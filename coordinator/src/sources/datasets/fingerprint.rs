@@ -1,5 +1,5 @@
-//! What the file system says of a part of a task without reading its files, so that one that did
-//! not change is not packed again.
+//! Fingerprints of task parts from file metadata, without reading the files, so that unchanged
+//! parts are not packed again.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,20 +10,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::limits::BUNDLE_ENTRIES;
 
-/// A file that changed this short a time before it was looked at may change again without looking
-/// changed: time stamps are no finer than that on some file systems.
+/// A file changed this shortly before the check may change again without a new time stamp: some
+/// file systems have time stamps no finer than this.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// Names, kinds, sizes, times and numbers of all files of a part.
+/// Names, kinds, sizes, times and inode numbers of all files of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) digest: Digest,
-    /// Whether it is certain that a later change will change it.
+    /// Whether any later change is certain to change the digest.
     pub(super) settled: bool,
 }
 
-/// The fingerprint of `entries` of `dir`, files or directories that may be absent; nothing when
-/// one cannot be read or has too many files. `recipe` is what else the packed part depends on.
+/// The fingerprint of `entries` of `dir`, files or directories that may be absent; `None` if one
+/// cannot be read or has too many files. `recipe` is any other input of the packed part.
 pub(super) fn compute<'a>(
     dir: &Path,
     entries: impl IntoIterator<Item = &'a Path>,

@@ -1,4 +1,4 @@
-//! Formats of tasks, for people.
+//! Display form of task formats.
 
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
@@ -6,16 +6,16 @@ use serde::Serialize;
 use super::{Dataset, DatasetTask};
 use crate::config::FormatChoice;
 
-/// The format that a task is read in.
+/// The format of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FormatView {
     /// The format.
     pub name: TaskFormat,
-    /// Why this one.
+    /// Reason for the choice.
     pub reason: String,
 }
 
-/// The formats of the tasks of all datasets, in their order, which is that of their plan.
+/// The formats of the tasks of all datasets, in plan order.
 pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
     let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
     let view = |task: &DatasetTask| {

@@ -1,5 +1,5 @@
-//! Which commit a task was read from, by reading the repository's files: no program runs, so that
-//! nothing in a repository's configuration can.
+//! Lookup of the commit that a task was read from, by reading the repository's files. No program
+//! runs, so a repository's configuration cannot run code.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,8 +18,8 @@ pub(super) struct CheckedOutCommits {
 }
 
 impl CheckedOutCommits {
-    /// The commit that is checked out in the repository around `dir`; nothing when there is no
-    /// repository, no commit yet, or a repository that this cannot read.
+    /// The commit checked out in the repository around `dir`; `None` if there is no repository, no
+    /// commit yet, or a repository that cannot be read.
     pub(super) fn find(&mut self, dir: &Path) -> Option<String> {
         let real = fs::canonicalize(dir).ok()?;
         self.find_enclosing(&real)
@@ -39,7 +39,7 @@ impl CheckedOutCommits {
 }
 
 /// The git directory of a repository with its root at `dir`. Worktrees and submodules have a file
-/// there that names it.
+/// there with its path.
 fn git_dir(dir: &Path) -> Option<PathBuf> {
     let dot_git = dir.join(".git");
     let metadata = fs::metadata(&dot_git).ok()?;

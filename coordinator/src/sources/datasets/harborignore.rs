@@ -1,6 +1,6 @@
-//! `.harborignore`: which files of `tests/` and `solution/` stay on the host. The patterns are
-//! those of `.gitignore`. A file at the root of the task is about all of it, one in a part about
-//! that part; the last pattern that matches decides, those nearer to the file last.
+//! `.harborignore`: files of `tests/` and `solution/` to leave out. Patterns are those of
+//! `.gitignore`. A file at the root of the task applies to the whole task, one in a part to that
+//! part; the last matching pattern wins, and the part's file overrides the root's.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rollout_worker::glob;
 
-/// The file's name.
+/// The file name.
 pub(super) const FILE_NAME: &str = ".harborignore";
 
 /// Largest file that is read.
@@ -17,27 +17,27 @@ const FILE_BYTES: usize = 1024 * 1024;
 /// Patterns for the files of one part of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Harborignore {
-    /// Patterns of the task's file, held against paths from the root of the task.
+    /// Patterns of the task's file, matched against paths from the root of the task.
     task: Gitignore,
-    /// Patterns of the part's file, held against paths in the part.
+    /// Patterns of the part's file, matched against paths in the part.
     part: Gitignore,
-    /// The part's path in the task, a slash behind it.
+    /// The part's path in the task, with a trailing slash.
     prefix: String,
 }
 
 impl Harborignore {
-    /// The patterns for the files of `part` of the task in `dir`. Absent files have none.
+    /// Reads the patterns for the files of `part` of the task in `dir`. Absent files have none.
     ///
     /// # Errors
-    /// When a file cannot be read, or has more patterns than can be held.
+    /// If a file cannot be read, or its patterns are too large.
     pub(super) fn read(dir: &Path, part: &Path) -> io::Result<Self> {
         let task = parse(&text(&dir.join(FILE_NAME))?)?;
         let inner = parse(&text(&dir.join(part).join(FILE_NAME))?)?;
         Ok(Self { task, part: inner, prefix: format!("{}/", part.display()) })
     }
 
-    /// Whether `path`, relative to the part, stays out. Whoever walks does not go into directories
-    /// that stay out: what is in them is out, too.
+    /// Whether `path`, relative to the part, is left out. Callers do not descend into directories
+    /// that are left out, so their contents are not matched.
     pub(super) fn excludes(&self, path: &str, is_dir: bool) -> bool {
         let nearer = self.part.matched(path, is_dir);
         nearer.or(self.task.matched(format!("{}{path}", self.prefix), is_dir)).is_ignore()
@@ -53,13 +53,13 @@ fn text(file: &Path) -> io::Result<String> {
     }
 }
 
-/// The patterns of a file. A line that is no pattern matches nothing, as in git.
+/// Parses the patterns of a file. An invalid line matches nothing, as in git.
 fn parse(text: &str) -> io::Result<Gitignore> {
     let mut builder = GitignoreBuilder::new("");
     for line in text.trim_start_matches('\u{feff}').lines() {
         let line = glob::for_globset(line, true);
         if let Err(error) = builder.add_line(None, &line) {
-            tracing::debug!(line, %error, "no pattern");
+            tracing::debug!(line, %error, "invalid pattern ignored");
         }
     }
     builder.build().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -75,7 +75,7 @@ mod tests {
             part: parse(text).expect("patterns"),
             prefix: "tests/".to_owned(),
         };
-        // As whoever walks sees it: a directory that stays out is not gone into.
+        // As a directory walk does: excluded directories are not entered.
         let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
         parents.into_iter().any(|dir| ignore.excludes(dir, true)) || ignore.excludes(path, is_dir)
     }

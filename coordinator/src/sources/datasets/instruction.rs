@@ -1,4 +1,4 @@
-//! Instructions: read within their bound, without the marks that keep them out of training data.
+//! Reading of instructions, with a size limit and without training-data canaries.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,10 +7,10 @@ use std::path::Path;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskFormat;
 
-/// The instruction of a task of `format`.
+/// Reads the instruction of a task of `format`.
 ///
 /// # Errors
-/// When the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] when it is too large.
+/// If the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] if it is too large.
 pub(crate) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(file)?.take(INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
@@ -23,13 +23,13 @@ pub(crate) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What follows the comment lines with the word `canary` and the empty lines at the beginning.
+/// Strips leading empty lines and comment lines with the word `canary`.
 fn without_canary(text: &[u8]) -> &[u8] {
     let text = without_lines(text, is_canary);
     without_lines(text, <[u8]>::is_empty)
 }
 
-/// `text` without the lines at its beginning that, trimmed, are such lines.
+/// Strips leading lines that match after trimming.
 fn without_lines(mut text: &[u8], is_such: fn(&[u8]) -> bool) -> &[u8] {
     loop {
         let end = text.iter().position(|byte| *byte == b'\n');

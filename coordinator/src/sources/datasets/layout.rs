@@ -1,4 +1,4 @@
-//! Where the parts of a task are in its directory, and which of them are missing.
+//! Locations of a task's parts in its directory, and missing parts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,11 @@ const ENVIRONMENT_DIR: &str = "environment";
 /// The directory of steps.
 pub(super) const STEPS_DIR: &str = "steps";
 
-/// Names of a file with services, the first of them wins. In Harbor's format only the first is one:
-/// a task whose subject is Docker Compose may have the other among its data.
+/// Names of a compose file; the first one found wins. Harbor tasks use only the first name: a task
+/// about Docker Compose may have the other among its data.
 const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
-/// A task's directory, for a job.
+/// A task's directory, for a given job.
 pub(super) struct TaskLayout<'a> {
     job: &'a Job,
     dir: &'a Path,
@@ -30,7 +30,7 @@ impl<'a> TaskLayout<'a> {
         Self { job, dir, file }
     }
 
-    /// The parts that there are and that the job needs.
+    /// The parts that exist and that the job needs.
     pub(super) fn parts(&self) -> TaskParts {
         let compose = self.compose(Path::new(ENVIRONMENT_DIR));
         let wanted = self.builds(self.file.environment.docker_image.as_ref())
@@ -74,18 +74,18 @@ impl<'a> TaskLayout<'a> {
                 parts.verifier_context = context;
                 parts.verifier_compose = compose;
             } else if !named {
-                // The image is the agent's, and the tests are brought into it.
+                // The verifier uses the agent's image, and the tests are copied into it.
                 parts.verifier_context.clone_from(&task.context);
                 parts.verifier_compose.clone_from(&task.compose);
                 return parts;
             }
-            // The tests are in the image, whoever made it.
+            // The verifier's image contains the tests, built or named.
             parts.tests = Vec::new();
         }
         parts
     }
 
-    /// The files that the task needs under every agent and does not have.
+    /// The files that the task needs under every agent and lacks.
     pub(super) fn missing(&self, parts: &TaskParts) -> Vec<PathBuf> {
         let mut needed = Vec::new();
         let verified = !self.job.settings.verifier.disable;
@@ -95,7 +95,7 @@ impl<'a> TaskLayout<'a> {
                 continue;
             }
             let scripts = parts.tests.iter().any(|dir| self.has_file(&dir.join("test.sh")));
-            // An image of the verifier's own may have its tests in it.
+            // The verifier's own image may contain its tests.
             let in_image = step.verifier.environment.is_some() && parts.tests.is_empty();
             if !scripts && !in_image {
                 needed.push(step_dir(step).join("tests/test.sh"));
@@ -108,8 +108,8 @@ impl<'a> TaskLayout<'a> {
         needed
     }
 
-    /// The solutions that the oracle lacks: those of all steps, since it does nothing in a step
-    /// without one as long as another step has one.
+    /// The solutions that the oracle lacks: those of all steps, or none if any step has one. The
+    /// oracle does nothing in steps without a solution.
     pub(super) fn missing_solutions(parts: &TaskParts) -> Vec<PathBuf> {
         if parts.steps.iter().any(|step| step.solution.is_some()) {
             return Vec::new();
@@ -121,19 +121,19 @@ impl<'a> TaskLayout<'a> {
             .collect()
     }
 
-    /// Whether an image is built where one may be named.
+    /// Whether an image is built although one may be named.
     fn builds(&self, image: Option<&String>) -> bool {
         let environment = &self.job.settings.environment;
         self.has_images() && (image.is_none() || environment.force_build)
     }
 
-    /// Whether environments are made of images.
+    /// Whether environments are made from images.
     fn has_images(&self) -> bool {
         let kind = self.job.settings.environment.provider.kind();
         descriptor::for_kind(kind).capabilities.images.is_supported()
     }
 
-    /// The file with services in a directory.
+    /// The compose file in a directory.
     fn compose(&self, dir: &Path) -> Option<String> {
         let names = match self.file.format.format {
             TaskFormat::Harbor => &COMPOSE_FILES[..1],
@@ -152,7 +152,7 @@ impl<'a> TaskLayout<'a> {
     }
 }
 
-/// The directory of a step; that of the task when it has no steps of its own.
+/// The directory of a step; the task's own directory if the task has no steps.
 pub(super) fn step_dir(step: &StepSpec) -> PathBuf {
     step.name.as_ref().map_or_else(PathBuf::new, |name| Path::new(STEPS_DIR).join(name))
 }

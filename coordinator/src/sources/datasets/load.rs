@@ -1,4 +1,4 @@
-//! All datasets of a job.
+//! Loading of all datasets of a job.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,8 @@ use crate::config::{
     SourceLocation, nearest,
 };
 
-/// Loads the datasets of a job, faults of all of them recorded. Tasks that the run has a plan for
-/// are read in the formats that it records. This blocks on the file system, and on the network where
-/// tasks have to be fetched.
+/// Loads the datasets of a job and records all errors. Tasks in the run's plan are read in the
+/// format recorded there. Blocks on the file system, and on the network if tasks must be fetched.
 pub fn load(
     job: &Job,
     options: &JobOptions<'_>,
@@ -50,7 +49,7 @@ pub fn load(
     datasets
 }
 
-/// Whether the dataset's name can be one in the results.
+/// Whether the dataset's name is valid in the results.
 fn check_name(
     job: &Job,
     source: &ResolvedDataset,
@@ -66,7 +65,7 @@ fn check_name(
         return false;
     }
     if let Some(first) = names.insert(name::fold_case(name), spot.key.clone()) {
-        let found = format!("the dataset name `{name}`, which {first} has too");
+        let found = format!("the dataset name `{name}`, which {first} also has");
         let expected = "names that differ in more than upper and lower case";
         let error = spot.error(&job.file, ErrorKind::DuplicateName, found, expected);
         problems.error(ConfigError { hint, ..error });
@@ -136,7 +135,7 @@ fn load_one(
     Some(DatasetTask { git_commit_id, fault, ..task })
 }
 
-/// The fault of a task some of whose files are only pointers; an error in a strict run.
+/// The fault of a task with files that are only Git LFS pointers; an error in a strict run.
 fn pointers_fault(
     context: &TaskLoadContext<'_>,
     task: &DatasetTask,
@@ -151,9 +150,9 @@ fn pointers_fault(
         problems.error(spot.error(&path, ErrorKind::MissingFile, found, expected));
     }
     let message = format!(
-        "the task {}/{} has files in Git LFS, and the program `git-lfs` is not there: {} are \
-         pointers, the first `{first}`; install git-lfs where the run is planned, and run it under \
-         another `--name`",
+        "the task {}/{} has files in Git LFS and `git-lfs` is not installed: {} are pointers, the \
+         first `{first}`; install git-lfs where the run is planned, and run it under another \
+         `--name`",
         context.dataset,
         task.name,
         pointers.len()
@@ -161,7 +160,7 @@ fn pointers_fault(
     Some(task::invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message))
 }
 
-/// The task's name, if it can be one in the results.
+/// The task's name, if it is valid in the results.
 fn checked_name(
     candidate: &TaskCandidate,
     taken: &mut HashMap<String, String>,
@@ -169,7 +168,7 @@ fn checked_name(
 ) -> Option<String> {
     let spot = SourceLocation { key: String::new(), line: None };
     let dir = &candidate.dir;
-    let expected = "a directory whose name can be a directory of the results";
+    let expected = "a directory whose name is valid in the results";
     if candidate.name.is_none() && dir.file_name().is_some_and(|name| name.to_str().is_none()) {
         let found = "a name that is not UTF-8";
         problems.error(spot.error(dir, ErrorKind::BadValue, found, expected));
@@ -182,7 +181,7 @@ fn checked_name(
         return None;
     }
     if let Some(first) = taken.insert(name::fold_case(&name), candidate.place.clone()) {
-        let found = format!("the name `{name}` of {}, which {first} has too", candidate.place);
+        let found = format!("the name `{name}` of {}, which {first} also has", candidate.place);
         let expected = "names that differ in more than upper and lower case";
         problems.error(spot.error(dir, ErrorKind::DuplicateName, found, expected));
     }

@@ -1,13 +1,13 @@
-//! Datasets and tasks on local disk, where those of repositories are brought first.
+//! Datasets and tasks on local disk; tasks of repositories are fetched first.
 //!
-//! A dataset is a directory whose direct sub-directories with a `task.toml` are its tasks; the path
-//! of one task's directory works too. A dataset is named after its directory, or, for a single
-//! task, after the directory that the task is in; a job file's `name` wins. Relative paths count
-//! from the job file's directory.
+//! A dataset is a directory whose direct subdirectories with a `task.toml` are its tasks; the path
+//! of a single task's directory is also valid. A dataset is named after its directory, or for a
+//! single task, after the parent directory of the task; a job file's `name` wins. Relative paths
+//! are relative to the job file's directory.
 //!
 //! A task file that does not parse or has a bad value refuses the run. A task that lacks a file, or
-//! asks for something that the environment does not have, is kept with its fault: its trials settle
-//! as `task_invalid`, unless the run is strict.
+//! asks for something that the environment does not support, is kept with its fault: its trials
+//! settle as `task_invalid`, unless the run is strict.
 
 mod bundle;
 mod capability;
@@ -48,15 +48,15 @@ pub(crate) use discover::TASK_FILE;
 pub(crate) use instruction::read as read_instruction;
 pub(crate) use spec::task_spec as specification;
 
-/// The formats that the plan of a run records, by dataset and task.
+/// The task formats recorded in the plan of a run, by dataset and task.
 pub type PlannedFormats = HashMap<(String, String), PlannedFormat>;
 
 /// A dataset with its tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
-    /// Name, distinct among the datasets of a job also when case is ignored.
+    /// Name; distinct among the datasets of a job even if case is ignored.
     pub name: String,
-    /// Version, for people.
+    /// Version, informational.
     pub version: Option<String>,
     /// Description in the registry.
     pub description: Option<String>,
@@ -64,7 +64,7 @@ pub struct Dataset {
     pub tasks: Vec<DatasetTask>,
 }
 
-/// A task as it lies on disk.
+/// A task on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DatasetTask {
     /// Name: that of its directory.
@@ -75,41 +75,41 @@ pub struct DatasetTask {
     pub file: TaskFile,
     /// Commit of the repository around it.
     pub git_commit_id: Option<String>,
-    /// What it has.
+    /// Its parts.
     pub parts: TaskParts,
-    /// Why it cannot run under any agent.
+    /// Reason why it cannot run under any agent.
     pub fault: Option<TrialError>,
-    /// Why it cannot run under agents with scripts.
+    /// Reason why it cannot run under agents with scripts.
     pub script_fault: Option<TrialError>,
 }
 
-/// The instruction of a task or step.
+/// File name of the instruction of a task or step.
 const INSTRUCTION_FILE: &str = "instruction.md";
 
-/// Which parts of a task are there and needed, as paths in its directory.
+/// The parts of a task that exist and are needed, as paths in its directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskParts {
     /// The build context.
     pub context: Option<PathBuf>,
-    /// Name of the file in it that describes services beside the environment.
+    /// Name of its compose file.
     pub compose: Option<String>,
-    /// Those of each step, in the order of the steps.
+    /// Parts of each step, in step order.
     pub steps: Vec<StepParts>,
 }
 
-/// Which parts of a step are there and needed.
+/// The parts of a step that exist and are needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepParts {
-    /// The instruction, whether it is there or not.
+    /// The instruction; may be missing.
     pub instruction: PathBuf,
     /// The solution, with a `solve.sh`.
     pub solution: Option<PathBuf>,
-    /// Directories of tests; what is in a later one goes over what is in an earlier one.
+    /// Directories of tests; later ones override earlier ones.
     pub tests: Vec<PathBuf>,
-    /// What is placed in the working directory before the step.
+    /// Files copied into the working directory before the step.
     pub workdir: Option<PathBuf>,
     /// The build context of the verifier's own environment.
     pub verifier_context: Option<PathBuf>,
-    /// Name of the file in it that describes services.
+    /// Name of its compose file.
     pub verifier_compose: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Packs the parts of a task, unless they are known.
+//! Packing of task parts that are not cached.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::pack_cache::PackCache;
 use super::{DatasetTask, fingerprint, instruction};
 use crate::config::{ConfigError, ErrorKind, SourceLocation};
 
-/// The files of a task, read.
+/// The files of a task, loaded.
 pub(super) struct LoadedTaskFiles {
     /// The instruction of each step.
     pub(super) instructions: Vec<Vec<u8>>,
@@ -27,28 +27,28 @@ pub(super) struct LoadedTaskFiles {
 /// A part of a task.
 pub(super) struct PackedPart {
     source: PartSource,
-    /// Where its blob belongs.
+    /// Fields of the task's spec that refer to its blob.
     slots: Vec<PartSlot>,
-    /// What it was when it was packed, if that is certain.
+    /// Its fingerprint when it was packed; `None` if a later change might go unnoticed.
     fingerprint: Option<Digest>,
     /// Its blob.
     pub(super) blob: BlobRef,
-    /// The archive; nothing when the part was packed before.
+    /// The archive; `None` if the part was cached.
     pub(super) archive: Option<PathBuf>,
 }
 
-/// What a part is made of.
+/// Source of a part.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PartSource {
-    /// Directories of the task, later ones over earlier ones.
+    /// Directories of the task; later ones override earlier ones.
     dirs: Vec<PathBuf>,
     ignore: IgnoreRules,
 }
 
-/// What decides which files are left out.
+/// Rules that leave files out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum IgnoreRules {
-    /// Nothing: all are packed.
+    /// No rules: all files are packed.
     Nothing,
     /// `.dockerignore`.
     Docker,
@@ -56,7 +56,7 @@ enum IgnoreRules {
     Harbor,
 }
 
-/// Where a part belongs in the document of its task.
+/// Field of a task's spec that refers to a part.
 #[derive(Debug, Clone, Copy)]
 enum PartSlot {
     Context,
@@ -66,11 +66,11 @@ enum PartSlot {
     Workdir(usize),
 }
 
-/// Reads and packs the files of a task; archives go below `scratch`. Parts that are `known` are not
-/// packed again.
+/// Reads and packs the files of a task; archives are written below `scratch`. Parts cached in
+/// `known` are not packed again.
 ///
 /// # Errors
-/// The first fault of its files.
+/// The first error in its files.
 pub(super) fn read(
     task: &DatasetTask,
     scratch: &Path,
@@ -90,11 +90,11 @@ pub(super) fn read(
     Ok(LoadedTaskFiles { instructions, parts: parts.collect::<Result<_, _>>()? })
 }
 
-/// What the task's parts are made of, and where each belongs.
+/// The sources of the task's parts, each with its slots.
 fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
     let ours = IgnoreRules::Harbor;
     let one = |dir: &Option<PathBuf>| dir.iter().cloned().collect::<Vec<_>>();
-    // What a build would not see may still be what services are made of.
+    // Services may use files that the image build ignores.
     let context = |compose: &Option<String>| match compose {
         Some(_) => IgnoreRules::Nothing,
         None => IgnoreRules::Docker,
@@ -141,7 +141,7 @@ fn part(
 }
 
 impl PackedPart {
-    /// Packs the part, which was known but is not where it should be.
+    /// Packs a part that was cached but is not in the store.
     pub(super) fn pack(
         mut self,
         task: &DatasetTask,
@@ -152,14 +152,14 @@ impl PackedPart {
         Ok(self)
     }
 
-    /// Notes the part, which is stored, for those who come later.
+    /// Adds the stored part to the cache.
     pub(super) fn add_to_cache(&self, task: &Path, known: &PackCache) {
         if let (Some(fingerprint), Some(_)) = (self.fingerprint, &self.archive) {
             known.insert(task, &self.source.name(), fingerprint, &self.blob);
         }
     }
 
-    /// Puts its blob where it belongs.
+    /// Sets its blob in the task's spec.
     pub(super) fn assign_blob(&self, spec: &mut TaskSpec) {
         for slot in &self.slots {
             let blob = Some(self.blob.clone());
@@ -178,7 +178,7 @@ impl PackedPart {
 }
 
 impl PartSource {
-    /// A name for it within its task.
+    /// Its cache key within its task.
     fn name(&self) -> String {
         let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         format!("{:?} {}", self.ignore, dirs.join(" "))
@@ -197,7 +197,7 @@ impl PartSource {
         pack(&task.dir.join(dir), archive, &filter)
     }
 
-    /// Packs what several directories come to when they are laid over one another.
+    /// Packs several directories merged into one.
     fn pack_merged(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
         let mut merged = archive.as_os_str().to_owned();
         merged.push(".merged");
@@ -213,7 +213,7 @@ impl PartSource {
             overlay.directory(Path::new("")).map_err(failed(dir))?;
         }
         let packed = pack(&merged, archive, &|_, _| FilterDecision::Yes);
-        // What is left goes with the scratch directory.
+        // Anything left is removed with the scratch directory.
         let _removed = fs::remove_dir_all(&merged);
         packed
     }
@@ -243,10 +243,10 @@ impl PartSource {
     }
 }
 
-/// Says of a path whether it is packed.
+/// Decides whether a path is packed.
 type PackFilter = dyn Fn(&Path, bool) -> FilterDecision;
 
-/// One directory laid over another.
+/// A directory merged over another.
 struct DirectoryMerge<'a> {
     from: &'a Path,
     to: &'a Path,
@@ -287,7 +287,7 @@ impl DirectoryMerge<'_> {
             return std::os::unix::fs::symlink(fs::read_link(from)?, to);
         }
         if !kind.is_file() {
-            let what = "it is neither file, directory nor link";
+            let what = "neither file, directory nor symlink";
             return Err(std::io::Error::other(format!("{}: {what}", from.display())));
         }
         fs::copy(from, to).map(|_| ())
@@ -301,7 +301,7 @@ fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, Box<
     Ok(BlobRef { digest, size_bytes, media_type: Some(MediaType::Tar) })
 }
 
-/// What a build would not see is no part of a build context, whichever environment runs it.
+/// Files that a build ignores are not part of a build context, in any environment.
 fn filter_ignored(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDecision {
     let Some(text) = path.to_str() else { return FilterDecision::Yes };
     if matches!(text, "Dockerfile" | ".dockerignore") || !ignore.excludes(text) {
@@ -329,7 +329,7 @@ fn pack_fault(dir: &Path, error: &ArchiveError) -> Box<ConfigError> {
     };
     match error {
         ArchiveError::NotPackable { path, reason } => {
-            fault(&dir.join(path), ErrorKind::BadFile, format!("what cannot be packed: {reason}"))
+            fault(&dir.join(path), ErrorKind::BadFile, format!("an unpackable entry: {reason}"))
         }
         ArchiveError::TooLarge { .. } => fault(dir, ErrorKind::TooLarge, found),
         ArchiveError::Io { path, .. } => fault(path, ErrorKind::Unreadable, found),

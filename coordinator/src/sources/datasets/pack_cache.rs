@@ -1,6 +1,6 @@
-//! Parts of tasks that were packed before. For every directory of tasks there is a file with the
-//! fingerprint and the blob of each part. Nothing is lost with it but time: a file that cannot be
-//! read is as good as none, and of two processes that write one, the last wins.
+//! Cache of packed task parts. Every directory of tasks has a file with the fingerprint and the
+//! blob of each part. It only saves time: an unreadable file is treated as absent, and of two
+//! processes that write one, the last wins.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,20 +14,20 @@ use rollout_protocol::digest::Digest;
 use rollout_worker::digest_line;
 use serde::{Deserialize, Serialize};
 
-/// Raised when what is packed of equal files changes.
+/// Bumped when packing of equal files changes.
 const VERSION: u32 = 1;
 
-/// Largest file that is read: a million parts fit.
+/// Largest file that is read: room for a million parts.
 const FILE_BYTES: u64 = 512 * 1024 * 1024;
 
-/// What is known of parts, in a directory that runs share.
+/// Cache of packed parts, in a directory shared by runs.
 #[derive(Debug)]
 pub struct PackCache {
     dir: PathBuf,
     books: Mutex<HashMap<PathBuf, PackCacheGroup>>,
 }
 
-/// What is known of the parts of the tasks in one directory.
+/// Cached parts of the tasks in one directory.
 #[derive(Debug, Default)]
 struct PackCacheGroup {
     parts: HashMap<String, PackCacheEntry>,
@@ -47,12 +47,12 @@ struct PackCacheDocument {
 }
 
 impl PackCache {
-    /// What is kept in `dir`, which need not exist.
+    /// The cache in `dir`, which need not exist.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, books: Mutex::default() }
     }
 
-    /// The blob of a part of a task, if it had this fingerprint when it was packed.
+    /// The blob of a part of a task, if its fingerprint is unchanged.
     pub(super) fn find(&self, task: &Path, part: &str, fingerprint: &Digest) -> Option<BlobRef> {
         let (group, key) = cache_key(task, part)?;
         let mut books = self.groups();
@@ -61,7 +61,7 @@ impl PackCache {
         Some(known.blob.clone())
     }
 
-    /// Notes a part that was packed and is stored.
+    /// Adds a part that was packed and stored.
     pub(super) fn insert(&self, task: &Path, part: &str, fingerprint: Digest, blob: &BlobRef) {
         let Some((group, key)) = cache_key(task, part) else { return };
         let mut books = self.groups();
@@ -70,16 +70,16 @@ impl PackCache {
         book.changed = true;
     }
 
-    /// Writes what is new.
+    /// Writes changed entries.
     ///
     /// # Errors
-    /// When the disk fails; what was known before is still known then.
+    /// If a write fails; entries on disk stay valid.
     pub(super) fn save(&self) -> std::io::Result<()> {
         for (group, book) in &mut *self.groups() {
             if !std::mem::take(&mut book.changed) {
                 continue;
             }
-            // What others noted meanwhile stays, where it is about other parts.
+            // Keep entries that other processes added meanwhile.
             let mut parts = self.read(group).parts;
             parts.extend(book.parts.clone());
             let document = serde_json::to_vec(&PackCacheDocument { version: VERSION, parts })?;
@@ -87,14 +87,14 @@ impl PackCache {
             fs::create_dir_all(&self.dir)?;
             let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
             file.write_all(&document)?;
-            // Not synchronised: half a file is no document, and that is as good as no file.
+            // Not synced: a torn file fails its digest and counts as absent.
             file.persist(self.file(group)).map_err(|error| error.error)?;
         }
         Ok(())
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<PathBuf, PackCacheGroup>> {
-        // What is in it is right after every statement.
+        // The map is consistent after every statement.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl PackCache {
     }
 }
 
-/// Which file a part of the task in a directory is noted in, and under which name.
+/// The cache file and entry name of a part of the task in a directory.
 fn cache_key(task: &Path, part: &str) -> Option<(PathBuf, String)> {
     let name = task.file_name()?.to_str()?;
     Some((std::path::absolute(task.parent()?).ok()?, format!("{name}/{part}")))

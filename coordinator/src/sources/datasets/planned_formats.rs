@@ -1,4 +1,4 @@
-//! The formats that the plan of a run records.
+//! Task formats recorded in the plan of a run.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::PlannedFormats;
 use crate::config::PlannedFormat;
 
-/// The part of a plan that says formats.
+/// The fields of a plan that hold formats.
 #[derive(Deserialize)]
 struct PlannedFormatsDocument {
     tasks: Vec<PlannedTaskFormat>,
@@ -22,8 +22,8 @@ struct PlannedTaskFormat {
     format: Option<TaskFormat>,
 }
 
-/// The formats that a plan document records; none when the file is missing. A plan that cannot be
-/// read is found again by those who resume the run, and refused there.
+/// The formats recorded in a plan document; empty if the file is missing or unreadable. Resuming
+/// the run reads the plan again and refuses an unreadable one.
 pub fn read_planned_formats(plan: &Path) -> PlannedFormats {
     let bytes = std::fs::read(plan).unwrap_or_default();
     let Ok(plan) = serde_json::from_slice::<PlannedFormatsDocument>(&bytes) else {

@@ -1,5 +1,5 @@
-//! Where the tasks of a job are: on this disk already, or in repositories from which they are
-//! fetched, for all datasets together.
+//! Resolution of a job's datasets to directories on this disk; tasks in repositories are fetched,
+//! for all datasets together.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,48 +17,48 @@ use crate::sources::registry::{
     TaskEntry,
 };
 
-/// Name of the dataset that a job's single tasks make.
+/// Name of the dataset of a job's single tasks.
 const SINGLE_TASKS_DATASET: &str = "tasks";
 
-/// A dataset whose tasks are on this disk.
+/// A dataset with its tasks on this disk.
 pub(super) struct ResolvedDataset {
     /// Name.
     pub(super) name: String,
-    /// Version, for people.
+    /// Version, informational.
     pub(super) version: Option<String>,
     /// Description in the registry.
     pub(super) description: Option<String>,
-    /// Whether it is one of a registry, so that several versions of it can be told apart.
+    /// Whether it comes from a registry, so that its versions can be told apart by name.
     pub(super) registered: bool,
-    /// Which of its tasks are run.
+    /// Selection of its tasks.
     pub(super) selection: TaskSelection,
-    /// Where the job names it.
+    /// Its location in the job file.
     pub(super) spot: SourceLocation,
     /// All of its tasks.
     pub(super) tasks: Vec<TaskCandidate>,
-    /// Directories beside them that are none.
+    /// Directories beside them that are not tasks.
     pub(super) skipped: Vec<PathBuf>,
 }
 
-/// A task that may be run.
+/// A task that may be selected.
 pub(super) struct TaskCandidate {
-    /// Name that a registry gives it.
+    /// Name given by a registry.
     pub(super) name: Option<String>,
     /// Its directory.
     pub(super) dir: PathBuf,
-    /// Where it comes from, for people.
+    /// Its source, as display text.
     pub(super) place: String,
-    /// Its files that are only pointers to Git LFS.
+    /// Its files that are only Git LFS pointers.
     pub(super) pointers: Vec<String>,
-    /// Commit that it was taken from; unknown for a directory that nobody fetched.
+    /// Commit that it was fetched at; `None` for a local directory.
     pub(super) commit: Option<String>,
-    /// The format that the job or the registry asks for.
+    /// The format set by the job or the registry.
     pub(super) format: Option<TaskFormat>,
     /// Whether it comes from a registry or a repository.
     pub(super) fetched: bool,
 }
 
-/// A dataset some of whose tasks may have to be fetched.
+/// A dataset with tasks that may have to be fetched.
 struct PendingDataset {
     source: ResolvedDataset,
     wanted: Vec<PendingTask>,
@@ -71,7 +71,7 @@ struct PendingTask {
     format: Option<TaskFormat>,
 }
 
-/// The datasets of a job. What has to be fetched is fetched.
+/// Resolves the datasets of a job and fetches missing tasks.
 pub(super) fn resolve_datasets(
     job: &Job,
     options: &JobOptions<'_>,
@@ -97,7 +97,7 @@ pub(super) fn resolve_datasets(
     sources
 }
 
-/// Adds the version to the names of a registry's datasets that a job has in several versions.
+/// Appends the version to the names of registry datasets that the job uses in several versions.
 fn disambiguate_versions(sources: &mut [ResolvedDataset]) {
     let several: Vec<bool> = (sources.iter())
         .map(|source| {
@@ -179,7 +179,7 @@ impl DatasetResolver<'_> {
         }
     }
 
-    /// Looks for tasks in a local directory.
+    /// Finds tasks in a local directory.
     fn discover_tasks(
         &mut self,
         written: &Path,
@@ -195,7 +195,8 @@ impl DatasetResolver<'_> {
             Ok(found) => return Some(found),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let elsewhere = written.is_relative() && written.exists();
-                let hint = "paths count from the job file's directory, not from the current one";
+                let hint =
+                    "paths are relative to the job file's directory, not to the current directory";
                 let hint = elsewhere.then(|| hint.to_owned());
                 let found = format!("{shown}, which does not exist");
                 self.fault(spot, ErrorKind::NotFound, found, "a directory", hint);
@@ -208,7 +209,7 @@ impl DatasetResolver<'_> {
         None
     }
 
-    /// A dataset of a registry.
+    /// Resolves a dataset of a registry.
     fn registry_dataset(
         &mut self,
         reference: &DatasetRef,
@@ -245,7 +246,7 @@ impl DatasetResolver<'_> {
             let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
             let name = task.name.clone();
             if let Some(found) = unavailable_reason(&task, &path, base.is_some()) {
-                let expected = "tasks inside of repositories";
+                let expected = "tasks inside repositories";
                 self.fault(&reference.spot, ErrorKind::BadValue, found, expected, None);
                 continue;
             }
@@ -265,7 +266,7 @@ impl DatasetResolver<'_> {
         Some(PendingDataset { source, wanted })
     }
 
-    /// The single tasks, as one dataset.
+    /// Resolves the single tasks as one dataset.
     fn single_tasks(&mut self) -> Option<PendingDataset> {
         let first = self.job.tasks.first()?;
         let mut source = ResolvedDataset {
@@ -303,7 +304,7 @@ impl DatasetResolver<'_> {
         Some(PendingDataset { source, wanted })
     }
 
-    /// Adds what was fetched; nothing when there are no tasks because of faults.
+    /// Adds the fetched tasks; `None` if errors leave no tasks.
     fn finish(
         &mut self,
         pending: PendingDataset,
@@ -340,14 +341,14 @@ impl DatasetResolver<'_> {
         }
         if source.tasks.is_empty() && told.is_empty() {
             let expected = "directories with a task.toml";
-            let found = "no task there".to_owned();
+            let found = "no task".to_owned();
             self.fault(&source.spot, ErrorKind::NoTasks, found, expected, None);
         }
         (!source.tasks.is_empty()).then_some(source)
     }
 }
 
-/// Why a task of a registry cannot be had.
+/// The reason why a task of a registry is unavailable.
 fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
     if !path.is_empty() && !is_inside(path) {
         return Some(format!("the task path `{path}` in the registry"));
@@ -371,7 +372,7 @@ fn file_name(dir: &Path) -> String {
     dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// A path inside a repository without what says nothing; empty for its root.
+/// Normalizes a path inside a repository; empty for its root.
 fn normalize_path(path: &str) -> String {
     let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
     parts.collect::<Vec<_>>().join("/")

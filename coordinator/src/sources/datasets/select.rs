@@ -1,11 +1,11 @@
-//! Which tasks of a dataset are run.
+//! Selection of a dataset's tasks.
 
 use regex::Regex;
 use rollout_worker::glob::{self, Dialect};
 
 use crate::config::TaskSelection;
 
-/// The tasks that a selection names, by name, and patterns that no task matched.
+/// The selected tasks, by name, and the patterns that matched no task.
 pub(super) fn select<T>(
     selection: &TaskSelection,
     mut tasks: Vec<T>,
@@ -30,7 +30,7 @@ pub(super) fn select<T>(
 
 struct NamePattern<'a> {
     text: &'a str,
-    /// Nothing when the pattern is too large: it matches no name.
+    /// `None` if the pattern is too large: it matches no name.
     regex: Option<Regex>,
 }
 

@@ -1,4 +1,4 @@
-//! A task as it runs, but for its files.
+//! Conversion of a task to its spec, without files.
 
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskSpec};
@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskSpec};
 use super::DatasetTask;
 use crate::config::{Job, TaskTimeouts};
 
-/// The task under the rules of a job: time limits and resources are the effective ones.
+/// The spec of a task in a job, with the effective time limits and resources.
 pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskSpec {
     let file = &task.file;
     let mut spec = TaskSpec {

@@ -1,4 +1,4 @@
-//! One task: its file, what it must have, what it may refer to.
+//! Loading of one task: its file, required files and variables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::config::{
     Variable, read_task,
 };
 
-/// What a task is loaded for.
+/// Context of loading a task.
 pub(super) struct TaskLoadContext<'a> {
     pub(super) job: &'a Job,
     pub(super) options: &'a JobOptions<'a>,
     /// Name of the dataset.
     pub(super) dataset: &'a str,
-    /// Hints at the task's format.
+    /// Hints at its format.
     pub(super) format: FormatHints,
 }
 
@@ -33,7 +33,7 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`; nothing when a fault was recorded that leaves nothing to work with.
+/// Loads the task in `dir`; `None` if an error makes it unusable.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
@@ -121,8 +121,8 @@ fn all_inside(
     entries.filter(|entry| !stays_inside(dir, entry.as_ref(), problems)).count() == 0
 }
 
-/// Whether an entry of the task's directory is in that directory, not a link to somewhere else.
-/// Links below the parts are judged when the parts are packed.
+/// Whether an entry of the task's directory is inside that directory, not a symlink to another
+/// place. Symlinks below the parts are checked when the parts are packed.
 fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
     let path = dir.join(entry);
     if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
@@ -130,19 +130,20 @@ fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
     }
     let inside = match (fs::canonicalize(dir), fs::canonicalize(&path)) {
         (Ok(dir), Ok(target)) => target.starts_with(dir),
-        // A link to nothing is as good as no entry.
+        // A dangling symlink counts as absent.
         _ => return true,
     };
     if !inside {
         let spot = SourceLocation { key: String::new(), line: None };
-        let found = "a link that leads out of the task's directory";
+        let found = "a symlink out of the task's directory";
         let expected = "files and directories inside it";
         problems.error(spot.error(&path, ErrorKind::BadFile, found, expected));
     }
     inside
 }
 
-/// A task file is not the job's author's: it may use only the variables that the job lists.
+/// Checks the variables of a task file. Its author is not the job's, so it may use only variables
+/// that the job lists.
 fn check_variables(
     context: &TaskLoadContext<'_>,
     dir: &Path,
@@ -172,10 +173,10 @@ fn check_variable(
         if !listed {
             problems.error(fault(
                 ErrorKind::VariableNotListed,
-                format!("`${{{name}}}`, which the job does not let tasks use"),
+                format!("`${{{name}}}`, which the job does not allow tasks to use"),
                 "variables listed in the job's `task_env`",
                 format!(
-                    "add {name} to `task_env` in {}, or give `-y` to let tasks use all that they ask for",
+                    "add {name} to `task_env` in {}, or pass `-y` to allow every variable that tasks use",
                     context.job.file.display()
                 ),
             ));

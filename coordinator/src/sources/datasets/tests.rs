@@ -1,4 +1,4 @@
-//! Datasets on a real file system: what is found, what is refused, what is packed.
+//! Tests of datasets on a real file system: discovery, refusals, packing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ impl DatasetProject {
         fs::write(file, text).expect("written");
     }
 
-    /// A task that lacks nothing.
+    /// Creates a complete task.
     fn task(&self, dir: &str) {
         self.write(&format!("{dir}/task.toml"), "version = \"1.0\"\n");
         self.write(&format!("{dir}/instruction.md"), "Do it.\n");
@@ -74,7 +74,7 @@ impl DatasetProject {
         errors.into_iter().map(|e| (relative(&e.file), e.key, e.kind)).collect()
     }
 
-    /// Why the only task of the project is unsupported, where the run is not strict.
+    /// The error of the project's only task, which is unsupported in a run that is not strict.
     fn unsupported(&self) -> String {
         let (_, datasets, _) = self.load(false).expect("no faults of the run");
         let fault = datasets[0].tasks[0].fault.clone().expect("a fault of the task");
@@ -236,7 +236,7 @@ fn dockerfile_unsupported_by_process_sandbox_is_refused() {
     assert_eq!(project.faults(true), expected(&[(file, "RUN", kind), (file, "USER", kind)]));
     let said = project.unsupported();
     assert!(said.starts_with("the environment `process` cannot run the task set/a: "), "{said}");
-    assert!(said.contains("environment/Dockerfile:3 RUN: an instruction that"), "{said}");
+    assert!(said.contains("environment/Dockerfile:3 RUN: an unsupported instruction"), "{said}");
     assert!(said.contains("environment/Dockerfile:4 USER: "), "{said}");
     let ignoring = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n";
     project.write("job.yaml", &format!("{ignoring}{rest}"));
@@ -316,7 +316,7 @@ async fn task_directory_removed_is_fault_of_that_task_only() {
     assert_eq!(kinds, [Some(ErrorType::TaskNotFound), None]);
 }
 
-/// The tasks of both formats that tests of all providers share.
+/// Loads the tasks of both formats that tests of all providers share.
 fn formats(provider: &str, format: &str, strict: bool) -> Result<Vec<DatasetTask>, ConfigErrors> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/formats");
     let project = DatasetProject::new(&format!(
@@ -344,7 +344,7 @@ fn fixture_tasks_of_both_formats_are_loaded() {
 }
 
 impl DatasetProject {
-    /// A task in Harbor's format with two steps, shared tests and a verifier of its own.
+    /// Creates a Harbor task with two steps, shared tests and a separate verifier.
     fn steps(&self, dir: &str) {
         let text = "schema_version = \"1.4\"\n[environment]\ndocker_image = \"some/image:1\"\n\
                     [[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n\
@@ -430,7 +430,7 @@ async fn unchanged_task_is_not_packed_or_stored_again() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     project.steps("set/b");
-    // Older than what is taken for fresh: the change time cannot be set, so it is waited for.
+    // Older than the settle time: the change time cannot be set, so the test waits.
     let (job, datasets, _) = project.load(true).expect("no faults");
     let settled = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !["set/a", "set/b"].iter().all(|dir| {

@@ -1,9 +1,8 @@
-//! What was taken from repositories: `<root>/git/<digest of the address>/<commit>/`.
+//! Cache of repository contents: `<root>/git/<digest of the address>/<commit>/`.
 //!
-//! Below a commit every directory that was asked for lies under the digest of its path, in a
-//! directory with its own name. A directory that lies inside another one is found there. Lists of
-//! all tasks of a commit are files beside them, and so are lists of the files of a directory that
-//! are only pointers to Git LFS.
+//! Below a commit, every requested directory is stored under the digest of its path, in a directory
+//! with its own name. A directory inside another stored one is found there. Lists of all tasks of a
+//! commit are files beside them, and so are lists of a directory's Git LFS pointer files.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,7 +21,7 @@ pub(super) struct RepositoryCache {
     origin: Origin,
 }
 
-/// The right to add to a commit; given back when it is dropped, or when the process dies.
+/// The exclusive lock for adding to a commit; released on drop or when the process dies.
 #[derive(Debug)]
 pub(super) struct CommitLock(#[expect(dead_code, reason = "open files hold locks")] File);
 
@@ -37,12 +36,12 @@ impl RepositoryCache {
         self.dir.join(commit)
     }
 
-    /// Where a directory of a commit is, if it is there whole.
+    /// The path of a directory of a commit, if it is complete in the cache.
     pub(super) fn find(&self, commit: &str, path: &str) -> Option<PathBuf> {
         self.locate(commit, path).map(|(_, found, _)| found)
     }
 
-    /// The files of a directory in the cache that are only pointers to Git LFS, by their paths in it.
+    /// The Git LFS pointer files of a cached directory, by their paths in it.
     pub(super) fn pointers(&self, commit: &str, path: &str) -> Vec<String> {
         let Some((place, _, rest)) = self.locate(commit, path) else { return Vec::new() };
         let text = fs::read_to_string(pointer_list_path(&place)).unwrap_or_default();
@@ -53,7 +52,8 @@ impl RepositoryCache {
         inside.collect()
     }
 
-    /// What holds a directory in the cache, where it is, and its path below what is held.
+    /// The stored directory that contains a path, the path on disk, and the path below the stored
+    /// one.
     fn locate(&self, commit: &str, path: &str) -> Option<(PathBuf, PathBuf, String)> {
         let mut rest = String::new();
         let mut at = path;
@@ -72,7 +72,7 @@ impl RepositoryCache {
         }
     }
 
-    /// What a directory of a commit is below in the cache.
+    /// The parent of a stored directory of a commit in the cache.
     fn directory_path(&self, commit: &str, path: &str) -> PathBuf {
         self.commit_dir(commit).join(&Digest::sha256(path.as_bytes()).hex()[..32])
     }
@@ -87,13 +87,13 @@ impl RepositoryCache {
         self.commit_dir(commit).join(name)
     }
 
-    /// The directories of all tasks below one of a commit, if they were listed.
+    /// The directories of all tasks below a path of a commit, if they were listed.
     pub(super) fn task_list(&self, commit: &str, below: &str) -> Option<Vec<String>> {
         let text = fs::read_to_string(self.list_path(commit, below)).ok()?;
         Some(text.split_terminator('\0').map(str::to_owned).collect())
     }
 
-    /// Keeps such a list.
+    /// Stores a list of task directories.
     pub(super) fn store_list(
         &self,
         commit: &str,
@@ -105,8 +105,8 @@ impl RepositoryCache {
         replace(&file, text.as_bytes()).map_err(|error| self.io_error(&file, &error))
     }
 
-    /// Moves a finished directory to its place, also instead of one with pointers. `made` holds it
-    /// under its own name; `pointers` are its files that are pointers only.
+    /// Moves a finished directory into the cache; it may replace one with pointers. `made` contains
+    /// it under its own name; `pointers` are its Git LFS pointer files.
     pub(super) fn store(
         &self,
         commit: &str,
@@ -134,7 +134,7 @@ impl RepositoryCache {
         keep().map_err(|error| self.io_error(&place, &error))
     }
 
-    /// Waits for the right to add to a commit, and removes what those left who died with it.
+    /// Waits for the lock for adding to a commit, and removes leftovers of crashed processes.
     pub(super) fn lock(&self, commit: &str) -> Result<CommitLock, FetchError> {
         let path = self.dir.join(format!("{commit}.lock"));
         let open = || {
@@ -145,13 +145,13 @@ impl RepositoryCache {
         };
         let lock = open().map_err(|error: io::Error| self.io_error(&path, &error))?;
         for path in self.unfinished(commit) {
-            // A git that outlived its parent may still write there; the next one removes it.
+            // An orphaned git process may still write there; the next caller removes it.
             let _in_use = fs::remove_dir_all(path);
         }
         Ok(CommitLock(lock))
     }
 
-    /// Removes what was left unfinished of a commit that is there, unless somebody is at it.
+    /// Removes unfinished leftovers of a cached commit, unless another process holds the lock.
     pub(super) fn remove_unfinished(&self, commit: &str) {
         let left = self.unfinished(commit);
         let lock = File::open(self.dir.join(format!("{commit}.lock")));
@@ -164,7 +164,7 @@ impl RepositoryCache {
         }
     }
 
-    /// Directories in which something of a commit is or was made.
+    /// Staging directories of a commit, in use or left over.
     fn unfinished(&self, commit: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let is_one = |entry: &fs::DirEntry| {
@@ -173,7 +173,7 @@ impl RepositoryCache {
         entries.filter(is_one).map(|entry| entry.path()).collect()
     }
 
-    /// A directory to make something in, on the same file system; only for who has the lock.
+    /// A staging directory on the same file system; the caller must hold the lock.
     pub(super) fn staging_dir(
         &self,
         commit: &str,
@@ -185,7 +185,7 @@ impl RepositoryCache {
             .map_err(|error| self.io_error(&self.dir, &error))
     }
 
-    /// Writes what was made to the disk, before it gets its final name.
+    /// Syncs staged files to disk, before they get their final names.
     pub(super) fn sync(&self, made: &Path) -> Result<(), FetchError> {
         let synced = File::open(made).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
         synced.map_err(|error| self.io_error(made, &error))
@@ -201,25 +201,25 @@ impl RepositoryCache {
         self.dir.join("heads").join(name)
     }
 
-    /// The commit that a head, branch or tag was when the repository last answered.
+    /// The last known commit of a head, branch or tag.
     pub(super) fn cached_commit(&self, revision: &Revision) -> Option<String> {
         let text = fs::read_to_string(self.head_path(revision)).ok()?;
         Some(text.trim_end().to_owned()).filter(|commit| super::origin::is_commit(commit))
     }
 
-    /// Remembers it.
+    /// Stores the commit of a head, branch or tag.
     pub(super) fn store_commit(&self, revision: &Revision, commit: &str) -> Result<(), FetchError> {
         let file = self.head_path(revision);
         replace(&file, commit.as_bytes()).map_err(|error| self.io_error(&file, &error))
     }
 
-    /// A failure of the file system at `path`.
+    /// A file system error at `path`.
     pub(super) fn io_error(&self, path: &Path, error: &io::Error) -> FetchError {
         FetchError::Cache { path: path.to_owned(), reason: error.to_string() }
     }
 }
 
-/// The list of the pointers in what a place holds.
+/// The file that lists the pointers of a stored directory.
 fn pointer_list_path(place: &Path) -> PathBuf {
     place.with_extension("pointers")
 }
@@ -228,7 +228,7 @@ fn temporary_name(commit: &str) -> String {
     format!("{commit}.tmp-")
 }
 
-/// Whether `found` is a directory to which no link leads from `place`.
+/// Whether `found` is a directory below `place` that is reached without symlinks.
 fn is_inside(place: &Path, found: &Path) -> bool {
     let Ok(below) = found.strip_prefix(place) else { return false };
     let mut at = place.to_owned();

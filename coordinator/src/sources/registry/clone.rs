@@ -1,4 +1,4 @@
-//! One clone of a repository at a commit: as little of it as the server lets us ask for.
+//! A clone of a repository at one commit, with as little data as the server allows.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::origin::Origin;
 use super::{FetchError, lfs};
 use crate::config::nearest;
 
-/// Directories asked for in one call: their names must fit into a command line.
+/// Directories per git call: their names must fit into a command line.
 const PATHS_PER_CALL: usize = 500;
 
 /// The file that makes a directory a task.
@@ -53,8 +53,8 @@ impl<'a> RepositoryClone<'a> {
         git::run(&self.dir, args).map_err(|error| error.into_fetch_error(self.origin, self.commit))
     }
 
-    /// Asks for the commit alone without its files, then for all commits without their files, then
-    /// for everything: not every server knows how to give less.
+    /// Fetches only the commit without its files, else all commits without their files, else
+    /// everything: not every server supports partial fetches.
     fn fetch_commit(&self) -> Result<(), FetchError> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
         const EVERYTHING: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
@@ -80,7 +80,7 @@ impl<'a> RepositoryClone<'a> {
         git::run(&self.dir, ["cat-file", "-e", &object]).is_ok()
     }
 
-    /// The directories of all tasks below `below`, outermost ones only.
+    /// The outermost directories of tasks below `below`.
     pub(super) fn tasks(&self, below: &str) -> Result<Vec<String>, FetchError> {
         let mut args = vec!["ls-tree", "-r", "-z", "--name-only", self.commit];
         let prefix = format!("{below}/");
@@ -110,7 +110,7 @@ impl<'a> RepositoryClone<'a> {
         Ok(tasks)
     }
 
-    /// Which of the directories the commit does not have.
+    /// The directories that the commit lacks.
     pub(super) fn missing(&self, paths: &[String]) -> Result<Vec<String>, FetchError> {
         let mut there = BTreeSet::new();
         there.insert(String::new());
@@ -125,7 +125,7 @@ impl<'a> RepositoryClone<'a> {
         Ok(paths.iter().filter(|path| !there.contains(*path)).cloned().collect())
     }
 
-    /// The error of a directory that is not there.
+    /// The error for a missing directory.
     pub(super) fn missing_path(&self, path: &str) -> FetchError {
         let all = self.git(&["ls-tree", "-r", "-d", "-z", "--name-only", self.commit]);
         let all = all.unwrap_or_default();
@@ -139,8 +139,8 @@ impl<'a> RepositoryClone<'a> {
         }
     }
 
-    /// Checks directories out, none of which is inside another one, and moves each to its place in
-    /// the cache, together with the paths of its files that are pointers only.
+    /// Checks out directories, none inside another, and moves each to its place in the cache, with
+    /// the paths of its Git LFS pointer files.
     pub(super) fn store(
         &self,
         paths: &[String],
@@ -179,13 +179,13 @@ impl<'a> RepositoryClone<'a> {
     }
 }
 
-/// The directories that a path lies in, itself and the root too.
+/// The directories that contain a path, including itself and the root.
 pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     let inner = path.match_indices('/').map(|(at, _)| &path[..at]);
     std::iter::once("").chain(inner).chain(std::iter::once(path))
 }
 
-/// The patterns of a sparse checkout, in which the names' own characters mean themselves.
+/// The patterns of a sparse checkout, with special characters escaped.
 fn sparse_patterns(paths: &[String]) -> String {
     let mut text = String::new();
     for path in paths {

@@ -1,5 +1,5 @@
-//! Everything that a job needs of repositories, at once: one question per repository for its heads,
-//! one clone per repository and commit, several of them at the same time.
+//! Fetching of repository contents for a whole job: one query per repository for its heads, one
+//! clone per repository and commit, several of them concurrently.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -13,34 +13,34 @@ use super::clone::{RepositoryClone, ancestors};
 use super::origin::{Origin, Revision};
 use super::{heads, lfs};
 
-/// Repositories that are asked at the same time: enough to hide their latency, few enough for one
-/// server that has all of them.
+/// Repositories contacted concurrently: enough to hide their latency, few enough for a single
+/// server that hosts all of them.
 const CONCURRENT_REPOSITORIES: usize = 8;
 
-/// What is wanted of a repository.
+/// A request for contents of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchRequest {
-    /// Which repository.
+    /// The repository.
     pub origin: Origin,
-    /// Which commit of it.
+    /// The revision.
     pub revision: Revision,
-    /// What of that.
+    /// The contents of that revision.
     pub what: FetchTarget,
 }
 
-/// What is wanted of a commit.
+/// Requested contents of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FetchTarget {
     /// A directory; empty for the root.
     Directory(String),
-    /// The directories of all tasks below one; empty for the root.
+    /// All task directories below a path; empty for the root.
     Tasks(String),
 }
 
 /// A checkout at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchedCheckout {
-    /// The whole id of the commit.
+    /// The full commit id.
     pub commit: String,
     /// The directories in the cache.
     pub directories: Vec<FetchedDirectory>,
@@ -51,17 +51,16 @@ pub struct FetchedCheckout {
 pub struct FetchedDirectory {
     /// Its path in the repository.
     pub path: String,
-    /// Where it is.
+    /// Its path in the cache.
     pub dir: PathBuf,
-    /// Its files that are only pointers to Git LFS, because `git-lfs` is not there.
+    /// Its Git LFS pointer files, left because `git-lfs` is missing.
     pub pointers: Vec<String>,
 }
 
-/// Answers to requests.
+/// Results by request.
 pub type FetchResults = BTreeMap<FetchRequest, Result<FetchedCheckout, FetchError>>;
 
-/// Brings everything into the cache at `root` that is not there yet. Also answers what is odd. This
-/// blocks on the network.
+/// Fetches everything that the cache at `root` lacks. Also returns warnings. Blocks on the network.
 pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<String>) {
     let requests: BTreeSet<FetchRequest> = requests.into_iter().collect();
     let mut warnings = Vec::new();
@@ -94,7 +93,7 @@ pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<Str
 
 type ResolvedCommits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
 
-/// The commits of all revisions. A repository that does not answer has the heads that it had.
+/// The commits of all revisions. For an unreachable repository, the last known commits are used.
 fn resolve_commits(
     root: &Path,
     requests: &BTreeSet<FetchRequest>,
@@ -136,7 +135,7 @@ fn resolve_revisions(
         Ok(found) => {
             for (revision, commit) in wanted.iter().zip(&found) {
                 if let Ok(commit) = commit {
-                    // It is asked for again next time; only a run without network misses it.
+                    // Best effort: only a later run without network needs it.
                     let _unkept = cache.store_commit(revision, commit);
                 }
             }
@@ -148,14 +147,14 @@ fn resolve_revisions(
             let found: Vec<_> = wanted.iter().map(known).collect();
             let any = found.iter().any(Result::is_ok);
             let warning = any.then(|| {
-                format!("{} does not answer; its last known head is used", origin.redacted_url())
+                format!("{} does not answer; using its last known head", origin.redacted_url())
             });
             (found, warning.into_iter().collect())
         }
     }
 }
 
-/// What is asked of one commit, from the cache or by one clone.
+/// The requested contents of one commit, from the cache or by one clone.
 fn fetch_checkout(
     cache: &RepositoryCache,
     origin: &Origin,
@@ -177,7 +176,7 @@ fn fetch_checkout(
         None => Err(failures.get(&request.what).cloned().unwrap_or_else(|| FetchError::Git {
             url: origin.redacted_url(),
             commit: commit.to_owned(),
-            said: "what was asked for is no plain directory".to_owned(),
+            said: "the requested path is not a plain directory".to_owned(),
         })),
     };
     let answers: Vec<_> = requests.iter().map(answer).collect();
@@ -185,22 +184,22 @@ fn fetch_checkout(
     let pointers: usize = found.map(|directory| directory.pointers.len()).sum();
     if pointers > 0 {
         warnings.push(format!(
-            "{}: {pointers} files are kept in Git LFS, and the program `git-lfs` is not there: \
-             their tasks fail; install it and start again",
+            "{}: {pointers} files are in Git LFS and `git-lfs` is not installed: their tasks fail; \
+             install it and run again",
             origin.redacted_url()
         ));
     }
     (answers, warnings)
 }
 
-/// Whether the cache lacks some of it, or has pointers of which the files can be had.
+/// Whether the cache lacks some of it, or has pointers that can now be replaced by their files.
 fn is_incomplete(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> bool {
     let Some(found) = find_cached(cache, commit, what) else { return true };
     let pointers = found.iter().find(|directory| !directory.pointers.is_empty());
     pointers.is_some_and(|directory| lfs::is_available(&directory.dir))
 }
 
-/// What the cache has of it, if all.
+/// The requested directories, if the cache has all of them.
 fn find_cached(
     cache: &RepositoryCache,
     commit: &str,
@@ -218,7 +217,7 @@ fn find_cached(
     found.collect()
 }
 
-/// Adds to the cache what it lacks. Answers what the commit does not have.
+/// Adds missing directories to the cache. Returns the ones that the commit lacks.
 fn fetch_missing(
     cache: &RepositoryCache,
     origin: &Origin,
@@ -267,14 +266,14 @@ fn fetch_missing(
     Ok(failures)
 }
 
-/// Those that are not inside another one.
+/// The paths that are not inside another one.
 fn outermost<'a>(paths: impl Iterator<Item = &'a String>) -> Vec<String> {
     let all: BTreeSet<&str> = paths.map(String::as_str).collect();
     let inner = |path: &str| ancestors(path).any(|above| above != path && all.contains(above));
     all.iter().filter(|path| !inner(path)).map(|path| (*path).to_owned()).collect()
 }
 
-/// Does the same with everything, several at a time.
+/// Applies a function to every item, several at a time.
 fn in_parallel<T, R>(
     work: impl IntoIterator<Item = T>,
     each: impl Fn(T) -> R + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Calls of git on repositories of other machines, for whoever waits for them on a thread.
+//! Git calls on remote repositories, for blocking threads.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,17 +8,17 @@ use rollout_worker::git::{self, Git};
 use super::FetchError;
 use super::origin::Origin;
 
-/// Why a call failed.
+/// Error of a git call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GitError {
-    /// The program cannot be started.
+    /// Git cannot be started.
     Absent(String),
-    /// It failed; the end of what it said.
+    /// Git failed; the end of its output.
     Failed(String),
 }
 
 impl GitError {
-    /// The failure to reach a repository.
+    /// The error of reaching a repository.
     pub(super) fn into_unreachable(self, origin: &Origin) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
@@ -28,7 +28,7 @@ impl GitError {
         }
     }
 
-    /// The failure of something else.
+    /// The error of any other operation.
     pub(super) fn into_fetch_error(self, origin: &Origin, commit: &str) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
@@ -40,7 +40,7 @@ impl GitError {
         }
     }
 
-    /// Whether another way to ask the same repository may work.
+    /// Whether another kind of request to the same repository may work.
     pub(super) fn may_be_the_request(&self) -> bool {
         let Self::Failed(said) = self else { return false };
         const HOPELESS: &[&str] = &[
@@ -58,7 +58,7 @@ impl GitError {
     }
 }
 
-/// Runs git in `dir` and gives what it wrote.
+/// Runs git in `dir` and returns its output.
 pub(super) fn run<A: AsRef<OsStr>>(
     dir: &Path,
     args: impl IntoIterator<Item = A>,
@@ -66,7 +66,7 @@ pub(super) fn run<A: AsRef<OsStr>>(
     with_input(dir, args, &[])
 }
 
-/// The same with an input. Must not be called on a thread that runs tasks.
+/// Runs git with an input. Must not be called on an async runtime thread.
 pub(super) fn with_input<A: AsRef<OsStr>>(
     dir: &Path,
     args: impl IntoIterator<Item = A>,

@@ -1,4 +1,4 @@
-//! Which commits the heads, branches and tags of a repository are.
+//! Lookup of the commits of heads, branches and tags.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::git;
 use super::origin::{Origin, Revision, is_commit};
 use crate::config::nearest;
 
-/// Asks a repository for the commits of revisions; one call for all of them.
+/// Queries a repository for the commits of revisions, in one call.
 pub(super) fn query_commits(
     origin: &Origin,
     wanted: &[&Revision],
@@ -42,7 +42,7 @@ fn list(origin: &Origin, args: &[String]) -> Result<BTreeMap<String, String>, Fe
     Ok(commits.map(|(id, name)| (name.to_owned(), id.to_owned())).collect())
 }
 
-/// Names of a revision in the repository, the one that counts first.
+/// Reference names of a revision in the repository, by priority.
 fn patterns(revision: &Revision) -> Vec<String> {
     match revision {
         Revision::Head => vec!["HEAD".to_owned()],

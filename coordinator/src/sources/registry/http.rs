@@ -1,11 +1,11 @@
-//! Registries at an address. A small blocking client: one file is fetched before a run starts.
+//! HTTP download of registries. A small blocking client: one file is fetched before a run starts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// How long a server may take for a registry.
+/// Time limit for fetching a registry.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The body at an `http` or `https` address, of at most `limit` bytes.
@@ -21,7 +21,7 @@ pub(super) fn get(url: &str, limit: u64) -> Result<Vec<u8>, String> {
     body.read_to_vec().map_err(|error| error.to_string())
 }
 
-/// The certificates that this host trusts; those of the web where it has none.
+/// The certificate roots of this host; the web's roots if it has none.
 fn roots() -> RootCerts {
     let native = rustls_native_certs::load_native_certs().certs;
     if native.is_empty() {

@@ -1,8 +1,8 @@
-//! `registry.json`: datasets by name and version, and where their tasks are.
+//! `registry.json`: datasets by name and version, and the sources of their tasks.
 //!
 //! The file is an array of datasets, or an object with the array under `datasets`. Several versions
-//! of a dataset are several entries with its name. Without a version, `head` is meant; where there
-//! is none the highest version; where the versions are no numbers the last in the order of letters.
+//! of a dataset are several entries with its name. Without a version, `head` is used; if there is
+//! none, the highest version; if the versions are not numbers, the last in alphabetical order.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use crate::config::{RegistryRef, nearest, without_secrets};
 /// Largest registry that is read: about a million tasks.
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Names shown of those that there are.
+/// Known names shown in a hint.
 const MAX_NAMES_SHOWN: usize = 8;
 
 /// A registry.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RegistryIndex {
     datasets: Vec<DatasetEntry>,
-    /// Directory that the paths of tasks without a repository count from.
+    /// Base directory for the paths of tasks without a repository.
     base: Option<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ pub struct DatasetEntry {
     /// Version.
     #[serde(default, deserialize_with = "text")]
     pub version: Option<String>,
-    /// What people should know about it.
+    /// Description, informational.
     #[serde(default)]
     pub description: Option<String>,
     /// Format of its tasks.
@@ -48,59 +48,59 @@ pub struct DatasetEntry {
 /// A task of a registry.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct TaskEntry {
-    /// Name; that of its directory when absent.
+    /// Name; the directory's if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// Repository; the registry's own directory when absent.
+    /// Repository; the registry's own directory if absent.
     #[serde(default)]
     pub git_url: Option<String>,
-    /// Commit, branch or tag; the head when absent.
+    /// Commit, branch or tag; HEAD if absent.
     #[serde(default)]
     pub git_commit_id: Option<String>,
-    /// Directory inside the repository; its root when absent.
+    /// Directory inside the repository; its root if absent.
     #[serde(default)]
     pub path: Option<String>,
 }
 
-/// A registry as text, and what is odd about it.
+/// A parsed registry, with a warning if it may be stale.
 #[derive(Debug)]
 pub struct RegistryText {
     /// The registry.
     pub index: RegistryIndex,
-    /// Why it is not the newest.
+    /// Reason why it may be stale.
     pub warning: Option<String>,
 }
 
-/// Why a registry does not say where a dataset is.
+/// Error of finding a dataset in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("the registry {0}, which does not exist")]
     NotFound(String),
     /// It cannot be read or fetched.
     #[error("the registry {place}, which cannot be read: {reason}")]
     Unreadable {
-        /// Where it is.
+        /// Path or URL.
         place: String,
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// It is no registry.
-    #[error("the registry {place}, which is not one: {reason}")]
+    /// It is not a valid registry.
+    #[error("the registry {place}, which is invalid: {reason}")]
     Malformed {
-        /// Where it is.
+        /// Path or URL.
         place: String,
-        /// Why, with the line.
+        /// Cause, with the line.
         reason: String,
     },
-    /// No dataset of the name.
+    /// No dataset has the name.
     #[error("the dataset `{name}`, which the registry does not have")]
     UnknownDataset {
-        /// The name as it was given.
+        /// The name as written.
         name: String,
-        /// Those with nearly the same name, or some of all.
+        /// Names of existing datasets, truncated.
         known: Vec<String>,
-        /// Whether it was probably meant.
+        /// A similar name, if there is one.
         near: Option<String>,
     },
     /// No such version.
@@ -108,9 +108,9 @@ pub enum IndexError {
     UnknownVersion {
         /// Dataset.
         name: String,
-        /// The name as it was given.
+        /// The version as written.
         version: String,
-        /// Those that there are.
+        /// The existing versions.
         known: Vec<String>,
     },
     /// Two entries for one version.
@@ -123,8 +123,8 @@ pub enum IndexError {
     },
 }
 
-/// Reads a registry. One at an address is kept in `cache`, and read there while its server does not
-/// answer.
+/// Reads a registry. A registry at a URL is kept in `cache`, and read from there while its server
+/// does not answer.
 ///
 /// # Errors
 /// [`IndexError`].
@@ -166,7 +166,7 @@ fn fetch(url: &str, kept: &Path) -> Result<RegistryText, IndexError> {
     match http::get(url, REGISTRY_BYTES) {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;
-            // What cannot be kept is fetched again next time.
+            // Best effort: if it is not stored, it is fetched again next time.
             let _kept = store(kept, &file, &bytes);
             Ok(RegistryText { index, warning: None })
         }
@@ -176,7 +176,7 @@ fn fetch(url: &str, kept: &Path) -> Result<RegistryText, IndexError> {
             };
             let warning = format!(
                 "the registry {place} does not answer ({reason}); \
-                 what it said the last time is used"
+                 using its last known content"
             );
             Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
         }
@@ -213,7 +213,7 @@ impl RegistryIndex {
     /// The entry of a dataset.
     ///
     /// # Errors
-    /// [`IndexError`] when there is none, or more than one.
+    /// [`IndexError`] if there is none, or more than one.
     pub fn find(&self, name: &str, version: Option<&str>) -> Result<&DatasetEntry, IndexError> {
         let named = || self.datasets.iter().filter(|entry| entry.name == name);
         if named().next().is_none() {
@@ -237,8 +237,7 @@ impl RegistryIndex {
         Ok(chosen)
     }
 
-    /// Directory that the paths of tasks without a repository count from; none for a registry at an
-    /// address.
+    /// Base directory for the paths of tasks without a repository; `None` for a registry at a URL.
     pub fn base(&self) -> Option<&Path> {
         self.base.as_deref()
     }
@@ -254,7 +253,7 @@ impl RegistryIndex {
 }
 
 impl IndexError {
-    /// What to do about it.
+    /// Suggested fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownDataset { near: Some(near), .. } => {
@@ -262,7 +261,7 @@ impl IndexError {
             }
             Self::UnknownDataset { known, .. } | Self::UnknownVersion { known, .. } => {
                 Some(format!(
-                    "there is {}",
+                    "available: {}",
                     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
                 ))
             }
@@ -271,7 +270,7 @@ impl IndexError {
     }
 }
 
-/// Text, or a number as it is written.
+/// Deserializes text, or a number as its text.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -318,9 +317,9 @@ mod tests {
         let error = index.find("benhc", None).expect_err("unknown");
         assert_eq!(error.hint().as_deref(), Some("did you mean `bench`?"));
         let error = index.find("zzz", None).expect_err("unknown");
-        assert_eq!(error.hint().as_deref(), Some("there is bench, other, twice"));
+        assert_eq!(error.hint().as_deref(), Some("available: bench, other, twice"));
         let error = index.find("bench", Some("2")).expect_err("unknown");
-        assert_eq!(error.hint().as_deref(), Some("there is 1.0, 1.1"));
+        assert_eq!(error.hint().as_deref(), Some("available: 1.0, 1.1"));
         assert!(matches!(index.find("twice", None), Err(IndexError::Ambiguous { .. })));
         for bad in ["", "{}", "[{\"name\": \"x\"}]", "[1]", "{\"datasets\": 3}"] {
             assert!(

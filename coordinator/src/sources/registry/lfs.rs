@@ -1,6 +1,5 @@
-//! Files that a repository keeps elsewhere (Git LFS): what is checked out is a pointer, which the
-//! program `git-lfs` turns into the file. Without the program the pointers stay, and the tasks that
-//! have any cannot be run.
+//! Git LFS: a checkout has pointers, which the program `git-lfs` replaces by the files. Without the
+//! program the pointers stay, and the tasks that have any cannot run.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -11,19 +10,19 @@ use super::FetchError;
 use super::git;
 use super::origin::Origin;
 
-/// How a pointer begins.
+/// First bytes of a pointer.
 const SIGNATURE: &[u8] = b"version https://git-lfs.github.com/spec/v";
 
-/// Largest pointer, by the format's own words.
+/// Largest pointer, by the specification.
 const POINTER_BYTES: u64 = 1024;
 
-/// Whether the program is there.
+/// Whether `git-lfs` is installed.
 pub(super) fn is_available(directory: &Path) -> bool {
     git::run(directory, ["lfs", "version"]).is_ok()
 }
 
-/// Puts the files in the place of their pointers in a checked out repository. Returns the paths of
-/// the pointers that stay because the program is not there.
+/// Replaces pointers by their files in a checked out repository. Returns the paths of the pointers
+/// that stay because `git-lfs` is missing.
 pub(super) fn replace_pointers(
     origin: &Origin,
     commit: &str,
@@ -50,8 +49,8 @@ pub(super) fn replace_pointers(
     Ok(Vec::new())
 }
 
-/// Adds every pointer below a directory. Links are not followed. An entry that cannot be read is an
-/// error: a pointer that is overlooked would be handed out as a file.
+/// Collects every pointer below a directory. Symlinks are not followed. An unreadable entry is an
+/// error: an overlooked pointer would be used as a file.
 fn find_pointers(
     dir: &Path,
     pointers: &mut Vec<(PathBuf, Vec<u8>)>,

@@ -1,16 +1,17 @@
-//! Where tasks come from that are not on this disk: registries, and git repositories.
+//! Remote sources of tasks: registries and git repositories.
 //!
 //! A *registry* is a JSON file that names datasets; the tasks of a dataset are directories of git
-//! repositories, each at a commit or at the head. What is taken from a repository is kept in a
-//! cache, a directory for every address and commit, and made by one clone for all that is asked of
-//! that commit. A commit never changes, so what is in the cache needs no network any more.
+//! repositories, each at a commit or at HEAD. Fetched contents are kept in a cache, a directory for
+//! every address and commit, filled by one clone for everything requested of that commit. A commit
+//! never changes, so cached contents need no network.
 //!
 //! # Invariants
-//! * What has its final name in the cache is whole: it was made under another name, by the one
-//!   process that had the lock, and renamed.
-//! * Nothing of a repository is run or obeyed: no hook, no filter, no configuration, no submodule.
-//! * Heads are asked for whenever the repository answers; otherwise the last known one counts, and
-//!   that is said.
+//! * An entry with its final name in the cache is complete: the process that holds the lock creates
+//!   it under another name and renames it.
+//! * Nothing of a repository is executed or applied: no hook, no filter, no configuration, no
+//!   submodule.
+//! * Heads are queried whenever the repository answers; otherwise the last known commit is used,
+//!   with a warning.
 
 mod cache;
 mod clone;
@@ -31,28 +32,28 @@ pub use fetch::{
 pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};
 
-/// Why something could not be taken from a repository.
+/// Error of fetching from a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// There is no git.
-    #[error("the program `git`, which is not there: {0}")]
+    /// Git cannot be started.
+    #[error("the program `git`, which cannot be started: {0}")]
     NoGit(String),
     /// The repository does not answer.
     #[error("the repository {url}, which cannot be reached: {said}")]
     Unreachable {
-        /// Address, without a password.
+        /// Address, without password.
         url: String,
-        /// The end of what git said.
+        /// The end of git's output.
         said: String,
     },
     /// The repository has no such branch or tag.
-    #[error("`{reference}`, which is no branch or tag of {url}{}", near.as_ref().map(|n| format!(" (there is `{n}`)")).unwrap_or_default())]
+    #[error("`{reference}`, which is not a branch or tag of {url}{}", near.as_ref().map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default())]
     UnknownReference {
         /// Address.
         url: String,
-        /// The name as it was given.
+        /// The name as written.
         reference: String,
-        /// One with nearly the same name.
+        /// A similar name, if there is one.
         near: Option<String>,
     },
     /// The repository has no such commit.
@@ -60,29 +61,29 @@ pub enum FetchError {
     MissingCommit {
         /// Address.
         url: String,
-        /// The id as it was given.
+        /// The id as written.
         commit: String,
     },
     /// The commit has no such directory.
-    #[error("the directory `{path}`, which is not in {url} at {commit}{}", near.as_ref().map(|n| format!(" (there is `{n}`)")).unwrap_or_default())]
+    #[error("the directory `{path}`, which is not in {url} at {commit}{}", near.as_ref().map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default())]
     MissingPath {
         /// Address.
         url: String,
         /// Commit.
         commit: String,
-        /// The path as it was given.
+        /// The path as written.
         path: String,
-        /// One with nearly the same name.
+        /// A similar path, if there is one.
         near: Option<String>,
     },
-    /// Git failed at something else.
-    #[error("{url} at {commit}, of which git made no copy: {said}")]
+    /// Another git operation failed.
+    #[error("{url} at {commit}, which git cannot check out: {said}")]
     Git {
         /// Address.
         url: String,
         /// Commit.
         commit: String,
-        /// The end of what git said.
+        /// The end of git's output.
         said: String,
     },
     /// The cache cannot be used.

@@ -1,4 +1,4 @@
-//! Addresses of repositories, and what in them is asked for.
+//! Repository addresses and revisions.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The repository at an address as written: an URL, `user@host:path`, or a local directory,
+    /// The repository at an address as written: a URL, `user@host:path`, or a local directory,
     /// relative to `base`.
     pub fn new(written: &str, base: &Path) -> Self {
         if is_remote(written) {
@@ -22,17 +22,17 @@ impl Origin {
         Self { url: plain(&path).to_string_lossy().into_owned() }
     }
 
-    /// The address for git.
+    /// The address, for git.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The address for people: without user and password.
+    /// The address for display, without user and password.
     pub fn redacted_url(&self) -> String {
         without_secrets(&self.url)
     }
 
-    /// `text` of a program, without the address's user and password.
+    /// Removes the address's user and password from the output of a program.
     pub(super) fn redact(&self, text: &str) -> String {
         text.replace(&self.url, &self.redacted_url())
     }
@@ -45,14 +45,14 @@ impl Origin {
     }
 }
 
-/// What of a repository is asked for.
+/// A revision of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revision {
-    /// What its head is now.
+    /// Its current HEAD.
     Head,
     /// A branch or a tag.
     Named(String),
-    /// A commit, by its whole id.
+    /// A commit, by its full id.
     Commit(String),
 }
 
@@ -68,18 +68,18 @@ impl Revision {
     }
 }
 
-/// Whether it is the whole id of an object.
+/// Whether a text is a full object id.
 pub(super) fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Whether git takes the address for something else than a local directory.
+/// Whether git takes the address for something other than a local directory.
 fn is_remote(written: &str) -> bool {
     let colon = written.find(':');
     written.contains("://") || colon.is_some_and(|colon| !written[..colon].contains('/'))
 }
 
-/// The path without `.` and `..`: two ways to write it are one repository.
+/// Normalizes `.` and `..` in a path: two spellings are one repository.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

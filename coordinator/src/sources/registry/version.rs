@@ -1,9 +1,9 @@
-//! Which of several versions is meant when none is named.
+//! Choice of a version if none is given.
 
 use std::cmp::Ordering;
 
-/// Picks the version that an absent one stands for: `head`, else the highest number, else the last
-/// in the order of letters. Entries without a version come before all others.
+/// Picks the default version: `head`, else the highest number, else the last in alphabetical order.
+/// Entries without a version rank lowest.
 pub(super) fn latest<'a, T>(
     entries: impl Iterator<Item = &'a T>,
     version: impl Fn(&T) -> Option<&str>,
@@ -30,7 +30,7 @@ fn compare(a: Option<&str>, b: Option<&str>) -> Ordering {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct VersionNumber {
     release: Vec<u64>,
-    /// What comes behind the numbers: nothing is higher than any word, `post` excepted.
+    /// Text after the numbers: no suffix ranks above any suffix except `post`.
     suffix: (u8, String, u64),
 }
 

@@ -1,11 +1,11 @@
-//! Tasks that an environment cannot run, and the formats that tasks are read in.
+//! Tests of tasks that an environment cannot run, and of task formats.
 
 use rollout_protocol::error::TrialError;
 
 use super::*;
 use crate::config::{FormatReason, PlannedFormat};
 
-/// Demands of the tasks in Harbor's format that a process sandbox lacks, by task and key.
+/// Demands of the Harbor tasks that a process sandbox lacks, by task and key.
 const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
     ("agent-without-network", "agent.network_mode"),
     ("compose", ""),
@@ -69,7 +69,7 @@ fn task_demand_no_provider_meets_is_refused_with_key() {
     let said = project.unsupported();
     assert!(said.contains("task.toml:3 environment.network_mode: an allowlist of hosts"), "{said}");
     assert!(said.contains("of the type H100"), "{said}");
-    // A task for Windows has no `test.sh`: that it lacks one is not the reason.
+    // A Windows task has no `test.sh`; the missing file is not the reason.
     fs::remove_file(project.path("set/a/tests/test.sh")).expect("removed");
     assert_eq!(project.unsupported(), said);
 }
@@ -130,7 +130,7 @@ fn task_format_in_plan_is_used_and_not_guessed_again() {
     let found: Vec<_> = (datasets[0].tasks.iter())
         .map(|task| (task.file.format.format, task.file.format.reason.clone()))
         .collect();
-    let sign = FormatReason::Sign("`tests/test.sh` names `/solution`".to_owned());
+    let sign = FormatReason::Sign("`tests/test.sh` mentions `/solution`".to_owned());
     assert_eq!(
         found,
         [
