@@ -115,7 +115,7 @@ async fn entrypoint_that_exits_is_reported_with_output() {
     lab.remove_image(&image).await;
     assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
     assert!(failure.message.contains("cannot begin"), "{}", failure.message);
-    assert!(failure.message.contains("exit code 4"), "{}", failure.message);
+    assert!(failure.message.contains("exited with code 4"), "{}", failure.message);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -124,7 +124,7 @@ fn env_file_variables_reach_tasks_that_ask() {
     fs::write(&file, format!("{text}env = {{ GIVEN = \"${{WORD}}\" }}\n")).expect("written");
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-e", "process"];
     let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Config);
-    let _said = refused.expect_stderr("or give `-y`");
+    let _said = refused.expect_stderr("or pass `-y`");
     let trusting = [&arguments[..], &["-y"]].concat();
     let refused = project.rollout(&trusting).wait(DEADLINE).expect_code(ExitCode::Config);
     let _said = refused.expect_stderr("which is not set in the environment");

@@ -49,7 +49,7 @@ fn clone_happens_once_per_repository_and_commit() {
     lab.job(NEWEST);
     let ended = lab.dry_run().wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(tasks(&ended), newest);
-    let _said = ended.expect_stderr("its last known head is used");
+    let _said = ended.expect_stderr("using its last known head");
 }
 
 #[test]

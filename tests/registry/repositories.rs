@@ -32,9 +32,9 @@ fn repository_as_dataset_has_its_tasks() {
     assert_eq!(task_names(&lab), ["four", "one"]);
 
     let refusals = [
-        (format!("{{repo: '{url}', ref: mian}}"), "there is `main`"),
+        (format!("{{repo: '{url}', ref: mian}}"), "did you mean `main`?"),
         (format!("{{repo: '{url}', task_names: [fuor]}}"), "did you mean `four`?"),
-        (format!("{{repo: '{url}', path: nowhere}}"), "no task there"),
+        (format!("{{repo: '{url}', path: nowhere}}"), "no task"),
         (format!("{{repo: '{url}-gone'}}"), "cannot be reached"),
         (
             format!("{{repo: '{url}', ref: 0123456789abcdef0123456789abcdef01234567}}"),
@@ -154,7 +154,7 @@ fn lfs_pointers_without_git_lfs_fail_task() {
         lab.start(&all).wait(DEADLINE)
     };
     let ended = run(&[]).expect_code(ExitCode::Success);
-    assert!(ended.stderr.contains("the program `git-lfs` is not there"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`git-lfs` is not installed"), "{}", ended.stderr);
     let big = results.trial("nop", "big");
     assert_eq!((big.error(), big.reward()), (Some("task_invalid"), None));
     assert_eq!(big.result["error"]["code"], "missing_file");

@@ -29,7 +29,7 @@ fn baseline_without_primary_metric_is_refused() {
 fn baseline_without_all_configs_is_refused() {
     let rows = "config_id,status,v\n0,ok,1\n0,ok,1\n2,error,1\n7,error,1\n";
     let missing = "no row for 1 of 3 configurations: 1";
-    let failed = "without success, 1 of 3 configurations: 2";
+    let failed = "failed rows for 1 of 3 configurations: 2";
     assert_refused(rows, &[missing, failed, "more than one row for a configuration: 0"]);
     assert_refused("config_id,v\n0,1\n1,1\n2,1\n", &["no column `status`"]);
     assert_refused("", &["the file is empty"]);

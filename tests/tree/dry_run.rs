@@ -102,7 +102,7 @@ fn dry_run_with_invalid_request_is_refused() {
     let ended = |words: &[&str]| project.rollout(words).wait(DEADLINE);
     let _none = ended(&["tree", "show", "nowhere"])
         .expect_code(ExitCode::Config)
-        .expect_stderr("no search");
+        .expect_stderr("is not a search directory");
     simulate(&project, &["--max-total-idea-evals", "3"]);
     let wider = ["tree", "run", "tree.yaml", "--dry-run", "--beam-width", "3"];
     let _changed = ended(&wider)

@@ -214,7 +214,7 @@ fn infrastructure_error_is_not_counted_as_idea_failure() {
 fn resume_without_search_is_refused() {
     let project = write_project(SEARCH);
     let refused = project.rollout(&["tree", "resume", "tree.yaml"]).wait(DEADLINE);
-    let _told = refused.expect_code(ExitCode::Config).expect_stderr("there is no search in");
+    let _told = refused.expect_code(ExitCode::Config).expect_stderr("is not a search directory");
     let project = project.write("program/more.txt", "not committed\n");
     let refused = project.rollout(&["tree", "run", "tree.yaml"]).wait(DEADLINE);
     let _told = refused.expect_code(ExitCode::Failure).expect_stderr("commit or stash");

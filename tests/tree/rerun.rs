@@ -75,7 +75,7 @@ fn idea_not_utf8_is_not_evaluated() {
     let project = SmallSearch { ideas, ..SmallSearch::default() }.write();
     let ended =
         project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
-    let _warned = ended.expect_stderr("2 things among the ideas of node 0000 are left out");
+    let _warned = ended.expect_stderr("skipped 2 entries among the ideas of node 0000");
     let directory = SmallSearch::directory(&project);
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
     assert_eq!(manifest["evaluations"].as_object().expect("evals").len(), 1);
@@ -88,5 +88,5 @@ fn idea_not_utf8_is_not_evaluated() {
     let project = SmallSearch { ideas, ..SmallSearch::default() }.write();
     let ended =
         project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Failure);
-    let _told = ended.expect_stderr("it wrote no idea");
+    let _told = ended.expect_stderr("the command wrote no idea");
 }

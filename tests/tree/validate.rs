@@ -30,7 +30,7 @@ fn assert_validates(project: &Project, code: ExitCode, says: &str) {
 #[test]
 fn validate_of_changed_or_unreadable_file_fails() {
     let project = finished_project("keep_failed_artifacts: true");
-    assert_validates(&project, ExitCode::Success, "files of evals, read to their end");
+    assert_validates(&project, ExitCode::Success, "files of evals, read completely");
     let root = SmallSearch::directory(&project);
     let (bytes, form) = ("changed file: eval 000", "unreadable file: eval 000");
     for (name, content, says) in [
