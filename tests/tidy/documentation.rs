@@ -1,4 +1,4 @@
-//! What a user meets must be in the README.
+//! Documents explain exit codes, error types and dependencies, and their links resolve.
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::exit::ExitCode;
@@ -8,8 +8,14 @@ use regex::Regex;
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// Exit codes and error types that `readme` does not explain.
-fn undocumented(readme: &str) -> Vec<Violation> {
+/// Explains exit codes and error types.
+const RESULTS: &str = "docs/results.md";
+
+/// Gives a reason for every dependency.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
+/// Exit codes and error types that `document` does not explain.
+fn undocumented(document: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for code in ExitCode::ALL {
         let number = code.code();
@@ -17,31 +23,31 @@ fn undocumented(readme: &str) -> Vec<Violation> {
             let first = line.trim_start_matches('|').split('|').next().unwrap_or_default();
             line.starts_with('|') && first.trim().trim_matches('`') == number.to_string()
         };
-        if !readme.lines().any(row) {
+        if !document.lines().any(row) {
             let what = format!("no table row for exit code {number} ({code:?})");
-            violations.push(Violation::new("README.md", 0, what));
+            violations.push(Violation::new(RESULTS, 0, what));
         }
     }
     for kind in ErrorType::ALL {
-        if !readme.contains(&format!("`{kind}`")) {
-            violations.push(Violation::new("README.md", 0, format!("does not mention `{kind}`")));
+        if !document.contains(&format!("`{kind}`")) {
+            violations.push(Violation::new(RESULTS, 0, format!("does not mention `{kind}`")));
         }
     }
     violations
 }
 
-/// Crates of a manifest's `workspace.dependencies` that `readme` does not give a reason for.
-fn unexplained(manifest: &str, readme: &str) -> Vec<Violation> {
+/// Crates of a manifest's `workspace.dependencies` that `document` does not give a reason for.
+fn unexplained(manifest: &str, document: &str) -> Vec<Violation> {
     let manifest: toml::Table = manifest.parse().expect("Cargo.toml is TOML");
     let crates = manifest["workspace"]["dependencies"].as_table().expect("a table").keys();
     let rows = |name: &str| {
         let name = format!("`{name}`");
         let first = |line: &str| line.split('|').nth(1).unwrap_or_default().contains(&name);
-        readme.lines().any(|line| line.starts_with('|') && first(line))
+        document.lines().any(|line| line.starts_with('|') && first(line))
     };
     crates
         .filter(|name| !name.starts_with("rollout-") && !rows(name))
-        .map(|name| Violation::new("README.md", 0, format!("no reason for the crate `{name}`")))
+        .map(|name| Violation::new(CONTRIBUTING, 0, format!("no reason for the crate `{name}`")))
         .collect()
 }
 
@@ -57,19 +63,19 @@ fn dead_links(source: &SourceFile) -> Vec<Violation> {
         .collect()
 }
 
-fn readme() -> &'static SourceFile {
-    files::all().iter().find(|source| source.path == "README.md").expect("the README")
+fn document(path: &str) -> &'static SourceFile {
+    files::all().iter().find(|source| source.path == path).expect("the document")
 }
 
 #[test]
 fn exit_codes_and_error_types_are_documented() {
-    assert_none(&undocumented(&readme().text));
+    assert_none(&undocumented(&document(RESULTS).text));
 }
 
 #[test]
 fn dependencies_have_a_documented_reason() {
     let manifest = std::fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
-    assert_none(&unexplained(&manifest, &readme().text));
+    assert_none(&unexplained(&manifest, &document(CONTRIBUTING).text));
 }
 
 #[test]
