@@ -15,6 +15,7 @@ mod rerun;
 mod score;
 mod separate_sweep;
 mod small_search;
+mod store;
 mod validate;
 
 use std::time::Duration;

@@ -324,6 +324,7 @@ impl Cli {
     pub(super) fn is_quiet(&self) -> bool {
         match &self.command {
             Command::Run(args) => args.quiet,
+            Command::Tree(command) => command.is_quiet(),
             #[cfg(feature = "nats")]
             Command::Worker(_)
             | Command::Cancel(_)
@@ -337,7 +338,6 @@ impl Cli {
             | Command::Export(_)
             | Command::Repair(_)
             | Command::Keys(_)
-            | Command::Tree(_)
             | Command::Bench(_) => false,
         }
     }

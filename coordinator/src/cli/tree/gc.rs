@@ -53,8 +53,8 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     let (lock, taken) = taken.map_err(SearchError::from)?;
     let mut tidied = GarbageReport::default();
     if !manifest.run_config.dry_run {
-        let named = store_url::parse_optional(args.store.as_deref())?;
-        let store = store::open(&named.unwrap_or_else(|| own.join("blobs").into())).await?;
+        let named = store_url::for_run(args.store.as_deref(), &run_dir)?;
+        let store = store::open(&named).await?;
         let opened = SearchRepository::open(&run_dir, &manifest.tree_run_id, store).await;
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;

@@ -37,6 +37,11 @@ pub(super) enum TreeCommand {
 }
 
 impl TreeCommand {
+    /// Whether only errors are shown.
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self, Self::Run(args) | Self::Resume(args) if args.quiet)
+    }
+
     /// Runs the command.
     pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
         match self {

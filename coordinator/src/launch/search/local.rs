@@ -1,7 +1,7 @@
 //! A search in this process: coordinator, worker and the search itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
@@ -33,6 +33,8 @@ pub(super) struct LocalSearch {
     pub(super) taking: LockOptions,
     /// Where blobs are.
     pub(super) store: Arc<dyn BlobStore>,
+    /// The directory of the store.
+    pub(super) blobs: Option<PathBuf>,
     /// What is of the host and outlives the run.
     pub(super) host: HostPaths,
     /// Values of the variables that commands name.
@@ -53,7 +55,7 @@ impl LocalSearch {
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
-        let Self { stops, events, .. } = self;
+        let Self { blobs, stops, events, .. } = self;
         let tree = search.tree.clone();
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
@@ -85,6 +87,7 @@ impl LocalSearch {
             directory,
             plan,
             store,
+            blobs,
             asked,
             told,
             fail_unable,

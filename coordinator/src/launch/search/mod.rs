@@ -4,6 +4,7 @@ mod local;
 #[cfg(feature = "nats")]
 mod remote;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +21,7 @@ use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
+use super::store::find_or_default;
 use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
@@ -76,23 +78,33 @@ pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchErr
 }
 
 async fn run_live(
-    #[cfg_attr(not(feature = "nats"), expect(unused_mut, reason = "a server is taken out"))]
     mut request: SearchRequest,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
     let state = request.opening.tree.runs_root.join(".rollout");
-    let url = request.store.clone().unwrap_or_else(|| state.join("blobs").into());
+    let (named, run_dir) = (request.store.take(), request.opening.tree.run_dir());
+    let url = find_or_default(named, &run_dir, state.join("blobs"))?;
     let store = store::open(&url).await?;
+    let blobs = url.directory().map(Path::to_owned);
     #[cfg(feature = "nats")]
     if let Some(remote) = request.remote.take() {
-        return Box::pin(run_remote(remote, request, store, events)).await;
+        return Box::pin(run_remote(remote, request, store, blobs, events)).await;
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
     let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
     let taking = LockOptions { patience, shared: None };
-    let local =
-        LocalSearch { opening, taking, store, host, environment, fail_unable, stops, events };
+    let local = LocalSearch {
+        opening,
+        taking,
+        store,
+        blobs,
+        host,
+        environment,
+        fail_unable,
+        stops,
+        events,
+    };
     Ok(Box::pin(local.run()).await?)
 }
 
@@ -101,6 +113,7 @@ async fn run_remote(
     remote: RemoteOptions,
     request: SearchRequest,
     store: Arc<dyn store::BlobStore>,
+    blobs: Option<PathBuf>,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
@@ -117,6 +130,7 @@ async fn run_remote(
         // Workers go on while their coordinator is stopped or hangs: another one may, too.
         patience: LockWaitPolicy { hung: true, ..patience },
         store,
+        blobs,
         dispatch: Arc::clone(&ready.dispatch),
         board: Arc::clone(&ready.board),
         pool: ready.pool.clone(),

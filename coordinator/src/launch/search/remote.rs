@@ -1,5 +1,6 @@
 //! A search whose evals run on the workers of a server.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
@@ -32,6 +33,8 @@ pub(super) struct RemoteSearch {
     pub(super) patience: LockWaitPolicy,
     /// Where blobs are, for coordinator and workers.
     pub(super) store: Arc<dyn BlobStore>,
+    /// The directory of the store.
+    pub(super) blobs: Option<PathBuf>,
     /// The queue.
     pub(super) dispatch: Arc<dyn Dispatch>,
     /// Where other coordinators ask who owns the run.
@@ -97,6 +100,7 @@ impl RemoteSearch {
             directory,
             plan: self.plan,
             store: self.store,
+            blobs: self.blobs,
             asked,
             told,
             fail_unable: self.fail_unable,

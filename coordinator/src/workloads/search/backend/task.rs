@@ -2,10 +2,12 @@
 //! that runs its requests.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -20,6 +22,7 @@ use crate::config::{TreeFile, tree_document};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{self, LockOptions, OpenRun, RunError};
+use crate::results::files::store::write_reference;
 use crate::workloads::search::driver::{
     BackendError, SearchDirectory, SearchError, SearchOpenOptions, SearchOwnership, open,
 };
@@ -31,6 +34,8 @@ pub(crate) struct SearchTask {
     pub(crate) directory: SearchDirectory,
     pub(crate) plan: SearchPlan,
     pub(crate) store: Arc<dyn BlobStore>,
+    /// The directory of the store, for `store.json` of the search.
+    pub(crate) blobs: Option<PathBuf>,
     pub(crate) asked: Arc<WorkRequests>,
     pub(crate) told: mpsc::UnboundedReceiver<RunNotification>,
     /// Whether evals that the infrastructure could not run count as failed.
@@ -40,13 +45,16 @@ pub(crate) struct SearchTask {
 }
 
 /// A run that this process owns.
-pub(crate) struct OwnedRun(SearchOwnership);
+pub(crate) struct OwnedRun {
+    id: RunId,
+    ownership: SearchOwnership,
+}
 
 impl OwnedRun {
     /// The ownership of an open run.
     pub(crate) fn from_run(run: &OpenRun) -> Self {
         let former = run.takeover().map(|takeover| takeover.former.clone());
-        Self(SearchOwnership { fence: run.fence(), former })
+        Self { id: run.id(), ownership: SearchOwnership { fence: run.fence(), former } }
     }
 }
 
@@ -93,8 +101,12 @@ impl SearchTask {
 
     async fn drive(self, ours: OwnedRun) -> Result<SearchManifest, SearchError> {
         let Self { opening, directory, plan, store, asked, told, .. } = self;
-        let Self { stops, events: sender, fail_unable, .. } = self;
+        let Self { stops, events: sender, fail_unable, blobs, .. } = self;
         let layout = directory.layout().clone();
+        if let Some(blobs) = &blobs {
+            // Later sessions find the store by it, and `gc --store` finds the search.
+            write_reference(layout.root(), ours.id, &*store, blobs).await?;
+        }
         let shop = LiveBackend {
             handle: Handle::current(),
             tree: opening.tree.clone(),
@@ -110,11 +122,12 @@ impl SearchTask {
             events: sender.clone(),
         };
         supervise::blocking(move || {
-            let searched =
-                open(directory, &opening, ours.0, shop, stops.flag).and_then(|mut sitting| {
+            let searched = open(directory, &opening, ours.ownership, shop, stops.flag).and_then(
+                |mut sitting| {
                     events::send(&sender, events::started_events(sitting.manifest()));
                     sitting.run().map(|_| sitting.manifest().clone())
-                });
+                },
+            );
             remove_empty_directories(&layout);
             searched
         })

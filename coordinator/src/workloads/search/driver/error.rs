@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::engine::{LockError, LockLostError, OpenError, RunError};
+use crate::results::files::FileError;
 use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
 
@@ -102,6 +103,12 @@ pub enum BackendError {
         /// The reason.
         reason: String,
     },
+}
+
+impl From<FileError> for SearchError {
+    fn from(FileError { action, path, source }: FileError) -> Self {
+        Self::File { action, path, source }
+    }
 }
 
 impl SearchError {
