@@ -58,7 +58,7 @@ pub(super) async fn run(
     };
     let process = WorkerProcess {
         source: Arc::new(source),
-        workers: home.workers(namespace.as_str(), store.identity()),
+        workers: home.workers(namespace.as_str(), store.identity(), pool.as_str()),
         store,
         host: HostPaths {
             image_locks: image_locks(|name| std::env::var_os(name), home.locks()),

@@ -1,12 +1,13 @@
 //! Where the workers of a host keep what must outlive them.
 //!
 //! ```text
-//! <home>/workers/<namespace>-<store>/<worker id>/   spool and scratch of one worker
-//! <home>/sandboxes/                                 process sandboxes of all
-//! <home>/locks/                                     locks of image builds, if there is no cache
+//! <home>/workers/<namespace>-<store>[.<pool>]/<worker id>/   spool and scratch of one worker
+//! <home>/sandboxes/                                           process sandboxes of all
+//! <home>/locks/                                               locks of image builds, if there is no cache
 //! ```
-//! A spool may be published only where its runs are: workers of another namespace or with another
-//! blob store are apart, and nobody adopts what is not of its own.
+//! A spool is published only where its runs are, and only from the pool that they were offered to:
+//! a coordinator ignores reports from another pool. A worker recovers the directories of its own
+//! namespace, store and pool.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,9 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::Digest;
 
 use crate::config::env_vars;
+
+/// The pool of workers and jobs that name none.
+const DEFAULT_POOL: &str = "default";
 
 /// Hexadecimal digits that tell stores apart.
 const STORE_DIGITS: usize = 16;
@@ -42,10 +46,13 @@ impl StateDir {
         &self.0
     }
 
-    /// The worker directories of a namespace and a blob store.
-    pub fn workers(&self, namespace: &str, store: &str) -> PathBuf {
+    /// The worker directories of a namespace, a blob store and a pool. Those of the default pool are
+    /// where earlier versions had all.
+    pub fn workers(&self, namespace: &str, store: &str, pool: &str) -> PathBuf {
         let store = Digest::sha256(store.as_bytes()).hex();
-        self.0.join("workers").join(format!("{namespace}-{}", &store[..STORE_DIGITS]))
+        // A dot is in no name of a namespace or pool.
+        let pool = if pool == DEFAULT_POOL { String::new() } else { format!(".{pool}") };
+        self.0.join("workers").join(format!("{namespace}-{}{pool}", &store[..STORE_DIGITS]))
     }
 
     /// The files of process sandboxes.
@@ -61,6 +68,8 @@ impl StateDir {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -80,8 +89,15 @@ mod tests {
     #[test]
     fn worker_dirs_of_different_deployments_are_separate() {
         let home = StateDir::new(PathBuf::from("/h"));
-        let all = [("a", "s"), ("b", "s"), ("a", "t")].map(|(n, s)| home.workers(n, s));
-        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");
+        let deployments = [
+            ("a", "s", "default"),
+            ("b", "s", "default"),
+            ("a", "t", "default"),
+            ("a", "s", "gpu"),
+        ];
+        let all: BTreeSet<_> =
+            deployments.iter().map(|(n, s, pool)| home.workers(n, s, pool)).collect();
+        assert_eq!(all.len(), deployments.len(), "{all:?}");
         assert!(all.iter().all(|path| path.starts_with("/h/workers")));
     }
 }

@@ -45,7 +45,7 @@ impl WorkerFixture {
     }
 
     fn workers(&self) -> std::path::PathBuf {
-        self.home.workers("rollout", self.store.identity())
+        self.home.workers("rollout", self.store.identity(), "default")
     }
 
     fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<WorkerExit, RunError>>) {
@@ -104,8 +104,12 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 #[tokio::test]
 async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     let scene = WorkerFixture::new();
-    let other = scene.home.workers("another", scene.store.identity());
-    scene.add_dead_worker(&other, 8);
+    let store = scene.store.identity();
+    let others = [("another", "default"), ("rollout", "another")]
+        .map(|(namespace, pool)| scene.home.workers(namespace, store, pool));
+    for other in &others {
+        scene.add_dead_worker(other, 8);
+    }
     let run = scene.add_dead_worker(&scene.workers(), 9);
     let (signal, working) = scene.start();
     let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
@@ -125,5 +129,8 @@ async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
     assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
-    assert_eq!((scene.workers().exists(), entries(&other)), (false, 1), "others' are left alone");
+    assert!(!scene.workers().exists());
+    for other in &others {
+        assert_eq!(entries(other), 1, "directories of other deployments and pools stay");
+    }
 }

@@ -129,15 +129,16 @@ impl ConnectedServer {
             prepared = prepare => prepared?,
             Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
-        let adopting = spawn_recovery(&nats, source, state, &layout, Arc::clone(store))?;
+        let adopting = spawn_recovery(&nats, &pool, source, state, &layout, Arc::clone(store))?;
         Ok(PreparedServer { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
     }
 }
 
-/// Takes over what dead processes left on this host, beside the run: workers of the deployment, and
-/// a sitting of the run that had its worker in itself.
+/// Recovers what dead processes left on this host, beside the run: workers of the deployment and of
+/// the run's pool, and a session of the run that had its worker in itself.
 fn spawn_recovery(
     nats: &Nats,
+    pool: &NatsName,
     source: Arc<dyn WorkSource>,
     own: PathBuf,
     layout: &RunLayout,
@@ -155,8 +156,8 @@ fn spawn_recovery(
             providers.push(provider(descriptor.kind, &host, &sandboxes)?);
         }
     }
-    let namespace = nats.options().namespace.to_string();
-    let bases = [layout.workers(), home.workers(&namespace, store.identity())];
+    let namespace = nats.options().namespace.as_str();
+    let bases = [layout.workers(), home.workers(namespace, store.identity(), pool.as_str())];
     let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
     Ok(supervise::spawn("adoption", async move {
         for base in bases.into_iter().filter(|base| base.is_dir()) {
