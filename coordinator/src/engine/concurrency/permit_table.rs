@@ -52,26 +52,15 @@ pub(in crate::engine) enum HolderStatus {
     Closed,
 }
 
-/// Recipient of the next permit.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Waiter {
-    Execution(ExecId),
-    Ideas,
-}
-
 /// The concurrency permits of a run.
 #[derive(Debug)]
-pub(super) struct PermitTable<T> {
+pub(super) struct PermitTable {
     caps: ConcurrencyLimits,
     /// Whether every worker that may hold a permit of a previous session was heard.
     open: bool,
     executions: BTreeMap<ExecId, HolderEntry>,
     /// Executions in the last heartbeats of living workers.
     shown: BTreeSet<ExecId>,
-    /// Waiting commands for ideas, in order.
-    ideas: BTreeMap<u64, oneshot::Sender<T>>,
-    /// Commands for ideas that hold a permit.
-    writing: usize,
     next_order: u64,
     /// Earliest time of the next start.
     due: Option<Instant>,
@@ -112,15 +101,13 @@ impl HolderEntry {
     }
 }
 
-impl<T> PermitTable<T> {
+impl PermitTable {
     pub(super) fn new(caps: ConcurrencyLimits) -> Self {
         Self {
             caps,
             open: false,
             executions: BTreeMap::new(),
             shown: BTreeSet::new(),
-            ideas: BTreeMap::new(),
-            writing: 0,
             next_order: 0,
             due: None,
         }
@@ -184,47 +171,26 @@ impl<T> PermitTable<T> {
         }
     }
 
-    /// A command for ideas requests a permit.
-    pub(super) fn request_for_ideas(&mut self, reply: oneshot::Sender<T>) {
-        let order = self.next_order();
-        self.ideas.insert(order, reply);
-    }
-
-    /// A command for ideas has ended.
-    pub(super) fn end_ideas(&mut self) {
-        self.writing -= 1;
-    }
-
-    /// Grants the available permits. Returns the requests of commands for ideas that hold one now.
+    /// Grants the available permits.
     pub(super) fn grant(
         &mut self,
         now: Instant,
         standing: impl Fn(&ItemId, &ExecId) -> HolderStatus,
-    ) -> Vec<oneshot::Sender<T>> {
+    ) {
         self.prune(&standing);
-        let mut ideas = Vec::new();
         if !self.open {
-            return ideas;
+            return;
         }
         for kind in [CommandKind::Llm, CommandKind::Sweep] {
-            let mut line = self.waiters(kind, &standing).into_iter();
+            let mut line = self.waiters(kind, &standing).into_values();
             while self.may_start(kind, now)
-                && let Some((order, who)) = line.next()
+                && let Some(exec) = line.next()
             {
-                let has = match who {
-                    Waiter::Execution(exec) => self.grant_to(&exec),
-                    Waiter::Ideas => {
-                        ideas.extend(self.ideas.remove(&order));
-                        self.writing += 1;
-                        true
-                    }
-                };
-                if has && kind == CommandKind::Llm {
+                if self.grant_to(&exec) && kind == CommandKind::Llm {
                     self.due = self.caps.interval.map(|interval| now + interval);
                 }
             }
         }
-        ideas
     }
 
     /// When to grant again even if nothing happens.
@@ -232,13 +198,13 @@ impl<T> PermitTable<T> {
         let waits = |entry: &HolderEntry| {
             entry.place.is_some() && entry.mark.stage.kind() == Some(CommandKind::Llm)
         };
-        let waits = !self.ideas.is_empty() || self.executions.values().any(waits);
+        let waits = self.executions.values().any(waits);
         self.due.filter(|due| self.open && waits && *due > now)
     }
 
     /// Whether a request waits.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.ideas.is_empty() || self.executions.values().any(|entry| entry.place.is_some())
+        self.executions.values().any(|entry| entry.place.is_some())
     }
 
     fn next_order(&mut self) -> u64 {
@@ -257,7 +223,6 @@ impl<T> PermitTable<T> {
                 HolderStatus::Closed => shown.contains(exec),
             }
         });
-        self.ideas.retain(|_, reply| !reply.is_closed());
     }
 
     /// Requests that would take a permit now, in order.
@@ -265,21 +230,19 @@ impl<T> PermitTable<T> {
         &self,
         kind: CommandKind,
         standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus,
-    ) -> BTreeMap<u64, Waiter> {
+    ) -> BTreeMap<u64, ExecId> {
         let executions = self.executions.iter().filter_map(|(exec, entry)| {
             let place = entry.place.as_ref()?;
             let takes = entry.mark.stage.kind() == Some(kind)
                 && !place.reply.is_closed()
                 && standing(&entry.item, exec) == HolderStatus::Open;
-            takes.then_some((place.order, Waiter::Execution(*exec)))
+            takes.then_some((place.order, *exec))
         });
-        let ideas = self.ideas.keys().filter(|_| kind == CommandKind::Llm);
-        executions.chain(ideas.map(|order| (*order, Waiter::Ideas))).collect()
+        executions.collect()
     }
 
     fn may_start(&self, kind: CommandKind, now: Instant) -> bool {
-        let ideas = if kind == CommandKind::Llm { self.writing } else { 0 };
-        let held = self.executions.values().filter(|entry| entry.holds(kind)).count() + ideas;
+        let held = self.executions.values().filter(|entry| entry.holds(kind)).count();
         let is_due = kind != CommandKind::Llm || self.due.is_none_or(|due| due <= now);
         held < self.caps.limit_for(kind) && is_due
     }

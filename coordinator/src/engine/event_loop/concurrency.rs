@@ -6,16 +6,8 @@ use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 
 use super::{Engine, WorkerLocation};
-use crate::engine::concurrency::{ConcurrencyLimiter, HolderStatus};
+use crate::engine::concurrency::HolderStatus;
 use crate::engine::{Planner, RunError};
-
-/// Waits until a command for ideas requests or returns a permit; forever without limits.
-pub(super) async fn limiter_changed(tickets: Option<&ConcurrencyLimiter>) {
-    match tickets {
-        Some(tickets) => tickets.changed().await,
-        None => std::future::pending().await,
-    }
-}
 
 impl<P: Planner> Engine<P> {
     /// An execution reports its stage of the eval.

@@ -209,7 +209,6 @@ impl<P: Planner> Engine<P> {
             }
             Some(level) = sources.stops.recv() => self.stop(level),
             () = wait_for_growth(self.growth.as_deref()) => {}
-            () = concurrency::limiter_changed(self.tickets.as_deref()) => {}
             Some(hints) = sources.hints.next() => self.on_hints(hints).await,
             turn = sources.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut sources.reports);

@@ -59,7 +59,7 @@ impl SimulatedExecution {
 /// Executions on workers, a coordinator, and the messages between them.
 struct LimiterSimulation {
     now: Instant,
-    table: PermitTable<()>,
+    table: PermitTable,
     caps: ConcurrencyLimits,
     executions: Vec<SimulatedExecution>,
     standing: Vec<HolderStatus>,
@@ -72,8 +72,6 @@ struct LimiterSimulation {
     heard: Vec<bool>,
     asks: Vec<(usize, EvalStage, oneshot::Sender<ClaimAnswer>)>,
     ends: Vec<(usize, EvalStage)>,
-    waiting_ideas: Vec<oneshot::Receiver<()>>,
-    ideas: usize,
     started: Option<Instant>,
 }
 
@@ -97,8 +95,6 @@ impl LimiterSimulation {
             heard: vec![false; WORKERS],
             asks: Vec::new(),
             ends: Vec::new(),
-            waiting_ideas: Vec::new(),
-            ideas: 0,
             started: None,
         }
     }
@@ -193,7 +189,6 @@ impl LimiterSimulation {
     /// The coordinator dies with its commands, and another one starts.
     fn restart(&mut self) {
         self.table = PermitTable::new(self.caps);
-        (self.waiting_ideas, self.ideas) = (Vec::new(), 0);
         (self.said, self.heard) = (vec![false; WORKERS], vec![false; WORKERS]);
     }
 
@@ -209,8 +204,7 @@ impl LimiterSimulation {
         let runs = |one: &&SimulatedExecution| {
             matches!(one.does, SimulatedStatus::Runs) && STAGES[one.at].kind() == Some(kind)
         };
-        let ideas = if kind == CommandKind::Llm { self.ideas } else { 0 };
-        self.executions.iter().filter(runs).count() + ideas
+        self.executions.iter().filter(runs).count()
     }
 
     fn granted(&self) -> Vec<(ExecId, StageProgress)> {
@@ -226,21 +220,8 @@ impl LimiterSimulation {
         let before = self.granted();
         let standing = self.standing.clone();
         let known = |_: &ItemId, exec: &ExecId| standing[usize::from(exec.as_bytes()[0])];
-        let ideas = self.table.grant(self.now, known);
-        let mut starts = self.granted().iter().filter(|one| !before.contains(one)).count();
-        for reply in ideas {
-            starts += 1;
-            if reply.send(()).is_err() {
-                self.table.end_ideas();
-            }
-        }
-        self.waiting_ideas.retain_mut(|ticket| match ticket.try_recv() {
-            Ok(()) => {
-                self.ideas += 1;
-                false
-            }
-            Err(_) => true,
-        });
+        self.table.grant(self.now, known);
+        let starts = self.granted().iter().filter(|one| !before.contains(one)).count();
         let Some(interval) = self.caps.interval.filter(|_| starts > 0) else { return };
         assert_eq!(starts, 1, "more than one start at once");
         assert!(self.started.is_none_or(|last| self.now - last >= interval), "starts too early");
@@ -273,15 +254,6 @@ impl LimiterSimulation {
                 // Every worker is heard soon.
                 (0..which % 3).for_each(|worker| self.send_heartbeat(worker % WORKERS));
             }
-            30 => {
-                let (give, given) = oneshot::channel();
-                self.table.request_for_ideas(give);
-                self.waiting_ideas.push(given);
-            }
-            _ if self.ideas > 0 => {
-                self.ideas -= 1;
-                self.table.end_ideas();
-            }
             _ => {}
         }
         for kind in [CommandKind::Llm, CommandKind::Sweep] {
@@ -303,8 +275,6 @@ impl LimiterSimulation {
             }
             (0..self.asks.len()).for_each(|_| self.deliver(0));
             (0..self.ends.len()).for_each(|_| self.deliver_end(0, false));
-            (0..self.ideas).for_each(|_| self.table.end_ideas());
-            self.ideas = 0;
             self.grant();
             (0..EXECUTIONS).for_each(|n| self.read_answer(n));
             self.now += SECOND;
@@ -313,12 +283,11 @@ impl LimiterSimulation {
             self.executions.iter().all(|one| matches!(one.does, SimulatedStatus::Gone)),
             "not all ended"
         );
-        assert!(self.waiting_ideas.is_empty(), "commands for ideas wait");
     }
 }
 
 fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
-    proptest::collection::vec((0..32u8, 0..64usize), 0..600)
+    proptest::collection::vec((0..30u8, 0..64usize), 0..600)
 }
 
 proptest! {
@@ -340,7 +309,7 @@ proptest! {
     }
 }
 
-fn ask(table: &mut PermitTable<()>, n: usize, stage: EvalStage) -> oneshot::Receiver<ClaimAnswer> {
+fn ask(table: &mut PermitTable, n: usize, stage: EvalStage) -> oneshot::Receiver<ClaimAnswer> {
     let (reply, answer) = oneshot::channel();
     table.request(item(n), exec(n), stage, reply);
     answer
@@ -348,10 +317,8 @@ fn ask(table: &mut PermitTable<()>, n: usize, stage: EvalStage) -> oneshot::Rece
 
 #[test]
 fn concurrency_request_repeated_keeps_place_and_one_permit() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
-        sweeps: Some(1),
-        ..ConcurrencyLimits::default()
-    });
+    let mut table =
+        PermitTable::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
     let now = Instant::now();
     table.open(now, true);
     let mut first = ask(&mut table, 0, EvalStage::Sweep);
@@ -376,10 +343,8 @@ fn concurrency_request_repeated_keeps_place_and_one_permit() {
 
 #[test]
 fn concurrency_permit_in_heartbeat_counts_unknown_gets_none() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
-        sweeps: Some(1),
-        ..ConcurrencyLimits::default()
-    });
+    let mut table =
+        PermitTable::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
     let now = Instant::now();
     let mut asks = ask(&mut table, 0, EvalStage::Sweep);
     let running = StageProgress { stage: EvalStage::Sweep, step: StageStep::Running };
@@ -398,7 +363,7 @@ fn concurrency_permit_in_heartbeat_counts_unknown_gets_none() {
 
 #[test]
 fn rate_limit_spaces_starts_also_after_restart() {
-    let mut table = PermitTable::<()>::new(ConcurrencyLimits {
+    let mut table = PermitTable::new(ConcurrencyLimits {
         interval: Some(SECOND),
         ..ConcurrencyLimits::default()
     });
@@ -406,14 +371,15 @@ fn rate_limit_spaces_starts_also_after_restart() {
     table.open(now, false);
     assert_eq!(table.next_due(now), None, "no request waits");
     let mut review = ask(&mut table, 0, EvalStage::Review);
-    let (give, mut ideas) = oneshot::channel();
-    table.request_for_ideas(give);
-    assert!(table.grant(now, always_open).is_empty() && review.try_recv().is_err());
+    let mut second = ask(&mut table, 2, EvalStage::Review);
+    table.grant(now, always_open);
+    assert!(review.try_recv().is_err());
     assert_eq!(table.next_due(now), Some(now + SECOND));
-    assert!(table.grant(now + SECOND, always_open).is_empty() && review.try_recv().is_ok());
+    table.grant(now + SECOND, always_open);
+    assert!(review.try_recv().is_ok());
     let mut sweep = ask(&mut table, 1, EvalStage::Sweep);
-    assert!(table.grant(now + SECOND, always_open).is_empty() && sweep.try_recv().is_ok());
-    let given = table.grant(now + 2 * SECOND, always_open);
-    given.into_iter().for_each(|ticket| ticket.send(()).expect("waited for"));
-    assert!(ideas.try_recv().is_ok());
+    table.grant(now + SECOND, always_open);
+    assert!(sweep.try_recv().is_ok() && second.try_recv().is_err());
+    table.grant(now + 2 * SECOND, always_open);
+    assert!(second.try_recv().is_ok());
 }
