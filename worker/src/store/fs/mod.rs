@@ -165,13 +165,16 @@ impl BlobStore for FsStore {
 }
 
 impl FsStoreInner {
-    /// Checks that the store itself exists: only then does the absence of a file mean anything.
     fn check_present(&self) -> Result<(), StoreError> {
-        let found = std::fs::symlink_metadata(self.root.join(identity::IDENTITY_FILE));
-        found
-            .map(drop)
-            .map_err(|source| StoreError::Away { path: self.root.display().to_string(), source })
+        check_present(&self.root)
     }
+}
+
+/// Checks that the store itself exists: only then does the absence of a file mean anything.
+fn check_present(root: &Path) -> Result<(), StoreError> {
+    std::fs::symlink_metadata(root.join(identity::IDENTITY_FILE))
+        .map(drop)
+        .map_err(|source| StoreError::Away { path: root.display().to_string(), source })
 }
 
 /// Makes the entries of a directory durable.

@@ -95,10 +95,14 @@ impl StoreScratch {
     fn make_directory(&self) -> Result<ProcessDirectory, StoreError> {
         let failed = |error| StoreError::io("create a directory in", &self.tmp, error);
         for _ in 0..ATTEMPTS {
-            // Never its parent: a store that is not mounted must not be created again.
-            super::make_directory(&self.tmp)?;
             let path = self.tmp.join(format!("{:032x}", rand::random::<u128>()));
-            std::fs::create_dir(&path).map_err(failed)?;
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.recreate_tmp()?;
+                    continue;
+                }
+                made => made.map_err(failed)?,
+            }
             match lock_directory(&path) {
                 Ok(Some(lock)) => return Ok(ProcessDirectory { path, _lock: lock }),
                 Ok(None) => {}
@@ -106,6 +110,14 @@ impl StoreScratch {
             }
         }
         Err(failed(io::Error::other("other processes keep removing it")))
+    }
+
+    /// Creates `tmp/` again after a user removed it, but never in a store that is away: the empty
+    /// mount point of a file system would fill with files that no later reader finds.
+    fn recreate_tmp(&self) -> Result<(), StoreError> {
+        let root = self.tmp.parent().expect("tmp/ is below the root of the store");
+        super::check_present(root)?;
+        super::make_directory(&self.tmp)
     }
 }
 

@@ -122,6 +122,18 @@ async fn temp_files_of_dead_process_are_swept_and_of_live_kept() {
 }
 
 #[tokio::test]
+async fn write_begun_before_store_went_away_leaves_nothing_in_mount_point() {
+    let (temp, store) = store().await;
+    let root = temp.path().join("store");
+    let _held = store.inner.scratch.create().unwrap();
+    fs::rename(&root, temp.path().join("aside")).unwrap();
+    fs::create_dir(&root).unwrap();
+    let refused = store.inner.scratch.create();
+    assert!(matches!(refused, Err(StoreError::Away { .. })), "{refused:?}");
+    assert_eq!(entries(&root), 0);
+}
+
+#[tokio::test]
 async fn store_directories_deleted_are_recreated() {
     let (temp, store) = store().await;
     let blob = store.put_bytes("one".into(), MediaType::Text).await.unwrap();
