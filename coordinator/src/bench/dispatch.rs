@@ -16,25 +16,25 @@ use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::plan::JobPlan;
 use crate::workloads::job::JobPlanner;
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct DispatchBench {
     /// Trials.
     pub items: u32,
     /// Trials at a time.
     pub window: u32,
-    /// What becomes files.
+    /// Which result files are written.
     pub materialize: MaterializeMode,
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct DispatchMeasurement {
     /// Trials.
     pub items: u32,
     /// Trials at a time.
     pub window: u32,
-    /// What became files.
+    /// Which result files were written.
     pub materialize: MaterializeMode,
     /// Wall-clock time of the run, seconds.
     pub seconds: f64,
@@ -46,11 +46,11 @@ pub struct DispatchMeasurement {
     pub peak_memory_mib: Option<f64>,
     /// Bytes of journal per trial.
     pub journal_bytes_per_item: f64,
-    /// What `floor_per_second` did.
+    /// Operations of the floor.
     pub floor: &'static str,
     /// Trials per second of the floor.
     pub floor_per_second: f64,
-    /// Trials per second as a part of the floor's.
+    /// Trials per second divided by the floor's.
     pub ratio: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What the disk alone takes for the same bytes.
+//! Time that the disk alone takes for the same bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -1,5 +1,5 @@
-//! Benchmarks of the engine itself: trials that do nothing, against a floor measured in the same run
-//! with the same sizes. Timings are only ever printed, never asserted.
+//! Benchmarks of the engine: trials that do nothing, compared with a floor measured in the same run
+//! with the same sizes. Timings are printed, never asserted.
 
 mod floor;
 mod noop;
@@ -14,7 +14,7 @@ use crate::events::ReportError;
 use crate::plan::JobPlanError;
 use rollout_worker::store::StoreError;
 
-/// Why nothing was measured.
+/// Error of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The run failed.
@@ -23,7 +23,7 @@ pub enum BenchError {
     /// The report failed.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// The plan could not be made.
+    /// The plan cannot be built.
     #[error(transparent)]
     Plan(#[from] JobPlanError),
     /// The store failed.

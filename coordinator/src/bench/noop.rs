@@ -1,4 +1,4 @@
-//! Trials that do nothing: their plan, what runs them, and the outputs that take them.
+//! Trials that do nothing: their plan, run, outputs and runner.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(super) fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -
     }
 }
 
-/// What the outputs know of the run.
+/// The facts of the run for its outputs.
 pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobFacts {
     JobFacts {
         run_dir,
@@ -65,7 +65,7 @@ pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) 
     }
 }
 
-/// What runs the trials, for a worker in `dir`.
+/// The runner of the trials, for a worker in `dir`.
 pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Runner>, RunError> {
     let cache = dir.join("cache");
     let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {

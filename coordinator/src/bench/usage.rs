@@ -1,4 +1,4 @@
-//! What this process used so far.
+//! Processor time and memory of this process and the server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) fn cpu() -> Duration {
     )
 }
 
-/// Largest resident size of the process so far, bytes; unknown where the system does not say.
+/// Largest resident size of the process so far, bytes; `None` if the system does not report it.
 pub(super) fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -25,7 +25,7 @@ pub(super) fn peak_memory_bytes() -> Option<u64> {
 #[cfg(feature = "nats")]
 #[derive(Debug)]
 pub(super) struct CpuMeter {
-    /// The server's process, where it is known.
+    /// The server's process id, if known.
     pub(super) server: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl CpuUsage {
     }
 }
 
-/// Processor time of another process's living threads; unknown where the system does not say.
+/// Processor time of another process's live threads; `None` if the system does not report it.
 #[cfg(feature = "nats")]
 fn process_cpu(pid: u32) -> Option<Duration> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;

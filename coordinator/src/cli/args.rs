@@ -1,4 +1,4 @@
-//! The command line as types. The comments are the help.
+//! Command line types. Their doc comments are the help texts.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::config::LogLevel;
 use crate::engine::{LockWaitPolicy, ReopenSelection};
 use crate::events::MaterializeMode;
 
-/// Runs agents on tasks in isolated environments and never loses or double-counts a result.
+/// Run agents on tasks in isolated environments, without losing or double-counting results
 ///
 /// `rollout job.yaml` is short for `rollout run job.yaml`.
 #[derive(Debug, Parser)]
@@ -31,7 +31,7 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// What to do.
+/// Subcommands of `rollout`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
@@ -48,7 +48,7 @@ pub(super) enum Command {
     #[cfg(feature = "nats")]
     Doctor(DoctorArgs),
     Check(super::check::CheckArgs),
-    /// Make tasks
+    /// Create tasks
     #[command(subcommand)]
     Task(super::task_init::TaskCommand),
     Keys(super::keys::KeysArgs),
@@ -62,18 +62,18 @@ pub(super) enum Command {
     Bench(BenchCommand),
 }
 
-/// Run a job: every agent on every task, as often as the job says
+/// Run a job: every agent on every task, `n_attempts` times
 ///
-/// A run that was stopped, by a signal or by a crash, is gone on with by the same command: settled
-/// trials are not repeated. The first Ctrl-C lets running trials finish their phase, the second
+/// Run the same command again to resume a run that was stopped by a signal or a crash: settled
+/// trials are not repeated. The first Ctrl-C lets running trials finish their phase; the second
 /// ends them at once.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The job file, YAML or JSON; none is needed when `-p`, `-d` or `--repo` says what to run
+    /// Job file, YAML or JSON; optional with `-p`, `-d` or `--repo`
     #[arg(required_unless_present_any = ["config", "path", "dataset", "repo"])]
     pub(super) job: Option<PathBuf>,
 
-    /// The job file, as an option
+    /// Job file, as an option
     #[arg(long, short = 'c', value_name = "JOB", conflicts_with = "job")]
     pub(super) config: Option<PathBuf>,
 
@@ -85,7 +85,7 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// What becomes files beside `config.json` and `result.json`
+    /// Which result files to write
     #[arg(long, value_name = "WHAT", default_value = "full")]
     pub(super) materialize: MaterializeMode,
 
@@ -93,32 +93,34 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) store: Option<String>,
 
-    /// Seconds that a run's owner says nothing before it is taken over [default: 30]
+    /// Seconds without a heartbeat before the run is taken over [default: 30]
     ///
-    /// Without `--nats` an owner whose process exists on this host is taken over only if this is
-    /// given.
+    /// Without `--nats`, an owner whose process exists on this host is taken over only if this
+    /// option is given.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) lock_stale_seconds: Option<u32>,
 
-    /// Take the run over at once, whoever owns it; what the former owner still does does not count
+    /// Take the run over at once from any owner; later work of the former owner does not count
     #[arg(long, conflicts_with_all = ["no_wait", "dry_run"])]
     pub(super) force: bool,
 
-    /// Exit with 6 instead of watching an owner that may be dead
+    /// Exit with 6 instead of waiting for an owner that may be dead
     #[arg(long)]
     pub(super) no_wait: bool,
 
-    /// Exit with 5 when the pass rate is below this share: of completed trials and of the failures of
-    /// agents, verifiers and tasks. Exit with 4 when infrastructure failures could change the verdict
+    /// Exit with 5 if the pass rate is below RATE, with 4 if infrastructure failures could change
+    /// that
+    ///
+    /// The rate counts completed trials and failures of agents, verifiers and tasks.
     #[arg(long, value_name = "RATE", value_parser = share)]
     pub(super) fail_under: Option<f64>,
 
-    /// Refuse a job with tasks that lack a file or that cannot run here, instead of settling their
-    /// trials
+    /// Refuse a job whose tasks lack a file or cannot run here, instead of settling their trials
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// File with variables, a line `NAME=VALUE` each, over those of this process; tasks may use them
+    /// File of variables, one `NAME=VALUE` a line, that tasks may use; they override those of this
+    /// process
     #[arg(long, value_name = "FILE")]
     pub(super) env_file: Option<PathBuf>,
 
@@ -130,7 +132,7 @@ pub(super) struct RunArgs {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Log more: debug messages
+    /// Log debug messages
     #[arg(long, short, visible_alias = "debug", conflicts_with_all = ["quiet", "log_level"])]
     pub(super) verbose: bool,
 
@@ -138,7 +140,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "LEVEL", conflicts_with = "quiet")]
     pub(super) log_level: Option<LogLevel>,
 
-    /// How long trials that no worker could run wait for one that can before they fail
+    /// How long trials that no worker can run wait before they fail
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::value_parsers::duration)]
     pub(super) unplaceable_timeout: Duration,
@@ -155,12 +157,13 @@ pub(super) struct RunArgs {
     pub(super) reopen: Option<ReopenSelection>,
 }
 
-/// Run trials of the runs of a server, on this host
+/// Run trials from a NATS server on this host
 ///
-/// Any number of workers on any number of hosts share a pool, come and go. A first SIGTERM or Ctrl-C
-/// drains: no more work is taken, what runs may end; a second ends it at once. What a dead worker
-/// finished or ran is reported by the next worker on its host. Exits with 11 when the server was out
-/// of reach for too long, with 12 when the pool uses another blob store.
+/// Workers on any number of hosts can share a pool, and start and stop at any time. The first
+/// SIGTERM or Ctrl-C drains: the worker takes no more work and lets running trials end; the second
+/// ends them at once. The next worker on the same host reports what a dead worker ran or finished.
+/// Exits with 11 when the server was unreachable for too long, with 12 when the pool uses another
+/// blob store.
 #[cfg(feature = "nats")]
 #[derive(Debug, Args)]
 pub(super) struct WorkerArgs {
@@ -171,40 +174,40 @@ pub(super) struct WorkerArgs {
     #[arg(long, value_name = "STORE")]
     pub(super) store: String,
 
-    /// Pool whose work it takes
+    /// Pool to take work from
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(super) pool: String,
 
-    /// Trials at a time; `auto` is one for each processor
+    /// Trials at a time; `auto` is one per processor
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = worker_value_parsers::slots)]
     pub(super) slots: worker_value_parsers::SlotCount,
 
-    /// Processors that its trials may use together [default: no limit]
+    /// Processors for all its trials together [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cpus: Option<u32>,
 
-    /// Memory that its trials may use together, such as `8g` [default: no limit]
+    /// Memory for all its trials together, such as `8g` [default: no limit]
     #[arg(long, value_name = "AMOUNT", value_parser = worker_value_parsers::memory)]
     pub(super) memory: Option<u64>,
 
-    /// Variable of this process that trials may see; `PREFIX_*` for all that begin so
+    /// Variable of this process that trials may see; `PREFIX_*` for all with that prefix
     #[arg(long, value_name = "NAME")]
     pub(super) trial_env: Vec<String>,
 
-    /// Where trials run; every kind that works here by default
+    /// Providers to offer [default: all available on this host]
     #[arg(long, value_name = "KIND", value_parser = worker_value_parsers::provider)]
     pub(super) provider: Vec<ProviderKind>,
 
-    /// Directory for what must outlive the worker; those of one host may share it
+    /// Directory of state that outlives the worker; workers of one host may share it
     /// [default: $XDG_STATE_HOME/rollout or ~/.local/state/rollout]
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
 
-    /// How long running trials may go on when it drains, before they are ended and run again elsewhere
+    /// How long running trials may continue while draining, before other workers run them again
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = value_parsers::duration)]
     pub(super) drain_timeout: Duration,
 
-    /// How long it works on without its server, before it gives up
+    /// How long to work without the server before exiting
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = value_parsers::duration)]
     pub(super) max_offline: Duration,
 
@@ -213,19 +216,20 @@ pub(super) struct WorkerArgs {
     pub(super) log_level: LogLevel,
 }
 
-/// Everything that `rollout gc` removes: one of these has to be named.
+/// Kinds of objects that `rollout gc` removes; the command line must name at least one.
 #[cfg(feature = "docker")]
 const WHAT: [&str; 3] = ["containers", "images", "store"];
 #[cfg(not(feature = "docker"))]
 const WHAT: [&str; 1] = ["store"];
 
-/// Remove what dead runs left on this host, or a blob store that no run uses
+/// Remove leftovers of dead runs on this host, or a blob store that no run uses
 ///
-/// Only what is provably nobody's: the owner's process is gone, or the host was started anew since.
-/// Preserved environments and those of other users stay. Every run does the same when it starts.
+/// Only objects of dead owners are removed: the owner's process has ended, or the host was
+/// restarted since. Preserved environments and those of other users stay. Every run does the same
+/// when it starts.
 ///
-/// Images of tasks are removed only by age or size, and never while a container is made of one or
-/// within an hour of its last use. A run that needs one again builds it again.
+/// Task images are removed only by age or size, never while a container uses one, and never within
+/// an hour of its last use. A run that needs a removed image builds it again.
 ///
 /// A build without Docker removes blob stores only.
 #[derive(Debug, Args)]
@@ -237,17 +241,17 @@ pub(super) struct GcArgs {
     #[arg(long)]
     pub(super) containers: bool,
 
-    /// Remove images that were built for tasks, by `--older-than` or `--max-size`
+    /// Remove images built for tasks, by `--older-than` or `--max-size`
     #[cfg(feature = "docker")]
     #[arg(long, requires = "limits")]
     pub(super) images: bool,
 
-    /// Remove images that no run of this user on this host has used for so long
+    /// Remove images that no run of this user on this host has used for this long
     #[cfg(feature = "docker")]
     #[arg(long, value_name = "TIME", requires = "images", value_parser = value_parsers::age)]
     pub(super) older_than: Option<Duration>,
 
-    /// Remove the images used longest ago until all together have at most this size
+    /// Remove the least recently used images until the rest have at most this total size
     #[cfg(feature = "docker")]
     #[arg(long, value_name = "SIZE", requires = "images", value_parser = value_parsers::size)]
     pub(super) max_size: Option<u64>,
@@ -257,7 +261,7 @@ pub(super) struct GcArgs {
     #[cfg_attr(feature = "docker", arg(conflicts_with_all = ["containers", "images"]))]
     pub(super) store: Option<String>,
 
-    /// Remove the store although directories of runs that used it are gone: they may have moved
+    /// Remove the store even if directories of runs that used it are missing (they may have moved)
     #[arg(long, requires = "store")]
     pub(super) force: bool,
 
@@ -270,51 +274,51 @@ pub(super) struct GcArgs {
     pub(super) json: bool,
 }
 
-/// What to measure.
+/// Subcommands of `rollout bench`.
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchCommand {
     Dispatch(DispatchArgs),
 }
 
-/// Measure how fast trials go through queue, worker, journal and outputs, against what the disk can do
+/// Measure how fast trials pass queue, worker, journal and outputs, compared with the disk alone
 ///
-/// With `--nats` the queue is a server and the worker a process of its own, and the floor a bare
-/// loop of the same messages and bytes over the same server. Whether the server syncs what it
-/// acknowledges is its own setting (`sync_interval`), and decides both.
+/// With `--nats`, the queue is a server, the worker is a separate process, and the floor is a bare
+/// loop of the same messages and bytes over the same server. Both figures depend on whether the
+/// server syncs messages before it acknowledges them (its setting `sync_interval`).
 #[derive(Debug, Args)]
 pub(super) struct DispatchArgs {
     /// Number of trials
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) items: u32,
 
-    /// Trials at a time; several are measured one after the other
+    /// Trials at a time; several values are measured one after the other
     #[arg(long, value_name = "W,…", value_delimiter = ',', default_value = "4,64,1024", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) window: Vec<u32>,
 
-    /// Write the directory of every trial, too
+    /// Also write the directory of every trial
     #[arg(long)]
     pub(super) materialize: bool,
 
-    /// Over this server, which keeps nothing of it: nats://[user:password@]host[:port]
+    /// Measure over this server and leave nothing on it: nats://[user:password@]host[:port]
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "URL", conflicts_with = "materialize")]
     pub(super) nats: Option<String>,
 
-    /// Process of the server, to measure its processor time, too
+    /// Process id of the server, to measure its processor time as well
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "PID", requires = "nats")]
     pub(super) server_pid: Option<u32>,
 
-    /// Measurements per window over a server, in turns with the floor; the median counts
+    /// Measurements per window over a server, alternating with the floor; the median counts
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "N", default_value_t = 3, requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
 
-    /// Where to write; what is written is removed afterwards [default: the current directory]
+    /// Directory to write to; the files are removed afterwards [default: the current directory]
     #[arg(long)]
     pub(super) dir: Option<PathBuf>,
 
-    /// Print the figures as JSON, a line for each window
+    /// Print the figures as JSON, one line per window
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -345,12 +349,12 @@ impl Cli {
 
 /// Run settled trials of a run again, under the run's own options
 ///
-/// Their former results are kept as superseded executions. Everything else of the run stays as it
-/// is, and pending trials run, too. Needs the job file where it was.
+/// Their former results are kept as superseded executions. All other results stay, and pending
+/// trials run as well. The job file must be where it was.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(super) struct RetryArgs {
-    /// The run's directory
+    /// Run directory
     #[arg(value_name = "RUN_DIR")]
     pub(super) run_dir: PathBuf,
 
@@ -358,21 +362,21 @@ pub(super) struct RetryArgs {
     #[arg(long, group = "which")]
     pub(super) failed: bool,
 
-    /// Trials that failed by the infrastructure's fault
+    /// All trials that failed because of the infrastructure
     #[arg(long, group = "which")]
     pub(super) infra: bool,
 
-    /// This trial, whatever it came to: `agent/dataset/task__attempt`, or its item; can be repeated
+    /// This trial, whatever its outcome: `agent/dataset/task__attempt` or its item; can be repeated
     #[arg(long, value_name = "KEY", group = "which")]
     pub(super) trial: Vec<String>,
 
-    /// Options of `rollout run` beside those that the run was started with
+    /// Further options of `rollout run`, added to those of the run's first start
     #[arg(last = true, value_name = "OPTION")]
     pub(super) options: Vec<String>,
 }
 
 impl RunArgs {
-    /// How patiently the run is taken from an owner that may be dead.
+    /// Policy for taking the run from an owner that may be dead.
     pub(super) fn lock_wait_policy(&self) -> LockWaitPolicy {
         let stale = self.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         LockWaitPolicy {

@@ -14,10 +14,10 @@ use super::output::Printer;
 use crate::results::escape;
 use crate::sources::check::{self, CheckReport, CheckRequest, TaskExplanation, TaskReport};
 
-/// Look at a task, or at all tasks of a directory, without running anything
+/// Check a task, or all tasks of a directory, without running anything
 ///
-/// Says what is wrong (exit code 3), what is odd, and what a task comes to: its format and why, its
-/// image, its limits.
+/// Prints errors (exit code 3), warnings, and how a task is read: its format and the reason for it,
+/// its image, its limits.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Directory of a task, or of tasks
@@ -27,7 +27,7 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "auto|rollout|harbor", default_value = "auto", value_parser = format)]
     format: FormatOption,
 
-    /// What would make the environments
+    /// Provider to check the tasks for
     #[arg(long, value_name = "docker|process", default_value = "docker", value_parser = provider)]
     environment: ProviderKind,
 
@@ -36,7 +36,7 @@ pub(super) struct CheckArgs {
     json: bool,
 }
 
-/// A format, or nothing for the one that the files say.
+/// A format; `None` detects it from the files.
 #[derive(Debug, Clone, Copy)]
 struct FormatOption(Option<TaskFormat>);
 
@@ -48,7 +48,7 @@ pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, 
     let report = checked.map_err(|error| CliError::failure("cannot check the tasks", &error))?;
     let text = if json {
         let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| CliError::failure("the findings have no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the findings as JSON", &error))?;
         text + "\n"
     } else {
         render(&report)
@@ -71,7 +71,7 @@ fn provider(text: &str) -> Result<ProviderKind, String> {
     found.ok_or_else(|| format!("expected {}", descriptor::names()))
 }
 
-/// What was found, as text. Of many tasks only those with findings are told.
+/// The findings as text. Of several tasks only those with findings are shown.
 fn render(report: &CheckReport) -> String {
     let alone = report.tasks.len() == 1;
     let mut lines = Vec::new();
@@ -128,9 +128,9 @@ fn explain(explained: &TaskExplanation) -> Vec<String> {
         NetworkPolicy::Allowlist(hosts) => hosts.join(", "),
     };
     let verifier = if explained.separate_verifier {
-        "an environment of its own"
+        "separate environment"
     } else {
-        "where the agent was"
+        "environment of the agent"
     };
     let mut rows = vec![
         ("image", explained.image.clone()),

@@ -1,4 +1,4 @@
-//! `rollout run --dry-run`: the plan, and nothing else.
+//! `rollout run --dry-run`: the plan without a run.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::timeout::Timeouts;
@@ -12,7 +12,7 @@ use crate::plan::{self, DryRun, ImageView, PreparedJob, TaskView};
 use crate::results::escape;
 use crate::sources::datasets::{self, BundleSink, FormatView};
 
-/// Makes the plan without storing anything, and prints it.
+/// Builds the plan without storing anything, and prints it.
 pub(super) async fn show(
     prepared: PreparedJob,
     json: bool,
@@ -28,7 +28,7 @@ pub(super) async fn show(
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);
     let text = if json {
         let text = serde_json::to_string(&shown)
-            .map_err(|error| CliError::failure("the plan has no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the plan as JSON", &error))?;
         text + "\n"
     } else {
         render(&job, &shown)
@@ -82,7 +82,7 @@ fn render(job: &Job, plan: &DryRun) -> String {
     lines.join("\n")
 }
 
-/// Why tasks are read in their formats: a line for each reason.
+/// Reasons for the formats of the tasks, one line each.
 fn formats(tasks: &[TaskView]) -> Vec<String> {
     let mut reasons: Vec<(&FormatView, usize)> = Vec::new();
     for task in tasks {

@@ -1,4 +1,4 @@
-//! Files with variables (`--env-file`): a line `NAME=VALUE` each.
+//! Files of variables (`--env-file`), one `NAME=VALUE` a line.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use rollout_protocol::template::is_variable_name;
 /// The variables of a file, in its order.
 ///
 /// # Errors
-/// Why the file cannot be read, or which line is none.
+/// The file cannot be read, or a line is not `NAME=VALUE`.
 pub(super) fn read(file: &Path) -> Result<Vec<(String, String)>, String> {
     let shown = file.display();
     let cannot = |error: std::io::Error| format!("cannot read the variables in {shown}: {error}");
@@ -22,7 +22,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<(String, String)>, String> {
     })
 }
 
-/// The variables of a text; the number of a line that is none.
+/// Parses variables. The error is the number of a line that is not `NAME=VALUE`.
 fn parse(text: &str) -> Result<Vec<(String, String)>, usize> {
     let mut variables = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -42,9 +42,9 @@ fn parse(text: &str) -> Result<Vec<(String, String)>, usize> {
     Ok(variables)
 }
 
-/// A value without its quotes: in single ones all is meant as it stands, in double ones `\n` is a
-/// line end and a backslash takes the meaning of the next character away; without quotes the value
-/// ends before a comment.
+/// A value without its quotes. Single quotes keep every character literal. In double quotes `\n` is
+/// a line break, and a backslash makes any other character literal. An unquoted value ends before a
+/// comment.
 fn value(text: &str) -> Option<String> {
     let rest_is_comment = |rest: &str| {
         let rest = rest.trim_start();

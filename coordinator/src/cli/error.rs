@@ -1,5 +1,4 @@
-//! Every error as a kind, a message, details and hints: the one place that turns errors of all
-//! modules into words.
+//! Conversion of the errors of all modules into an exit code, a message, details and hints.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,36 +17,36 @@ use crate::plan::BuildError;
 use crate::results::files::TrialFilesError;
 use crate::sources::datasets::BundleError;
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug)]
 pub(super) struct CliError {
-    /// The kind.
+    /// Exit code.
     pub(super) code: ExitCode,
-    /// What failed.
+    /// The failed operation and its cause.
     pub(super) message: String,
-    /// More of it, a line each.
+    /// Details, one line each.
     pub(super) details: Vec<String>,
-    /// What to do.
+    /// Suggested actions.
     pub(super) hints: Vec<String>,
 }
 
 impl CliError {
-    /// An error of a kind.
+    /// An error with an exit code.
     pub(super) fn new(code: ExitCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Vec::new(), hints: Vec::new() }
     }
 
-    /// A command line that means nothing.
+    /// An invalid command line.
     pub(super) fn usage(message: impl Into<String>) -> Self {
         Self::new(ExitCode::Usage, message)
     }
 
-    /// Something unexpected.
+    /// An unexpected failure.
     pub(super) fn failure(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
         Self::from_cause(ExitCode::Failure, what, cause)
     }
 
-    /// An error of a kind, its causes in one line.
+    /// An error with an exit code, and its chain of causes in one line.
     pub(super) fn from_cause(
         code: ExitCode,
         what: impl Into<String>,
@@ -62,11 +61,11 @@ impl CliError {
         Self::new(code, message)
     }
 
-    /// The files of some trials could not be written.
+    /// Files of some trials that could not be written.
     pub(super) fn unwritten_files(count: u64, trial: &ItemName, error: &TrialFilesError) -> Self {
-        let what = format!("the files of {count} trials could not be written, first {trial}");
+        let what = format!("cannot write the files of {count} trials, the first of them {trial}");
         Self::failure(what, error).hint(
-            "their results are kept; the same command writes the files when the cause is gone",
+            "their results are kept; remove the cause and run the same command again to write them",
         )
     }
 
@@ -76,19 +75,19 @@ impl CliError {
         Self::new(ExitCode::Failure, failure.chain())
     }
 
-    /// Something that cannot be done as it was asked for.
+    /// A request that cannot be fulfilled as given.
     #[cfg(feature = "nats")]
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(ExitCode::Config, message)
     }
 
-    /// Something that the user has to correct.
+    /// A fault that the user has to correct.
     #[cfg(feature = "nats")]
     pub(super) fn config(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
         Self::from_cause(ExitCode::Config, what, cause)
     }
 
-    /// Adds what to do about a journal that cannot be read.
+    /// Adds a hint for a journal that cannot be read.
     fn with_journal_hint(self, error: &JournalError) -> Self {
         match error {
             JournalError::Io { .. } => self,
@@ -101,8 +100,8 @@ impl CliError {
             | JournalError::NoOpening { path } => {
                 let root = path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")).display();
                 self.hint(&format!(
-                    "`rollout repair {root} --dry-run` shows what can be restored; without \
-                     `--dry-run` it keeps a copy of what it changes and restores it"
+                    "run `rollout repair {root} --dry-run` to see what can be restored; without \
+                     `--dry-run` it copies the files that it changes and restores them"
                 ))
             }
         }
@@ -117,7 +116,7 @@ impl CliError {
 impl From<ConfigErrors> for CliError {
     fn from(errors: ConfigErrors) -> Self {
         let count = errors.errors.len();
-        let faults = if count == 1 { "a fault" } else { &format!("{count} faults") };
+        let faults = if count == 1 { "an error" } else { &format!("{count} errors") };
         Self {
             code: ExitCode::Config,
             message: format!("{faults} in the configuration; nothing was started"),
@@ -135,7 +134,7 @@ impl From<BuildError> for CliError {
             }
             BuildError::Bundle(BundleError::Store(error)) => error.into(),
             BuildError::Bundle(BundleError::Json(_)) | BuildError::Plan(_) => {
-                Self::failure("cannot make the plan", &error)
+                Self::failure("cannot build the plan", &error)
             }
         }
     }
@@ -144,14 +143,14 @@ impl From<BuildError> for CliError {
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         Self::failure("the blob store failed", &error)
-            .hint("`--store DIR` names another directory for blobs")
+            .hint("use `--store DIR` to choose another directory for blobs")
     }
 }
 
 impl From<ReportError> for CliError {
     fn from(error: ReportError) -> Self {
-        Self::failure("an output of the run failed, its results are kept", &error)
-            .hint("the same command writes the missing files when the cause is gone")
+        Self::failure("an output of the run failed; the run's results are kept", &error)
+            .hint("remove the cause and run the same command again to write the missing files")
     }
 }
 
@@ -166,34 +165,36 @@ impl From<RunError> for CliError {
         match error {
             RunError::Open(error) => error.into(),
             RunError::LockLost(_) => {
-                Self::from_cause(ExitCode::LockLost, "the run was interrupted", &error)
-                    .hint("what this process did since does not count; the new owner goes on")
+                Self::from_cause(ExitCode::LockLost, "the run was interrupted", &error).hint(
+                    "work of this process since then is discarded; the new owner continues the run",
+                )
             }
             RunError::Damaged { ref path, .. } => {
                 let root = path.parent().unwrap_or(path).display();
-                let hint = format!("`rollout repair {root}` puts it aside: it is written again");
-                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error)
-                    .hint(&hint)
+                let hint = format!(
+                    "run `rollout repair {root}` to move it aside; the next run writes it again"
+                );
+                Self::from_cause(ExitCode::RunDamaged, "cannot start the run", &error).hint(&hint)
             }
             RunError::Newer { .. } => {
-                Self::from_cause(ExitCode::RunDamaged, "the run cannot be started", &error)
+                Self::from_cause(ExitCode::RunDamaged, "cannot start the run", &error)
                     .hint("use a newer rollout")
             }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
                 Self::failure("the run was interrupted", &error)
-                    .hint("the same command goes on with it when the cause is gone")
+                    .hint("remove the cause and run the same command again to resume")
             }
             RunError::NotBuilt(_) => {
-                Self::from_cause(ExitCode::Config, "the run cannot be started", &error)
+                Self::from_cause(ExitCode::Config, "cannot start the run", &error)
             }
             RunError::NoAnswer { .. } => {
                 Self::from_cause(ExitCode::Config, "nothing was started", &error).hint(
                     "start the engine, name another one in `DOCKER_HOST`, or use an environment \
-                     that needs none: `environment.type: process`, which is `-e process` for a job",
+                     that needs none: `environment.type: process`, or `-e process` for a job",
                 )
             }
             RunError::PartEnded(_) => Self::failure("the run was interrupted", &error)
-                .hint("this is a defect; the same command goes on with the run"),
+                .hint("this is a bug; run the same command again to resume"),
         }
     }
 }
@@ -220,15 +221,14 @@ impl From<LaunchError> for CliError {
 
 impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
-        let what = "the run cannot be started";
+        let what = "cannot start the run";
         match &error {
             OpenError::Lock(error) => from_lock(what, error),
             OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),
             OpenError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
-                refused
-                    .hint("give `--name` for a new run, or undo the changes to go on with this one")
+                refused.hint("use `--name` for a new run, or undo the changes to resume this one")
             }
             OpenError::Journal { source, .. } => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error).with_journal_hint(source)
@@ -249,10 +249,10 @@ pub(super) fn from_lock(what: &str, error: &LockError) -> CliError {
     let failed = CliError::from_cause(code, what, error);
     match error {
         LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(
-            "wait for it to end, or give `--name` for another run; `--force` takes this one over",
+            "wait until it ends, use `--name` for another run, or `--force` to take this one over",
         ),
         LockError::Copy { .. } => {
-            failed.hint("go on in the directory that has them, or give `--name` for another run")
+            failed.hint("resume in the directory that has them, or use `--name` for another run")
         }
         LockError::Unreadable => failed.hint("use a newer rollout"),
         LockError::Journal(error) => failed.with_journal_hint(error),
@@ -281,25 +281,24 @@ mod nats {
 
     impl From<NatsOptionsError> for CliError {
         fn from(error: NatsOptionsError) -> Self {
-            Self::config("the NATS server cannot be used", &error)
+            Self::config("cannot use the NATS server", &error)
         }
     }
 
     impl From<ConnectError> for CliError {
         fn from(error: ConnectError) -> Self {
             match &error {
-                ConnectError::Unreachable { .. } => {
-                    Self::failure("there is no connection to NATS", &error)
-                }
-                _ => Self::config("the NATS server cannot be used", &error),
+                ConnectError::Unreachable { .. } => Self::failure("cannot connect to NATS", &error),
+                _ => Self::config("cannot use the NATS server", &error),
             }
         }
     }
 
     impl From<NatsSetupError> for CliError {
         fn from(error: NatsSetupError) -> Self {
-            Self::config("the NATS server is not set up", &error)
-                .hint("`rollout doctor` shows what differs; `rollout setup` makes what is missing")
+            Self::config("the NATS server is not set up", &error).hint(
+                "`rollout doctor` shows what differs; `rollout setup` creates what is missing",
+            )
         }
     }
 
@@ -312,8 +311,8 @@ mod nats {
                     &error,
                 )
                 .hint(
-                    "give the same `--store` everywhere, another `pool:` in the job, or bind the \
-                         pool anew: `rollout setup --pool NAME --store DIR --rebind`",
+                    "use the same `--store` everywhere, name another `pool:` in the job, or rebind \
+                         the pool: `rollout setup --pool NAME --store DIR --rebind`",
                 ),
             }
         }

@@ -1,11 +1,11 @@
-//! How a run that came to its end maps to an exit code.
+//! Exit code of a finished run.
 
 use rollout_protocol::exit::ExitCode;
 
 use crate::results::metrics::{Tally, ThresholdOutcome};
 
-/// The code of a run that ended. With a threshold, infrastructure failures matter only where they
-/// could change its verdict.
+/// The exit code of a finished run. With a threshold, infrastructure failures matter only where
+/// they could change the result.
 pub(super) fn for_run(cancelled: bool, tally: &Tally, fail_under: Option<f64>) -> ExitCode {
     if cancelled {
         return ExitCode::Cancelled;

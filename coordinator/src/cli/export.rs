@@ -13,30 +13,30 @@ use crate::launch::export;
 use crate::results::escape;
 use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
 
-/// Write the results of a run in the form of another tool
+/// Export the results of a run in the format of another tool
 ///
-/// Everything comes from the run's records and its blob store, whatever files the run was told to
-/// leave. Trials stand in the plan's order. `jsonl` and `csv` go to standard output unless `--out`
-/// names a file; `harbor` makes the directory of a job inside `--out`.
+/// All data comes from the run's records and its blob store, whatever `--materialize` the run had.
+/// Trials are in plan order. `jsonl` and `csv` go to standard output unless `--out` names a file;
+/// `harbor` creates a job directory inside `--out`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// The run's directory
+    /// Run directory
     run_dir: PathBuf,
 
-    /// The form
+    /// Output format
     #[arg(long)]
     format: ExportFormat,
 
-    /// The file to write or, with `--format harbor`, the directory of jobs to write into
+    /// File to write or, with `--format harbor`, directory of jobs to write into
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
     out: Option<PathBuf>,
 
-    /// Blob store: a directory, or `file:///directory` [default: the one that the run used]
+    /// Blob store: a directory, or `file:///directory` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
 }
 
-/// Forms that cannot go to standard output.
+/// Formats that cannot go to standard output.
 const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parquet")];
 
 /// Runs the command.
@@ -60,18 +60,19 @@ fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliE
     }
     if exported.behind > 0 {
         printer.warning(&format!(
-            "{} settled trials are missing: the run has not ended in order; its own command goes \
-             on with it",
+            "{} settled trials are missing: the run did not end cleanly; run its command again to \
+             resume it",
             exported.behind
         ));
     }
     if exported.unplanned > 0 {
         let count = exported.unplanned;
-        printer
-            .warning(&format!("{count} results are left out: the plan has their trials no more"));
+        printer.warning(&format!(
+            "{count} results are left out: their trials are no longer in the plan"
+        ));
     }
     if exported.keys_left_out {
-        printer.warning("there are more keys of rewards than columns for them");
+        printer.warning("some reward keys are left out: there are more keys than columns");
     }
     Ok(())
 }

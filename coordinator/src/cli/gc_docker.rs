@@ -1,4 +1,5 @@
-//! `rollout gc --containers` and `--images`: removes what dead runs left in the Docker engine.
+//! `rollout gc --containers` and `--images`: removal of leftovers of dead runs from the Docker
+//! engine.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -49,7 +50,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
     }
     printer.data(&if args.json { format!("{document:#}\n") } else { text })?;
     for (name, reason) in &failed {
-        printer.warning(&format!("{name} could not be removed: {reason}"));
+        printer.warning(&format!("cannot remove {name}: {reason}"));
     }
     Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
 }
@@ -80,7 +81,7 @@ fn images(pruned: &PrunedImages, dry_run: bool, text: &mut String) -> Value {
     }
     let total = |images: &[TaskImage]| images.iter().map(|image| image.bytes).sum::<u64>();
     text.push_str(&format!(
-        "{verb} {} images, {}; {} stay, {} (layers that images share count in each)\n",
+        "{verb} {} images, {}; {} kept, {} (shared layers count in each image)\n",
         pruned.removed.len(),
         megabytes(total(&pruned.removed)),
         pruned.kept.len(),
@@ -113,7 +114,7 @@ fn time(time: SystemTime) -> String {
     format!("{stamp:.0}")
 }
 
-/// Judges owners; when it only looks, it notes the dead ones and lets them keep what they left.
+/// Liveness of owners. A dry run records the dead ones and reports none, so nothing is removed.
 #[derive(Debug)]
 struct DeadOwnerCheck {
     owners: HostOwners,

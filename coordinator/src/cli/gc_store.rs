@@ -1,4 +1,4 @@
-//! `rollout gc --store`: removes a blob store that no run uses.
+//! `rollout gc --store`: removal of a blob store that no run uses.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::store_url;
 use crate::results::escape;
 use crate::results::files::store;
 
-/// Everything that a store consists of. Its identity goes first: the rest is no store.
+/// Entries of a store. Its identity is removed first: without it the rest is no store.
 const STORE_ENTRIES: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];
 
 /// Runs the command.
@@ -27,13 +27,13 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let url = store_url::parse(named)?;
     let Some(directory) = url.directory() else {
-        return Err(CliError::usage("a blob store in memory has nothing to remove".to_owned()));
+        return Err(CliError::usage("cannot remove a blob store in memory".to_owned()));
     };
     if store::identity_of(directory).is_none() {
         let what = format!("there is no blob store in {}", directory.display());
         return Err(CliError::usage(what));
     }
-    // What dead processes left is removed by it.
+    // Opening the store removes leftovers of dead processes.
     let opened = open(&url).await?;
     let mut users = sibling_runs(directory);
     let mut gone = Vec::new();
@@ -47,16 +47,23 @@ pub(super) async fn run(
     users.sort_unstable();
     users.dedup();
     if !users.is_empty() {
-        let what = format!("{} runs use the blob store {}", users.len(), directory.display());
+        let what = format!(
+            "cannot remove the blob store {1}: {0} runs use it",
+            users.len(),
+            directory.display()
+        );
         let mut refused = CliError::new(ExitCode::Config, what);
         refused.details = users.iter().map(|path| path.display().to_string()).collect();
-        return Err(refused.hint("remove the directories of runs that are not needed any more"));
+        return Err(
+            refused.hint("first remove the directories of the runs that you no longer need")
+        );
     }
     if !gone.is_empty() && !args.force {
-        let what = "directories of runs that used the blob store are gone, removed or moved";
+        let what =
+            "cannot remove the blob store: directories of its runs are missing, removed or moved";
         let mut refused = CliError::new(ExitCode::Config, what);
         refused.details = gone;
-        return Err(refused.hint("`--force` removes the store when none of them is needed"));
+        return Err(refused.hint("use `--force` to remove the store if none of them is needed"));
     }
     let dry_run = args.dry_run;
     let would = if dry_run { "would remove" } else { "removed" };
@@ -96,11 +103,11 @@ fn size(root: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Removes a store that no process writes into; the bytes that it had.
+/// Removes a store that no process writes to. Returns its size in bytes.
 fn remove(root: &Path) -> io::Result<u64> {
     let bytes = size(root)?;
     if fs::read_dir(root.join("tmp")).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(io::Error::other("a process is writing into it"));
+        return Err(io::Error::other("a process is writing to it"));
     }
     for part in STORE_ENTRIES {
         let path = root.join(part);
@@ -113,12 +120,12 @@ fn remove(root: &Path) -> io::Result<u64> {
             removed => removed?,
         }
     }
-    // Something else may be in it.
+    // It may contain other files.
     let _kept = fs::remove_dir(root);
     Ok(bytes)
 }
 
-/// The run directories around a store that is in the place of a jobs directory's own.
+/// The run directories beside a store that is the default store of a jobs directory.
 fn sibling_runs(store: &Path) -> Vec<PathBuf> {
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     let own = store.ends_with(".rollout/blobs");
@@ -132,7 +139,7 @@ fn is_run(path: &Path) -> bool {
     path.join("journal").is_dir()
 }
 
-/// Whether a run in a jobs directory uses the store of that directory, as far as it says.
+/// Whether a run in a jobs directory uses the store of that directory, by its own record.
 fn uses_store(run_dir: &Path, store: &Path) -> bool {
     store::find(run_dir).is_ok_and(|found| found == store)
 }

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::error::CliError;
 use crate::results::files::layout;
 
-/// Options of `rollout run` whose values may be secrets: they are not written down.
+/// Options of `rollout run` whose values may be secrets and are not stored.
 const SECRET_OPTIONS: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];
 
 /// The command line that a run was started with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Invocation {
-    /// The directory that it was started in.
+    /// The working directory at the start.
     pub(super) directory: PathBuf,
     /// The arguments of `rollout run`.
     pub(super) arguments: Vec<String>,
@@ -24,7 +24,7 @@ pub(super) struct Invocation {
 }
 
 impl Invocation {
-    /// The command line `rollout run …` of this process, if it is text.
+    /// The command line `rollout run …` of this process, if it is valid UTF-8.
     pub(super) fn from_arguments(arguments: Vec<OsString>) -> Option<Self> {
         let directory = std::env::current_dir().ok()?;
         let words: Option<Vec<String>> =
@@ -36,10 +36,10 @@ impl Invocation {
     /// The command line that a run directory records.
     pub(super) fn read(run_dir: &Path) -> Result<Self, CliError> {
         let path = run_dir.join(layout::INVOCATION);
-        let what = format!("cannot tell how the run in {} was started", run_dir.display());
+        let what = format!("cannot read the options of the run in {}", run_dir.display());
         let text = std::fs::read(&path).map_err(|error| {
             CliError::failure(what.clone(), &error)
-                .hint("start the run once more with `rollout run`: it writes down its options")
+                .hint("start the run again with `rollout run`, which stores its options")
         })?;
         serde_json::from_slice(&text).map_err(|error| CliError::failure(what, &error))
     }

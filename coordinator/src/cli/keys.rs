@@ -1,4 +1,4 @@
-//! `rollout keys`: the reference of job and task files and files of searches.
+//! `rollout keys`: the key reference of job, task and search files.
 
 use clap::{Args, ValueEnum};
 use rollout_protocol::exit::ExitCode;
@@ -12,14 +12,14 @@ use crate::events::sinks::terminal::table;
 /// Print every key of a kind of file, with its type, default and meaning
 #[derive(Debug, Args)]
 pub(super) struct KeysArgs {
-    /// Of which file
+    /// Kind of file
     file: FileKind,
 
-    /// Print them as one JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 
-    /// Print them as a table in Markdown
+    /// Print a Markdown table
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }
@@ -30,7 +30,7 @@ enum FileKind {
     Job,
     /// Task files, `task.toml`
     Task,
-    /// Files of tree searches, `tree.yaml`
+    /// Search files, `tree.yaml`
     Tree,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliErr
     };
     let text = if args.json {
         let text = serde_json::to_string_pretty(&reference.keys)
-            .map_err(|error| CliError::failure("the keys have no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the keys as JSON", &error))?;
         text + "\n"
     } else if args.markdown {
         reference.markdown()

@@ -1,4 +1,4 @@
-//! Log messages, on standard error, around the progress.
+//! Log messages on standard error, interleaved with the progress.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::config::{LogLevel, env_vars};
 use crate::events::sinks::terminal::{Screen, Style};
 
-/// Starts logging at `level`, or as the environment says.
+/// Starts logging at `level`, or with the filter in the environment variable.
 pub(super) fn start(level: LogLevel, screen: Screen, style: Style) {
     let filter = std::env::var(env_vars::LOG.name)
         .ok()
@@ -20,18 +20,18 @@ pub(super) fn start(level: LogLevel, screen: Screen, style: Style) {
         .with_target(false)
         .with_writer(ScreenWriter(screen))
         .finish();
-    // Another subscriber is there only in tests, and may stay.
+    // Only tests have another subscriber, which may stay.
     let _former = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// The level for our own crates; others speak up from warnings on.
+/// The filter: `level` for rollout's crates, warnings and errors for most others.
 fn directives(level: LogLevel) -> String {
     let others = match level {
         LogLevel::Error => "error",
         LogLevel::Warn | LogLevel::Info | LogLevel::Debug => "warn",
         LogLevel::Trace => "debug",
     };
-    // Every attempt to reach a server is an error to its client; what it means is said by ours.
+    // The client logs every failed connection attempt as an error; rollout reports outages itself.
     let client = if level == LogLevel::Trace { "debug" } else { "off" };
     let ours = level.as_str();
     format!(
@@ -39,7 +39,7 @@ fn directives(level: LogLevel) -> String {
     )
 }
 
-/// Writes each message as a whole.
+/// Writes each message at once.
 struct ScreenWriter(Screen);
 
 /// One message.

@@ -1,5 +1,5 @@
-//! The `rollout` program: parse, dispatch, exit. One file per command; nothing else of the program
-//! prints or knows exit codes.
+//! The `rollout` program: parse, dispatch, exit. One file per command; only this module prints and
+//! knows exit codes.
 
 mod args;
 mod bench;
@@ -54,11 +54,11 @@ pub fn main() -> ProcessExit {
     main_with(|runner| runner)
 }
 
-/// The same, with something around what runs the executions of a worker: tests need workers that
-/// die when they are told to.
+/// Runs the program with a decorator around a worker's runner: tests need workers that die on
+/// request.
 pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    // Before anything else: this process becomes part of a sandbox and must stay small and single.
+    // First: this process becomes part of a sandbox and must stay small and single-threaded.
     #[cfg(feature = "process")]
     if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
@@ -124,9 +124,9 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .map_err(|error| CliError::failure("cannot start the runtime", &error))
 }
 
-/// Help and version are answers, everything else is a mistake.
+/// Prints help or version (success), or a usage error.
 fn usage(error: &clap::Error) -> ProcessExit {
-    // Nobody is there to be told when this fails.
+    // A failure has nowhere to be reported.
     let _unwritten = error.print();
     let code = if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success };
     ProcessExit::from(code.code())

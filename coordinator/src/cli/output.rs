@@ -1,5 +1,5 @@
-//! What the program prints. Data goes to standard output, everything else to standard error. A
-//! reader that goes away is no error.
+//! Output of the program. Data goes to standard output, everything else to standard error. A closed
+//! pipe or terminal is no error.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -15,17 +15,17 @@ use crate::results::escape;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Printer {
     quiet: bool,
-    /// Of standard output.
+    /// Style of standard output.
     pub(super) out: Style,
-    /// Of standard error.
+    /// Style of standard error.
     pub(super) err: Style,
-    /// When the program started.
+    /// At the start of the program.
     out_is_terminal: bool,
     err_is_terminal: bool,
 }
 
 impl Printer {
-    /// Colours where a terminal shows them and nobody objects.
+    /// Uses colours on terminals that support them, unless `NO_COLOR` is set.
     pub(super) fn from_environment(quiet: bool) -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -46,7 +46,7 @@ impl Printer {
         self.quiet
     }
 
-    /// Where progress and log messages are shown.
+    /// The screen for progress and log messages.
     pub(super) fn screen(&self) -> Screen {
         if self.err_is_terminal && !self.quiet {
             Screen::terminal(Box::new(io::stderr()))
@@ -60,7 +60,7 @@ impl Printer {
         Box::new(io::stdout())
     }
 
-    /// Prints what was asked for.
+    /// Prints the requested data.
     pub(super) fn data(&self, text: &str) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -77,32 +77,32 @@ impl Printer {
         error.kind() == io::ErrorKind::BrokenPipe || self.out_is_terminal && is_closed_terminal
     }
 
-    /// Warns of something odd.
+    /// Prints a warning.
     pub(super) fn warning(&self, message: &str) {
         if !self.quiet {
             self.stderr(&format!("{} {}\n", self.err.warning("warning:"), escape::line(message)));
         }
     }
 
-    /// Says what can be done next.
+    /// Prints a suggested action.
     pub(super) fn hint(&self, message: &str) {
         if !self.quiet {
             self.stderr(&format!("{} {}\n", self.err.heading("hint:"), escape::line(message)));
         }
     }
 
-    /// Says why a command failed.
+    /// Prints the error of a command.
     pub(super) fn error(&self, error: &CliError) {
         self.stderr(&render(error, self.err));
     }
 
     fn stderr(&self, text: &str) {
-        // Nobody is there to be told when this fails.
+        // A failure has nowhere to be reported.
         let _unwritten = io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// An error as text. Stopping on request is not called an error.
+/// An error as text. A stop on request is not labelled as an error.
 pub(super) fn render(error: &CliError, style: Style) -> String {
     let word = if error.code == ExitCode::Cancelled { "stopped:" } else { "error:" };
     let mut text = format!("{} {}\n", style.failure(word), escape::line(&error.message));

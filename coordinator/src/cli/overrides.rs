@@ -1,10 +1,10 @@
-//! The options of `rollout run` that are keys of a job.
+//! Options of `rollout run` that set keys of the job.
 
 use clap::Args;
 
 use crate::config::{CliDataset, CliSetting};
 
-/// Keys of the job on the command line: over those of the job file, or in its place.
+/// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Keys of the job")]
 pub(super) struct JobArgs {
@@ -16,7 +16,7 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'd', value_name = "NAME[@VERSION]")]
     pub(super) dataset: Vec<String>,
 
-    /// Where the registry is: a `registry.json`
+    /// Path or URL of the registry's `registry.json`
     #[arg(long, aliases = ["registry-path", "registry-url"], value_name = "PATH|URL")]
     registry: Option<String>,
 
@@ -24,7 +24,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "URL[@REF]")]
     pub(super) repo: Vec<String>,
 
-    /// Only tasks whose name matches, in every dataset
+    /// Include only tasks whose name matches, in every dataset
     #[arg(
         long,
         short = 't',
@@ -34,11 +34,11 @@ pub(super) struct JobArgs {
     )]
     task_name: Vec<String>,
 
-    /// No tasks whose name matches, in every dataset
+    /// Exclude tasks whose name matches, in every dataset
     #[arg(long, short = 'x', value_name = "GLOB")]
     exclude_task_name: Vec<String>,
 
-    /// At most so many tasks of every dataset
+    /// Maximum number of tasks of every dataset
     #[arg(long, short = 'l', value_name = "N", allow_hyphen_values = true)]
     n_tasks: Option<String>,
 
@@ -46,7 +46,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// Agent: `oracle`, `nop`, or one that the job file has
+    /// Agent: `oracle`, `nop`, or one of the job file
     #[arg(long, short = 'a', value_name = "NAME")]
     agent: Vec<String>,
 
@@ -54,11 +54,11 @@ pub(super) struct JobArgs {
     #[arg(long = "ak", alias = "agent-kwarg", value_name = "KEY=VALUE")]
     agent_key: Vec<String>,
 
-    /// Variable of every agent; the value of a secret, by its name, is not kept
+    /// Variable of every agent; values with a secret's name are not stored
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
     agent_env: Vec<String>,
 
-    /// Variable of the test scripts, likewise
+    /// Variable of the test scripts; values with a secret's name are not stored
     #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
     verifier_env: Vec<String>,
 
@@ -70,7 +70,7 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'k', value_name = "N", allow_hyphen_values = true)]
     n_attempts: Option<String>,
 
-    /// Further tries after an infrastructure failure
+    /// Retries after an infrastructure failure
     #[arg(long, short = 'r', value_name = "N")]
     max_retries: Option<u32>,
 
@@ -78,7 +78,7 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'n', alias = "n-concurrent", value_name = "N", allow_hyphen_values = true)]
     n_concurrent_trials: Option<String>,
 
-    /// Agents that execute at a time, on each worker
+    /// Agents that run at a time on each worker
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     n_concurrent_agents: Option<String>,
 
@@ -86,11 +86,11 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'e', alias = "env", value_name = "TYPE")]
     environment: Option<String>,
 
-    /// Build images without cache, also of tasks that name one
+    /// Build images without cache, also for tasks that name an image
     #[arg(long)]
     force_build: bool,
 
-    /// Which environments are kept: never, always or on_failure
+    /// When to keep environments: never, always or on_failure
     #[arg(long, value_name = "WHICH")]
     preserve_env: Option<String>,
 
@@ -110,39 +110,39 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     override_storage: Option<String>,
 
-    /// Graphics processors of every environment
+    /// GPUs of every environment
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     override_gpus: Option<String>,
 
-    /// Factor of every time limit that has none of its own
+    /// Factor for every time limit without its own factor
     #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
     timeout_multiplier: Option<String>,
 
-    /// Factor of the time limits of agents
+    /// Factor for the time limits of agents
     #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
     agent_timeout_multiplier: Option<String>,
 
-    /// Factor of the time limits of test scripts
+    /// Factor for the time limits of test scripts
     #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
     verifier_timeout_multiplier: Option<String>,
 
-    /// Factor of the time limits of agents' installs
+    /// Factor for the time limits of agent installation
     #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
     agent_setup_timeout_multiplier: Option<String>,
 
-    /// Factor of the time limits of image builds
+    /// Factor for the time limits of image builds
     #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
     environment_build_timeout_multiplier: Option<String>,
 
-    /// Run no test script: trials end unverified
+    /// Run no test scripts: trials end unverified
     #[arg(long)]
     disable_verification: bool,
 
-    /// Which of several rewards is the reward
+    /// Key of the reward to use if there are several
     #[arg(long, value_name = "KEY")]
     reward_key: Option<String>,
 
-    /// File or directory of the environment that is kept of every trial
+    /// File or directory of the environment to keep from every trial
     #[arg(long, value_name = "PATH")]
     artifact: Vec<String>,
 
@@ -163,7 +163,7 @@ impl JobArgs {
     /// The settings, those of `--set` last.
     ///
     /// # Errors
-    /// The option that is not `KEY=VALUE`, or a dataset without its registry.
+    /// An option is not `KEY=VALUE`, or a dataset has no registry.
     pub(super) fn settings(&self) -> Result<Vec<CliSetting>, String> {
         if let (Some(name), None) = (self.dataset.first(), &self.registry) {
             return Err(no_registry(name));
@@ -315,9 +315,9 @@ fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
     pair.ok_or_else(|| format!("{flag} expects KEY=VALUE"))
 }
 
-/// How a dataset is named so that it can be found.
+/// The error of a dataset without a registry.
 fn no_registry(name: &str) -> String {
-    let hub = if name.contains('/') { "packages of a hub are not read; " } else { "" };
+    let hub = if name.contains('/') { "packages of a hub are not supported; " } else { "" };
     format!(
         "cannot find the dataset `{name}`: {hub}add `--registry PATH` or `--registry URL` with the \
          registry.json that has it, or use `-p DIR` for tasks on this disk and `--repo URL` for those \

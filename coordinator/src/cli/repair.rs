@@ -15,27 +15,26 @@ use crate::engine::journal::{JournalDamage, RunLayout};
 use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, RepairReport, RepairRequest};
 
-/// Names that are printed of a list.
+/// Maximum number of names printed of a list.
 const MAX_NAMED: usize = 20;
 
 /// Restore a run directory whose journal, manifest or plan is damaged
 ///
-/// A record of the journal in which one bit changed is restored as it was. Otherwise every whole
-/// record is kept, and results whose record is lost are restored from the blob store and from
-/// files of `records/` that are as `manifest.json` says. A trial whose result nothing proves, or
-/// whose result may be from before a `rollout retry` whose record is lost, is owed again: the run's
-/// own command runs it. Files that are changed are copied into `repair-<n>/` of the run directory
-/// before.
+/// A journal record with one changed bit is restored as it was. Otherwise every intact record is
+/// kept, and results whose record is lost are restored from the blob store and from files of
+/// `records/` that match `manifest.json`. A trial whose result nothing proves, or whose result may
+/// be older than a `rollout retry` whose record is lost, becomes pending: the run's own command
+/// runs it again. Files are copied into `repair-<n>/` of the run directory before they change.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
-    /// The directory of the run, or of the search
+    /// Directory of the run or the search
     run_dir: PathBuf,
 
     /// Print what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Blob store: a directory, or `file:///directory` [default: the one that the run used]
+    /// Blob store: a directory, or `file:///directory` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
 }
@@ -57,13 +56,13 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
     let repaired = repair::repair(RepairRequest { layout, store, dry_run }).await?;
     printer.data(&render(&repaired, dry_run))?;
     if let Some(absent) = absent.filter(|_| !repaired.is_clean() && !repaired.exact) {
-        printer.warning(&format!("{}: results in it are not restored", absent.message));
+        printer.warning(&format!("{}; results in it are not restored", absent.message));
         absent.hints.iter().for_each(|hint| printer.hint(hint));
     }
     Ok(ExitCode::Success)
 }
 
-/// The repair for people.
+/// The report as text.
 fn render(repaired: &RepairReport, dry_run: bool) -> String {
     if repaired.is_clean() {
         return "nothing is damaged\n".to_owned();
@@ -82,7 +81,7 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     lines.extend(repaired.missing.iter().map(|path| format!("{}: missing", path.display())));
     let changed = repaired.changed.iter();
     lines.extend(
-        changed.map(|path| format!("{}: changed, its whole records {would}kept", path.display())),
+        changed.map(|path| format!("{}: changed, its intact records {would}kept", path.display())),
     );
     let documents = repaired.documents.iter();
     lines.extend(documents.map(|path| {
@@ -99,18 +98,21 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     }
     lines.push(format!("trials with a result: {}", repaired.settled));
     if !repaired.owed.is_empty() {
-        lines.push(format!("trials begun and without a result, owed: {}", repaired.owed.len()));
+        lines.push(format!(
+            "trials started and without a result, now pending: {}",
+            repaired.owed.len()
+        ));
         lines.extend(repaired.owed.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
     }
     if !repaired.doubtful.is_empty() {
         lines.push(format!(
-            "trials whose result may be from before a `rollout retry`, owed: {}",
+            "trials whose result may be older than a `rollout retry`, now pending: {}",
             repaired.doubtful.len()
         ));
         lines.extend(repaired.doubtful.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
     }
     if let Some(copies) = &repaired.copies {
-        lines.push(format!("copies of what was changed: {}", copies.display()));
+        lines.push(format!("copies of the changed files: {}", copies.display()));
     }
     let lines = lines.iter().map(|line| format!("{}\n", escape::line(line)));
     lines.collect()
@@ -118,10 +120,10 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
 
 impl From<RepairError> for CliError {
     fn from(error: RepairError) -> Self {
-        let what = "the run cannot be repaired";
+        let what = "cannot repair the run";
         match error {
             RepairError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
-                Self::from_cause(ExitCode::LockHeld, what, &error).hint("wait for its end")
+                Self::from_cause(ExitCode::LockHeld, what, &error).hint("wait until its owner ends")
             }
             RepairError::NoRun { .. } => Self::usage(error.to_string()),
             RepairError::Unknown { .. } | RepairError::Journal(_) => {

@@ -22,23 +22,23 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
     let missing: Vec<_> = left_out.iter().filter(|name| !options.contains(name)).collect();
     if let Some(name) = missing.first() {
         return Err(CliError::usage(format!(
-            "the run was started with `{name}`, whose value is not kept: give it again, as in \
+            "cannot retry: the run's value of `{name}` is not stored; give it again, as in \
              `rollout retry {} --failed -- {name} VALUE`",
             run_dir.display()
         )));
     }
-    // Paths among the options are relative to it.
+    // Paths in the options are relative to it.
     if std::env::current_dir().ok().as_ref() != Some(&directory) {
         let directory = directory.display();
         return Err(CliError::usage(format!(
-            "the run was started in {directory}: run this command there"
+            "cannot retry here: the run was started in {directory}; run this command there"
         )));
     }
     let words = ["rollout".to_owned(), "run".to_owned()].into_iter().chain(arguments);
     let parsed = Cli::try_parse_from(words.chain(options))
         .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))?;
     let Command::Run(mut again) = parsed.command else {
-        return Err(CliError::usage("the options are not those of a run"));
+        return Err(CliError::usage("cannot retry: the stored options are not those of a run"));
     };
     again.reopen = Some(reopen);
     run::run(*again, printer).await

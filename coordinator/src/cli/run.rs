@@ -60,14 +60,14 @@ async fn start(
     Ok(exit::for_run(cancelled, &report.tally, args.fail_under))
 }
 
-/// The outputs that the command line asks for.
+/// The outputs that the command line requests.
 fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
     let terminal = (!printer.is_quiet()).then(|| sinks::terminal(screen, printer.err));
     let json = args.json.then(|| sinks::json(printer.json()));
     terminal.into_iter().chain(json).collect()
 }
 
-/// The end of a run for people.
+/// Prints the summary of a run.
 fn print_report(
     report: &RunReport,
     run_dir: &Path,
@@ -77,7 +77,7 @@ fn print_report(
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
         if result.cancelled {
-            printer.hint("the same command goes on with this run");
+            printer.hint("run the same command again to resume");
         }
     }
     match &report.unwritten.first {
@@ -90,7 +90,7 @@ fn print_report(
     }
 }
 
-/// How the run was started, so that it can be repeated. A repetition changes nothing of it.
+/// The command line of the run, for `rollout retry`. A retry does not replace it.
 fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
     let invocation = Invocation::from_arguments(with_run(std::env::args_os().collect()))
         .filter(|_| args.reopen.is_none())?;
@@ -98,7 +98,7 @@ fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
 }
 
 fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
-    // Elsewhere, workers say themselves which variables they have.
+    // Remote workers report which variables they have.
     #[cfg(feature = "nats")]
     let elsewhere = args.nats.url.is_some();
     #[cfg(not(feature = "nats"))]
@@ -120,8 +120,8 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     let prepared = plan::read(file, &options)?;
     if let (true, Some(name)) = (elsewhere, prepared.job.given.names().next()) {
         return Err(CliError::usage(format!(
-            "the value of {name} would have to travel to the workers: set it where they run, start \
-             them with `--trial-env {name}`, and write `{name}=${{{name}}}`"
+            "cannot send the value of {name} to the workers: set it on their hosts, start them \
+             with `--trial-env {name}`, and write `{name}=${{{name}}}`"
         )));
     }
     Ok(prepared)

@@ -8,26 +8,26 @@ use super::error::CliError;
 use crate::launch::store::{StoreNotFound, find};
 use crate::results::files::store::{NoStore, StoreReference};
 
-/// The store that an option names. A store in memory is none for commands: workers are processes of
-/// their own, and what a run stored is read by later commands.
+/// Parses the store that an option names. Commands refuse a store in memory: workers are separate
+/// processes, and later commands read what a run stored.
 pub(super) fn parse(text: &str) -> Result<StoreUrl, CliError> {
     match text.parse::<StoreUrl>()? {
         StoreUrl::Memory => {
             let what = format!("cannot use `{text}` as the blob store of a command");
-            let hint = "a store in memory ends with its process, so that no worker and no later \
-                        command could read it: give a directory";
+            let hint = "a store in memory ends with its process: workers and later commands \
+                        cannot read it; give a directory";
             Err(CliError::usage(what).hint(hint))
         }
         url => Ok(url),
     }
 }
 
-/// The store that an option names, if it does.
+/// Parses the store that an option names, if it is given.
 pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<StoreUrl>, CliError> {
     text.map(parse).transpose()
 }
 
-/// The store of a run directory: the one that is named, or the one that the run used.
+/// The store of a run directory: `named`, or the one that the run used.
 pub(super) fn for_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, CliError> {
     let named = parse_optional(named)?;
     find(named, run_dir).map_err(|error| match error {
@@ -38,7 +38,7 @@ pub(super) fn for_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, C
     })
 }
 
-/// Which store a run used.
+/// The hint that names the store a run used.
 pub(super) fn store_hint(run_dir: &Path) -> String {
     hint(StoreReference::read(run_dir).as_ref())
 }

@@ -1,4 +1,4 @@
-//! `rollout task init`: a new task to begin from.
+//! `rollout task init`: a template of a task.
 
 use std::fs;
 use std::io;
@@ -12,28 +12,28 @@ use rollout_worker::supervise;
 use super::error::CliError;
 use super::output::Printer;
 
-/// What to do with tasks.
+/// Subcommands of `rollout task`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
     Init(InitArgs),
 }
 
-/// Write a new task that passes `rollout check`, to be changed into the one you want
+/// Create a task template that passes `rollout check`
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Directory of the task, which must not exist or be empty
+    /// Directory of the task; it must be empty or not exist
     dir: PathBuf,
 
-    /// Format of its files
+    /// Format of the task files
     #[arg(long, default_value = "rollout")]
     format: InitFormat,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum InitFormat {
-    /// Rollout's own
+    /// Rollout's format
     Rollout,
-    /// Harbor's
+    /// Harbor's format
     Harbor,
 }
 
@@ -49,12 +49,13 @@ pub(super) async fn run(command: TaskCommand, printer: &Printer) -> Result<ExitC
     let target = dir.clone();
     let written = supervise::blocking(move || write(&target, &name, format)).await;
     written.map_err(|error| match error.kind() {
-        io::ErrorKind::DirectoryNotEmpty => {
-            CliError::new(ExitCode::Config, format!("{} is not empty", dir.display()))
-        }
+        io::ErrorKind::DirectoryNotEmpty => CliError::new(
+            ExitCode::Config,
+            format!("cannot create a task: {} is not empty", dir.display()),
+        ),
         _ => CliError::failure(format!("cannot write {}", dir.display()), &error),
     })?;
-    printer.hint(&format!("`rollout check {}` says what it comes to", dir.display()));
+    printer.hint(&format!("run `rollout check {}` to check it", dir.display()));
     Ok(ExitCode::Success)
 }
 
@@ -136,7 +137,7 @@ echo hello > greeting.txt
 
 const TEST: &str = "\
 #!/bin/bash
-# Whatever it finds, it writes a reward and ends with code 0.
+# Always writes a reward and exits with code 0.
 if [ \"$(cat greeting.txt 2>/dev/null)\" = hello ]; then
     echo 1 > /logs/verifier/reward.txt
 else

@@ -71,7 +71,7 @@ fn run_options_set_keys_of_job_config() {
     assert!(run.keys.settings().is_err());
     for (name, said) in [
         ("bench", "cannot find the dataset `bench`: add `--registry PATH` or `--registry URL`"),
-        ("org/bench@1", "packages of a hub are not read; add `--registry PATH`"),
+        ("org/bench@1", "packages of a hub are not supported; add `--registry PATH`"),
     ] {
         let run = parse(&["rollout", "run", "-d", name]).expect("valid");
         let error = run.keys.settings().expect_err("no registry");

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 #[cfg(feature = "docker")]
 use crate::config::units;
 
-/// Longest duration: beyond it "for ever" is meant.
+/// Longest accepted duration: a longer one would mean "no limit".
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A duration with units, `90s`, `10m`, `1h30m`; a bare number is seconds.

@@ -26,10 +26,10 @@ use crate::launch::host::{
 };
 use crate::launch::signals;
 
-/// Variables with this beginning are the worker's own, and never those of trials.
+/// Prefix of the worker's own variables, which trials never see.
 const OWN_VARIABLE_PREFIX: &str = "ROLLOUT_NATS_";
 
-/// How long it waits before it tries again to connect.
+/// Time between two attempts to connect.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Runs the command.
@@ -53,7 +53,7 @@ pub(super) async fn run(
     let connecting = connect(options, &pool, store.identity(), args.max_offline);
     let source = tokio::select! {
         source = connecting => source?,
-        // Nothing was begun.
+        // Nothing was started.
         _ = stops.recv() => return Ok(ExitCode::Success),
     };
     let process = WorkerProcess {
@@ -85,11 +85,13 @@ pub(super) async fn run(
     })
 }
 
-/// Where it keeps its files.
+/// The directory of the worker's files.
 fn state_dir(chosen: Option<PathBuf>) -> Result<StateDir, CliError> {
     let of_user = || StateDir::for_user(|name| std::env::var_os(name));
     chosen.map(StateDir::new).or_else(of_user).ok_or_else(|| {
-        CliError::usage("there is no home directory for the worker's files: give `--dir`")
+        CliError::usage(
+            "cannot choose a directory for the worker's files: no home directory; use `--dir`",
+        )
     })
 }
 
@@ -108,15 +110,15 @@ fn variables(patterns: &[String]) -> TrialVariables {
     TrialVariables::select(patterns.iter().map(String::as_str), environment)
 }
 
-/// Why there is no source.
+/// Error of connecting to the source of work.
 enum SourceError {
-    /// Not yet.
+    /// Temporary.
     Unreachable(String),
-    /// For good.
+    /// Permanent.
     Refused(CliError),
 }
 
-/// Connects, however long the server needs to come up, but no longer than `patience`.
+/// Connects; retries for up to `patience` while the server is unreachable.
 async fn connect(
     options: NatsOptions,
     pool: &NatsName,
@@ -138,7 +140,7 @@ async fn connect(
             return Err(CliError::new(ExitCode::OutOfReach, reason));
         }
         if !told {
-            tracing::warn!("{reason}; trying again for {patience:?}");
+            tracing::warn!("{reason}; retrying for {patience:?}");
             told = true;
         }
         tokio::time::sleep(RECONNECT_INTERVAL).await;
@@ -156,24 +158,24 @@ async fn attempt(
             return Err(SourceError::Unreachable(error.to_string()));
         }
         Err(error) => {
-            let what = "cannot work with the server";
+            let what = "cannot use the server";
             return Err(SourceError::Refused(CliError::from_cause(ExitCode::Config, what, &error)));
         }
     };
     match nats.pool_binding(pool).await {
         Ok(Some(bound)) if bound.store != store => {
             let message = format!(
-                "pool `{pool}` uses the blob store {}, this worker has {store}: it could not read \
-                 what trials need",
+                "cannot take work: pool `{pool}` uses the blob store {}, this worker uses {store} \
+                 and could not read what trials need",
                 bound.store
             );
-            let hint = "give `--store` the store of the pool's runs, or take another `--pool`";
+            let hint = "use `--store` with the blob store of the pool's runs, or another `--pool`";
             let refused = CliError::new(ExitCode::OtherStore, message).hint(hint);
             return Err(SourceError::Refused(refused));
         }
-        // Whoever sets the pool up binds it; pulls look at that, too.
+        // Setting up the pool binds it; pulls check the binding as well.
         Ok(_) => {}
-        Err(error) => tracing::debug!("cannot see what the pool is bound to: {error}"),
+        Err(error) => tracing::debug!("cannot read the binding of the pool: {error}"),
     }
     nats.source(pool, store).await.map_err(|error| match error {
         QueueError::Unreachable { reason } => SourceError::Unreachable(reason),

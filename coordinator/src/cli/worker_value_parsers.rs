@@ -1,18 +1,20 @@
-//! Values of a worker's options: places for trials, memory, providers.
+//! Values of a worker's options: slots, memory, providers.
 
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::descriptor;
 
 use crate::config::units;
 
-/// A size class holds what needs at most 2 GiB per share, so that less holds nothing.
+/// A share of a size class is 2 GiB, so no trial fits into less.
 const MIN_MEMORY_MB: u64 = 2048;
 
 /// Memory for trials, in MiB.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     match units::mebibytes(text) {
         Some(memory) if memory.mib >= MIN_MEMORY_MB => Ok(memory.mib),
-        Some(_) => Err("expected at least 2G: less holds no trial of the smallest size".into()),
+        Some(_) => {
+            Err("expected at least 2G: even the smallest trial does not fit into less".into())
+        }
         None => Err(format!("expected {}", units::EXPECTED_MEBIBYTES)),
     }
 }
@@ -27,12 +29,12 @@ pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
     })
 }
 
-/// How many trials at a time.
+/// Number of trials at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotCount {
-    /// As many as there are processors.
+    /// One per processor.
     Auto,
-    /// So many.
+    /// A fixed number.
     Count(u32),
 }
 
@@ -47,8 +49,8 @@ impl SlotCount {
     }
 }
 
-/// Most trials at a time on one worker: far beyond what a host carries, and below every bound of
-/// what is behind it.
+/// Maximum trials at a time on one worker: far more than a host can run, and below the limits of
+/// the server.
 const MAX_SLOTS: u32 = 4096;
 
 /// `auto`, or a number.

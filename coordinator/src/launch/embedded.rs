@@ -1,7 +1,7 @@
-//! Coordinator and worker in one process, over the queue inside it.
+//! Coordinator and worker in one process, over an embedded queue.
 //!
-//! The process that held the run before is known to be dead (this one has its lock), and with it
-//! everything it executed: its spool is published, its unfinished executions are reported lost, its
+//! The previous owner of the run is known to be dead (this process holds the lock), and with it
+//! everything it executed. Its spool is published, its unfinished executions are reported lost, its
 //! environments are removed, and the rest of the plan starts at once.
 
 use std::path::Path;
@@ -39,61 +39,61 @@ const REPORTS_PER_READ: usize = 4096;
 /// Batches of reports that wait for the engine.
 const REPORT_CHANNEL_CAPACITY: usize = 4;
 
-/// News that wait for the engine.
+/// Messages that wait for the engine.
 const MESSAGE_CHANNEL_CAPACITY: usize = 64;
 
-/// How long a read of the reports waits before it asks again.
+/// How long one read waits for reports.
 const READ_WAIT: Duration = Duration::from_secs(3600);
 
 /// A run in one process.
 pub struct EmbeddedRun<P> {
-    /// The run directory and what the core needs to know.
+    /// The run directory and the options of the core.
     pub opening: RunOpenOptions,
-    /// What is owed.
+    /// The planner of pending items.
     pub planner: P,
-    /// Where blobs are.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
     /// Executions at a time.
     pub slots: u32,
-    /// Where events go.
+    /// Receives the events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// Called when the run is ours, before anything is offered.
+    /// Called when this process owns the run, before anything is offered.
     pub opened: OpenedHook,
-    /// Makes what the worker needs, given the worker's directory.
+    /// Creates the worker's equipment, given the worker's directory.
     pub equip: EquipmentFactory,
 }
 
-/// Called with the run when it is ours.
+/// Hook called with the run when this process owns it.
 pub type OpenedHook = Box<dyn FnOnce(&OpenRun) -> Result<(), RunError> + Send>;
 
-/// Makes what a worker needs, given its directory.
+/// Factory of a worker's equipment, given its directory.
 pub type EquipmentFactory = Box<dyn FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send>;
 
-/// A sitting that came to its end. The run stays owned until this is dropped: outputs that still
-/// write into the run directory come first.
+/// A finished run session. The run stays owned until this is dropped: outputs that still write into
+/// the run directory finish first.
 #[derive(Debug)]
 pub struct FinishedSession {
-    /// How it ended.
+    /// The outcome.
     pub ended: EngineOutcome,
     /// The lock on the run directory.
     pub lock: RunLock,
 }
 
-/// What a worker works with.
+/// Runner and providers of a worker.
 #[derive(Debug)]
 pub struct WorkerEquipment {
     /// Runs the executions.
     pub runner: Arc<dyn Runner>,
-    /// Whose leftovers are removed.
+    /// Providers whose leftovers are removed.
     pub providers: Vec<Arc<dyn Provider>>,
 }
 
-/// Runs a sitting to its end.
+/// Runs a session to its end.
 ///
 /// # Errors
-/// [`RunError`] when it could not begin or go on. What is settled stays settled.
+/// [`RunError`] when it cannot start or continue. Settled items stay settled.
 pub async fn run<P: Planner + 'static>(
     embedded: EmbeddedRun<P>,
 ) -> Result<FinishedSession, RunError> {
@@ -134,16 +134,16 @@ pub async fn run<P: Planner + 'static>(
         (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
     let engine = Engine::new(run, planner, outlet, keeper, events);
     let ended = engine.run(sources).await;
-    // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or
-    // the sitting failed. Its environments are removed; what it finished stays in its spool.
+    // Executions that still run are not needed: everything is settled, the worker has quiesced, or
+    // the session failed. Their environments are removed; finished executions stay in the spool.
     shutdown.send_replace(ShutdownLevel::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let mine = dirs.mine;
-    let clear = move |whatever| remove_own_files(mine, &layout, whatever);
+    let clear = move |discard| remove_own_files(mine, &layout, discard);
     let ended = match ended {
         Ok(ended) => ended,
         Err(error) => {
-            // A new owner asks for nothing that was executed here.
+            // A new owner needs nothing that was executed here.
             if let RunError::LockLost(_) = error {
                 supervise::blocking(move || clear(true)).await;
             }
@@ -153,7 +153,7 @@ pub async fn run<P: Planner + 'static>(
     if ended.owed == 0 {
         recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
     } else {
-        // A recovery that is not done yet has nobody any more who journals: the next sitting does it.
+        // No engine journals the rest of an unfinished recovery: the next session does it.
         drop(recovery);
     }
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
@@ -161,16 +161,16 @@ pub async fn run<P: Planner + 'static>(
     Ok(FinishedSession { ended, lock })
 }
 
-/// Removes the files of this process's worker. Its directory stays for the next run session when it
-/// has executions that were not reported, unless `whatever` it has is wanted by nobody.
-fn remove_own_files(mine: WorkerDir, layout: &RunLayout, whatever: bool) {
-    if whatever || !mine.has_unreported_work() {
+/// Removes the files of this process's worker. Its directory stays for the next session if it has
+/// unreported executions, unless `discard` is set.
+fn remove_own_files(mine: WorkerDir, layout: &RunLayout, discard: bool) {
+    if discard || !mine.has_unreported_work() {
         remove(mine);
     }
     remove_work_dirs(layout);
 }
 
-/// Starts the worker, and tells when it has quiesced.
+/// Starts the worker; the receiver gets a message when it has quiesced.
 fn work(worker: Worker, told: watch::Receiver<ShutdownLevel>) -> (Task<()>, oneshot::Receiver<()>) {
     let (quiesce, quiesced) = oneshot::channel();
     let task = supervise::spawn("worker", async move {
@@ -235,7 +235,7 @@ fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
     }
 }
 
-/// Removes environments that dead owners left, beside the run.
+/// Removes environments of dead owners while the run proceeds.
 fn reap(
     providers: Vec<Arc<dyn Provider>>,
     owners: Arc<HostOwners>,
@@ -248,8 +248,8 @@ fn reap(
     })
 }
 
-/// Publishes what former workers of this run finished, reports the rest lost, removes their
-/// directories.
+/// Publishes finished executions of former workers of this run, reports the others lost, and
+/// removes the workers' directories.
 fn recover_all(
     former: Vec<WorkerDir>,
     run: RunId,
@@ -277,7 +277,7 @@ fn recover_all(
     })
 }
 
-/// Removes the run's working directories unless something is kept in them.
+/// Removes the run's working directories that are empty.
 fn remove_work_dirs(layout: &RunLayout) {
     for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
         // Not empty: preserved environments, or entries that could not be read.
@@ -306,7 +306,7 @@ fn read_reports(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<Report
                 }
                 Err(QueueError::Position) => position = None,
                 Err(error) => {
-                    tracing::error!("the queue inside the process failed: {error}");
+                    tracing::error!("the embedded queue failed: {error}");
                     return;
                 }
             }
@@ -325,7 +325,8 @@ fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<EngineMes
     })
 }
 
-/// Tells the engine of every stop, then the worker: that it has quiesced is news only after that.
+/// Forwards every stop to the engine, then to the worker: the engine must know of the stop before
+/// the worker quiesces.
 fn forward_stops(
     mut stops: mpsc::Receiver<StopLevel>,
     shutdown: watch::Sender<ShutdownLevel>,
@@ -342,7 +343,7 @@ fn forward_stops(
             }
             shutdown.send_modify(|level| *level = (*level).max(asked));
         }
-        // Nobody can ask for a stop any more; the channel stays open for the engine's sake.
+        // No more stops can come; the engine needs the channel to stay open.
         std::future::pending::<()>().await;
     });
     (receiver, task)

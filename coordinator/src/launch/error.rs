@@ -1,4 +1,4 @@
-//! Reasons why a run could not be launched, or not go on.
+//! Errors of launching and continuing runs and searches.
 
 use std::io;
 
@@ -11,16 +11,16 @@ use crate::plan::BuildError;
 use crate::results::files::store::NoStore;
 use crate::workloads::search::driver::SearchError;
 
-/// Why a run or a search could not be launched, or not go on.
+/// Error that prevents a run or a search from starting or continuing.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The store that the run was begun with is gone.
+    /// The store that the run was started with is missing.
     #[error(transparent)]
     NoStore(#[from] NoStore),
     /// The blob store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The plan cannot be made.
+    /// The plan cannot be built.
     #[error(transparent)]
     Plan(#[from] BuildError),
     /// A working directory cannot be used.
@@ -39,13 +39,13 @@ pub enum LaunchError {
     #[cfg(feature = "nats")]
     #[error(transparent)]
     Server(#[from] super::nats::ServerError),
-    /// A signal came before anything was begun.
-    #[error("nothing was begun")]
+    /// A signal came before anything was started.
+    #[error("nothing was started")]
     Interrupted,
-    /// The run could not begin or go on.
+    /// The run cannot start or continue.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The search could not begin or go on.
+    /// The search cannot start or continue.
     #[error(transparent)]
     Search(#[from] SearchError),
     /// An output of the run failed.

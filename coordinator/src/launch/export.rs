@@ -7,7 +7,7 @@ use crate::results::export::{self, ExportError, ExportRequest, ExportSummary, Ru
 /// Exports the results of a run.
 ///
 /// # Errors
-/// [`ExportError`]; nothing is at the place of the output then that was not there before.
+/// [`ExportError`]; the output path is then unchanged.
 pub async fn export(request: &ExportRequest) -> Result<ExportSummary, ExportError> {
     let manifest = RunManifest::read(&RunLayout::new(&request.run_dir))
         .map_err(|error| ExportError::Header(error.into()))?;

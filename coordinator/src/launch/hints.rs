@@ -1,4 +1,4 @@
-//! Hints of a worker in this process: where its executions are.
+//! Hints of a worker in this process about the phases of its executions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::LiveExecution;
 
-/// Runs executions, and tells the engine in which phase they are.
+/// Runs executions and sends their phases to the engine.
 #[derive(Debug)]
 pub(super) struct HintingRunner {
     inner: Arc<dyn Runner>,
@@ -61,7 +61,7 @@ impl Runner for HintingRunner {
     }
 }
 
-/// Passes phases of one execution on, and tells them the engine.
+/// Forwards the phases of one execution and sends them to the engine.
 #[derive(Debug)]
 struct HintingPhaseSink {
     inner: Arc<dyn PhaseSink>,

@@ -1,4 +1,4 @@
-//! A job on this machine: its plan, its providers and its variables, put into an embedded run.
+//! A job on this machine: its plan, providers and variables in an embedded run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,24 +28,24 @@ pub struct LocalJob {
     pub job: Job,
     /// Its plan; the documents it names are in the store.
     pub plan: JobPlan,
-    /// Where blobs are.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
-    /// What is of the host and outlives the run.
+    /// Paths of the host that outlive the run.
     pub host: HostPaths,
     /// Values of the variables that the job names.
     pub environment: Vec<(String, String)>,
-    /// Where events go.
+    /// Receives the events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// How the run is taken from another owner.
+    /// Options for taking the run from another owner.
     pub taking: LockOptions,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
 }
 
 impl LocalJob {
-    /// Runs a sitting of the job to its end.
+    /// Runs a session of the job to its end.
     ///
     /// # Errors
     /// [`RunError`].
@@ -96,7 +96,7 @@ fn is_finished(layout: &RunLayout, plan: &JobPlan) -> Result<bool, RunError> {
     Ok(manifest.is_some_and(over))
 }
 
-/// Adds to the refusal of another plan what differs.
+/// Adds the differences to the refusal of another plan.
 pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
     match (error, former) {
         (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
@@ -107,7 +107,7 @@ pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan)
     }
 }
 
-/// The variables that trials may see: those the job names itself. What the command line gives wins.
+/// The variables that trials may see: those that the job names. The command line's values win.
 fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
     let mut names: BTreeSet<String> = job.task_env.clone();
     let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());

@@ -1,5 +1,5 @@
-//! Assembling runs: queue, workers, store, signals and outputs around an engine and its workload.
-//! A caller gives a typed request, such as [`run::RunRequest`], and gets a typed outcome.
+//! Assembly of runs: queue, workers, store, signals and outputs around an engine and its workload.
+//! A caller passes a typed request, such as [`run::RunRequest`], and gets a typed outcome.
 
 pub mod embedded;
 mod error;

@@ -1,4 +1,4 @@
-//! Planning a job: bundling its tasks into the blob store.
+//! Planning of a job: bundling of its tasks into the blob store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::config::Job;
 use crate::plan::{self, JobPlan};
 use crate::sources::datasets::{BundleSink, Dataset, PackCache};
 
-/// Where it is noted, beside the blobs, what was packed.
+/// Directory of the pack cache, beside the blobs.
 const PACK_CACHE_DIR: &str = "bundles";
 
-/// Parts of tasks that were packed before; `state` is the directory of all jobs' state.
+/// The cache of packed parts of tasks; `state` is the directory of all jobs' state.
 pub fn pack_cache(state: &Path) -> Arc<PackCache> {
     Arc::new(PackCache::new(state.join(PACK_CACHE_DIR)))
 }
 
-/// Bundles the tasks, with archives on their way in a directory of this process below `state`.
+/// Bundles the tasks. Temporary archives are in a directory of this process below `state`.
 pub(super) async fn plan(
     job: &Job,
     datasets: Vec<Dataset>,

@@ -38,21 +38,21 @@ pub struct RunRequest {
     pub invocation: Option<serde_json::Value>,
     /// Outputs beside the files of the run directory.
     pub sinks: Vec<SinkStarter>,
-    /// How the run is taken from an owner that may be dead.
+    /// Policy for taking the run from an owner that may be dead.
     pub patience: LockWaitPolicy,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
     /// The server whose workers run the trials; without one they run in this process.
     #[cfg(feature = "nats")]
     pub remote: Option<RemoteOptions>,
-    /// Where stops come from.
+    /// Source of stops.
     pub stops: StopSource,
 }
 
-/// Where stops of a run come from.
+/// Source of a run's stops.
 #[derive(Debug)]
 pub enum StopSource {
-    /// Signals to this process, from the moment on that the run begins.
+    /// Signals to this process, once the run starts.
     Signals,
     /// A channel.
     Channel(mpsc::Receiver<StopLevel>),
@@ -72,7 +72,7 @@ pub struct RunOutcome {
 /// Runs a job until it has ended or is stopped.
 ///
 /// # Errors
-/// [`LaunchError`]. What is settled stays settled.
+/// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, materialize, invocation, sinks, .. } = request;
     let RunRequest { patience, reopen, stops, .. } = request;
@@ -109,7 +109,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     Ok(RunOutcome { run_dir, cancelled: ended.cancelled, report })
 }
 
-/// A job whose outputs listen, ready to run.
+/// A job with started outputs, ready to run.
 pub(super) struct JobSession {
     pub(super) job: Job,
     pub(super) plan: JobPlan,
@@ -142,7 +142,7 @@ impl StopSource {
     }
 }
 
-/// The facts of a plan; those of the request are to be filled in.
+/// The facts of a plan; the caller fills in those of the request.
 fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> JobFacts {
     let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());

@@ -1,4 +1,4 @@
-//! Signals of the operating system: the first asks for an orderly stop, the second kills.
+//! Signals of the operating system: the first requests an orderly stop, the second kills.
 
 use std::io;
 
@@ -26,7 +26,7 @@ pub fn listen() -> io::Result<(mpsc::Receiver<StopLevel>, Task<()>)> {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
                 () = received(&mut hangup) => {
-                    tracing::warn!("the terminal is gone (SIGHUP): stopping");
+                    tracing::warn!("the terminal was closed (SIGHUP): stopping");
                     hangup = None;
                     if level == StopLevel::Kill {
                         continue;
@@ -42,9 +42,9 @@ pub fn listen() -> io::Result<(mpsc::Receiver<StopLevel>, Task<()>)> {
     Ok((receiver, task))
 }
 
-/// Receives SIGHUP, unless this process was told to ignore it.
+/// The stream of SIGHUP, unless this process ignores that signal.
 fn hangups() -> io::Result<Option<Signal>> {
-    // Where this cannot be told, the signal is left as it is.
+    // If this cannot be determined, the signal is left as it is.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if ignores(&status, SignalKind::hangup()) == Some(false) {
         signal(SignalKind::hangup()).map(Some)

@@ -6,21 +6,21 @@ use rollout_worker::store::StoreUrl;
 
 use crate::results::files::store::{self, NoStore, StoreReference};
 
-/// The store of a run cannot be found.
+/// Error of finding the store of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreNotFound {
-    /// None is named, and the one that the run used is in none of its places.
+    /// None is named, and the one that the run used is in none of the expected places.
     #[error(transparent)]
     Unknown(#[from] NoStore),
-    /// There is none at the place that is named.
+    /// The named directory has no store.
     #[error("there is no blob store in {}", .0.display())]
     Missing(PathBuf),
-    /// The one that is named is in memory.
-    #[error("a blob store in memory holds nothing of an earlier run")]
+    /// The named store is in memory.
+    #[error("cannot use a blob store in memory: it holds nothing of an earlier run")]
     InMemory,
 }
 
-/// The store of a run that has begun: the one that is named, or the one that the run used.
+/// The store of an existing run: `named`, or the one that the run used.
 ///
 /// # Errors
 /// [`StoreNotFound`].
@@ -33,11 +33,11 @@ pub fn find(named: Option<StoreUrl>, run_dir: &Path) -> Result<StoreUrl, StoreNo
     Err(StoreNotFound::Missing(directory.to_owned()))
 }
 
-/// The store that a run is started with: the one that is named, the one that the run was begun
-/// with, or `otherwise`.
+/// The store to start a run with: `named`, the one that the run was first started with, or
+/// `otherwise`.
 ///
 /// # Errors
-/// [`NoStore`] when a run was begun with a store that is gone.
+/// [`NoStore`] when the run was first started with a store that is missing.
 pub(super) fn find_or_default(
     named: Option<StoreUrl>,
     run_dir: &Path,

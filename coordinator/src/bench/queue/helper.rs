@@ -1,6 +1,6 @@
-//! The worker process: this program under a word of its own. It is told what to do in a line on its
-//! standard input, says when it is ready, ends with its input, and says what processor time it took
-//! in between.
+//! The worker process: this program with an internal first argument. It reads its role from a line
+//! on standard input, prints a line when it is ready, ends with its input, and prints the processor
+//! time used in between.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 use super::{QueueBenchError, floor, product};
 use crate::bench::usage;
 
-/// First argument of the program as a worker of a measurement: not for people.
+/// First argument that makes the program the worker of a measurement; internal.
 pub const HELPER_ARGUMENT: &str = "__bench-worker";
 
-/// What it says when the clock may start.
+/// Line that it prints when the clock may start.
 const READY_LINE: &str = "ready";
 
-/// What the process does.
+/// Role of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum HelperRole {
     /// Runs trials.
@@ -30,7 +30,7 @@ pub(super) enum HelperRole {
     Floor(floor::FloorConfig),
 }
 
-/// The process, seen from the one that measures. Dropping it ends it.
+/// Handle of the worker process. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct HelperProcess {
     child: Child,
@@ -46,7 +46,7 @@ impl HelperProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
-            // Whoever interrupts the measurement interrupts this process, which ends the other.
+            // An interrupt must reach only this process, which ends its child.
             .process_group(0)
             .spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
@@ -59,11 +59,11 @@ impl HelperProcess {
         let mut output = BufReader::new(output).lines();
         match output.next_line().await? {
             Some(line) if line == READY_LINE => Ok(Self { child, input, output }),
-            _ => Err(QueueBenchError::Worker("did not begin".to_owned())),
+            _ => Err(QueueBenchError::Worker("did not start".to_owned())),
         }
     }
 
-    /// Ends it; the processor time that it took since it was ready.
+    /// Ends it. Returns the processor time that it used since it was ready.
     pub(super) async fn finish(self) -> Result<Duration, QueueBenchError> {
         let Self { mut child, input, mut output } = self;
         drop(input);
@@ -76,14 +76,14 @@ impl HelperProcess {
     }
 }
 
-/// Is the process: reads what to do from standard input and does it until that is closed.
+/// Runs as the worker process: reads its role from standard input and works until that is closed.
 ///
 /// # Errors
 /// [`QueueBenchError`].
 pub async fn serve() -> Result<(), QueueBenchError> {
     let (told, tell) = oneshot::channel();
     let (close, closed) = oneshot::channel();
-    // A thread of its own: nobody waits for it when the work fails.
+    // A separate thread: nothing waits for it when the work fails.
     supervise::thread("input", move || {
         let mut lines = std::io::stdin().lines();
         // Without a reader the process is about to end.
@@ -113,7 +113,7 @@ async fn run_until_closed(
     tokio::select! {
         ended = work => {
             ended?;
-            return Err(QueueBenchError::Worker("ended by itself".to_owned()));
+            return Err(QueueBenchError::Worker("ended too early".to_owned()));
         }
         _ = closed => {}
     };

@@ -1,8 +1,8 @@
-//! `rollout bench dispatch --nats`: trials that do nothing, offered by this process, run by a worker
-//! process and reported back over a server, each result journalled; and the floor of the same.
+//! `rollout bench dispatch --nats`: trials that do nothing, offered by this process, run by a
+//! worker process and reported back over a server, each result journalled; and their floor.
 //!
-//! What is made on the server has names of its own and is removed afterwards, also after an
-//! interruption. Product and floor take turns, so that both meet the same machine.
+//! Objects on the server have unique names and are removed afterwards, also after an interruption.
+//! Product and floor alternate, so that both see the same state of the machine.
 
 mod floor;
 mod helper;
@@ -24,18 +24,18 @@ pub use self::helper::{HELPER_ARGUMENT, serve};
 use super::BenchError;
 use super::usage::{CpuMeter, CpuUsage};
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Debug, Clone)]
 pub struct QueueBench {
     /// The server.
     pub url: String,
-    /// Its process, if it is on this host and its processor time is of interest.
+    /// Its process id, to measure its processor time; it must be on this host.
     pub server: Option<u32>,
     /// Trials of each measurement.
     pub items: u32,
     /// Measurements of product and floor each, of which the median counts.
     pub rounds: u32,
-    /// Where to write.
+    /// Directory to write to.
     pub directory: PathBuf,
 }
 
@@ -73,7 +73,7 @@ pub struct CpuPerTrial {
     pub coordinator: f64,
     /// Of the worker.
     pub worker: f64,
-    /// Of the server, where its process is known.
+    /// Of the server, if its process is known.
     pub server: Option<f64>,
 }
 
@@ -98,15 +98,15 @@ impl QueueMeasurement {
     }
 }
 
-/// Why nothing was measured.
+/// Error of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueBenchError {
     /// The library or the server.
     #[error("cannot {what}: {reason}")]
     Nats {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// What it says.
+        /// The reason.
         reason: String,
     },
     /// The server.
@@ -124,10 +124,10 @@ pub enum QueueBenchError {
     /// A name.
     #[error(transparent)]
     Name(#[from] InvalidNatsName),
-    /// The server cannot be worked with.
+    /// The server cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Streams cannot be made.
+    /// Streams cannot be created.
     #[error(transparent)]
     Setup(#[from] NatsSetupError),
     /// The pool cannot be bound to the store.
@@ -150,7 +150,7 @@ impl QueueBenchError {
     }
 }
 
-/// Measures one window. Dropping it leaves things on the server: [`clear`] removes them.
+/// Measures one window. Dropping it leaves objects on the server: [`clear`] removes them.
 ///
 /// # Errors
 /// [`QueueBenchError`].
@@ -220,7 +220,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A namespace that nobody else uses.
+/// A unique namespace.
 pub fn namespace() -> String {
     format!("bench-{:08x}", rand::random::<u32>())
 }

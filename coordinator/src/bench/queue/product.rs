@@ -1,4 +1,4 @@
-//! The run over the server.
+//! Measured run over the server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use crate::workloads::job::JobPlanner;
 /// Pool of the run and its worker.
 const POOL: &str = "default";
 
-/// How long the worker may take to be seen.
+/// How long the worker's first heartbeat may take.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of finished executions that may wait on disk: none ever does.
 const SPOOL_BYTES: u64 = 1024 * 1024;
 
-/// What the worker process has to know.
+/// Configuration of the worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ProductWorkerConfig {
     url: String,
@@ -48,11 +48,11 @@ pub(super) struct ProductWorkerConfig {
     slots: u32,
     /// The blob store.
     store: PathBuf,
-    /// Where its worker directory is made.
+    /// Base of its worker directory.
     directory: PathBuf,
 }
 
-/// What the floor has to do alike.
+/// Sizes and run that the floor repeats.
 #[derive(Debug)]
 pub(super) struct MessageSizes {
     /// Bytes of an offer.
@@ -61,7 +61,7 @@ pub(super) struct MessageSizes {
     pub(super) report: usize,
     /// Bytes of journal per trial.
     pub(super) journal: usize,
-    /// The run, as it stands in subjects.
+    /// The token of the run in subjects.
     pub(super) run: String,
 }
 
@@ -124,7 +124,7 @@ pub(super) async fn run(
     Ok((QueueMeasurement::new(items, took, used, worker), sizes))
 }
 
-/// One sitting of the run, with the lock that it is still held by.
+/// Runs a session. Returns also the lock that still holds the run.
 async fn run_session(
     nats: &Nats,
     dispatch: Arc<NatsDispatch>,
@@ -160,12 +160,12 @@ async fn run_session(
     Ok((id, ended.await.map_err(BenchError::from)?, lock))
 }
 
-/// Waits until the worker's hello is known, so that no time is lost with waiting for it later.
+/// Waits for the worker's heartbeat, so that the measurement does not include that wait.
 async fn wait_for_worker(dispatch: &NatsDispatch) -> Result<(), QueueBenchError> {
     let start = Instant::now();
     while dispatch.heartbeats().await?.is_empty() {
         if start.elapsed() > WORKER_TIMEOUT {
-            return Err(QueueBenchError::Worker("says no hello".to_owned()));
+            return Err(QueueBenchError::Worker("sent no heartbeat".to_owned()));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -220,7 +220,7 @@ impl ProductWorker {
             profile: profile.into_fixed(),
             max_offline: None,
             lease: nats.options().lease,
-            // The namespace is new: nobody ever executed anything of it.
+            // The namespace is new: nothing of it was ever executed.
             suspicious_window: None,
             spool_bytes: SPOOL_BYTES,
         };

@@ -18,7 +18,7 @@ pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<E
         let what = DispatchBench { items: args.items, window: *window, materialize };
         let measured = dispatch::dispatch(what, store, directory.path())
             .await
-            .map_err(|error| CliError::failure("nothing was measured", &error))?;
+            .map_err(|error| CliError::failure("the measurement failed", &error))?;
         let text = if args.json { json(&measured)? } else { render(&measured) };
         printer.data(&(text + "\n"))?;
     }

@@ -16,11 +16,11 @@ use super::logging;
 use super::output::Printer;
 use crate::config::LogLevel;
 
-/// First argument of the program as the worker of a measurement: not for people.
+/// First argument that makes the program the worker of a measurement; internal.
 #[cfg(feature = "nats")]
 pub(super) use crate::bench::queue::HELPER_ARGUMENT as WORKER;
 
-/// Is the worker of a measurement.
+/// Runs as the worker of a measurement.
 #[cfg(feature = "nats")]
 pub(super) async fn serve(printer: &Printer) -> Result<ExitCode, CliError> {
     logging::start(LogLevel::Warn, printer.screen(), printer.err);
@@ -46,10 +46,10 @@ fn directory(args: &DispatchArgs) -> Result<TempDir, CliError> {
     tempfile::Builder::new()
         .prefix(".rollout-bench-")
         .tempdir_in(base)
-        .map_err(|error| CliError::failure("cannot use a directory", &error))
+        .map_err(|error| CliError::failure("cannot create a directory for the measurement", &error))
 }
 
 fn json<T: Serialize>(measured: &T) -> Result<String, CliError> {
     serde_json::to_string(measured)
-        .map_err(|error| CliError::failure("the figures have no JSON form", &error))
+        .map_err(|error| CliError::failure("cannot write the figures as JSON", &error))
 }

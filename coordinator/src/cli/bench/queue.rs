@@ -15,7 +15,7 @@ pub(super) async fn dispatch(
     url: &str,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let failed = |error: QueueBenchError| CliError::failure("nothing was measured", &error);
+    let failed = |error: QueueBenchError| CliError::failure("the measurement failed", &error);
     let directory = directory(args)?;
     let queue = QueueBench {
         url: url.to_owned(),
@@ -31,7 +31,7 @@ pub(super) async fn dispatch(
         measured = measure(&queue, &namespace, args, printer) => measured.map(|()| ExitCode::Success),
         _ = stops.recv() => Ok(ExitCode::Cancelled),
     };
-    // After a failure that of the clean-up is no news.
+    // The error of the measurement takes precedence over that of the clean-up.
     let cleared = queue::clear(url, &namespace).await.map_err(failed);
     measured.and_then(|code| cleared.map(|()| code))
 }
@@ -46,7 +46,7 @@ async fn measure(
     for window in &args.window {
         let compared = queue::measure(queue, namespace, *window)
             .await
-            .map_err(|error| CliError::failure("nothing was measured", &error))?;
+            .map_err(|error| CliError::failure("the measurement failed", &error))?;
         if args.json {
             printer.data(&(json(&compared)? + "\n"))?;
         }
@@ -78,8 +78,8 @@ fn render(all: &[QueueComparison]) -> String {
     });
     let sizes = all.last().map_or_else(String::new, |one| {
         format!(
-            "{} trials a measurement, {} of each; per trial an offer of {} bytes, a report of {} \
-             and {} bytes of journal",
+            "{} trials per measurement, {} measurements each; per trial an offer of {} bytes, a \
+             report of {} bytes and {} bytes of journal",
             one.items,
             one.ratios.len(),
             one.offer_bytes,

@@ -14,29 +14,29 @@ use crate::cli::output::Printer;
 use crate::engine::RunManifest;
 use crate::engine::journal::RunLayout;
 
-/// End trials of a run for good: they settle as cancelled
+/// Cancel trials of a run: they settle as cancelled
 ///
-/// Trials that have a result keep it. Without a selection all of the run's trials are ended, and
-/// with them the run. Needs the run's coordinator to be alive; what it answers is journalled.
+/// Trials that have a result keep it. Without a selection all of the run's trials are cancelled,
+/// and the run ends. The run's coordinator must be alive; it answers once the command is durable.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CancelArgs {
-    /// The run: its directory, or its id
+    /// Run directory or run id
     #[arg(value_name = "RUN")]
     run: String,
 
-    /// Trials of this agent
+    /// Only trials of this agent
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
 
-    /// Trials of this dataset
+    /// Only trials of this dataset
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
 
-    /// Trials of this task
+    /// Only trials of this task
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
 
-    /// This attempt, from 1
+    /// Only this attempt, counted from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempt: Option<u32>,
 
@@ -64,8 +64,8 @@ pub(in crate::cli) async fn cancel(
     let receipt = match nats.command(run, RunCommand::Cancel { selection }).await {
         Ok(receipt) => receipt,
         Err(error @ QueueError::NoAnswer { .. }) => {
-            return Err(CliError::failure("nothing was cancelled", &error)
-                .hint("start the run again and cancel then: what is owed is offered only by it"));
+            return Err(CliError::failure("cannot cancel trials", &error)
+                .hint("start the run again, then cancel: only the run offers its pending trials"));
         }
         Err(error) => return Err(error.into()),
     };
@@ -83,25 +83,26 @@ fn print_receipt(
         printer.data(&format!("{text}\n"))?;
     } else if refused.is_none() {
         printer.data(&format!(
-            "{named} trials named: {ended} are ended, {settled} had a result, which stands\n"
+            "{named} trials selected: {ended} cancelled, {settled} keep their result\n"
         ))?;
     }
     match refused {
         None => Ok(ExitCode::Success),
-        Some(reason) => Err(CliError::refused(format!("nothing was cancelled: {reason}"))),
+        Some(reason) => Err(CliError::refused(format!("cannot cancel trials: {reason}"))),
     }
 }
 
-/// The run of a directory, or with this id.
+/// The run in a directory, or with this id.
 fn run_id(text: &str) -> Result<RunId, CliError> {
     let directory = Path::new(text);
     if directory.is_dir() {
         return match RunManifest::read(&RunLayout::new(directory))? {
             Some(manifest) => Ok(manifest.run),
-            None => Err(CliError::refused(format!("{text} is no run directory"))),
+            None => Err(CliError::refused(format!(
+                "`{text}` is not a run directory: `manifest.json` is missing"
+            ))),
         };
     }
-    text.parse().map_err(|_| {
-        CliError::refused(format!("{text} is neither a run directory nor the id of a run"))
-    })
+    text.parse()
+        .map_err(|_| CliError::refused(format!("`{text}` is neither a run directory nor a run id")))
 }

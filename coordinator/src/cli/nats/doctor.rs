@@ -9,16 +9,16 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::results::escape;
 
-/// Show what a NATS server is and lacks for runs
+/// Show the state of a NATS server and what it lacks for runs
 ///
-/// Exits with 3 when something has to be corrected.
+/// Exits with 3 when a setting has to be corrected.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DoctorArgs {
     #[command(flatten)]
     nats: RequiredNatsArgs,
 }
 
-/// Versions with known losses of acknowledged messages fixed.
+/// Versions in which known losses of acknowledged messages are fixed.
 const RECOMMENDED: &str = "2.12.12, 2.14.3 or newer";
 
 /// Runs the command.
@@ -47,19 +47,17 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
     let level = api_level.map_or("below 1".to_owned(), |level| level.to_string());
     let mut lines = vec![
         format!("server     {address}, version {version}, {cluster}, API level {level}"),
-        format!(
-            "           recommended are {RECOMMENDED}; messages up to {max_message_bytes} bytes"
-        ),
+        format!("           recommended: {RECOMMENDED}; messages up to {max_message_bytes} bytes"),
         format!("limits     {}", describe_limits(limits)),
-        "durability how often the server syncs is not visible from here: with `sync_interval: \
-         always` nothing acknowledged is lost to a power failure; otherwise minutes of messages \
-         may be, which costs repeated work and no result"
+        "durability the server does not show its `sync_interval`: with `always` a power failure \
+         loses no acknowledged message; otherwise it may lose minutes of messages, which repeats \
+         work but loses no result"
             .to_owned(),
     ];
     for stream in &survey.streams {
         let name = &stream.name;
         if !stream.present {
-            lines.push(format!("stream     {name} is not there yet; the first run makes it"));
+            lines.push(format!("stream     {name} does not exist yet; the first run creates it"));
             continue;
         }
         lines.push(format!(
@@ -72,7 +70,7 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
     }
     for consumer in &survey.consumers {
         lines.push(format!(
-            "consumer   {}: {} waiting, {} in flight ({} of them again), {} open pulls",
+            "consumer   {}: {} waiting, {} in flight ({} redelivered), {} open pulls",
             consumer.name,
             consumer.waiting,
             consumer.in_flight,

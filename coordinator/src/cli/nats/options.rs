@@ -1,4 +1,4 @@
-//! How to reach a NATS server: options that several commands share.
+//! Connection options of a NATS server, shared by several commands.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::cli::value_parsers::duration;
 use crate::config::env_vars;
 use crate::launch::nats::RemoteOptions;
 
-/// Longest file with a secret.
+/// Maximum size of a file with a secret, bytes.
 const SECRET_BYTES: u64 = 64 * 1024;
 
-/// A server.
+/// An optional server.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "NATS")]
 pub(in crate::cli) struct NatsArgs {
-    /// The server, for instance nats://host:4222 or tls://host; several with commas
+    /// NATS server, such as nats://host:4222 or tls://host; separate several with commas
     #[arg(long = "nats", value_name = "URL", env = "ROLLOUT_NATS_URL", hide_env_values = true)]
     pub(in crate::cli) url: Option<String>,
 
@@ -29,11 +29,11 @@ pub(in crate::cli) struct NatsArgs {
     pub(in crate::cli) access: NatsAccessArgs,
 }
 
-/// The server of a command that needs one.
+/// A required server.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "NATS")]
 pub(in crate::cli) struct RequiredNatsArgs {
-    /// The server, for instance nats://host:4222 or tls://host; several with commas
+    /// NATS server, such as nats://host:4222 or tls://host; separate several with commas
     #[arg(long = "nats", value_name = "URL", env = "ROLLOUT_NATS_URL", hide_env_values = true)]
     pub(in crate::cli) url: String,
 
@@ -45,7 +45,7 @@ impl NatsArgs {
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors
-    /// The options are faulty.
+    /// The options are invalid.
     pub(in crate::cli) fn remote(
         &self,
         pool: Option<&str>,
@@ -55,26 +55,26 @@ impl NatsArgs {
         let pool = pool.unwrap_or(POOL);
         let pool: NatsName = pool
             .parse()
-            .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
+            .map_err(|error| CliError::config(format!("cannot use the pool `{pool}`"), &error))?;
         let options = self.access.options(url)?;
         Ok(Some(RemoteOptions { options, pool, unplaceable_timeout }))
     }
 }
 
-/// Who one is there, and what is used of it.
+/// Namespace, lease, credentials and TLS files.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "NATS")]
 pub(in crate::cli) struct NatsAccessArgs {
-    /// Stands in front of everything on the server, so that deployments can share it
+    /// Prefix of all names on the server, so that deployments can share it
     #[arg(long, value_name = "NAME", env = "ROLLOUT_NAMESPACE", default_value = "rollout")]
     pub(in crate::cli) namespace: NatsName,
 
-    /// How long a worker may say nothing before its work is given to others; the same for everybody
-    /// in a namespace
+    /// Time without a heartbeat after which other workers get a worker's work; the same for all
+    /// processes of a namespace
     #[arg(long, value_name = "TIME", env = "ROLLOUT_LEASE", default_value = "60s", value_parser = duration)]
     pub(in crate::cli) lease: Duration,
 
-    /// User; the password is in ROLLOUT_NATS_PASSWORD or in `--nats-password-file`
+    /// User; the password comes from ROLLOUT_NATS_PASSWORD or `--nats-password-file`
     #[arg(long, value_name = "NAME", env = "ROLLOUT_NATS_USER")]
     nats_user: Option<String>,
 
@@ -82,7 +82,7 @@ pub(in crate::cli) struct NatsAccessArgs {
     #[arg(long, value_name = "FILE", requires = "nats_user")]
     nats_password_file: Option<PathBuf>,
 
-    /// File with a token; or the token in ROLLOUT_NATS_TOKEN
+    /// File with a token, instead of ROLLOUT_NATS_TOKEN
     #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
     nats_token_file: Option<PathBuf>,
 
@@ -90,7 +90,7 @@ pub(in crate::cli) struct NatsAccessArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
     nats_nkey: Option<PathBuf>,
 
-    /// Credentials file, as `nsc` makes it
+    /// Credentials file, as created by `nsc`
     #[arg(
         long,
         value_name = "FILE",
@@ -99,15 +99,15 @@ pub(in crate::cli) struct NatsAccessArgs {
     )]
     nats_creds: Option<PathBuf>,
 
-    /// Certificates of authorities to trust instead of the system's, PEM
+    /// CA certificates to trust instead of the system's, PEM
     #[arg(long, value_name = "FILE")]
     nats_ca: Option<PathBuf>,
 
-    /// Own certificate, PEM
+    /// Client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "nats_key")]
     nats_cert: Option<PathBuf>,
 
-    /// Private key of the own certificate, PEM
+    /// Private key of the client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "nats_cert")]
     nats_key: Option<PathBuf>,
 }
@@ -116,15 +116,15 @@ impl RequiredNatsArgs {
     /// Connects.
     ///
     /// # Errors
-    /// The options are faulty, or the server cannot be used.
+    /// The options are invalid, or the server cannot be used.
     pub(in crate::cli) async fn connect(&self) -> Result<Nats, CliError> {
         self.access.connect(&self.url).await
     }
 
-    /// How to reach the server.
+    /// The connection options.
     ///
     /// # Errors
-    /// The options are faulty.
+    /// The options are invalid.
     pub(in crate::cli) fn options(&self) -> Result<NatsOptions, CliError> {
         self.access.options(&self.url)
     }
@@ -134,15 +134,15 @@ impl NatsAccessArgs {
     /// Connects.
     ///
     /// # Errors
-    /// The options are faulty, or the server cannot be used.
+    /// The options are invalid, or the server cannot be used.
     pub(in crate::cli) async fn connect(&self, url: &str) -> Result<Nats, CliError> {
         Ok(Nats::connect(self.options(url)?).await?)
     }
 
-    /// How to reach a server.
+    /// The connection options.
     ///
     /// # Errors
-    /// The options are faulty.
+    /// The options are invalid.
     fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
         self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -156,8 +156,8 @@ impl NatsAccessArgs {
         let from_environment = variable(env_vars::NATS_URL.name).as_deref() == Some(url);
         if options.credentials != NatsCredentials::None && !from_environment {
             return Err(CliError::usage(
-                "the address of `--nats` holds a secret, and every process of this host can read \
-                 command lines: put the address into $ROLLOUT_NATS_URL, or the secret into a file",
+                "cannot accept a secret in `--nats`: every process of this host can read command \
+                 lines; put the address into $ROLLOUT_NATS_URL, or the secret into a file",
             ));
         }
         options.namespace = self.namespace.clone();
@@ -170,7 +170,7 @@ impl NatsAccessArgs {
         Ok(options)
     }
 
-    /// Credentials beside those in the address.
+    /// Credentials of options and variables, which override those in the address.
     fn credentials(
         &self,
         variable: impl Fn(&str) -> Option<String>,
@@ -181,7 +181,7 @@ impl NatsAccessArgs {
                 None => variable(env_vars::NATS_PASSWORD.name).map(NatsSecret::new).ok_or_else(
                     || {
                         CliError::usage(
-                            "a NATS user needs a password, in $ROLLOUT_NATS_PASSWORD or in \
+                            "a NATS user needs a password: set $ROLLOUT_NATS_PASSWORD or use \
                          `--nats-password-file`",
                         )
                     },

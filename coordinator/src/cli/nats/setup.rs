@@ -11,16 +11,16 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
 
-/// Make what is missing on a NATS server: streams, buckets, a pool's consumers
+/// Create what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
-/// Every run does the same for what it needs. What is there already is compared with what is
-/// wanted, and never changed.
+/// Every run does the same for what it needs. Existing objects are compared with the required
+/// settings and never changed.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SetupArgs {
     #[command(flatten)]
     nats: RequiredNatsArgs,
 
-    /// A pool of workers
+    /// Pool of workers
     #[arg(long, value_name = "NAME", default_value = POOL)]
     pool: NatsName,
 
@@ -28,7 +28,7 @@ pub(in crate::cli) struct SetupArgs {
     #[arg(long)]
     store: Option<String>,
 
-    /// … also when it is bound to another one; no run of the pool may be under way
+    /// Bind the pool even if it is bound to another store; no run of the pool may be active
     #[arg(long, requires = "store")]
     rebind: bool,
 }

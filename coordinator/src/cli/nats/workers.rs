@@ -14,17 +14,17 @@ use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 
-/// Show the workers of a NATS server, and what each of them runs
+/// Show the workers of a NATS server and how much each of them runs
 #[derive(Debug, Args)]
 pub(in crate::cli) struct WorkersArgs {
     #[command(flatten)]
     nats: RequiredNatsArgs,
 
-    /// Only those of this pool
+    /// Only workers of this pool
     #[arg(long, value_name = "NAME")]
     pool: Option<NatsName>,
 
-    /// Print one line of JSON per worker, with everything it shows
+    /// Print one line of JSON per worker, with its last heartbeat
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,6 @@ fn render_table(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
             (false, false, true) => "disk nearly full".to_owned(),
             (false, false, false) => "working".to_owned(),
         };
-        // Whoever may say hello decides about these texts.
         let row = [
             hello.worker.to_string(),
             hello.host.clone(),
@@ -87,7 +86,7 @@ fn render_table(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
             hello.slots.to_string(),
             running.to_string(),
         ];
-        // Whoever may say hello decides about these texts.
+        // Every sender of heartbeats chooses these texts.
         rows.push(row.iter().map(|text| escape::line(text).into_owned()).collect());
     }
     format!("{}\n", table::aligned(&header, rows, 6))

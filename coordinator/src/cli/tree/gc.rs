@@ -25,16 +25,16 @@ use crate::workloads::search::driver::{
 };
 use crate::workloads::search::repository::SearchRepository;
 
-/// Remove what a search does not need: what could not be removed before, checkouts and references
-/// that are left over, environments of dead processes
+/// Remove leftovers of a search: failed removals, unused checkouts and references, environments of
+/// dead processes
 ///
-/// A search does the same while it goes on. One that somebody goes on with is refused with code 6.
+/// A running search does the same. A search with a live owner is refused with code 6.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TreeGcArgs {
-    /// The directory of the search
+    /// Search directory
     run_dir: PathBuf,
 
-    /// Blob store: a directory, or `file:///directory` [default: `.rollout/blobs` beside the search]
+    /// Blob store: a directory, or `file:///directory` [default: .rollout/blobs beside the search]
     #[arg(long)]
     store: Option<String>,
 }
@@ -73,7 +73,7 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     print_result(&tidied, printer)
 }
 
-/// The directory of a search, whatever it was called: `.`, for one.
+/// The canonical directory of a search, also for `.`.
 fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, SearchError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => SearchError::Nothing { root: run_dir.to_owned() },
@@ -82,7 +82,7 @@ fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, SearchError> {
     run_dir.canonicalize().map_err(failed)
 }
 
-/// What searches share, beside them.
+/// The directory that searches share, beside them.
 fn shared_dir(run_dir: &Path) -> PathBuf {
     run_dir.parent().unwrap_or(run_dir).join(".rollout")
 }
@@ -94,7 +94,7 @@ fn print_result(tidied: &GarbageReport, printer: &Printer) -> Result<ExitCode, C
     }
     printer.data(&text)?;
     for (path, reason) in &tidied.left {
-        printer.warning(&format!("{path} is still there: {reason}"));
+        printer.warning(&format!("cannot remove {path}: {reason}"));
     }
     Ok(if tidied.left.is_empty() { ExitCode::Success } else { ExitCode::Failure })
 }

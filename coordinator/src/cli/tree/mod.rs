@@ -23,11 +23,11 @@ use super::output::Printer;
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::manifest::SearchManifest;
 
-/// What to do about a tree search.
+/// Subcommands of `rollout tree`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
     Run(Box<run::TreeRunArgs>),
-    /// Go on with a search that was begun; like `run`, but it never begins one
+    /// Resume an existing search; like `run`, but never starts a new one
     Resume(Box<run::TreeRunArgs>),
     Report(report::ReportArgs),
     Show(show::ShowArgs),
@@ -56,7 +56,7 @@ impl TreeCommand {
     }
 }
 
-/// Does something with a search that is there; nothing of it has to stand still.
+/// Runs `work` on an existing search, which may be running.
 async fn with_search<T: Send + 'static>(
     run_dir: PathBuf,
     work: impl FnOnce(

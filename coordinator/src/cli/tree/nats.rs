@@ -1,4 +1,4 @@
-//! `rollout tree run --nats`: evals run on workers elsewhere.
+//! Options of `rollout tree run --nats`, which runs evals on remote workers.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::cli::error::CliError;
 use crate::cli::nats::NatsArgs;
 use crate::launch::nats::RemoteOptions;
 
-/// Where workers are.
+/// Server and pool of the workers.
 #[derive(Debug, Args)]
 pub(super) struct RemoteArgs {
     /// Pool of the workers
     #[arg(long, value_name = "NAME", requires = "url")]
     pool: Option<String>,
 
-    /// How long evals that no worker could run wait for one that can before they fail
+    /// How long evals that no worker can run wait before they fail
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::value_parsers::duration)]
     unplaceable_timeout: Duration,
 
@@ -24,7 +24,7 @@ pub(super) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Whether evals run on workers elsewhere.
+    /// Whether evals run on remote workers.
     pub(super) fn is_remote(&self) -> bool {
         self.nats.url.is_some()
     }
@@ -32,7 +32,7 @@ impl RemoteArgs {
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors
-    /// The options are faulty.
+    /// The options are invalid.
     pub(super) fn remote(&self) -> Result<Option<RemoteOptions>, CliError> {
         self.nats.remote(self.pool.as_deref(), self.unplaceable_timeout)
     }

@@ -1,4 +1,4 @@
-//! Options that stand for keys of a search's file.
+//! Options that override keys of the search file.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, value_parser};
 
 use crate::config::TreeOverrides;
 
-/// Options that stand for keys of a search's file.
+/// Options that override keys of the search file.
 #[derive(Debug, Args)]
 pub(super) struct KeyOptions {
     /// Name of the search and of its directory
@@ -17,7 +17,7 @@ pub(super) struct KeyOptions {
     #[arg(long, value_name = "DIR")]
     runs_root: Option<PathBuf>,
 
-    /// Ideas tried on a node
+    /// Ideas tried per node
     #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(1..=100_000))]
     ideas_per_node: Option<u32>,
 
@@ -25,7 +25,7 @@ pub(super) struct KeyOptions {
     #[arg(long, value_name = "D", value_parser = value_parser!(u32).range(1..=100_000))]
     max_depth: Option<u32>,
 
-    /// Nodes promoted at a depth
+    /// Nodes promoted per depth
     #[arg(long, value_name = "B", value_parser = value_parser!(u32).range(1..=100_000))]
     beam_width: Option<u32>,
 
@@ -33,11 +33,11 @@ pub(super) struct KeyOptions {
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=4_294_967_295))]
     sweep_config_limit: Option<u64>,
 
-    /// Evals of the whole search
+    /// Maximum evals of the whole search
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=100_000))]
     max_total_idea_evals: Option<u32>,
 
-    /// Evals at once
+    /// Maximum concurrent evals
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     max_parallel_evals: Option<u32>,
 
@@ -45,11 +45,11 @@ pub(super) struct KeyOptions {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     eval_timeout_seconds: Option<f64>,
 
-    /// Further tries of an eval whose commands failed
+    /// Retries of an eval whose commands failed
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=19))]
     eval_retries: Option<u32>,
 
-    /// Whether the search ends when nothing was promoted
+    /// End the search when no node was promoted
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     stop_on_empty_frontier: Option<bool>,
 
@@ -57,25 +57,25 @@ pub(super) struct KeyOptions {
     #[arg(long)]
     keep_rejected_worktrees: bool,
 
-    /// Keep what failed evals wrote
+    /// Keep the outputs of failed evals
     #[arg(long)]
     keep_failed_artifacts: bool,
 
-    /// Sweeps at once, over all workers
+    /// Maximum concurrent sweeps over all workers
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     sweep_max_parallel: Option<u32>,
 
-    /// Commands for ideas, implementations and reviews at once, over all workers
+    /// Maximum concurrent commands for ideas, implementations and reviews over all workers
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     llm_max_inflight: Option<u32>,
 
-    /// Their starts per minute
+    /// Maximum starts of these commands per minute
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     llm_rate_limit: Option<u32>,
 }
 
 impl KeyOptions {
-    /// What replaces keys of the file.
+    /// The overrides of the search file.
     pub(super) fn overrides(&self) -> TreeOverrides {
         TreeOverrides {
             tree_run_id: self.tree_run_id.clone(),

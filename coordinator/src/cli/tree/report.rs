@@ -10,10 +10,10 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::workloads::search::report::REPORTS;
 
-/// Make the reports of a search anew, from its manifest alone
+/// Rewrite the reports of a search from its manifest
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ReportArgs {
-    /// The directory of the search
+    /// Search directory
     run_dir: PathBuf,
 }
 

@@ -17,39 +17,39 @@ use crate::workloads::search::driver::{SearchDirectory, SearchError, check_basel
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::OutcomeCounts;
 
-/// Search over the commits of a repository: ideas are tried on the best commits so far
+/// Search over the commits of a repository by trying ideas on the best commits so far
 ///
-/// A search that was stopped, by a signal or by a crash, is gone on with by the same command, and
-/// ends as if nothing had happened; where the file has no `tree_run_id`, with `--tree-run-id`. The first Ctrl-C lets commands that run end, the second ends
-/// them at once. With `--dry-run` no command runs and no repository is touched: what comes of an
-/// eval follows from its number, so that every outcome comes up.
+/// Run the same command again to resume a search that was stopped by a signal or a crash, with
+/// `--tree-run-id` if the file has no `tree_run_id`. The result is the same as without the stop.
+/// The first Ctrl-C lets running commands end; the second ends them at once. With `--dry-run` the
+/// outcome of an eval follows from its number, so that every outcome occurs.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TreeRunArgs {
-    /// The file of the search, YAML or JSON
+    /// Search file, YAML or JSON
     tree: PathBuf,
 
-    /// Play commands and repository
+    /// Simulate: run no commands, touch no repository
     #[arg(long)]
     pub(super) dry_run: bool,
 
-    /// Whether a search that is there is gone on with; otherwise it is refused
+    /// Resume an existing search; with `false` it is refused
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(super) resume: bool,
 
-    /// Throw away the results of the depth under way, or of the last one when the search has ended,
-    /// and make them again
+    /// Discard the results of the current depth, or of the last one if the search has ended, and
+    /// run its evals again
     #[arg(long)]
     pub(super) rerun_evals: bool,
 
-    /// Throw away ideas of which none was tried, and have them written again
+    /// Discard ideas of which none was tried, and generate them again
     #[arg(long)]
     pub(super) force_regenerate_ideas: bool,
 
-    /// Count evals as failed that the infrastructure could not run, instead of ending with an error
+    /// Count evals that the infrastructure could not run as failed, instead of ending with an error
     #[arg(long)]
     pub(super) fail_unable_evals: bool,
 
-    /// Validate the search and make its reports anew, and nothing else
+    /// Only validate the search and rewrite its reports
     #[arg(long, conflicts_with_all = ["rerun_evals", "force_regenerate_ideas", "force"])]
     report_only: bool,
 
@@ -57,19 +57,18 @@ pub(in crate::cli) struct TreeRunArgs {
     #[arg(long)]
     pub(super) store: Option<String>,
 
-    /// Seconds that an owner says nothing before the search is taken over [default: 600, with
-    /// `--nats` 30]
+    /// Seconds without a heartbeat before the search is taken over [default: 600, with `--nats` 30]
     ///
-    /// Without `--nats` an owner whose process exists on this host is taken over only if this is
-    /// given.
+    /// Without `--nats`, an owner whose process exists on this host is taken over only if this
+    /// option is given.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) lock_stale_seconds: Option<u32>,
 
-    /// Take the search over at once, whoever owns it
+    /// Take the search over at once from any owner
     #[arg(long)]
     pub(super) force: bool,
 
-    /// Print events as lines of JSON; the last line is the search when it has ended
+    /// Print events as lines of JSON; the last line is the finished search
     #[arg(long)]
     pub(super) json: bool,
 
@@ -77,7 +76,7 @@ pub(in crate::cli) struct TreeRunArgs {
     #[arg(long, short)]
     pub(in crate::cli) quiet: bool,
 
-    /// Log more: debug messages
+    /// Log debug messages
     #[arg(long, short, conflicts_with = "quiet")]
     verbose: bool,
 
@@ -90,20 +89,20 @@ pub(in crate::cli) struct TreeRunArgs {
 }
 
 impl TreeRunArgs {
-    /// Whether commands run on workers of a server.
+    /// Whether commands run on remote workers.
     #[cfg(feature = "nats")]
     pub(super) fn is_remote(&self) -> bool {
         self.elsewhere.is_remote()
     }
 
-    /// Whether commands run on workers of a server.
+    /// Whether commands run on remote workers.
     #[cfg(not(feature = "nats"))]
     pub(super) const fn is_remote(&self) -> bool {
         false
     }
 }
 
-/// Runs the command; `begun` when only a search that is there is gone on with.
+/// Runs the command; `begun` allows only an existing search.
 pub(in crate::cli) async fn run(
     args: TreeRunArgs,
     begun: bool,
@@ -134,7 +133,7 @@ pub(in crate::cli) async fn run(
     validate_baseline(&tree, args.dry_run, printer).await?;
     let (name, is_named) = (tree.name.clone(), tree.is_named);
     if !is_named {
-        printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
+        printer.hint(&format!("this search is named {name}: resume it with `--tree-run-id`"));
     }
     let sat = run_search::run_search(tree, &args, screen, printer).await;
     let manifest =
@@ -142,7 +141,7 @@ pub(in crate::cli) async fn run(
     if !args.json {
         printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");
-        printer.hint(&format!("{} has the tree as a drawing", page.display()));
+        printer.hint(&format!("open {} to see the tree as a drawing", page.display()));
     }
     Ok(exit_code(&manifest, printer))
 }
@@ -173,12 +172,12 @@ fn prepare(args: &TreeRunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliErro
     let mut problems = Diagnostics::default();
     let tree = read_tree(&args.tree, &options, &mut problems);
     let (tree, warnings) = problems.finish(tree)?;
-    let nothing = || CliError::new(ExitCode::Config, "the file of the search is empty");
+    let nothing = || CliError::new(ExitCode::Config, "the search file is empty");
     Ok((tree.ok_or_else(nothing)?, warnings))
 }
 
-/// Refuses a baseline that nothing can be compared with, before anything is made. A played search is
-/// not scored, so there it is a warning.
+/// Refuses a baseline that nothing can be compared with, before anything is created. A simulated
+/// search is not scored, so it only warns.
 async fn validate_baseline(
     tree: &TreeFile,
     dry_run: bool,

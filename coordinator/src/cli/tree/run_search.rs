@@ -1,4 +1,4 @@
-//! A sitting of a search: played, in this process, or with workers elsewhere.
+//! Run session of a search: simulated, in this process, or on remote workers.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::launch::signals;
 use crate::workloads::search::driver::{ManifestClock, SearchOpenOptions};
 use crate::workloads::search::manifest::SearchManifest;
 
-/// Time after which a silent owner of a search is taken over.
+/// Time without a heartbeat before a local search is taken over.
 const LOCAL_LOCK_STALE: Duration = Duration::from_secs(600);
 
-/// Goes on with a search until it has ended; a signal stops it.
+/// Starts or resumes a search and runs it until it ends; a signal stops it.
 pub(super) async fn run_search(
     tree: TreeFile,
     args: &TreeRunArgs,
@@ -29,7 +29,7 @@ pub(super) async fn run_search(
 ) -> Result<SearchManifest, CliError> {
     let listening = signals::listen();
     let (stops, _signals) =
-        listening.map_err(|error| CliError::failure("cannot listen to signals", &error))?;
+        listening.map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let opening = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
@@ -54,7 +54,7 @@ pub(super) async fn run_search(
     Ok(Box::pin(search::run(request)).await?)
 }
 
-/// The outputs that the command line asks for.
+/// The outputs that the command line requests.
 fn sinks(args: &TreeRunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
     let shown = !printer.is_quiet() && !args.dry_run;
     let terminal = shown.then(|| sinks::terminal(screen, printer.err));

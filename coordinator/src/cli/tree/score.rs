@@ -20,19 +20,19 @@ use crate::workloads::search::score::{
 /// Compare the results of two sweeps as a search does
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ScoreArgs {
-    /// CSV file with the results to compare with
+    /// CSV file with the results of the baseline
     #[arg(long, value_name = "CSV")]
     baseline: PathBuf,
 
-    /// CSV file with the results to judge
+    /// CSV file with the results of the candidate
     #[arg(long, value_name = "CSV")]
     candidate: PathBuf,
 
-    /// What counts how much: `returns`, `sharpe`, or a YAML or JSON file
+    /// Scoring profile: `returns`, `sharpe`, or a YAML or JSON file
     #[arg(long, value_name = "NAME|FILE", default_value = "returns")]
     profile: String,
 
-    /// Use the configurations below this number only, and say whether all of them succeeded
+    /// Use only configurations below this number, and show whether all of them succeeded
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 
@@ -52,8 +52,9 @@ pub(in crate::cli) async fn score(
 }
 
 fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
-    let profile = ScoringProfile::load(&args.profile)
-        .map_err(|error| CliError::from_cause(ExitCode::Config, "no profile", &error))?;
+    let profile = ScoringProfile::load(&args.profile).map_err(|error| {
+        CliError::from_cause(ExitCode::Config, "cannot load the scoring profile", &error)
+    })?;
     let read = |path: &Path| {
         let failed = |error: &(dyn std::error::Error + 'static)| {
             CliError::from_cause(ExitCode::Config, format!("cannot read {}", path.display()), error)
@@ -65,7 +66,7 @@ fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
     let comparison = compare(&baseline, &candidate, &profile);
     if args.json {
         let document = document(&comparison, &candidate, &profile)
-            .map_err(|error| CliError::failure("the score has no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the score as JSON", &error))?;
         return Ok(format!("{document}\n"));
     }
     Ok(render(&comparison, &candidate, &profile))
@@ -102,7 +103,7 @@ fn render(
                 let column = &profile.primary.column;
                 format!("{column}: {delta:+} against the baseline, positive is better")
             }
-            None => format!("{}: not on both sides", profile.primary.column),
+            None => format!("{}: missing on at least one side", profile.primary.column),
         },
         format!(
             "rows used: {} of the baseline, {} of the candidate",
@@ -116,7 +117,7 @@ fn render(
     }
     if !profile.columns().iter().any(|name| comparison.columns.contains_key(*name)) {
         lines.push(format!(
-            "no metric of the profile {} is on both sides: the score says nothing",
+            "no metric of the profile {} is on both sides: the score has no meaning",
             profile.name
         ));
     }

@@ -13,10 +13,10 @@ use crate::results::escape;
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::{BestStep, RelativeResults, SearchOverview, TriedIdea};
 
-/// Show a search: how far it is, the best path, and what came of every idea
+/// Show a search: its progress, the best path, and the outcome of every idea
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ShowArgs {
-    /// The directory of the search
+    /// Search directory
     run_dir: PathBuf,
 
     /// Print one JSON document
@@ -36,7 +36,7 @@ pub(super) fn text(manifest: &SearchManifest, json: bool) -> Result<String, CliE
     let overview = SearchOverview::from_manifest(manifest);
     if json {
         let text = serde_json::to_string_pretty(&overview)
-            .map_err(|error| CliError::failure("the search has no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the search as JSON", &error))?;
         return Ok(text + "\n");
     }
     Ok(render(&overview))
@@ -49,7 +49,7 @@ fn render(overview: &SearchOverview) -> String {
         Some(reason) => format!("ended: {}", word(reason)),
         None => format!("at depth {}", overview.current_depth),
     };
-    let played = if overview.dry_run { " (played)" } else { "" };
+    let played = if overview.dry_run { " (simulated)" } else { "" };
     let name = escape::line(&overview.tree_run_id).into_owned();
     let mut text = format!(
         "search {name}{played}, {state}; {} of {} evals settled, {} nodes\n",
@@ -59,10 +59,10 @@ fn render(overview: &SearchOverview) -> String {
         text.push_str(&format!("evals: {}\n", overview.counts));
     }
     if overview.deferred_cleanup > 0 {
-        text.push_str(&format!("{} things are still to be removed\n", overview.deferred_cleanup));
+        text.push_str(&format!("{} objects are still to be removed\n", overview.deferred_cleanup));
     }
     let strategy = serde_json::to_value(overview.ideas_context_strategy).unwrap_or_default();
-    text.push_str(&format!("ideas that a generator is shown: {}\n", word(strategy)));
+    text.push_str(&format!("ideas shown to generators: {}\n", word(strategy)));
     let best = overview.best_path.iter().map(step).collect();
     let header = [
         "best path",
@@ -80,7 +80,7 @@ fn render(overview: &SearchOverview) -> String {
     text
 }
 
-/// The tables of all ideas, and why they were decided about as they were.
+/// The tables of all ideas, and the reasons of their outcomes.
 fn ideas(overview: &SearchOverview, text: &mut String) {
     let header = [
         "eval",
@@ -100,8 +100,8 @@ fn ideas(overview: &SearchOverview, text: &mut String) {
     text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 9)));
     let metric = escape::line(&overview.primary_metric);
     text.push_str(&format!(
-        "\nroot: against the root's results; parent: against those of the node that the idea was \
-         tried on\nprimary: how much better {metric} is, positive is better\n"
+        "\nroot: relative to the root's results; parent: relative to those of the node that the \
+         idea was tried on\nprimary: improvement of {metric}, positive is better\n"
     ));
     let known = overview.ideas.iter().filter_map(|idea| Some((idea, idea.why.as_deref()?)));
     let reasons: Vec<_> = known.map(|(idea, why)| reason(idea, why)).collect();
@@ -163,7 +163,7 @@ fn files(idea: &TriedIdea) -> Vec<String> {
     ]
 }
 
-/// The beginning of a commit's name.
+/// The first 12 characters of a commit id.
 fn short(commit: Option<&str>) -> String {
     escape::line(commit.unwrap_or("-")).chars().take(12).collect()
 }

@@ -12,13 +12,13 @@ use crate::results::escape;
 use crate::workloads::search::repository::RepositoryInspector;
 use crate::workloads::search::validate::{CommitSource, Validation, check};
 
-/// Check a search: its files, its artifacts' bytes, its decisions, its tree
+/// Validate a search: its files, artifact contents, decisions and tree
 ///
-/// Writes VALIDATION_REPORT.md and VALIDATION_REPORT.json into the directory of the search. Exits
-/// with 8 when anything is wrong.
+/// Writes VALIDATION_REPORT.md and VALIDATION_REPORT.json into the search directory. Exits with 8
+/// when anything is wrong.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ValidateArgs {
-    /// The directory of the search
+    /// Search directory
     run_dir: PathBuf,
 
     /// Print one JSON document
@@ -41,7 +41,7 @@ pub(in crate::cli) async fn validate(
     print_validation(&validation, args.json, printer)
 }
 
-/// Validates a search, and makes its reports anew when nothing is wrong.
+/// Validates a search, and rewrites its reports when nothing is wrong.
 pub(super) async fn validate_and_report(
     run_dir: PathBuf,
     json: bool,
@@ -60,7 +60,7 @@ pub(super) async fn validate_and_report(
     print_validation(&validation, json, printer)
 }
 
-/// Looks at the commits of a search; one that was played has none.
+/// Opens the commits of a search; a simulated search has none.
 async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector>, CliError> {
     let played =
         with_search(run_dir.to_owned(), |_, manifest| Ok(manifest.run_config.dry_run)).await?;
@@ -68,7 +68,7 @@ async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector
         return Ok(None);
     }
     let looked = RepositoryInspector::open(run_dir).await;
-    looked.map(Some).map_err(|error| CliError::failure("cannot look at the commits", &error))
+    looked.map(Some).map_err(|error| CliError::failure("cannot read the commits", &error))
 }
 
 fn as_repository(look: Option<&RepositoryInspector>) -> CommitSource<'_> {
@@ -82,7 +82,7 @@ fn print_validation(
 ) -> Result<ExitCode, CliError> {
     let text = if json {
         let text = serde_json::to_string_pretty(validation)
-            .map_err(|error| CliError::failure("the validation has no JSON form", &error))?;
+            .map_err(|error| CliError::failure("cannot write the validation as JSON", &error))?;
         text + "\n"
     } else {
         let lines = validation.lines().into_iter();

@@ -1,5 +1,5 @@
-//! What a process that runs trials has to do with its host: providers of environments, directories
-//! that outlive it, and what dead processes left behind; and the whole of a worker process.
+//! Host side of a process that runs trials: providers of environments, directories that outlive it,
+//! recovery after dead processes, and the worker process.
 
 mod process;
 mod provider_probe;
@@ -21,23 +21,23 @@ pub use self::state_dir::StateDir;
 pub use self::user_dirs::{fetched_tasks, image_locks};
 pub use self::worker::{RunnerDecorator, WorkerProcess};
 
-/// Bytes of finished executions that wait on disk beyond which no more are begun.
+/// Limit of finished executions that wait on disk, bytes; beyond it no more are started.
 pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
-/// How many of `wanted` executions this process has open files for; says so when they are fewer.
+/// How many of `wanted` executions the limit of open files allows; warns if they are fewer.
 pub fn limit_executions(wanted: u32) -> u32 {
     let fitting = open_files::max_executions(wanted);
     if fitting < wanted {
         let limit = open_files::limit().unwrap_or_default();
         tracing::warn!(
-            "{fitting} at a time instead of {wanted}: this process may have {limit} files open; \
-             raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of a service) to run more"
+            "running {fitting} at a time instead of {wanted}: this process may have {limit} files \
+             open; raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of a service) to run more"
         );
     }
     fitting
 }
 
-/// What is of the host and outlives a process.
+/// Paths of the host that outlive a process.
 #[derive(Debug, Clone)]
 pub struct HostPaths {
     /// Locks by which the processes of this host build an image once.

@@ -1,4 +1,4 @@
-//! This process: its program and its variables.
+//! Program and variables of this process.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{HostPaths, image_locks};
 
-/// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
+/// First argument that makes the program the supervisor of a sandbox; internal, so not in the help.
 pub const SANDBOX_COMMAND: &str = "__sandbox";
 
 /// The program and first argument that start the supervisor of a sandbox.
@@ -17,7 +17,7 @@ pub fn sandbox_helper() -> io::Result<Vec<OsString>> {
     Ok(vec![std::env::current_exe()?.into(), SANDBOX_COMMAND.into()])
 }
 
-/// The variables of this process that are text.
+/// The variables of this process that are valid UTF-8.
 pub fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -25,7 +25,7 @@ pub fn environment() -> Vec<(String, String)> {
 }
 
 impl HostPaths {
-    /// The paths of runs of this process; `state` is for users without a cache.
+    /// The paths of runs of this process; `state` is used if the user has no cache directory.
     ///
     /// # Errors
     /// When the program's own file cannot be found.

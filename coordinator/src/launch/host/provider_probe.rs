@@ -1,4 +1,4 @@
-//! Which providers work on this host at present.
+//! Periodic check of the providers that work on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -14,25 +14,25 @@ use rollout_worker::service::WorkerProfile;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often it is looked.
+/// Time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a provider may take to say what it has.
+/// How long a provider may take to report its capacity.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Providers by kind.
 pub(super) type ProviderMap = BTreeMap<ProviderKind, Arc<dyn Provider>>;
 
-/// Looks again and again, and says what changed.
+/// Probes the providers periodically and logs changes.
 #[derive(Debug)]
 pub(super) struct ProviderProbe {
     providers: ProviderMap,
     profile: watch::Sender<WorkerProfile>,
-    /// What providers had, and when they last said so.
+    /// Last reported capacities and their times.
     answers: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
 }
 
-/// What a look at the providers found.
+/// Result of a probe.
 #[derive(Debug, Default)]
 struct ProbeResult {
     usable: BTreeMap<ProviderKind, EnvironmentCapacity>,
@@ -40,13 +40,13 @@ struct ProbeResult {
 }
 
 impl ProviderProbe {
-    /// Looks for the first time.
+    /// Runs the first probe.
     pub(super) async fn start(providers: ProviderMap, variables: BTreeSet<String>) -> Self {
         let profile = watch::Sender::new(WorkerProfile { providers: BTreeMap::new(), variables });
         let mut prospect = Self { providers, profile, answers: BTreeMap::new() };
         let ProbeResult { usable, missing } = prospect.probe().await;
         for (kind, reason) in missing {
-            tracing::warn!("no trials in `{kind}` for now: {reason}");
+            tracing::warn!("cannot run trials in `{kind}` for now: {reason}");
         }
         prospect.profile.send_modify(|profile| profile.providers = usable);
         prospect
@@ -56,17 +56,17 @@ impl ProviderProbe {
         self.profile.subscribe()
     }
 
-    /// Looks again for ever.
+    /// Probes forever.
     pub(super) async fn run(mut self) -> Infallible {
         loop {
             tokio::time::sleep(PROBE_INTERVAL).await;
             let ProbeResult { usable: found, missing } = self.probe().await;
             let known = self.profile.borrow().providers.clone();
             for kind in found.keys().filter(|kind| !known.contains_key(kind)) {
-                tracing::info!("trials in `{kind}` are possible now");
+                tracing::info!("trials in `{kind}` can run now");
             }
             for (kind, reason) in missing.iter().filter(|(kind, _)| known.contains_key(kind)) {
-                tracing::warn!("no trials in `{kind}` for now: {reason}");
+                tracing::warn!("cannot run trials in `{kind}` for now: {reason}");
             }
             self.profile.send_if_modified(|profile| {
                 let changed = profile.providers != found;
@@ -76,8 +76,8 @@ impl ProviderProbe {
         }
     }
 
-    /// A provider that gives no answer counts as it was, for as long as trials wait for it: what is
-    /// offered meanwhile waits here rather than counting as impossible.
+    /// Probes every provider. One that does not answer keeps its last capacity for as long as
+    /// trials wait for it, so that offered items wait here instead of counting as unplaceable.
     async fn probe(&mut self) -> ProbeResult {
         let looks = self.providers.iter().map(async |(kind, provider)| {
             (*kind, tokio::time::timeout(PROBE_TIMEOUT, provider.capacity()).await)

@@ -1,4 +1,4 @@
-//! Providers of environments, as this program was built.
+//! Providers of environments in this build.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use rollout_worker::work::eval::Repositories;
 use super::HostPaths;
 use crate::engine::RunError;
 
-/// A provider, whose sandboxes live in `sandboxes` if it makes any.
+/// Creates a provider; its sandboxes, if it has any, are in `sandboxes`.
 ///
 /// # Errors
 /// [`RunError::NotBuilt`].
@@ -33,11 +33,11 @@ pub fn provider(
     Ok(make(&paths))
 }
 
-/// How long a provider may take to say why it cannot be used.
+/// How long a provider may take to report why it cannot be used.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the service of every provider for an answer before a run begins: an outage is waited out, and
-/// a service that was never there is not.
+/// Checks the service of every provider before a run starts. A run waits for a service that fails
+/// later, but not for one that was never there.
 ///
 /// # Errors
 /// [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
@@ -53,7 +53,7 @@ pub async fn check_services(
             continue;
         }
         let reason = match tokio::time::timeout(ANSWER_TIMEOUT, provider.capacity()).await {
-            // It came up between the two questions.
+            // It came up between the two requests.
             Ok(Ok(_)) => continue,
             Ok(Err(failure)) => failure.chain(),
             Err(_) => format!("no answer within {ANSWER_TIMEOUT:?}"),
@@ -63,7 +63,7 @@ pub async fn check_services(
     Ok(())
 }
 
-/// The disks that executions and what they leave depend on.
+/// The disks that executions and their outputs use.
 fn disks(
     worker_dir: &Path,
     store: &dyn BlobStore,
@@ -75,10 +75,10 @@ fn disks(
     DiskWatch::new(paths, providers.values().cloned())
 }
 
-/// Bytes of cached repositories that a worker keeps.
+/// Maximum size of a worker's repository cache, bytes.
 const REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
-/// What runs executions on a worker, with its caches below the worker's directory.
+/// The runner of a worker's executions, with its caches below the worker's directory.
 ///
 /// # Errors
 /// [`RunError::File`].

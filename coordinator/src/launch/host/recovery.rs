@@ -1,4 +1,4 @@
-//! What dead processes left on this host: executions to report, environments to remove.
+//! Recovery after dead processes of this host: executions to report, environments to remove.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -17,33 +17,32 @@ use rollout_worker::spool::Recovery;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
-/// How often it is looked for what died.
+/// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Directories that are recovered at the same time.
 const CONCURRENT_RECOVERIES: usize = 4;
 
-/// Who takes over what dead workers leave: workers of the same deployment, whose directories are
-/// below one base, and environments of any process of this host.
+/// Recovery of dead workers of one deployment, whose directories are below one base, and removal of
+/// environments of any dead process of this host.
 #[derive(Debug)]
 pub struct HostRecovery {
-    /// Where worker directories are.
+    /// Base of the worker directories.
     pub base: PathBuf,
-    /// Who is dead.
+    /// Liveness of owners.
     pub owners: Arc<HostOwners>,
-    /// Where records go.
+    /// Destination of records.
     pub store: Arc<dyn BlobStore>,
-    /// Where reports go.
+    /// Destination of reports.
     pub source: Arc<dyn WorkSource>,
-    /// Whose hellos show what is not reported yet.
+    /// Recovered executions that the worker's heartbeats show until they are reported.
     pub shown: Arc<AdoptedExecutions>,
 }
 
 impl HostRecovery {
-    /// Takes over what is left now and whatever comes, for ever. `providers` gives those that work
-    /// at present.
+    /// Recovers periodically, forever. `providers` returns those that work at present.
     pub async fn run(self, providers: impl Fn() -> Vec<Arc<dyn Provider>>) -> Infallible {
-        // What cannot be read stays locked, so that it is complained of once.
+        // Unrecovered directories stay locked, so that each is logged once.
         let mut unreadable = Vec::new();
         loop {
             unreadable.extend(self.recover_dead(&providers()).await);
@@ -51,13 +50,13 @@ impl HostRecovery {
         }
     }
 
-    /// Takes over what is left now: says what was lost, publishes what was finished, removes
-    /// environments, and then the directories. Returns those that could not be understood.
+    /// Recovers once: reports lost executions, publishes finished ones, removes environments, then
+    /// the directories. Returns the directories that could not be recovered completely.
     pub async fn recover_dead(&self, providers: &[Arc<dyn Provider>]) -> Vec<WorkerDir> {
         let dirs = self.recoverable_dirs().await;
         for dir in &dirs {
             self.owners.adopt(dir);
-            tracing::info!("adopting what worker {} left", dir.id());
+            tracing::info!("recovering dead worker {}", dir.id());
         }
         let recovering: Vec<_> = dirs.iter().map(|dir| self.recover(dir.path())).collect();
         let recovering =
@@ -75,11 +74,12 @@ impl HostRecovery {
         left
     }
 
-    /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
+    /// Announces the end of a dead worker: everything is reported, so no process needs to wait for
+    /// its heartbeat.
     async fn send_final_heartbeat(&self, dir: &WorkerDir) {
         let hello = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
         if let Err(error) = self.source.heartbeat(hello).await {
-            tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
+            tracing::debug!("cannot send the final heartbeat of worker {}: {error}", dir.id());
         }
     }
 
@@ -96,12 +96,12 @@ impl HostRecovery {
         })
     }
 
-    /// Whether nothing is left in the directory that anybody could need.
+    /// Recovers a directory. Returns whether nothing that is needed is left in it.
     async fn recover(&self, dir: &Path) -> bool {
         let recovery = match Recovery::read(dir, None).await {
             Ok(recovery) => recovery,
             Err(error) => {
-                tracing::error!("cannot adopt a dead worker: {}", error_chain(&error));
+                tracing::error!("cannot recover a dead worker: {}", error_chain(&error));
                 return false;
             }
         };
@@ -111,7 +111,7 @@ impl HostRecovery {
         let recovered = recovery.publish(reason, &*self.store, &*self.source, said).await;
         if recovered.published + recovered.lost > 0 {
             tracing::info!(
-                "of {}: {} finished executions reported, {} reported lost",
+                "recovered {}: {} finished executions reported, {} reported lost",
                 dir.display(),
                 recovered.published,
                 recovered.lost
@@ -121,7 +121,7 @@ impl HostRecovery {
     }
 }
 
-/// Takes over, once, what dead workers of a deployment left on this host.
+/// Recovers once after dead workers of a deployment on this host.
 pub async fn recover_dead_workers(
     base: PathBuf,
     owners: Arc<HostOwners>,
@@ -133,13 +133,13 @@ pub async fn recover_dead_workers(
     let _unreadable = estate.recover_dead(providers).await;
 }
 
-/// Removes environments that dead owners left.
+/// Removes environments of dead owners.
 pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
     for provider in providers {
         match provider.reap(owners).await {
             Ok(reaped) => {
                 for name in &reaped.removed {
-                    tracing::info!("removed {name}, which a dead process had left");
+                    tracing::info!("removed {name}, left by a dead process");
                 }
                 for (name, reason) in &reaped.failed {
                     tracing::warn!("cannot remove {name}, left by a dead process: {reason}");
@@ -150,7 +150,7 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
     }
 }
 
-/// Removes what dead workers of any deployment left that nobody needs.
+/// Removes unneeded directories of dead workers of any deployment.
 pub(super) fn sweep(workers: &Path) {
     let Some(all) = workers.parent() else { return };
     for deployment in std::fs::read_dir(all).into_iter().flatten().flatten() {

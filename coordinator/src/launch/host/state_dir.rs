@@ -1,4 +1,4 @@
-//! Where the workers of a host keep what must outlive them.
+//! Directories of a host's workers that outlive the workers.
 //!
 //! ```text
 //! <home>/workers/<namespace>-<store>[.<pool>]/<worker id>/   spool and scratch of one worker
@@ -19,7 +19,7 @@ use crate::config::env_vars;
 /// The pool of workers and jobs that name none.
 const DEFAULT_POOL: &str = "default";
 
-/// Hexadecimal digits that tell stores apart.
+/// Hexadecimal digits that identify a store.
 const STORE_DIGITS: usize = 16;
 
 /// The directory of the workers of a host.

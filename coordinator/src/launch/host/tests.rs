@@ -1,4 +1,4 @@
-//! A worker process on the queue in this process.
+//! Tests of a worker process on an embedded queue.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +70,7 @@ impl WorkerFixture {
         (signal, supervise::spawn("worker", process.run()))
     }
 
-    /// Leaves the directory of a worker that died while it ran something.
+    /// Creates the directory of a worker that died during an execution.
     fn add_dead_worker(&self, base: &Path, exec: u8) -> RunId {
         let dir = WorkerDir::create(base).unwrap();
         let exec = ExecId::from_bytes([exec; 16]);
@@ -123,8 +123,8 @@ async fn worker_start_reports_dead_worker_and_removes_its_directory() {
         seen.retain(|seen| seen.hello.gone == gone);
         seen
     };
-    until("it says hello", async || hellos(false).await.len() == 1).await;
-    assert_eq!(hellos(true).await.len(), 1, "and that the dead one is gone");
+    until("it sends heartbeats", async || hellos(false).await.len() == 1).await;
+    assert_eq!(hellos(true).await.len(), 1, "the final heartbeat of the dead one");
     signal.send(StopLevel::Drain).await.unwrap();
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });

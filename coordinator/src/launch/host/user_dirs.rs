@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use crate::config::env_vars;
 
 /// The directory of the locks of image builds: one for all runs of this user, because the engine's
-/// images are shared, too. Without one that can be written to, `otherwise`.
+/// images are shared, too. `otherwise` if it is not writable.
 pub fn image_locks(variable: impl Fn(&str) -> Option<OsString>, otherwise: PathBuf) -> PathBuf {
     cache(variable).map(|cache| cache.join("locks")).filter(|p| can_hold(p)).unwrap_or(otherwise)
 }
 
-/// Where what is fetched is kept, for all runs of this user; none where nothing can be written.
+/// The directory of fetched tasks, for all runs of this user; `None` if it is not writable.
 pub fn fetched_tasks(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     cache(variable).filter(|path| can_hold(path))
 }
 
-/// The directory of this program among the user's caches.
+/// The directory of this program in the user's cache.
 fn cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute(env_vars::CACHE_HOME.name)
@@ -24,7 +24,7 @@ fn cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     cache.map(|cache| cache.join("rollout"))
 }
 
-/// Whether files can be made there. A home may be missing or belong to somebody else.
+/// Whether files can be created there. A home may be missing or belong to another user.
 fn can_hold(directory: &Path) -> bool {
     std::fs::create_dir_all(directory).is_ok() && tempfile::tempfile_in(directory).is_ok()
 }

@@ -26,27 +26,27 @@ use super::recovery::{HostRecovery, sweep};
 use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 use crate::engine::RunError;
 
-/// Changes what runs executions: a door for tests, which need workers that die when they are told.
+/// Decorator of the runner: tests need workers that die on request.
 pub type RunnerDecorator = fn(Arc<dyn Runner>) -> Arc<dyn Runner>;
 
 /// A worker process.
 #[derive(Debug)]
 pub struct WorkerProcess {
-    /// Where its work comes from.
+    /// The source of work.
     pub source: Arc<dyn WorkSource>,
-    /// Where blobs are.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
-    /// What is of the host and outlives it.
+    /// Paths of the host that outlive it.
     pub host: HostPaths,
-    /// Where worker directories of its deployment are.
+    /// Base of its deployment's worker directories.
     pub workers: PathBuf,
-    /// Where sandboxes are.
+    /// Directory of sandboxes.
     pub sandboxes: PathBuf,
-    /// Pool whose work it takes.
+    /// Pool to take work from.
     pub pool: String,
     /// Executions at a time.
     pub slots: u32,
-    /// What its trials may use together.
+    /// Resources for all its trials together.
     pub budget: ResourceBudget,
     /// The providers it may use.
     pub providers: BTreeSet<ProviderKind>,
@@ -54,21 +54,21 @@ pub struct WorkerProcess {
     pub variables: TrialVariables,
     /// The queue's lease.
     pub lease: Duration,
-    /// How long running trials may go on when it is told to go.
+    /// How long running trials may continue while it drains.
     pub drain_timeout: Duration,
-    /// How long it works without contact.
+    /// How long it works without the server.
     pub max_offline: Duration,
-    /// Signals: the first asks it to go, the second kills.
+    /// Signals: the first drains, the second kills.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// Changes what runs executions.
+    /// Decorator of the runner.
     pub decorate: RunnerDecorator,
 }
 
 impl WorkerProcess {
-    /// Works until it is told to go, or is without contact for too long.
+    /// Works until it is stopped, or without the server for too long.
     ///
     /// # Errors
-    /// [`RunError`] when it cannot begin.
+    /// [`RunError`] when it cannot start.
     pub async fn run(mut self) -> Result<WorkerExit, RunError> {
         self.slots = limit_executions(self.slots);
         let dir = self.directory().await?;
@@ -93,7 +93,7 @@ impl WorkerProcess {
         let leaving =
             forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
-        // A task of its own: what the main thread runs itself is woken through the kernel.
+        // A separate task: tasks that the main thread runs itself are woken through the kernel.
         let working = supervise::spawn("worker", worker.run(told));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
         if ended.why == WorkerExitReason::Killed && !hurried.load(Ordering::Relaxed) {
@@ -160,7 +160,7 @@ fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &WorkerProfile) 
     let kinds: Vec<_> = profile.providers.keys().map(ToString::to_string).collect();
     let kinds = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") };
     tracing::info!(
-        "worker {} takes work of pool {}, {} at a time, in {kinds}; it keeps its files in {}",
+        "worker {} takes work from pool {}, {} at a time, in {kinds}; its files are in {}",
         dir.id(),
         process.pool,
         process.slots,
@@ -168,8 +168,8 @@ fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &WorkerProfile) 
     );
 }
 
-/// Turns signals into how the worker leaves. What does not end in time is ended at once: it runs
-/// again elsewhere from its beginning, so that nothing is gained by the end of a phase.
+/// Turns signals into shutdown levels. Executions that do not end in time are killed at once: other
+/// workers run them again from the start, so the end of a phase gains nothing.
 async fn forward_shutdown(
     mut stops: mpsc::Receiver<StopLevel>,
     shutdown: watch::Sender<ShutdownLevel>,
@@ -180,30 +180,32 @@ async fn forward_shutdown(
         return std::future::pending().await;
     }
     if !drain_timeout.is_zero() {
-        tracing::info!("draining: no more work is taken, what runs has {drain_timeout:?} to end");
+        tracing::info!(
+            "draining: no more work is taken; running executions have {drain_timeout:?} to end"
+        );
         shutdown.send_replace(ShutdownLevel::Finish);
         let signal = tokio::time::timeout(drain_timeout, stops.recv()).await;
         hurried.store(signal.is_ok(), Ordering::Relaxed);
     }
-    tracing::info!("what still runs is ended and given back");
+    tracing::info!("ending running executions and returning their items to the queue");
     shutdown.send_replace(ShutdownLevel::Kill);
     std::future::pending::<()>().await;
 }
 
-/// Removes the worker's directory unless somebody has to adopt it, and what is empty then.
+/// Removes the worker's directory unless it must be adopted, then the directories left empty.
 fn close(dir: WorkerDir, ended: WorkerExit, places: &[PathBuf; 2]) {
     let path = dir.path().to_owned();
     if ended.unreported > 0 || holds_work(&dir) {
         let unreported = ended.unreported;
         tracing::warn!(
-            "{unreported} executions are not reported: a worker that starts on this host with the \
-             same options reports what is in {}",
+            "{unreported} executions are not reported: start a worker on this host with the same \
+             options to report those in {}",
             path.display()
         );
     } else if let Err(error) = dir.remove() {
         tracing::warn!("cannot remove {}: {}", path.display(), error_chain(&error));
     } else {
-        tracing::info!("everything is reported; good bye");
+        tracing::info!("all executions are reported; exiting");
     }
     sweep(&places[0]);
     // Others may be using them.
@@ -213,7 +215,7 @@ fn close(dir: WorkerDir, ended: WorkerExit, places: &[PathBuf; 2]) {
     }
 }
 
-/// Whether a worker directory holds executions that nobody heard of.
+/// Whether a worker directory holds unreported executions.
 fn holds_work(dir: &WorkerDir) -> bool {
     let filled = |path: &Path| std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_some());
     filled(&dir.spool()) || filled(&dir.scratch())

@@ -1,13 +1,13 @@
-//! Reasons why a NATS server cannot be used.
+//! Errors of using a NATS server.
 
 use rollout_worker::queue::nats::{BindError, ConnectError, NatsSetupError};
 use rollout_worker::queue::traits::QueueError;
 
-/// Why a server cannot be used for a run.
+/// Error that prevents a run from using a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// No connection.
-    #[error("there is no connection to NATS")]
+    #[error("cannot connect to NATS")]
     Connect(#[from] ConnectError),
     /// The streams of the deployment are missing or differ.
     #[error("the NATS server is not set up")]

@@ -1,4 +1,4 @@
-//! A job whose trials run on workers elsewhere.
+//! A job whose trials run on remote workers.
 
 use std::sync::Arc;
 
@@ -21,34 +21,34 @@ use crate::launch::local::explain;
 use crate::plan::{JobPlan, PlanDocument};
 use crate::workloads::job::{JobPlanner, read_previous_plan};
 
-/// A job to be run by workers elsewhere.
+/// A job to be run by remote workers.
 pub struct RemoteJob {
     /// The job.
     pub job: Job,
     /// Its plan; the documents it names are in the store.
     pub plan: JobPlan,
-    /// Where blobs are, for coordinator and workers.
+    /// The blob store, shared by coordinator and workers.
     pub store: Arc<dyn BlobStore>,
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
-    /// Where other coordinators ask who owns the run.
+    /// KV store that shows other coordinators who owns the run.
     pub board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
-    /// How patiently the run is taken from an owner that may be dead.
+    /// Policy for taking the run from an owner that may be dead.
     pub patience: LockWaitPolicy,
-    /// Waits.
+    /// Timeouts.
     pub bounds: RemoteTimeouts,
-    /// Where events go.
+    /// Receives the events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
 }
 
 impl RemoteJob {
-    /// Runs a sitting of the job to its end.
+    /// Runs a session of the job to its end.
     ///
     /// # Errors
     /// [`RunError`].
@@ -93,7 +93,7 @@ impl RemoteJob {
         let ended = match reconcile::run(distributed).await {
             Ok(ended) => ended,
             Err(error) => {
-                // Nobody elsewhere has to wait for this process; the error says what is wrong.
+                // Other coordinators need not wait for this process; the error has the cause.
                 let _lost = lock.release(Some(RunState::Stopped)).await;
                 return Err(error);
             }

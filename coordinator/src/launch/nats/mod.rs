@@ -1,4 +1,4 @@
-//! Runs whose work is done by workers of other processes, over NATS.
+//! Runs on workers of other processes, over NATS.
 
 mod error;
 pub mod job;

@@ -1,4 +1,4 @@
-//! Repeated attempts to reach a server that is out of reach for a moment.
+//! Retries while a server is temporarily unreachable.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use super::ServerError;
 
-/// How long the beginning of a run waits: a server that is being restarted is back by then.
+/// How long the start of a run waits: a restarting server is back by then.
 const RETRY_PERIOD: Duration = Duration::from_secs(60);
 
 /// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tries until an attempt succeeds, fails for good, or the time is over.
+/// Retries until an attempt succeeds, fails permanently, or the period is over.
 pub(super) async fn retry<T>(
     attempt: impl AsyncFn() -> Result<T, ServerError>,
 ) -> Result<T, ServerError> {
@@ -27,7 +27,7 @@ pub(super) async fn retry<T>(
             }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("{}; trying again for {RETRY_PERIOD:?}", with_causes(&error));
+                    tracing::warn!("{}; retrying for {RETRY_PERIOD:?}", with_causes(&error));
                 }
             }
         }

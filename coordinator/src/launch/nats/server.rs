@@ -1,4 +1,4 @@
-//! A server that coordinates a run with workers of other processes.
+//! NATS server that connects a run with workers of other processes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,30 +30,30 @@ use crate::workloads::job::JobLanes;
 /// A server and a pool of its workers.
 #[derive(Debug)]
 pub struct RemoteOptions {
-    /// How to reach the server.
+    /// Connection options.
     pub options: NatsOptions,
     /// The pool.
     pub pool: NatsName,
-    /// How long items that no worker could run wait for one that can before they fail.
+    /// How long items that no worker can run wait before they fail.
     pub unplaceable_timeout: Duration,
 }
 
-/// A server that was connected to before anything else was done.
+/// A connected server; connecting precedes everything else.
 pub struct ConnectedServer {
     nats: Nats,
     pool: NatsName,
     bounds: RemoteTimeouts,
 }
 
-/// Parts that a coordinator needs of its server.
+/// Parts of the server that a coordinator needs.
 pub struct PreparedServer {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
-    /// Where coordinators say which runs they own.
+    /// KV store in which coordinators show which runs they own.
     pub board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
-    /// Waits.
+    /// Timeouts.
     pub bounds: RemoteTimeouts,
     _adopting: Task<()>,
 }
@@ -91,7 +91,7 @@ impl ConnectedServer {
             dispatch: Arc::clone(&ready.dispatch),
             board: Arc::clone(&ready.board),
             pool: ready.pool.clone(),
-            // Workers go on while their coordinator is stopped or hangs: another one may, too.
+            // Workers continue while their coordinator is stopped or hangs; another may take over.
             patience: LockWaitPolicy { hung: true, ..patience },
             bounds: ready.bounds,
             events,
@@ -101,8 +101,8 @@ impl ConnectedServer {
         Ok(job.run().await?)
     }
 
-    /// Prepares the server for items of these size classes, and takes over what dead processes left
-    /// on this host; `state` is for users without a home.
+    /// Prepares the server for items of these size classes, and recovers work of dead processes on
+    /// this host; `state` is used if the user has no home directory.
     ///
     /// # Errors
     /// [`LaunchError`].
@@ -134,8 +134,8 @@ impl ConnectedServer {
     }
 }
 
-/// Recovers what dead processes left on this host, beside the run: workers of the deployment and of
-/// the run's pool, and a session of the run that had its worker in itself.
+/// Recovers work of dead processes on this host while the run proceeds: of workers of the
+/// deployment and the run's pool, and of a session of the run with an embedded worker.
 fn spawn_recovery(
     nats: &Nats,
     pool: &NatsName,
@@ -168,8 +168,8 @@ fn spawn_recovery(
     }))
 }
 
-/// Binds the pool to the run's blob store; to another one than before only if no run of the pool
-/// says that it goes on with that.
+/// Binds the pool to the run's blob store. Replaces a binding to another store only if no running
+/// run of the pool uses that store.
 async fn bind_pool(
     nats: &Nats,
     board: &dyn KvStore,

@@ -29,29 +29,29 @@ use crate::workloads::search::manifest::SearchManifest;
 pub(super) struct LocalSearch {
     /// The search.
     pub(super) opening: SearchOpenOptions,
-    /// How its directory is taken.
+    /// Options for locking its directory.
     pub(super) taking: LockOptions,
-    /// Where blobs are.
+    /// The blob store.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
     pub(super) blobs: Option<PathBuf>,
-    /// What is of the host and outlives the run.
+    /// Paths of the host that outlive the run.
     pub(super) host: HostPaths,
     /// Values of the variables that commands name.
     pub(super) environment: Vec<(String, String)>,
     /// Whether evals that the infrastructure could not run count as failed.
     pub(super) fail_unable: bool,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub(super) stops: mpsc::Receiver<StopLevel>,
-    /// Where events go.
+    /// Receives the events.
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl LocalSearch {
-    /// Goes on with the search until it has ended.
+    /// Runs the search until it ends.
     ///
     /// # Errors
-    /// [`SearchError`]; what is written down stays.
+    /// [`SearchError`]; written results stay.
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
@@ -75,7 +75,7 @@ impl LocalSearch {
             events: events.clone(),
             stops: engine_stops,
             opened: Box::new(move |run| {
-                // A search that is gone has told its own error.
+                // A search that has ended has returned its own error.
                 let _gone = give.send(OwnedRun::from_run(run));
                 Ok(())
             }),
@@ -100,7 +100,7 @@ impl LocalSearch {
         Ok(manifest)
     }
 
-    /// Fails when the engine of an environment gives no answer. A search that has ended needs none.
+    /// Fails when the service of an environment does not answer. An ended search needs none.
     async fn check_services(&self) -> Result<(), SearchError> {
         let tree = &self.opening.tree;
         let directory = SearchDirectory::new(tree.run_dir());
@@ -112,7 +112,7 @@ impl LocalSearch {
     }
 }
 
-/// Runs the engine until it or its search ends, and ends the other one then.
+/// Runs the engine until it or its search ends, then ends the other one.
 async fn end_together<T>(
     engine: impl Future<Output = T>,
     asked: Arc<WorkRequests>,
@@ -142,7 +142,7 @@ fn variables<'a>(
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }
 
-/// The environments of all commands.
+/// The provider kinds of all commands.
 fn kinds(tree: &TreeFile) -> BTreeSet<ProviderKind> {
     tree.commands.named().map(|(_, command)| command.place.provider.kind()).collect()
 }
@@ -154,7 +154,7 @@ fn equip(
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
 ) -> impl FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send + use<> {
-    // Former sittings may have left environments of ideas, too.
+    // Former sessions may also have left environments of ideas.
     let kinds = kinds(tree);
     let sandboxes = layout.sandboxes();
     move |worker_dir: &Path| {

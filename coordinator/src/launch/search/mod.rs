@@ -39,14 +39,14 @@ pub struct SearchRequest {
     pub opening: SearchOpenOptions,
     /// The blob store; by default one beside the searches.
     pub store: Option<StoreUrl>,
-    /// How the search is taken from an owner that may be dead.
+    /// Policy for taking the search from an owner that may be dead.
     pub patience: LockWaitPolicy,
     /// Whether evals that the infrastructure could not run count as failed.
     pub fail_unable: bool,
     /// The server whose workers run the evals; without one they run in this process.
     #[cfg(feature = "nats")]
     pub remote: Option<RemoteOptions>,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Outputs of its progress.
     pub sinks: Vec<SinkStarter>,
@@ -55,7 +55,7 @@ pub struct SearchRequest {
 /// Runs a search until it has ended or is stopped.
 ///
 /// # Errors
-/// [`LaunchError`]. What is decided and measured stays.
+/// [`LaunchError`]. Decisions and measurements stay.
 pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchError> {
     let sinks = std::mem::take(&mut request.sinks);
     let (events, reporter) = SearchReporter::start(sinks).map_err(LaunchError::Outputs)?;
@@ -127,7 +127,7 @@ async fn run_remote(
     let cluster = RemoteSearch {
         opening,
         plan,
-        // Workers go on while their coordinator is stopped or hangs: another one may, too.
+        // Workers continue while their coordinator is stopped or hangs; another may take over.
         patience: LockWaitPolicy { hung: true, ..patience },
         store,
         blobs,
@@ -167,7 +167,7 @@ async fn simulate(
     })
     .await;
     drop(listening);
-    // Nothing is on a board, so there is nothing that could be lost by now.
+    // There is no KV lock, so the lock cannot have been lost.
     drop(lock.release(None).await);
     ran
 }

@@ -23,39 +23,39 @@ use crate::workloads::search::backend::{
 use crate::workloads::search::driver::{SearchDirectory, SearchError, SearchOpenOptions};
 use crate::workloads::search::manifest::SearchManifest;
 
-/// A search to be run by workers elsewhere.
+/// A search to be run by remote workers.
 pub(super) struct RemoteSearch {
     /// The search.
     pub(super) opening: SearchOpenOptions,
-    /// What its evals run under.
+    /// The plan of its evals.
     pub(super) plan: SearchPlan,
-    /// How patiently it is taken from an owner that may be dead.
+    /// Policy for taking it from an owner that may be dead.
     pub(super) patience: LockWaitPolicy,
-    /// Where blobs are, for coordinator and workers.
+    /// The blob store, shared by coordinator and workers.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
     pub(super) blobs: Option<PathBuf>,
     /// The queue.
     pub(super) dispatch: Arc<dyn Dispatch>,
-    /// Where other coordinators ask who owns the run.
+    /// KV store that shows other coordinators who owns the run.
     pub(super) board: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub(super) pool: String,
-    /// Waits.
+    /// Timeouts.
     pub(super) bounds: RemoteTimeouts,
     /// Whether evals that the infrastructure could not run count as failed.
     pub(super) fail_unable: bool,
-    /// Stops asked for by the user.
+    /// Stops requested by the user.
     pub(super) stops: mpsc::Receiver<StopLevel>,
-    /// Where events go.
+    /// Receives the events.
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl RemoteSearch {
-    /// Goes on with the search until it has ended.
+    /// Runs the search until it ends.
     ///
     /// # Errors
-    /// [`SearchError`]; what is written down stays.
+    /// [`SearchError`]; written results stay.
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         let tree = self.opening.tree.clone();
         let (asked, told) = WorkRequests::new();
@@ -87,7 +87,7 @@ impl RemoteSearch {
         let (over, halting) = (Arc::clone(&asked), stops.clone());
         let engine = async move {
             let ran = sitting.run(|run| {
-                // A search that is gone has told its own error.
+                // A search that has ended has returned its own error.
                 let _gone = give.send(OwnedRun::from_run(run));
             });
             let ran = ran.await;
@@ -114,7 +114,7 @@ impl RemoteSearch {
     }
 }
 
-/// The half of a sitting that runs what the search asks for.
+/// The engine of a session, which runs the search's requests.
 struct SearchEngineSession {
     opening: engine::RunOpenOptions,
     planner: EvalPlanner,
@@ -137,8 +137,8 @@ impl SearchEngineSession {
         let keeper = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
-        // What nobody asked for is taken back when the engine begins: what former sittings began
-        // and workers may still run has to be asked for before.
+        // The engine withdraws unrequested items when it starts. Items that former sessions started
+        // and workers may still run must be requested before.
         self.asked.wait_until_asked().await;
         if self.asked.is_abandoned() {
             lock.release(Some(RunState::Stopped)).await.map_err(RunError::LockLost)?;
@@ -158,7 +158,7 @@ impl SearchEngineSession {
         };
         let ended = tokio::select! {
             ended = reconcile::run(distributed) => ended,
-            // As if this process had died: what workers run for the search goes on.
+            // As if this process had died: workers continue what they run for the search.
             () = self.asked.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, owed: 1 }),
         };
         match ended {
@@ -168,7 +168,7 @@ impl SearchEngineSession {
                 Ok(lock)
             }
             Err(error) => {
-                // Nobody elsewhere has to wait for this process; the error says what is wrong.
+                // Other coordinators need not wait for this process; the error has the cause.
                 let _lost = lock.release(Some(RunState::Stopped)).await;
                 Err(error)
             }

@@ -1,4 +1,4 @@
-//! The half that offers.
+//! Offering half of the floor.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ const PURGE_INTERVAL: u64 = 4096;
 /// Requests for reports ask for this many.
 const MAX_REPORTS_PER_REQUEST: usize = 2048;
 
-/// Runs the loop for so many items, each with so many bytes of journal in `directory`.
+/// Runs the loop for `items` items, each with `journal_bytes` bytes of journal in `directory`.
 pub(in crate::bench::queue) async fn run(
     floor: &FloorConfig,
     items: u64,
@@ -51,7 +51,7 @@ pub(in crate::bench::queue) async fn run(
         file,
     };
     let (before, start) = (meter.read(), Instant::now());
-    // A task of its own, as the engine of a run is.
+    // A separate task, like the engine of a run.
     let working = supervise::spawn("floor", work.run());
     working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))??;
     let took = start.elapsed();
@@ -60,7 +60,7 @@ pub(in crate::bench::queue) async fn run(
     Ok(QueueMeasurement::new(items, took, used, worker))
 }
 
-/// What the loop works with.
+/// State of the loop.
 struct FloorCoordinator {
     floor: FloorConfig,
     items: u64,
@@ -112,7 +112,7 @@ fn offer_subject(floor: &FloorConfig) -> String {
     format!("{}.v1.work.default.c0.{}.{item}.{try_id}", floor.namespace, floor.run)
 }
 
-/// Appends as much as the journal would for so many items, and makes it durable.
+/// Appends as much as the journal would for `items` items, and makes it durable.
 async fn write(file: Arc<File>, items: u64, bytes: usize) -> std::io::Result<u64> {
     supervise::blocking(move || {
         let size = bytes * usize::try_from(items).unwrap_or(usize::MAX);
@@ -123,7 +123,7 @@ async fn write(file: Arc<File>, items: u64, bytes: usize) -> std::io::Result<u64
     .await
 }
 
-/// Removes what was read, as runs do. The answer tells nothing new.
+/// Removes the reports that were read, as runs do. The answer is not needed.
 async fn purge(
     client: &async_nats::Client,
     floor: &FloorConfig,

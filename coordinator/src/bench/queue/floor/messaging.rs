@@ -1,5 +1,4 @@
-//! What a process of the floor says and hears: publications with their acknowledgements, and what
-//! requests for messages bring.
+//! Messaging of a floor process: publications with their acknowledgements, and pulled messages.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ const MAX_MESSAGES_PER_BATCH: usize = 1024;
 /// Longer than any measurement: requests never end by themselves.
 const REQUEST_EXPIRY: Duration = Duration::from_secs(3600);
 
-/// Publishes, and hears which publications the stream has.
+/// Publishes messages and receives the stream's acknowledgements.
 #[derive(Debug)]
 pub(super) struct FloorPublisher {
     client: Client,
@@ -54,7 +53,7 @@ impl FloorPublisher {
         sent.map_err(QueueBenchError::from_display("publish"))
     }
 
-    /// Numbers of publications that the stream has. May be dropped.
+    /// Numbers of acknowledged publications. Cancel safe.
     pub(super) async fn next_acknowledged(&mut self) -> Result<Vec<u64>, QueueBenchError> {
         let answers = self.answers.next().await.ok_or(QueueBenchError::Closed)?;
         answers.iter().map(|answer| self.number(answer)).collect()
@@ -107,13 +106,13 @@ impl FloorPuller {
             let ask = json!({ "batch": self.window, "expires": expires }).to_string();
             let (next, inbox) = (self.next.clone(), self.inbox.clone());
             let sent = self.client.publish_with_reply(next, inbox, ask.into()).await;
-            sent.map_err(QueueBenchError::from_display("ask for messages"))?;
+            sent.map_err(QueueBenchError::from_display("request messages"))?;
             self.open += self.window;
         }
         Ok(())
     }
 
-    /// What arrived. May be dropped.
+    /// Messages that arrived. Cancel safe.
     pub(super) async fn next_messages(&mut self) -> Result<Vec<Message>, QueueBenchError> {
         let messages = self.arriving.next().await.ok_or(QueueBenchError::Closed)?;
         if let Some(status) = messages.iter().find_map(|message| message.status) {

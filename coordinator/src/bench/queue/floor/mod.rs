@@ -1,12 +1,12 @@
-//! What the server and the disk take for the same messages: a bare loop over the client library.
+//! Floor of the server and the disk for the same messages: a bare loop over the client library.
 //!
-//! The same topology, window, subjects, message sizes, stream settings and rule of syncing as a run
-//! over the queue, and nothing else: no states, no retries, no lost messages.
+//! Topology, window, subjects, message sizes, stream settings and rule of syncing are those of a
+//! run over the queue. It has nothing else: no states, no retries, no lost messages.
 //! * coordinator: publishes offers, reads reports from a consumer without acknowledgements, appends
-//!   as many bytes to a file as the journal would, one `fdatasync` for what gathered during the last
-//!   one, and offers as many again
-//! * worker: pulls offers with requests that stay open, publishes a report of each, and acknowledges
-//!   the offer when the report is acknowledged
+//!   as many bytes to a file as the journal would (one `fdatasync` for the reports that arrived
+//!   during the last one), and offers as many again
+//! * worker: pulls offers with requests that stay open, publishes a report of each, and
+//!   acknowledges the offer when the report is acknowledged
 
 mod coordinator;
 mod messaging;
@@ -24,7 +24,7 @@ pub(super) use self::coordinator::run;
 pub(super) use self::worker::FloorWorker;
 use super::QueueBenchError;
 
-/// What both processes have to know.
+/// Configuration of both processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct FloorConfig {
     pub(super) url: String,
@@ -54,7 +54,7 @@ impl FloorConfig {
         format!("{}.v1.report.{}", self.namespace, self.run)
     }
 
-    /// Makes streams and consumers with the settings that runs use.
+    /// Creates streams and consumers with the settings that runs use.
     async fn prepare(&self, client: &async_nats::Client) -> Result<(), QueueBenchError> {
         let context = jetstream::new(client.clone());
         let work = Config {
@@ -80,7 +80,7 @@ impl FloorConfig {
         stream
             .create_consumer(offers)
             .await
-            .map_err(QueueBenchError::from_display("make a consumer"))?;
+            .map_err(QueueBenchError::from_display("create a consumer"))?;
         let reports = Config {
             name: self.reports(),
             subjects: vec![format!("{}.v1.report.*", self.namespace)],
@@ -103,11 +103,11 @@ impl FloorConfig {
         stream
             .create_consumer(reader)
             .await
-            .map_err(QueueBenchError::from_display("make a consumer"))?;
+            .map_err(QueueBenchError::from_display("create a consumer"))?;
         Ok(())
     }
 }
 
 async fn create_stream(context: &Context, config: Config) -> Result<Stream, QueueBenchError> {
-    context.create_stream(config).await.map_err(QueueBenchError::from_display("make a stream"))
+    context.create_stream(config).await.map_err(QueueBenchError::from_display("create a stream"))
 }

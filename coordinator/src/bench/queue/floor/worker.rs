@@ -1,4 +1,4 @@
-//! The half that works.
+//! Working half of the floor.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::messaging::{FloorPublisher, FloorPuller};
 use super::{CONSUMER, FloorConfig};
 use crate::bench::queue::QueueBenchError;
 
-/// Reports whatever is offered.
+/// Reports every offer.
 #[derive(Debug)]
 pub(in crate::bench::queue) struct FloorWorker {
     client: Client,
