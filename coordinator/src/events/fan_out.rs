@@ -1,4 +1,4 @@
-//! Passes events on to the sinks.
+//! Distribution of events to the sinks.
 
 use std::fmt;
 use std::io;
@@ -26,8 +26,8 @@ impl fmt::Debug for FanOut {
 }
 
 impl FanOut {
-    /// Starts the sinks of a job: the files of its run directory, with records, outputs and logs from
-    /// `store`, then those that were asked for.
+    /// Starts the sinks of a job: the files of its run directory, with records, outputs and logs
+    /// from `store`, then `sinks`.
     pub(super) fn for_job(
         facts: &JobFacts,
         store: Arc<dyn BlobStore>,
@@ -49,7 +49,7 @@ impl FanOut {
         Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, problems: SinkWarnings::default() })
     }
 
-    /// Takes in events.
+    /// Passes events to all sinks.
     pub(super) async fn accept(&mut self, batch: Vec<RunEvent>) {
         let batch = Arc::new(batch);
         for sink in &mut self.sinks {
@@ -71,7 +71,7 @@ impl FanOut {
         }
     }
 
-    /// Waits for work of the sinks that may still warn.
+    /// Waits for pending work of the sinks that may still produce warnings.
     pub(super) async fn drain(&mut self) {
         for sink in &mut self.sinks {
             sink.drain().await;
@@ -79,8 +79,8 @@ impl FanOut {
         self.forward_warnings().await;
     }
 
-    /// Tells the result, if the run ended, and closes every sink. All of them are closed before the
-    /// first error is returned.
+    /// Passes the result, if the run ended, to every sink and closes it. Closes all sinks before
+    /// returning the first error.
     pub(super) async fn finish(
         self,
         result: Option<RunResult>,

@@ -13,7 +13,7 @@ use crate::results::report::{JobResult, Ledger, RunOverview};
 pub(super) struct JobFold {
     facts: JobFacts,
     ledger: Ledger,
-    /// Of the run, once it started; with the end once it ended.
+    /// Set when the run starts, completed when it ends.
     frame: Option<RunOverview>,
     ended: bool,
     last_settled: Option<Timestamp>,
@@ -26,7 +26,7 @@ impl JobFold {
         Self { facts, ledger, frame: None, ended: false, last_settled: None, fan_out }
     }
 
-    /// Takes in events.
+    /// Applies events and passes them to the sinks.
     pub(super) async fn accept(&mut self, batch: Vec<RunEvent>) {
         for event in &batch {
             self.record_event(event);
@@ -34,7 +34,7 @@ impl JobFold {
         self.fan_out.accept(batch).await;
     }
 
-    /// Notes the parts of the result.
+    /// Records an event for the result.
     fn record_event(&mut self, event: &RunEvent) {
         match &event.kind {
             EventKind::RunStarted { run, job, started_at, .. } => {
@@ -52,7 +52,7 @@ impl JobFold {
             }
             EventKind::RunEnded { cancelled, owed } => {
                 self.ended = true;
-                // A run that has nothing to do any more does not grow longer by asking again.
+                // Resuming a complete run does not change its end time.
                 let complete = self.last_settled.filter(|_| *owed == 0);
                 if let Some(frame) = &mut self.frame {
                     frame.ended_at = complete.unwrap_or(event.at);
@@ -72,7 +72,7 @@ impl JobFold {
         }
     }
 
-    /// Waits for the sinks, makes the job's result, and closes every sink.
+    /// Waits for the sinks, builds the job's result, and closes every sink.
     pub(super) async fn finish(mut self) -> Result<RunReport, ReportError> {
         self.fan_out.drain().await;
         let result = self.result();

@@ -1,9 +1,9 @@
-//! Outputs of a run: files, a terminal, lines of JSON. All of them consume one stream of events and
-//! never ask the engine.
+//! Outputs of a run: files, terminal, JSON lines. All of them consume one stream of events and
+//! never query the engine.
 //!
-//! The engine hands over batches; the [`Reporter`]'s task keeps the ledger of results and passes the
-//! batches on to the [`EventSink`]s that were registered, shared, not copied. Files and JSON lines
-//! hold the run back when they cannot follow; the terminal never does.
+//! The engine sends batches; the [`Reporter`]'s task keeps the ledger of results and passes the
+//! batches, shared without copies, to the registered [`EventSink`]s. Slow files and JSON lines
+//! block the run (backpressure); the terminal never does.
 
 mod fan_out;
 mod job;
@@ -34,49 +34,49 @@ use crate::results::files::FileError;
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TaskFactsIndex};
 
-/// Batches that wait for the reporter; more hold the engine back.
+/// Batches queued for the reporter before the engine blocks.
 const WAITING_BATCHES: usize = 16;
 
-/// What of a run becomes files.
+/// Result files to write for a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum MaterializeMode {
-    /// `config.json` and `result.json` of the job; records and blobs hold the rest.
+    /// `config.json` and `result.json` of the job only; the rest stays in records and blobs.
     None,
-    /// A directory for every trial, too.
+    /// Also a directory for every trial.
     #[default]
     Full,
 }
 
-/// What is known of a run before it starts and no event says.
+/// Facts about a run that are known before it starts and are not in its events.
 #[derive(Debug, Clone)]
 pub struct JobFacts {
-    /// The run's directory. Nothing is written to it before the event that the run started.
+    /// The run's directory. Sinks write to it only after the `RunStarted` event.
     pub run_dir: PathBuf,
     /// Agents in the order of the plan, with the number of their trials.
     pub agents: Vec<AgentTotal>,
-    /// Metrics that the job asks for.
+    /// Metrics that the job requests.
     pub metrics: Vec<MetricKind>,
-    /// What becomes files.
+    /// Result files to write.
     pub materialize: MaterializeMode,
     /// The job's configuration, for `config.json`.
     pub config: serde_json::Value,
-    /// The directory of the blob store, for `store.json`; nothing where none is written.
+    /// The directory of the blob store, for `store.json`; `None` to write no `store.json`.
     pub blobs: Option<PathBuf>,
-    /// Its datasets, in the job's order.
+    /// Datasets, in the job's order.
     pub datasets: Vec<DatasetFacts>,
-    /// Its tasks.
+    /// Tasks.
     pub tasks: Arc<TaskFactsIndex>,
-    /// How the run was started, for `invocation.json`; what is there stays when absent.
+    /// Command line of the run, for `invocation.json`; `None` keeps an existing file.
     pub invocation: Option<serde_json::Value>,
 }
 
-/// What the reporter knows when the run is over.
+/// Final report of a run.
 #[derive(Debug)]
 pub struct RunReport {
-    /// The result; nothing when the run did not start or did not end.
+    /// The result; `None` when the run did not start or did not end.
     pub result: Option<Arc<JobResult>>,
-    /// Totals of what was settled.
+    /// Totals of the settled trials.
     pub tally: Tally,
     /// Failed trials by the type of their error.
     pub failures: Vec<FailureGroup>,
@@ -87,21 +87,21 @@ pub struct RunReport {
     pub unwritten: UnwrittenTrials,
 }
 
-/// Why an output failed. The run's records are not touched by that.
+/// Failures of an output. They do not affect the run's records.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// A file of the run directory.
+    /// A file of the run directory cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Standard output.
-    #[error("cannot write the lines of JSON")]
+    /// Standard output cannot be written.
+    #[error("cannot write the JSON lines")]
     Json(#[source] io::Error),
-    /// A defect.
+    /// A task panicked: a bug.
     #[error(transparent)]
     Panicked(#[from] TaskPanic),
 }
 
-/// Tells a job to its sinks.
+/// Reports a job to its sinks.
 #[derive(Debug)]
 pub struct Reporter {
     task: Task<Result<RunReport, ReportError>>,
@@ -109,10 +109,10 @@ pub struct Reporter {
 
 impl Reporter {
     /// Starts the task and threads of the outputs: the files of the run directory, with records,
-    /// outputs and logs from `store`, and `sinks`. Events go to the sender, in their order, in
-    /// batches; a send waits while the outputs cannot follow. The reporter ends when every sender
-    /// is gone. A send that fails means that the reporter is gone: the run's records do not depend
-    /// on it, and [`finish`](Self::finish) says what happened.
+    /// outputs and logs from `store`, and `sinks`. Send events to the sender in order, in batches;
+    /// a send waits while the outputs are behind. The reporter ends when every sender is dropped.
+    /// A failed send means that the reporter has ended: the run's records do not depend on it, and
+    /// [`finish`](Self::finish) returns the cause.
     ///
     /// # Errors
     /// When the system has no thread left.
@@ -133,7 +133,7 @@ impl Reporter {
         Ok((batches, Self { task }))
     }
 
-    /// Waits until every sender is gone and everything is told.
+    /// Waits until every sender is dropped and everything is reported.
     ///
     /// # Errors
     /// The first output that failed.

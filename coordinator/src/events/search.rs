@@ -10,15 +10,15 @@ use tokio::sync::mpsc;
 use super::fan_out::FanOut;
 use super::{ReportError, RunResult, SinkStarter, WAITING_BATCHES};
 
-/// Tells a search to its sinks.
+/// Reports a search to its sinks.
 #[derive(Debug)]
 pub struct SearchReporter {
     task: Task<FanOut>,
 }
 
 impl SearchReporter {
-    /// Starts the outputs. Events go to the sender as those of a job do. The reporter ends when
-    /// every sender is gone.
+    /// Starts the outputs. Send events to the sender as for a job. The reporter ends when every
+    /// sender is dropped.
     ///
     /// # Errors
     /// When the system has no thread left.
@@ -35,8 +35,8 @@ impl SearchReporter {
         Ok((batches, Self { task }))
     }
 
-    /// Waits until every sender is gone and everything is told; `overview` is the search's, if it
-    /// ended.
+    /// Waits until every sender is dropped and everything is reported; `overview` is the search's,
+    /// if it ended.
     ///
     /// # Errors
     /// The first output that failed.

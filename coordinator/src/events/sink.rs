@@ -1,4 +1,4 @@
-//! The interface of outputs, and how they are started.
+//! The interface of event sinks and their starters.
 
 use std::io;
 use std::sync::Arc;
@@ -16,50 +16,51 @@ pub type EventBatch = Arc<Vec<RunEvent>>;
 /// An output of a run's events.
 ///
 /// # Obligations of every implementation
-/// * Batches are told in the order in which they come.
-/// * [`accept`](Self::accept) may wait, which holds the run back. A sink that must not do so drops or
-///   merges events instead.
-/// * A sink that fails takes the remaining batches in silence, and says why in
+/// * Process batches in the order in which they arrive.
+/// * [`accept`](Self::accept) may wait, which blocks the run. A sink that must not block the run
+///   drops or merges events instead.
+/// * A sink that fails ignores the remaining batches and returns the error from
 ///   [`finish`](Self::finish).
 #[async_trait]
 pub trait EventSink: Send {
-    /// Takes a batch.
+    /// Processes a batch.
     async fn accept(&mut self, batch: &EventBatch);
 
-    /// Takes warnings of the sinks themselves. They are no part of the run's stream.
+    /// Processes warnings of the sinks themselves, which are not part of the run's stream.
     async fn warn(&mut self, warnings: &EventBatch) {
         self.accept(warnings).await;
     }
 
-    /// Waits for work on earlier batches that may still warn. No batch of the run follows.
+    /// Waits for work on earlier batches that may still produce warnings. No batch of the run
+    /// follows.
     async fn drain(&mut self) {}
 
-    /// Tells the result, if the run ended, and closes the output.
+    /// Writes the result, if the run ended, and closes the output.
     async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError>;
 }
 
 /// The result of a run.
 #[derive(Debug, Clone)]
 pub enum RunResult {
-    /// Of a job.
+    /// Result of a job.
     Job(Arc<JobResult>),
-    /// Of a search: its overview as a JSON object.
+    /// Overview of a search, as a JSON object.
     Search(Arc<serde_json::Value>),
 }
 
 /// The workload of a run.
 #[derive(Debug, Clone, Copy)]
 pub enum Workload<'a> {
-    /// A job, and facts about it.
+    /// A job with facts about it.
     Job(&'a JobFacts),
-    /// A search. Its events say everything about it.
+    /// A search. Its events contain all facts about it.
     Search,
 }
 
-/// Facts of a sink for the report of the run.
+/// Contribution of a sink to the run's report.
 #[derive(Debug, Default)]
 pub struct SinkReport {
-    /// Trials whose files could not be written, when trials have directories.
+    /// Trials whose files could not be written, if trials have directories.
     pub trial_files: Option<UnwrittenTrials>,
 }
 

@@ -1,4 +1,4 @@
-//! Troubles of the outputs themselves, told to people through the other outputs.
+//! Warnings of the sinks themselves, shown through the other sinks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,15 +7,16 @@ use rollout_worker::backoff;
 
 use crate::results::escape;
 
-/// Trials whose trouble is told one by one; a full disk would fill the screen otherwise.
+/// Maximum number of trials reported individually, so that a full disk does not flood the screen.
 const MAX_REPORTED: u64 = 3;
 
-/// Warnings that wait to be told. Clones share them.
+/// Pending warnings. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(in crate::events) struct SinkWarnings(Arc<Mutex<Vec<String>>>);
 
 impl SinkWarnings {
-    /// The files of a trial could not be written; `before` counts those before it.
+    /// Adds a warning that the files of a trial could not be written; `before` is the number of
+    /// earlier ones.
     pub(in crate::events) fn add_unwritten_files(
         &self,
         before: u64,
@@ -26,17 +27,15 @@ impl SinkWarnings {
         let trial = escape::line(&trial);
         let chain = backoff::error_chain(error);
         let chain = escape::line(&chain);
-        tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
+        tracing::warn!(%trial, error = %chain, "cannot write the files of a trial");
         if before < MAX_REPORTED {
-            self.add(format!(
-                "the files of {trial} could not be written: {chain}; its result is kept"
-            ));
+            self.add(format!("cannot write the files of {trial}: {chain}; its result is kept"));
         } else if before == MAX_REPORTED {
-            self.add("the files of further trials could not be written".to_owned());
+            self.add("cannot write the files of more trials; not listed individually".to_owned());
         }
     }
 
-    /// Files of a trial are damaged where they are kept, and were left out.
+    /// Adds a warning that files of a trial are damaged in the store and were left out.
     pub(in crate::events) fn add_damaged_files(
         &self,
         trial: &ItemName,
@@ -46,10 +45,10 @@ impl SinkWarnings {
         let trial = escape::line(&trial);
         let chain = backoff::error_chain(error);
         let chain = escape::line(&chain);
-        tracing::warn!(%trial, error = %chain, "files of a trial are left out");
+        tracing::warn!(%trial, error = %chain, "files of a trial are damaged and left out");
         self.add(format!(
-            "files of {trial} are left out: {chain}; its result is kept, and its missing.txt names \
-             them"
+            "files of {trial} are damaged and left out: {chain}; its result is kept, and its \
+             missing.txt lists them"
         ));
     }
 
@@ -57,7 +56,7 @@ impl SinkWarnings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
     }
 
-    /// The warnings that came since the last call.
+    /// Takes the warnings added since the last call.
     pub(in crate::events) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

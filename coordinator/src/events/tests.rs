@@ -99,7 +99,7 @@ fn dataset() -> Value {
         "guessed": 0, "unsupported": []})
 }
 
-/// A run of five trials that was stopped with one trial owed; settlements in this order.
+/// A run of five trials that was stopped with one trial pending; settlements in this order.
 fn batches(order: [usize; 4]) -> Vec<Vec<RunEvent>> {
     let cause = error(ErrorType::VerifierFailed, ErrorClass::Verifier, "exit code 1");
     let all = [
@@ -344,7 +344,7 @@ async fn metrics_of_several_rewards_are_kept_per_key() {
     assert_eq!(job["results"][3].get("rewards"), None);
 }
 
-/// Names of what a sink was told, in order.
+/// Records the calls of a sink, in order.
 #[derive(Debug, Clone, Default)]
 struct RecordingSink {
     told: Arc<Mutex<Vec<String>>>,
@@ -401,7 +401,7 @@ async fn sinks_receive_batches_warnings_and_result_in_order() {
     assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
     for recorder in [failing, last] {
         let mut told = recorder.told.lock().expect("not poisoned").clone();
-        // The files warn when they have tried, at the latest before the result is told.
+        // The files sink warns at the latest before the result.
         let warning = told.iter().position(|told| told == "1 warnings").expect("a warning");
         told.remove(warning);
         assert_eq!(told, ["batch of 2", "batch of 1", "drain", "result"]);

@@ -1,23 +1,23 @@
-//! Text from trials, made harmless for the place it is shown in.
+//! Escaping of untrusted text for terminals, text files and spreadsheets.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// `text` for one line of a terminal: control characters (line ends too), and characters that
-/// change the direction or the visibility of what follows, become escapes like `\x1b` and
-/// `\u{202e}`.
+/// Escapes `text` for one line of a terminal: control characters, including line ends, and
+/// characters that change the direction or visibility of the following text become escapes like
+/// `\x1b` and `\u{202e}`.
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, harmful)
 }
 
-/// `text` for a text file that people show in a terminal: as [`line()`], but line ends and tabs
-/// stay.
+/// Escapes `text` for a text file that may be shown in a terminal: as [`line()`], but keeps line
+/// ends and tabs.
 pub fn block(text: &str) -> Cow<'_, str> {
     escaped(text, |c| !matches!(c, '\n' | '\t') && harmful(c))
 }
 
-/// `text` for a cell of a table that a spreadsheet may open: as [`line()`], and what the spreadsheet
-/// would take for a formula gets an apostrophe in front.
+/// Escapes `text` for a table cell that a spreadsheet may open: as [`line()`], and prefixes text
+/// that the spreadsheet would read as a formula with an apostrophe.
 pub fn cell(text: &str) -> Cow<'_, str> {
     let shown = line(text);
     if shown.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']) {

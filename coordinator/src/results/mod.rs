@@ -1,5 +1,5 @@
-//! Results of runs: metrics, reports, the files of a run directory for people, and records in other
-//! formats. Everything here is made of records and events.
+//! Results of runs: metrics, reports, result files of a run directory, and exports. Everything here
+//! is derived from records and events.
 
 pub mod escape;
 pub mod export;

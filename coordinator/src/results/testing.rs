@@ -1,4 +1,4 @@
-//! Events and settlements for tests.
+//! Builders of events and settlements for tests.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(crate) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settle
     }
 }
 
-/// The record that belongs to a settlement, without outputs.
+/// The record of a settlement, without outputs.
 pub(crate) fn record(settlement: &Settlement) -> TrialRecord {
     let by = settlement.by.as_ref().expect("settled by an execution");
     TrialRecord {

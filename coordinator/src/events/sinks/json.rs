@@ -1,4 +1,4 @@
-//! Events as lines of JSON, for programs. The last line is the result of the run.
+//! JSON lines sink, for programs: an event per line; the last line is the result of the run.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use crate::events::ReportError;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 
-/// Batches that wait to be written; more hold the run back.
+/// Batches queued for writing before the run blocks.
 const WAITING_BATCHES: usize = 16;
 
-/// Something to write.
+/// A message to the writing thread.
 enum JsonLinesMessage {
     Events(EventBatch),
     Result(RunResult),
@@ -29,7 +29,7 @@ struct ResultLine<'a, T> {
     result: &'a T,
 }
 
-/// Writes events on a thread of its own: the reader at the other end may be slow.
+/// Writes events on its own thread: the reader may be slow.
 #[derive(Debug)]
 pub(super) struct JsonLines {
     lines: mpsc::Sender<JsonLinesMessage>,
@@ -47,7 +47,7 @@ impl JsonLines {
 #[async_trait]
 impl EventSink for JsonLines {
     async fn accept(&mut self, batch: &EventBatch) {
-        // A closed channel means that writing failed: `finish` says why.
+        // A closed channel means that writing failed: `finish` returns the cause.
         let _closed = self.lines.send(JsonLinesMessage::Events(Arc::clone(batch))).await;
     }
 
@@ -64,7 +64,7 @@ impl EventSink for JsonLines {
     }
 }
 
-/// Writes until everything is written or the reader is gone, which is its right.
+/// Writes until everything is written or the reader closes the pipe, which is no error.
 fn write_all(
     mut receiver: mpsc::Receiver<JsonLinesMessage>,
     out: Box<dyn Write + Send>,

@@ -1,4 +1,4 @@
-//! The outputs that a run's events go to.
+//! Sinks for a run's events.
 
 pub(super) mod files;
 mod json;
@@ -11,7 +11,7 @@ use self::terminal::{Screen, Style, TerminalSink};
 use super::sink::{SinkStarter, Workload};
 use crate::results::report::DatasetFacts;
 
-/// Lines of JSON, for programs.
+/// JSON lines, for programs.
 pub fn json(out: Box<dyn Write + Send>) -> SinkStarter {
     Box::new(|_| Ok(Box::new(JsonLines::start(out)?)))
 }

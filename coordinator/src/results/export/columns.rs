@@ -1,4 +1,4 @@
-//! The columns of the forms with rows. Columns are only ever added, at the end.
+//! The columns of the row formats. Add new columns only at the end.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, TrialError};
@@ -16,7 +16,7 @@ pub(super) enum ColumnType {
     Text,
     /// A JSON value.
     Json,
-    /// A whole number.
+    /// An integer.
     Integer,
     /// A number.
     Number,
@@ -40,7 +40,7 @@ pub(super) struct ExportColumn {
     pub(super) name: &'static str,
     /// The type of its cells.
     pub(super) kind: ColumnType,
-    /// The cell of a row; nothing when there is nothing to say.
+    /// The cell of a row; `None` for an empty cell.
     pub(super) cell: fn(&ExportRow<'_>) -> Option<ExportCell>,
 }
 
@@ -163,7 +163,7 @@ fn metadata(row: &ExportRow<'_>) -> Option<Value> {
     (!metadata.is_empty()).then(|| Value::Object(metadata.clone()))
 }
 
-/// The verifier's several numbers.
+/// The verifier's numbers, if it reported several.
 fn rewards(row: &ExportRow<'_>) -> Option<Value> {
     let rewards = &row.trial.settlement.verdict.rewards;
     (!rewards.is_empty()).then(|| json!(rewards))

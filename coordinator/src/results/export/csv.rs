@@ -1,5 +1,5 @@
-//! A line per trial, separated by commas (RFC 4180). In place of the column of all rewards there is
-//! one for each key, `reward.<key>`.
+//! CSV export (RFC 4180): a line per trial. Each reward key has a column `reward.<key>` instead of
+//! one column for all rewards.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::output::ExportOutput;
 use super::source::{ExportSource, SettledTrial};
 use crate::results::escape;
 
-/// Writes the names of the columns and every trial.
+/// Writes the header line and every trial.
 pub(super) async fn write(
     source: &mut ExportSource,
     output: &mut ExportOutput,
@@ -38,12 +38,12 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// All but the rewards, which have a column for each key.
+/// All columns but `rewards`, which has a column per key.
 fn columns() -> impl Iterator<Item = &'static ExportColumn> {
     COLUMNS.iter().filter(|column| !(column.kind == ColumnType::Json && column.name == "rewards"))
 }
 
-/// Text may come from anybody; numbers and times cannot be formulas.
+/// Escapes text, which is untrusted; numbers and times cannot be formulas.
 fn text(cell: Option<ExportCell>) -> String {
     match cell {
         None => String::new(),
@@ -61,7 +61,7 @@ fn number(trial: &SettledTrial, key: &str) -> String {
     found.map_or_else(String::new, |(_, number)| number.to_string())
 }
 
-/// A line being made.
+/// A line under construction.
 #[derive(Default)]
 struct CsvLine {
     text: String,
@@ -77,7 +77,7 @@ impl CsvLine {
         self.text.push_str(&quoted(cell));
     }
 
-    /// The line, which is forgotten.
+    /// Ends the line, returns it and starts a new one.
     fn end(&mut self) -> String {
         self.begun = false;
         self.text.push_str("\r\n");

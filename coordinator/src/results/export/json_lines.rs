@@ -1,4 +1,4 @@
-//! An object per trial, a line each; what there is nothing to say about is null.
+//! JSON Lines export: an object per trial; empty cells are null.
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
@@ -18,7 +18,7 @@ pub(super) async fn write(
         let trial = source.trial(index).await?;
         line.clear();
         let object = JsonRow(ExportRow::new(run, &job, &trial));
-        serde_json::to_writer(&mut line, &object).expect("cells have JSON forms");
+        serde_json::to_writer(&mut line, &object).expect("cells serialize to JSON");
         line.push(b'\n');
         output.write_bytes(&line)?;
     }

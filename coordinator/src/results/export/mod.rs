@@ -1,12 +1,12 @@
-//! `rollout export`: the results of a run in the forms of other tools. Everything comes from the
-//! run's records and its blob store, so it does not matter which files the run itself left.
+//! `rollout export`: the results of a run in the formats of other tools. Reads only the run's
+//! records and blob store, so it does not depend on the result files that the run wrote.
 //!
-//! * Trials come in the plan's order, one at a time: what is kept of each is a place in a file.
-//! * An output appears whole or not at all.
-//! * Text that agents and tasks wrote is made harmless where the form has rules of its own: cells of
-//!   CSV are no formulas.
+//! * Trials are exported in the plan's order, one at a time: only the file position of each is kept
+//!   in memory.
+//! * Outputs are written atomically: complete or not at all.
+//! * Text of agents and tasks is escaped where the format requires it: CSV cells are no formulas.
 //!
-//! An export is the only thing its process does, so it reads and writes files where it stands.
+//! The process does nothing besides the export, so blocking file I/O on the async thread is fine.
 
 mod columns;
 mod csv;
@@ -31,12 +31,12 @@ use crate::results::files::{FileError, TrialFilesError};
 use output::ExportOutput;
 use source::ExportSource;
 
-/// The form of an export.
+/// The format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExportFormat {
-    /// A directory as Harbor's jobs leave it, for its viewer and its tools.
+    /// A job directory in Harbor's layout, for its viewer and tools.
     Harbor,
-    /// An object per trial, a line each.
+    /// A JSON object per line and trial.
     Jsonl,
     /// A line per trial, for spreadsheets.
     Csv,
@@ -46,30 +46,30 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// Whether the form is text that can go to standard output.
+    /// Whether the format is text, which can be written to standard output.
     pub const fn is_text(self) -> bool {
         matches!(self, Self::Jsonl | Self::Csv)
     }
 }
 
-/// What to export.
+/// Parameters of an export.
 #[derive(Debug)]
 pub struct ExportRequest {
     /// The run's directory.
     pub run_dir: PathBuf,
     /// Its blob store.
     pub store: Arc<dyn BlobStore>,
-    /// The form.
+    /// Output format.
     pub format: ExportFormat,
-    /// The file to write or, for Harbor, the directory of jobs to write a job's directory into.
-    /// Standard output when absent, which only text may go to.
+    /// The file to write or, for Harbor, the directory in which to create the job's directory.
+    /// Standard output when absent, for text formats only.
     pub out: Option<PathBuf>,
 }
 
-/// The header of a run's state, as far as exports show it.
+/// The fields of a run's manifest that exports contain.
 #[derive(Debug, Clone)]
 pub struct RunHeader {
-    /// Run.
+    /// The run.
     pub run: RunId,
     /// Name of the job.
     pub job: String,
@@ -83,40 +83,40 @@ pub struct RunHeader {
     pub settled: u64,
 }
 
-/// What was exported.
+/// Summary of an export.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ExportSummary {
-    /// The file or directory; none when it went to standard output.
+    /// The file or directory; `None` for standard output.
     pub path: Option<PathBuf>,
-    /// Trials in it.
+    /// Trials exported.
     pub trials: u64,
-    /// Settled trials that are not in it, because the run's records are not written to their end.
+    /// Settled trials that are left out because the run has not written their records yet.
     pub behind: u64,
-    /// Trials in the records that the plan has no more.
+    /// Trials in the records that are no longer in the plan.
     pub unplanned: u64,
-    /// Whether there are more keys of rewards than columns for them.
+    /// Whether there are more reward keys than columns for them.
     pub keys_left_out: bool,
 }
 
 /// Why a run could not be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The directory is none of a run.
-    #[error("{} is no run: it has no {what}", path.display())]
+    /// The directory is not a run directory.
+    #[error("{} is not a run directory: {what} is missing", path.display())]
     NoRun {
         /// The directory.
         path: PathBuf,
-        /// What a run has.
+        /// The missing file.
         what: &'static str,
     },
-    /// The header of the run's state cannot be read.
+    /// The run's manifest cannot be read.
     #[error(transparent)]
     Header(Box<dyn std::error::Error + Send + Sync>),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A document of the run is not what it should be.
-    #[error("{} cannot be understood", path.display())]
+    /// A document of the run cannot be parsed.
+    #[error("cannot parse {}", path.display())]
     Document {
         /// The file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum ExportError {
         #[source]
         source: serde_json::Error,
     },
-    /// The plan is damaged or of a newer format.
+    /// The plan is damaged or has a newer format.
     #[error(transparent)]
     Plan(#[from] JobPlanError),
     /// A trial's record or files cannot be read or written.
@@ -136,11 +136,11 @@ pub enum ExportError {
         #[source]
         source: Box<TrialFilesError>,
     },
-    /// There is something where the export is to go.
-    #[error("{} exists already", .0.display())]
+    /// The output path already exists.
+    #[error("{} already exists", .0.display())]
     Exists(PathBuf),
-    /// The form needs a place.
-    #[error("this form cannot go to standard output")]
+    /// The format requires an output path.
+    #[error("this format cannot be written to standard output")]
     NeedsPlace,
     /// The rows cannot be written.
     #[cfg(feature = "parquet")]
@@ -148,10 +148,10 @@ pub enum ExportError {
     Parquet(#[from] ::parquet::errors::ParquetError),
 }
 
-/// Exports a run with that header.
+/// Exports the run with `header`.
 ///
 /// # Errors
-/// [`ExportError`]; nothing is at the place of the output then that was not there before.
+/// [`ExportError`]; the output path is then unchanged.
 pub async fn export(
     request: &ExportRequest,
     header: RunHeader,
@@ -187,7 +187,7 @@ async fn write_rows(
         ExportFormat::Csv => csv::write(source, &mut output).await?,
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet => parquet::write(source, &mut output).await?,
-        ExportFormat::Harbor => unreachable!("it has no rows"),
+        ExportFormat::Harbor => unreachable!("a Harbor export has no rows"),
     }
     output.finish()
 }

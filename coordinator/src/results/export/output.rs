@@ -1,4 +1,4 @@
-//! Where rows go: a file that appears whole, or standard output.
+//! Output of the row formats: a file that is written atomically, or standard output.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use super::ExportError;
 use crate::results::files::FileError;
 use crate::results::files::durable::{readable_by_all, sync_dir};
 
-/// Bytes gathered before they are written.
+/// Size of the write buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// An output being written.
+/// An open output.
 pub(super) struct ExportOutput {
     to: BufWriter<OutputTarget>,
-    /// Nobody reads any more, which is a reader's right.
+    /// Whether the reader closed the pipe, which is no error.
     closed: bool,
 }
 
@@ -25,8 +25,8 @@ enum OutputTarget {
 }
 
 impl ExportOutput {
-    /// Opens a new file beside its place, or standard output. A former file of that name is
-    /// replaced when the new one is whole.
+    /// Opens a temporary file beside `path`, or standard output. [`finish`](Self::finish) replaces
+    /// `path`.
     pub(super) fn open(path: Option<PathBuf>) -> Result<Self, ExportError> {
         let to = match path {
             None => OutputTarget::Stdout(io::stdout()),
@@ -49,7 +49,7 @@ impl ExportOutput {
         self.handle_closed(written)
     }
 
-    /// Makes the output whole; its path.
+    /// Completes the output. Returns its path.
     pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
         let flushed = if self.closed { Ok(()) } else { self.to.flush() };
         self.handle_closed(flushed)?;

@@ -1,4 +1,4 @@
-//! A row per trial in Apache Parquet, in groups of bounded size.
+//! Apache Parquet export: a row per trial, in row groups of bounded size.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::columns::{COLUMNS, ColumnType, ExportCell, ExportRow};
 use super::output::ExportOutput;
 use super::source::ExportSource;
 
-/// Rows of a group, at most.
+/// Maximum number of rows in a group.
 const GROUP_ROWS: usize = 10_000;
 
-/// Bytes of text of a group, about.
+/// Approximate maximum of text bytes in a group.
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
 
 /// Writes every trial.
@@ -69,7 +69,7 @@ fn schema() -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(Type::group_type_builder("trial").with_fields(fields).build()?))
 }
 
-/// Rows that are written together: the cells of each column.
+/// Rows of one group, as the cells of each column.
 #[derive(Default)]
 struct RowGroupBuffer {
     columns: Vec<Vec<Option<ExportCell>>>,
@@ -112,7 +112,7 @@ impl RowGroupBuffer {
     }
 }
 
-/// Empty cells are told by the levels alone.
+/// Writes the cells of a column. Definition levels mark the empty ones.
 fn write_column(
     writer: &mut SerializedColumnWriter<'_>,
     kind: ColumnType,
@@ -141,7 +141,7 @@ fn text(cell: ExportCell) -> String {
     match cell {
         ExportCell::Text(text) => text,
         ExportCell::Json(value) => value.to_string(),
-        _ => unreachable!("columns of text have no other cells"),
+        _ => unreachable!("text columns have no other cells"),
     }
 }
 
@@ -149,13 +149,13 @@ fn integer(cell: &ExportCell) -> i64 {
     match cell {
         ExportCell::Integer(number) => *number,
         ExportCell::Time(time) => time.as_microsecond(),
-        _ => unreachable!("columns of whole numbers and times have no other cells"),
+        _ => unreachable!("integer and time columns have no other cells"),
     }
 }
 
 fn number(cell: &ExportCell) -> f64 {
     match cell {
         ExportCell::Number(number) => *number,
-        _ => unreachable!("columns of numbers have no other cells"),
+        _ => unreachable!("number columns have no other cells"),
     }
 }

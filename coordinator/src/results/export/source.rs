@@ -1,4 +1,4 @@
-//! A run as an export reads it: manifest, plan, configuration, and its settled trials one by one.
+//! Reader of a run for exports: plan, configuration, and settled trials one by one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,19 +17,19 @@ use crate::engine::journal::RunLayout;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
 use crate::results::files::{FileError, content};
 
-/// Keys of rewards that are remembered, for forms that have a column for each.
+/// Maximum number of reward keys, for formats with a column per key.
 const MAX_KEYS: usize = 256;
 
-/// A run that is exported.
+/// A run to export.
 #[derive(Debug)]
 pub(super) struct ExportSource {
-    /// The header of the run's state.
+    /// The fields of the run's manifest.
     pub(super) header: RunHeader,
     /// The plan.
     pub(super) plan: JobPlan,
-    /// `config.json`; nothing when it is missing.
+    /// `config.json`; `null` when it is missing.
     pub(super) config: Value,
-    /// Where records and files are read from.
+    /// Store of the records and files.
     pub(super) store: Arc<dyn BlobStore>,
     files: Vec<(PathBuf, BufReader<File>)>,
     places: Vec<TrialPosition>,
@@ -38,7 +38,7 @@ pub(super) struct ExportSource {
     unplanned: u64,
 }
 
-/// Where a settled trial stands.
+/// Position of a settled trial in the record files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct TrialPosition {
     ordinal: u64,
@@ -53,14 +53,14 @@ pub(super) struct SettledTrial {
     pub(super) name: TrialName,
     /// Its terminal record.
     pub(super) settlement: Settlement,
-    /// The record of the execution that settled it, when there is one.
+    /// The record of the execution that settled it, if there is one.
     pub(super) record: Option<TrialRecord>,
     /// Its task.
     pub(super) task: PlannedTask,
 }
 
 impl ExportSource {
-    /// Reads a run directory and where its trials stand.
+    /// Opens a run directory and indexes its trials.
     pub(super) fn open(
         run_dir: &Path,
         header: RunHeader,
@@ -90,18 +90,18 @@ impl ExportSource {
             source.index_records(path)?;
         }
         source.places.sort_unstable();
-        // Of two records of a trial the later one counts.
+        // The later of two records of a trial counts.
         source.places.reverse();
         source.places.dedup_by_key(|place| place.ordinal);
         source.places.reverse();
         Ok(source)
     }
 
-    /// Notes where the trials of a file of records stand.
+    /// Indexes the trials of a record file.
     fn index_records(&mut self, path: PathBuf) -> Result<(), ExportError> {
         let file = File::open(&path).map_err(FileError::at("open", &path))?;
         let mut reader = BufReader::new(file);
-        let number = u32::try_from(self.files.len()).expect("few files");
+        let number = u32::try_from(self.files.len()).expect("fewer than 2^32 record files");
         let (mut offset, mut line) = (0, Vec::new());
         while let Some(settlement) = next_line(&mut reader, &path, &mut line)? {
             match settlement.trial().and_then(|trial| self.plan.ordinal(trial)) {
@@ -126,27 +126,27 @@ impl ExportSource {
         self.places.len() as u64
     }
 
-    /// Settled trials whose records are not there yet.
+    /// Settled trials whose records are not written yet.
     pub(super) fn missing_records(&self) -> u64 {
         self.header.settled.saturating_sub(self.len() + self.unplanned)
     }
 
-    /// Trials in the records that the plan does not have.
+    /// Trials in the records that are not in the plan.
     pub(super) fn unplanned(&self) -> u64 {
         self.unplanned
     }
 
-    /// Keys of verifiers that give several numbers, ascending.
+    /// Reward keys of verifiers that report several numbers, ascending.
     pub(super) fn keys(&self) -> Vec<String> {
         self.keys.iter().cloned().collect()
     }
 
-    /// Whether there are more keys than [`keys`](Self::keys) has.
+    /// Whether there are more keys than [`keys`](Self::keys) returns.
     pub(super) fn keys_left_out(&self) -> bool {
         self.keys_left_out
     }
 
-    /// The trial at an index, in the plan's order.
+    /// Reads the trial at an index in the plan's order.
     pub(super) async fn trial(&mut self, index: u64) -> Result<SettledTrial, ExportError> {
         let place = self.places[usize::try_from(index).expect("an index of a list")];
         let (path, reader) = &mut self.files[place.file as usize];
@@ -170,7 +170,7 @@ impl ExportSource {
     }
 }
 
-/// The settlement in the next line, and the line; nothing at the end.
+/// Reads the next line into `line` and parses its settlement; `None` at the end of the file.
 fn next_line(
     reader: &mut BufReader<File>,
     path: &Path,
@@ -185,7 +185,7 @@ fn next_line(
     understood.map(Some).map_err(|source| ExportError::Document { path: path.to_owned(), source })
 }
 
-/// A JSON document of the run directory; nothing when it is missing.
+/// Reads a JSON document of the run directory; `None` when it is missing.
 fn document<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ExportError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

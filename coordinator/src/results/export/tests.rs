@@ -29,7 +29,7 @@ use crate::results::testing::{self, at, record};
 const AGENTS: [&str; 2] = ["oracle", "=cmd"];
 const TASKS: [&str; 2] = ["a,b", "two"];
 
-/// Facts of the file of the first task; the other has none.
+/// Metadata of the first task; the other task has none.
 fn about(task: &str) -> TaskMetadata {
     if task != TASKS[0] {
         return TaskMetadata::default();
@@ -46,7 +46,7 @@ struct TestRun {
     store: Arc<MemoryStore>,
     lines: Vec<u8>,
     settled: u64,
-    /// Digests of the records, which change whenever records have more to say.
+    /// Digests of the records, which change with the record format.
     records: Vec<Digest>,
 }
 
@@ -166,7 +166,7 @@ fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
     TrialError::new(kind, ErrorCode::TIMED_OUT, class, RetryClass::Permanent, message)
 }
 
-/// Four of eight trials, settled in another order than the plan's.
+/// Settles four of eight trials in another order than the plan's.
 async fn run() -> TestRun {
     let mut run = TestRun::new();
     let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "=late\nby far, \"far\"");
@@ -219,7 +219,7 @@ async fn export_reports_missing_and_unplanned_trials() {
     let mut run = run().await;
     let gone = TrialName { attempt: 3, ..name(0, 0, 1) };
     run.settle(settlement(gone, Verdict::completed(1.0)), None).await;
-    // A trial that was settled again under another definition.
+    // A second settlement of a trial, under another definition.
     run.settle(settlement(name(0, 0, 1), Verdict::completed(0.5)), None).await;
     run.settled += 2;
     run.close();

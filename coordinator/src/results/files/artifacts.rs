@@ -1,4 +1,4 @@
-//! Files that a task or a job asked to keep, and the `manifest.json` that says what became of them.
+//! Collected artifacts of a trial and the `manifest.json` that lists their status.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,10 +16,10 @@ use super::durable::{self, FileError};
 use super::layout;
 use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target};
 
-/// Directory of artifacts, of a trial and of each of its steps.
+/// Name of the artifact directory of a trial and of each of its steps.
 const ARTIFACTS_DIR: &str = "artifacts";
 
-/// One line of the manifest.
+/// An entry of the manifest.
 #[derive(Debug, Serialize)]
 struct ArtifactEntry<'a> {
     /// Absolute path inside the environment.
@@ -34,11 +34,11 @@ struct ArtifactEntry<'a> {
     error: Option<&'a str>,
 }
 
-/// Writes the artifacts and a manifest for each directory of them below `trial`, a directory that
-/// holds nothing that is worth more. Returns those whose content is damaged or gone.
+/// Writes the artifacts and a manifest for each artifact directory below `trial`; overwrites
+/// existing files there. Returns errors of artifacts whose content is damaged or missing.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store or the disk fails, or a record says what cannot be.
+/// [`TrialFilesError`] when the store or the disk fails, or a record has an invalid path.
 pub(super) async fn write(
     store: &dyn BlobStore,
     artifacts: &[ArtifactRecord],
@@ -66,7 +66,7 @@ pub(super) async fn write(
     Ok(lost)
 }
 
-/// Splits the path of an artifact into the directory of the trial or step that it belongs to, and
+/// Splits the path of an artifact into the directory of its step, empty for the trial itself, and
 /// the rest: `steps/one` and `artifacts/tmp/x`.
 fn split(path: &str) -> Result<(PathBuf, PathBuf), TrialFilesError> {
     let bad = || TrialFilesError::OutputPath(path.to_owned());
@@ -91,7 +91,7 @@ fn entry<'a>(artifact: &'a ArtifactRecord, below: &Path) -> ArtifactEntry<'a> {
     }
 }
 
-/// What something that was not there would have been, as far as its name tells.
+/// The probable kind of a missing artifact, derived from its name.
 fn likely_kind(source: &str) -> ArtifactKind {
     match Path::new(source).extension() {
         Some(_) => ArtifactKind::File,
@@ -130,10 +130,10 @@ async fn unpack(
     .await
 }
 
-/// Unpacks an archive of an environment's files.
+/// Unpacks an archive of files from an environment.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store or the disk fails, and when the archive is not whole.
+/// [`TrialFilesError`] when the store or the disk fails, or the archive is incomplete.
 pub(super) async fn extract(
     store: &dyn BlobStore,
     what: &str,
@@ -149,7 +149,7 @@ pub(super) async fn extract(
     report.cut.map_or(Ok(()), |cut| Err(TrialFilesError::ArchiveCut { what: what(), cut }))
 }
 
-/// The one regular file below `dir`.
+/// The only regular file below `dir`.
 fn only_file(dir: &Path) -> Result<Option<PathBuf>, FileError> {
     for entry in fs::read_dir(dir).map_err(FileError::at("list", dir))? {
         let entry = entry.map_err(FileError::at("list", dir))?;

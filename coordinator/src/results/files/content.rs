@@ -1,4 +1,4 @@
-//! Everything of a trial that its record refers to, as files.
+//! Writer of the logs, artifacts and outputs that a trial's record refers to.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target}
 /// Reads the record of the execution that settled a trial.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store fails, and when it is not that execution's record.
+/// [`TrialFilesError`] when the store fails, or the record is not of that execution.
 pub(crate) async fn read_record(
     store: &dyn BlobStore,
     blob: &BlobRef,
@@ -36,11 +36,11 @@ pub(crate) async fn read_record(
     }
 }
 
-/// Writes logs, artifacts and captured output below `into`. Returns what cannot be written because
-/// its content is damaged or gone, with the reason.
+/// Writes logs, artifacts and captured output below `into`. Returns errors of files whose content
+/// is damaged or missing.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store or the disk fails, or the record says what cannot be.
+/// [`TrialFilesError`] when the store or the disk fails, or the record has an invalid name or path.
 pub(crate) async fn write(
     store: &dyn BlobStore,
     record: &TrialRecord,
@@ -72,8 +72,8 @@ pub(crate) async fn write(
     Ok(lost)
 }
 
-/// The error of something whose content is damaged or gone for good; what there is of it at
-/// `target` is removed.
+/// Returns the error of content that is permanently damaged or missing, after removing its partial
+/// files at `target`.
 ///
 /// # Errors
 /// Any other error.
@@ -85,7 +85,7 @@ pub(super) async fn unless_lost(
 ) -> Result<Option<TrialFilesError>, TrialFilesError> {
     let Err(error) = written else { return Ok(None) };
     let lost = match &error {
-        // A store that found the content damaged has put it aside.
+        // A store that detected damaged content has moved it aside.
         TrialFilesError::ArchiveCut { cut: ArchiveTruncation::Source(_), .. } => {
             store.contains(&blob.digest).await.is_ok_and(|there| !there)
         }
@@ -98,7 +98,7 @@ pub(super) async fn unless_lost(
     Ok(Some(error))
 }
 
-/// Captured output wins over a file of the same name that an agent left in its logs.
+/// Copies captured output. It replaces a file of the same name that an agent left in its logs.
 async fn copy_output(
     store: &dyn BlobStore,
     output: &OutputFile,

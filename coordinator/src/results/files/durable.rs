@@ -1,4 +1,4 @@
-//! Files and directories that survive a crash once written.
+//! Durable writing of files and directories.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -10,9 +10,9 @@ use serde::Serialize;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path}")]
 pub struct FileError {
-    /// What was tried.
+    /// Action, as a verb.
     pub action: &'static str,
-    /// On what.
+    /// Path.
     pub path: PathBuf,
     /// The system's error.
     #[source]
@@ -20,14 +20,14 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// For `map_err`.
+    /// Closure for `map_err`.
     pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { action, path: path.to_owned(), source }
     }
 }
 
-/// Replaces `path` by the JSON text of `value`, so that after a crash either the former or the new
-/// content is there, whole.
+/// Replaces `path` by the JSON text of `value` atomically: after a crash it has either the old or
+/// the new content.
 pub(super) fn replace_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
     let parent = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
@@ -42,7 +42,7 @@ pub(super) fn replace_json(path: &Path, value: &impl Serialize) -> Result<(), Fi
     sync_dir(parent)
 }
 
-/// Writes `value` and a line end.
+/// Writes `value` as pretty-printed JSON and a line end.
 pub(crate) fn write_json(file: impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     serde_json::to_writer_pretty(&mut out, value)?;
@@ -50,7 +50,7 @@ pub(crate) fn write_json(file: impl Write, value: &impl Serialize) -> io::Result
     out.flush()
 }
 
-/// Temporary files are private to their owner; results are not.
+/// Makes a file readable by all: temporary files are private to their owner, results are not.
 pub(crate) fn readable_by_all(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(fs::Permissions::from_mode(0o644))
@@ -61,7 +61,7 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), FileError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(FileError::at("sync", path))
 }
 
-/// From this many files on, one sync of the whole file system is cheaper than one per file.
+/// Above this many files, one sync of the whole file system is cheaper than one sync per file.
 const SYNC_ONE_BY_ONE: usize = 64;
 
 /// Makes a directory and everything below it durable.
@@ -81,7 +81,7 @@ pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Adds `root` and all regular files and directories below it, each directory before its content.
+/// Lists `root` and all regular files and directories below it, each directory before its content.
 fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
     paths.push(root.to_owned());
     for entry in fs::read_dir(root).map_err(FileError::at("list", root))? {
@@ -96,7 +96,7 @@ fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Removes whatever is at `path`; that nothing is there is fine.
+/// Removes the file or directory at `path`, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), FileError> {
     let removed = rollout_worker::fs_remove::remove_blocking(path);
     removed.map_err(|source| FileError { action: "remove", path: path.to_owned(), source })

@@ -1,4 +1,4 @@
-//! `error.txt`: what went wrong with a trial, for people.
+//! `error.txt`: the errors of a trial as readable text.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use rollout_protocol::record::{Execution, OutputFile, Settlement, TrialRecord};
 
 use crate::results::escape;
 
-/// The text, or nothing when nothing went wrong.
+/// The text; `None` for a trial without errors.
 pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> Option<String> {
     let first = settlement.verdict.error.as_ref();
     let others = record.map_or(&[][..], |record| &record.secondary_errors);
@@ -35,7 +35,7 @@ pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> O
     if !outputs.is_empty() {
         text.push_str("\nWhere to look:\n");
         for output in outputs {
-            let cut = if output.truncated { ", the middle is left out" } else { "" };
+            let cut = if output.truncated { ", middle truncated" } else { "" };
             line(&mut text, &format!("* {} ({} bytes{cut})", output.path, output.total_bytes));
         }
     }
@@ -64,14 +64,14 @@ fn execution(text: &mut String, by: &Execution, record: Option<&TrialRecord>) {
 
 const fn class(class: ErrorClass) -> &'static str {
     match class {
-        ErrorClass::Infrastructure => "infrastructure (says nothing about agent or task)",
+        ErrorClass::Infrastructure => "infrastructure (no evidence about agent or task)",
         ErrorClass::Agent => "agent",
         ErrorClass::Verifier => "verifier",
         ErrorClass::Task => "task",
     }
 }
 
-/// Whether a captured file tells about a phase.
+/// Whether a captured file is output of a phase.
 fn is_of_phase(path: &str, phase: Phase) -> bool {
     match phase {
         Phase::AgentSetup => path.starts_with("setup/"),

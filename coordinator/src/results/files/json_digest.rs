@@ -1,4 +1,4 @@
-//! A JSON document that proves itself: its last key is the digest of everything else in it.
+//! JSON documents with a checksum: the last key is the digest of the rest.
 
 use rollout_protocol::digest::Digest;
 use serde::Serialize;
@@ -9,10 +9,10 @@ const DIGEST_KEY: &str = "content";
 /// The end of a pretty-printed object.
 const OBJECT_END: &[u8] = b"\n}\n";
 
-/// An object as text, with its digest as the last key.
+/// Serializes an object, with its digest as the last key.
 ///
 /// # Errors
-/// Of the serializer.
+/// Errors of the serializer.
 pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(object)?;
     text.push(b'\n');
@@ -26,8 +26,8 @@ pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether a document is as it was written. One whose last value is no text is of an earlier version,
-/// which had no digest.
+/// Whether a document is unchanged since it was written. True for a document whose last value is
+/// not a string: earlier versions wrote no digest.
 pub(super) fn is_unchanged(text: &[u8]) -> bool {
     if !text.ends_with(b"\"\n}\n") {
         return true;

@@ -1,4 +1,4 @@
-//! Where result files are inside a run directory.
+//! Names and paths of result files in a run directory.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,21 @@ use rollout_protocol::spec::trial::TrialName;
 
 /// The job's configuration.
 pub const CONFIG: &str = "config.json";
-/// The command line that the run was started with.
+/// The command line that started the run.
 pub const INVOCATION: &str = "invocation.json";
 /// The result of the job, and of a trial inside its directory.
 pub const RESULT: &str = "result.json";
-/// What went wrong with a trial, for people.
+/// The errors of a trial as readable text.
 pub const ERROR: &str = "error.txt";
-/// Which files of a trial are not there because their content is damaged, for people.
+/// Readable list of a trial's files that are missing because their content is damaged.
 pub const MISSING: &str = "missing.txt";
-/// What became of the artifacts beside it.
+/// Status of the artifacts in its directory.
 pub const MANIFEST: &str = "manifest.json";
-/// Where the blobs of a run are; and in a store, its identity.
+/// Location of a run's blob store; in a store, its identity.
 pub const STORE: &str = "store.json";
 /// Directory of the steps of a trial.
 pub const STEPS: &str = "steps";
-/// Trial directories that are being made.
+/// Directory of unfinished trial directories.
 pub(super) const STAGING: &str = ".tmp";
 
 /// The directory of a trial's files.

@@ -1,11 +1,11 @@
-//! Results as files: `config.json`, `result.json`, and a directory per settled trial.
+//! Result files: `config.json`, `result.json`, and a directory per settled trial.
 //!
-//! Nothing here is the truth: records and blobs are. So a file that cannot be written is reported
-//! and costs no result, and what is missing when a run goes on is written again.
+//! Records and blobs are the source of truth; these files are copies. A file that cannot be written
+//! is reported but loses no result, and missing files are written again when a run resumes.
 //!
-//! * A trial's directory appears whole or not at all: it is made in `.tmp` beside its place, made
-//!   durable, then moved.
-//! * The entries themselves become durable together, before the job's `result.json` is written.
+//! * A trial's directory is written atomically: created in `.tmp`, made durable, then moved to its
+//!   final path.
+//! * The directory entries are made durable together, before the job's `result.json` is written.
 
 mod artifacts;
 pub(crate) mod content;
@@ -27,10 +27,10 @@ pub use durable::FileError;
 pub(crate) use trial_dir_writer::TrialDirWriter;
 pub use trial_dir_writer::TrialFilesError;
 
-/// Replaces a JSON document of the run directory, durably.
+/// Replaces a JSON document of the run directory durably.
 ///
 /// # Errors
-/// [`FileError`]; the former document is still there then.
+/// [`FileError`]; the old document is then still there.
 pub fn write_document(run_dir: &Path, name: &str, value: &impl Serialize) -> Result<(), FileError> {
     durable::replace_json(&run_dir.join(name), value)
 }

@@ -1,5 +1,5 @@
-//! `store.json`: where the blobs of a run are, for commands that come later and for a directory
-//! that was moved; and in the store, the directories of the runs that use it.
+//! References between a run and its blob store: `store.json` in the run directory locates the store
+//! for later commands and after a move; documents in the store list the directories of its runs.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,36 +11,36 @@ use serde::{Deserialize, Serialize};
 use super::durable::FileError;
 use super::{layout, write_document};
 
-/// In front of the documents of a store that name the runs that use it.
+/// Path prefix of the documents in a store that name its runs.
 pub const RUNS: &str = "runs/";
 
-/// Where the blobs of a run are.
+/// Location of a run's blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReference {
     /// Identity of the store.
     pub identity: String,
     /// Its directory.
     pub directory: PathBuf,
-    /// Its directory as it is found from the run directory: right when both were moved together.
+    /// Its directory relative to the run directory: valid after both were moved together.
     pub relative: PathBuf,
 }
 
-/// There is no store of a run where it could be.
+/// The blob store of a run was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the blob store of the run is not in {}", places(looked))]
+#[error("cannot find the blob store of the run: looked in {}", places(looked))]
 pub struct NoStore {
-    /// Where it was looked for.
+    /// Directories that were searched.
     pub looked: Vec<PathBuf>,
-    /// What the run used.
+    /// Store that the run used.
     pub note: Option<StoreReference>,
 }
 
 fn places(looked: &[PathBuf]) -> String {
     let places: Vec<_> = looked.iter().map(|place| place.display().to_string()).collect();
-    places.join(", nor in ")
+    places.join(" and ")
 }
 
-/// Notes in the run directory where its blobs are, and in the store where the run is.
+/// Writes the reference to the store into the run directory, and the run's path into the store.
 ///
 /// # Errors
 /// [`FileError`].
@@ -57,7 +57,7 @@ pub async fn write_reference(
     let path = format!("{RUNS}{run}/{}", &name[..32]);
     let text = root.to_string_lossy().into_owned();
     if let Err(error) = store.put_document(&path, text.into()).await {
-        tracing::warn!("the blob store does not know of the run: {error}");
+        tracing::warn!("cannot register the run in its blob store: {error}");
     }
     let note = StoreReference { identity, directory, relative };
     if StoreReference::read(&root).as_ref() == Some(&note) {
@@ -67,14 +67,14 @@ pub async fn write_reference(
 }
 
 impl StoreReference {
-    /// What a run directory says; nothing when it says nothing that can be read.
+    /// Reads the reference of a run directory; `None` if it is missing or unreadable.
     pub fn read(run_dir: &Path) -> Option<Self> {
         let text = std::fs::read(run_dir.join(layout::STORE)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }
 
-/// The directory of the store of a run: where the run says, or beside it.
+/// Finds the directory of a run's store: where the run refers to, or beside the run.
 ///
 /// # Errors
 /// [`NoStore`].
@@ -98,7 +98,7 @@ pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
     Err(NoStore { looked, note })
 }
 
-/// The identity of the store in a directory; nothing when there is none.
+/// The identity of the store in a directory; `None` without one.
 pub fn identity_of(directory: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Identity {
@@ -108,7 +108,7 @@ pub fn identity_of(directory: &Path) -> Option<String> {
     serde_json::from_slice::<Identity>(&text).ok().map(|identity| identity.id)
 }
 
-/// The directories of the runs that use a store, as far as it knows.
+/// The directories of the runs that are registered in a store.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -123,7 +123,7 @@ pub async fn runs_using(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, 
     Ok(found)
 }
 
-/// The way from one absolute directory to another.
+/// The relative path from one absolute directory to another.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);
@@ -149,7 +149,7 @@ mod tests {
         let users = runs_using(&store).await.expect("readable");
         assert_eq!(users, [(run, run_dir.clone())]);
 
-        // The run alone is moved.
+        // Move only the run.
         let moved = root.join("archive/of/runs/run");
         std::fs::create_dir_all(moved.parent().expect("below")).expect("creatable");
         std::fs::rename(&run_dir, &moved).expect("movable");
@@ -157,7 +157,7 @@ mod tests {
         write_reference(&moved, run, &store, &blobs).await.expect("noted");
         assert_eq!(runs_using(&store).await.expect("readable").len(), 2);
 
-        // Both are moved; another store stands where this one was.
+        // Move both, and create another store at the old path.
         let whole = root.join("whole");
         std::fs::create_dir(&whole).expect("creatable");
         for name in ["archive", "elsewhere"] {

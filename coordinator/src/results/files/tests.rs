@@ -72,7 +72,7 @@ impl TrialFixture {
         LogsRecord { archive, entries: 1, skipped: 0, truncated: false }
     }
 
-    /// An artifact of these files; of a single file without a name, if that is all.
+    /// An artifact of these files; of kind `file` for a single file `only`.
     async fn artifact(&self, source: &str, path: &str, files: &[(&str, &str)]) -> ArtifactRecord {
         let kind = match files {
             [("only", _)] => ArtifactKind::File,
@@ -132,7 +132,7 @@ async fn trial_files_are_written_as_directory_tree() {
     let place = fixture().await;
     let settled = settlement(trial("cpe", "task", 2), 1, passed(0.5));
     let mut record = record(&settled);
-    // The agent left a file where captured output belongs, and a directory in another's place.
+    // The agent left a file at the path of one captured output and a directory at another's.
     let files = [
         ("agent/trace.json", "{}"),
         ("verifier/stdout.txt", "forged"),
@@ -205,7 +205,7 @@ async fn trial_files_stay_until_another_execution_replaces_them() {
     write(2, 0.0).await;
     assert!(!dir.join("note").exists());
     assert_eq!(result(&dir)["reward"], 0.0);
-    // Half a result is no result.
+    // A truncated result is replaced.
     fs::write(dir.join("result.json"), "{").expect("written");
     write(2, 0.0).await;
     assert_eq!(result(&dir)["reward"], 0.0);
@@ -305,7 +305,7 @@ async fn artifacts_are_placed_with_manifest_for_each_step() {
         ..place.artifact("/var/dump", "artifacts/var/dump", &[("only", "")]).await
     };
     record.artifacts = vec![
-        // A file inside what another artifact brings, and a manifest made up by the agent.
+        // A file inside another artifact's directory, and a manifest forged by the agent.
         place.artifact("/out/x.txt", "artifacts/out/x.txt", &[("only", "mine")]).await,
         place.artifact("/out", "artifacts/out", &[("y/z", "z"), ("y/manifest.json", "{}")]).await,
         place.artifact("/m", "artifacts/manifest.json", &[("only", "forged")]).await,

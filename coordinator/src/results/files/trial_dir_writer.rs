@@ -1,4 +1,4 @@
-//! The directory of one trial: made beside its place, complete and durable, then moved there.
+//! Writer of trial directories: stages each one, makes it durable, then moves it to its final path.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use super::layout::{self, STAGING};
 use super::trial_result::{ResultOwner, TrialResult};
 use crate::results::report::TaskFactsIndex;
 
-/// Why the files of a trial could not be written.
+/// Reasons why the files of a trial cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialFilesError {
     /// A file operation failed.
@@ -34,7 +34,7 @@ pub enum TrialFilesError {
     /// A blob could not be read.
     #[error("cannot read {what}")]
     Store {
-        /// What the blob is.
+        /// Name of the blob's content.
         what: String,
         /// The store's error.
         #[source]
@@ -43,26 +43,26 @@ pub enum TrialFilesError {
     /// An archive could not be unpacked.
     #[error("cannot unpack {what}")]
     Unpack {
-        /// What is in it.
+        /// Name of its content.
         what: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: ArchiveError,
     },
-    /// An archive is not whole.
+    /// An archive is incomplete.
     #[error("the archive of {what} is damaged: {cut}")]
     ArchiveCut {
-        /// What is in it.
+        /// Name of its content.
         what: String,
-        /// Where it ends.
+        /// Point of truncation.
         cut: archive::ArchiveTruncation,
     },
-    /// The record is not a record.
-    #[error("the record {digest} cannot be understood")]
+    /// The record cannot be parsed.
+    #[error("cannot parse the record {digest}")]
     Record {
         /// The blob.
         digest: rollout_protocol::digest::Digest,
-        /// Why.
+        /// Cause.
         #[source]
         source: serde_json::Error,
     },
@@ -74,21 +74,21 @@ pub enum TrialFilesError {
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Reason.
         bad: InvalidPathComponent,
     },
-    /// A captured file with a path that leads elsewhere.
-    #[error("the record names a captured file `{0}`")]
+    /// A file with an invalid path, or an archive without the expected single file.
+    #[error("the record has an invalid file `{0}`")]
     OutputPath(String),
 }
 
 impl TrialFilesError {
-    /// Whether the store does not have a blob.
+    /// Whether a blob is missing in the store.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Store { source: StoreError::Missing { .. }, .. })
     }
 
-    /// Whether a content is damaged or gone for good: to try again changes nothing.
+    /// Whether content is permanently damaged or missing, so that a retry cannot help.
     pub(super) fn is_lost(&self) -> bool {
         match self {
             Self::Store { source, .. } => {
@@ -114,14 +114,14 @@ pub(crate) struct TrialDirWriter {
     run_dir: PathBuf,
     store: Arc<dyn BlobStore>,
     tasks: Arc<TaskFactsIndex>,
-    /// Where directories are made: a sitting's own, for a former one may not know that it is over.
+    /// Staging directory. Each session has its own: a former one may still be running.
     staging: PathBuf,
     /// Directories with new entries that are not durable yet.
     touched: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl TrialDirWriter {
-    /// Prepares a run directory: removes what an interrupted sitting left.
+    /// Prepares a run directory: removes the staging files of an interrupted session.
     pub(crate) fn open(
         run: RunId,
         run_dir: &Path,
@@ -137,7 +137,7 @@ impl TrialDirWriter {
         Ok(Self { run, run_dir, store, tasks, staging, touched: Mutex::default() })
     }
 
-    /// Makes all new entries durable and removes the place where directories were made.
+    /// Makes all new entries durable and removes the staging directory.
     pub(crate) fn close(&self) -> Result<(), FileError> {
         let touched =
             std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
@@ -145,14 +145,13 @@ impl TrialDirWriter {
             durable::sync_dir(dir)?;
         }
         durable::remove(&self.staging)?;
-        // Another sitting may be using it.
+        // Another session may be using it.
         let _in_use = fs::remove_dir(self.run_dir.join(STAGING));
         Ok(())
     }
 
-    /// Writes the directory of a settled trial, unless it is there already. Other items have none.
-    /// Returns what could not be written because its content is damaged or gone: the result stands
-    /// all the same.
+    /// Writes the directory of a settled trial, unless it already exists. Other items have none.
+    /// Returns errors of files whose content is damaged or missing; the result is written anyway.
     pub(crate) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
@@ -183,7 +182,7 @@ impl TrialDirWriter {
                 let lost = content::write(&*self.store, &record, staging.path()).await?;
                 (Some(record), lost)
             }
-            // A store without the record may be another one.
+            // If the record is missing, this may be the wrong store.
             Err(error) if error.is_lost() && !error.is_missing() => (None, vec![error]),
             Err(error) => return Err(error),
         };
@@ -202,7 +201,7 @@ impl TrialDirWriter {
         supervise::blocking(move || work(&trees)).await
     }
 
-    /// Whether the files of exactly this settlement are there, with the result as it was written.
+    /// Whether the files of exactly this settlement exist, with an unchanged result.
     pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
         let Some(trial) = settlement.trial() else { return false };
         let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
@@ -222,7 +221,7 @@ impl TrialDirWriter {
         Ok(dir)
     }
 
-    /// Adds the result, makes everything durable, and moves the directory to its place.
+    /// Adds the result, makes everything durable, and moves the directory to its final path.
     fn finish(
         &self,
         staging: TempDir,
@@ -248,15 +247,16 @@ impl TrialDirWriter {
             let missing = staging.path().join(layout::MISSING);
             durable::remove(&missing)?;
             let lines = lost.iter().map(|error| format!("* {}\n", error_chain(error)));
-            let text = "Files of this trial are left out, its result stands:\n".to_owned();
+            let text =
+                "Some files of this trial are missing; its result is still valid:\n".to_owned();
             let text = text + &lines.collect::<String>();
             fs::write(&missing, text).map_err(FileError::at("write", &missing))?;
         }
         durable::sync_tree(staging.path())?;
         let place = layout::trial_dir(&self.run_dir, trial);
         self.make_parents(&place)?;
-        // Files of another execution make place; a crash between the two leaves none, and the
-        // next sitting writes them again.
+        // Files of another execution are moved away first. After a crash between the two renames
+        // the directory is missing, and the next session writes it again.
         let former = staging.path().with_extension("former");
         if place.exists() {
             fs::rename(&place, &former).map_err(FileError::at("move away", &place))?;
@@ -289,15 +289,15 @@ fn check_names(trial: &TrialName) -> Result<(), TrialFilesError> {
     Ok(())
 }
 
-/// Makes the directories that lead to `relative` below `root`, and removes what stands there
-/// instead of them or in place of `target` itself.
+/// Creates the parent directories of `relative` below `root`, and removes other files at their
+/// paths and anything at `target`.
 pub(super) fn prepare_target(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
     make_directories(root, relative.parent().unwrap_or(Path::new("")))?;
     durable::remove(target)
 }
 
-/// Makes the directory `relative` below `root` with those that lead to it, and removes what stands
-/// there instead of them. Links are removed, never followed.
+/// Creates the directory `relative` below `root` with its parents, and removes other files at their
+/// paths. Removes symbolic links, never follows them.
 pub(super) fn make_directories(root: &Path, relative: &Path) -> Result<(), FileError> {
     let mut dir = root.to_owned();
     for component in relative {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::results::metrics::total_cost;
 use crate::results::report::TaskFacts;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Serialize)]
 pub(super) struct TrialResult<'a> {
     task_name: &'a str,
@@ -21,11 +21,11 @@ pub(super) struct TrialResult<'a> {
     agent_name: &'a str,
     attempt: u32,
     task_git_commit_id: Option<&'a str>,
-    /// The task's format, and what its file says for people.
+    /// The task's format and descriptive metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a TaskFacts>,
     reward: Option<f64>,
-    /// The verifier's numbers by their keys, when it gave several.
+    /// The verifier's numbers by key, if it reported several.
     #[serde(skip_serializing_if = "Rewards::is_empty")]
     rewards: &'a Rewards,
     /// Whether the reward is 1 and every step was verified.
@@ -33,9 +33,9 @@ pub(super) struct TrialResult<'a> {
     /// Steps that ran and could not be verified.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     unverified_steps: &'a [String],
-    /// Of all executions of the trial.
+    /// Cost of all executions of the trial.
     cost: f64,
-    /// With outcome `completed` it stands beside the reward.
+    /// With outcome `completed`, an error beside the reward.
     error: Option<&'a TrialError>,
     durations: Durations,
     timestamps: Timestamps,
@@ -66,7 +66,7 @@ pub(super) struct TrialResult<'a> {
 }
 
 impl<'a> TrialResult<'a> {
-    /// The result of `trial`, which is settled; `record` is the record blob when there is one.
+    /// The result of a settled trial; `record` is its record, if there is one.
     pub(super) fn new(
         run: RunId,
         trial: &'a TrialName,
@@ -116,7 +116,7 @@ impl<'a> TrialResult<'a> {
     }
 }
 
-/// The part of the file that tells whose result it is, and which.
+/// The part of the file that identifies the settlement.
 #[derive(Debug, Deserialize)]
 pub(super) struct ResultOwner {
     run: RunId,

@@ -1,36 +1,36 @@
-//! Whose failure a failed trial is.
+//! The party responsible for a failed trial.
 
 use rollout_protocol::error::{ErrorClass, ErrorCode};
 use rollout_protocol::record::{ItemOutcome, Verdict};
 use serde::Serialize;
 
-/// Whose failure it is. A failed trial has exactly one.
+/// The party responsible for a failure. A failed trial has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureParty {
-    /// Rollout's or the provider's: says nothing about agent or task.
+    /// Rollout or the provider: no evidence about agent or task.
     Infrastructure,
-    /// The agent's.
+    /// The agent.
     Agent,
-    /// The verifier's.
+    /// The verifier.
     Verifier,
     /// The task's definition.
     Task,
-    /// The task asks for what its environment does not have: it was not tried.
+    /// The task requires something that its environment lacks; it was not run.
     Unsupported,
 }
 
 impl FailureParty {
-    /// Every kind.
+    /// Every party.
     pub const ALL: &[Self] =
         &[Self::Infrastructure, Self::Agent, Self::Verifier, Self::Task, Self::Unsupported];
 
-    /// Whose failure `verdict` is; nothing unless it is a failure.
+    /// The party responsible for `verdict`; `None` unless it is a failure.
     pub fn from_verdict(verdict: &Verdict) -> Option<Self> {
         if verdict.outcome != ItemOutcome::Failed {
             return None;
         }
-        // A failure without a cause cannot be charged to anybody else.
+        // No other party can be blamed for a failure without a cause.
         let Some(error) = &verdict.error else { return Some(Self::Infrastructure) };
         Some(match error.class {
             _ if error.code == ErrorCode::UNSUPPORTED_BY_ENVIRONMENT => Self::Unsupported,
@@ -41,7 +41,7 @@ impl FailureParty {
         })
     }
 
-    /// Whether the trial counts as one that was not passed.
+    /// Whether the trial counts as not passed.
     pub const fn is_counted(self) -> bool {
         match self {
             Self::Agent | Self::Verifier | Self::Task => true,
@@ -61,18 +61,18 @@ impl FailureParty {
     }
 }
 
-/// Failed trials by whose failure it is.
+/// Failed trials by responsible party.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct FailureCounts {
-    /// Rollout's or the provider's.
+    /// Rollout or the provider.
     pub infrastructure: u64,
-    /// The agent's.
+    /// The agent.
     pub agent: u64,
-    /// The verifier's.
+    /// The verifier.
     pub verifier: u64,
     /// The task's definition.
     pub task: u64,
-    /// Tasks that ask for what their environment does not have.
+    /// Tasks that require something that their environment lacks.
     pub unsupported: u64,
 }
 
@@ -88,7 +88,7 @@ impl FailureCounts {
         } += 1;
     }
 
-    /// How many there are of one kind.
+    /// Failures of one party.
     pub const fn get(&self, failure: FailureParty) -> u64 {
         match failure {
             FailureParty::Infrastructure => self.infrastructure,
@@ -99,7 +99,7 @@ impl FailureCounts {
         }
     }
 
-    /// Those that count as not passed.
+    /// Failures that count as not passed.
     pub fn counted(&self) -> u64 {
         let counted = FailureParty::ALL.iter().filter(|failure| failure.is_counted());
         counted.map(|failure| self.get(*failure)).sum()

@@ -1,15 +1,15 @@
-//! Rewards by their keys, for verifiers that give several numbers.
+//! Rewards by key, for verifiers that report several numbers.
 
 use std::collections::BTreeMap;
 
 use super::tally::Rewards;
 
-/// Keys that are followed: far more than a verifier has figures, few enough that keys made up by
-/// agents, new ones in every trial, cost no memory.
+/// Maximum number of keys: far more than a verifier reports, few enough to bound memory when agents
+/// invent new keys in every trial.
 const MAX_KEYS: usize = 64;
 
-/// Rewards of completed trials by key. A trial counts for the keys that it has: one that a trial
-/// lacks says nothing about it, so it is not taken for 0.
+/// Rewards of completed trials by key. A trial counts only for the keys that it has: a missing key
+/// is not a reward of 0.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KeyRewards {
     keys: BTreeMap<String, Rewards>,
@@ -28,17 +28,17 @@ impl KeyRewards {
         }
     }
 
-    /// The rewards of each key, by its name.
+    /// The rewards of each key, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Rewards)> {
         self.keys.iter().map(|(key, rewards)| (key.as_str(), rewards))
     }
 
-    /// The rewards of one key; nothing when no trial has it.
+    /// The rewards of one key; `None` when no trial has it.
     pub fn get(&self, key: &str) -> Option<&Rewards> {
         self.keys.get(key)
     }
 
-    /// Numbers that were not added because there were too many keys already.
+    /// Numbers that were not added because the key limit was reached.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

@@ -1,18 +1,19 @@
-//! Numbers over a run, folded from its events: pure, without clock or input and output.
+//! Statistics of a run, folded from its events: pure, without clock or I/O.
 //!
 //! # Invariants
-//! * Counts add up: total = completed + failed + cancelled + unverified + owed, over the run and for
-//!   every agent.
-//! * What says nothing has no value: with nothing completed there is no mean and no pass rate.
+//! * Counts add up: total = completed + failed + cancelled + unverified + pending, over the run and
+//!   for every agent.
+//! * Undefined values are `None`, not 0: without completed trials there is no mean and no pass
+//!   rate.
 //! * Retries and lost executions are counted when their trial settles, from its record, so that a
-//!   run that was stopped and resumed counts the same as one that was not.
-//! * Every failed trial has exactly one [`FailureParty`]. The headline ([`Score`]) is over completed trials
-//!   and failures that count; infrastructure failures, unsupported, unverified, cancelled and owed
-//!   trials are in no mean and no denominator.
-//! * The order of events matters at most in the last bits of sums; final results are folded again
-//!   in the plan's order and do not depend on it at all.
-//! * A trial that completed counts, also with an error beside its reward. Its several numbers are
-//!   followed key by key, each over the completed trials that have the key.
+//!   resumed run counts the same as an uninterrupted one.
+//! * Every failed trial has exactly one [`FailureParty`]. The headline ([`Score`]) is over
+//!   completed trials and failures that count; infrastructure failures and unsupported, unverified,
+//!   cancelled and pending trials are in no mean and no denominator.
+//! * The order of events affects at most the last bits of sums; final results are folded again in
+//!   the plan's order and do not depend on the order of events.
+//! * A completed trial counts even with an error beside its reward. Several rewards are aggregated
+//!   per key, each over the completed trials that have the key.
 
 mod failure;
 mod keys;

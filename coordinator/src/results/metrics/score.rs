@@ -1,46 +1,46 @@
-//! The headline of a run, and whether it reaches a threshold.
+//! The headline score of a run and its comparison with a threshold.
 
 use super::tally::Tally;
 
-/// Passed trials and the mean reward, over the completed trials and the failures that count. A
-/// failure has no reward: it counts as 0 in the mean.
+/// Passed trials and the mean reward, over completed trials and failures that count. A failure
+/// counts as reward 0 in the mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Score {
     /// Trials that count.
     pub trials: u64,
-    /// Of these, passed ones.
+    /// Passed ones of these.
     pub passed: u64,
-    /// Mean reward; nothing when no trial counts, and when the completed trials have no single
-    /// reward. Completed trials without one are left out.
+    /// Mean reward; `None` when no trial counts, or when trials completed but none with a single
+    /// reward. Completed trials without a single reward are left out.
     pub mean_reward: Option<f64>,
     /// Infrastructure failures, which do not count.
     infrastructure: u64,
 }
 
-/// How a run stands against a least share of passed trials.
+/// Outcome of comparing a run with a minimum share of passed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThresholdOutcome {
-    /// Reached, even if every infrastructure failure had not passed.
+    /// Reached, even if no infrastructure failure had passed.
     Reached,
     /// Not reached, even if every infrastructure failure had passed.
     Missed,
-    /// It depends on the trials that failed by the infrastructure's fault.
+    /// Depends on the trials with infrastructure failures.
     Undecided,
 }
 
 impl Tally {
-    /// The headline figures.
+    /// The headline score.
     pub fn score(&self) -> Score {
         Score::from_tally(self)
     }
 }
 
 impl Score {
-    /// The headline of `tally`.
+    /// The headline score of `tally`.
     pub fn from_tally(tally: &Tally) -> Self {
         let counted = tally.failures.counted();
         let rewards = &tally.rewards;
-        // Where verifiers give several numbers of which none is the reward, there is no mean.
+        // Verifiers that report several numbers without a single reward define no mean.
         let known = rewards.count() > 0 || tally.completed == 0;
         let over = rewards.count() + counted;
         let mean = rewards.sum().unwrap_or(0.0) / over as f64;
@@ -52,13 +52,12 @@ impl Score {
         }
     }
 
-    /// Share of the trials that count which passed; nothing when none counts.
+    /// Share of counted trials that passed; `None` when no trial counts.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.trials > 0).then(|| self.passed as f64 / self.trials as f64)
     }
 
-    /// How the run stands against a least share of passed trials. With nothing that counts,
-    /// nothing passed.
+    /// Compares the pass rate with a minimum. Without counted trials the pass rate is 0.
     pub fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
         let reaches = |passed: u64| {
             let trials = self.trials + self.infrastructure;

@@ -1,4 +1,4 @@
-//! The totals of a run and of each agent.
+//! Totals of a run and of each agent.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub struct AgentTally {
     pub name: String,
     /// Trials of the plan.
     pub total: u64,
-    /// What is settled of them.
+    /// Settled trials.
     pub tally: Tally,
     /// Their rewards by key.
     pub keys: KeyRewards,
@@ -47,7 +47,7 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// Nothing settled yet, of what the agents have to do, in the order of the plan.
+    /// Empty totals for the agents, in the order of the plan.
     pub fn new(agents: &[AgentTotal]) -> Self {
         let mut stats = Self::default();
         for agent in agents {
@@ -57,7 +57,7 @@ impl RunStats {
         stats
     }
 
-    /// Takes in an event. Events that settle nothing change nothing.
+    /// Applies an event. Only settlements of trials change the totals.
     pub fn apply(&mut self, event: &RunEvent) {
         if let EventKind::TrialSettled { settlement, .. } = &event.kind
             && let Some(trial) = settlement.trial()
@@ -67,7 +67,7 @@ impl RunStats {
         }
     }
 
-    /// Takes in one settled trial of `agent`, with its verifier's numbers by their keys.
+    /// Adds one settled trial of `agent`, with its verifier's numbers by key.
     pub fn add<'a>(
         &mut self,
         agent: &str,

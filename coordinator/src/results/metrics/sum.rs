@@ -1,6 +1,6 @@
-//! Sums whose result hardly depends on the order of what is added.
+//! Compensated summation, almost independent of the order of the summands.
 
-/// A compensated sum (Neumaier): the low-order bits that an addition loses are kept beside it.
+/// A compensated sum (Neumaier): keeps the low-order bits that additions lose.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NeumaierSum {
     total: f64,
@@ -19,7 +19,7 @@ impl NeumaierSum {
         self.total = total;
     }
 
-    /// The sum. An overflow stays an infinity.
+    /// The sum. An overflow yields an infinity.
     pub fn value(&self) -> f64 {
         if self.total.is_finite() { self.total + self.lost } else { self.total }
     }

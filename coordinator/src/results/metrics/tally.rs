@@ -6,31 +6,31 @@ use rollout_protocol::spec::metric::MetricKind;
 use super::failure::{FailureCounts, FailureParty};
 use super::sum::NeumaierSum;
 
-/// What one settled trial adds to the totals.
+/// Contribution of one settled trial to the totals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialScore {
-    /// How it ended.
+    /// Outcome.
     pub outcome: ItemOutcome,
-    /// The reward, when it completed.
+    /// The reward, if it completed.
     pub reward: Option<f64>,
     /// Whether the reward is 1 and every step was verified.
     pub passed: bool,
     /// Whether it completed with an error beside its reward.
     pub with_error: bool,
-    /// Whether it completed although a step could not be verified.
+    /// Whether it completed with a step that could not be verified.
     pub step_unverified: bool,
-    /// Whose failure it is, when it failed.
+    /// The responsible party, if it failed.
     pub failure: Option<FailureParty>,
     /// Cost of all its executions.
     pub cost: f64,
-    /// Executions that failed and were tried again.
+    /// Executions that failed and were retried.
     pub retries: u32,
     /// Executions that ended without a verdict.
     pub lost: u32,
 }
 
 impl TrialScore {
-    /// What `settlement` adds.
+    /// The contribution of `settlement`.
     pub fn from_settlement(settlement: &Settlement) -> Self {
         let verdict = &settlement.verdict;
         let (mut retries, mut lost) = (0, 0);
@@ -56,8 +56,7 @@ impl TrialScore {
     }
 }
 
-/// The cost of a trial: of the execution that settled it and of those before it, as far as they
-/// reported one.
+/// The cost of a trial: the reported costs of the execution that settled it and of earlier ones.
 pub fn total_cost(settlement: &Settlement) -> f64 {
     let mut sum = NeumaierSum::default();
     sum.add(settlement.verdict.cost);
@@ -89,7 +88,7 @@ impl Rewards {
         self.max = Some(self.max.map_or(reward, |max| max.max(reward)));
     }
 
-    /// These rewards and so many of 0.
+    /// These rewards plus `zeros` rewards of 0.
     #[must_use]
     pub fn with_zeros(mut self, zeros: u64) -> Self {
         if zeros > 0 {
@@ -104,27 +103,27 @@ impl Rewards {
         self.count
     }
 
-    /// Their sum; nothing when there is none.
+    /// Sum; `None` without rewards.
     pub fn sum(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.value())
     }
 
-    /// The smallest.
+    /// Minimum; `None` without rewards.
     pub fn min(&self) -> Option<f64> {
         self.min
     }
 
-    /// The largest.
+    /// Maximum; `None` without rewards.
     pub fn max(&self) -> Option<f64> {
         self.max
     }
 
-    /// Their average; nothing when there is none.
+    /// Mean; `None` without rewards.
     pub fn mean(&self) -> Option<f64> {
         self.sum().map(|sum| sum / self.count as f64)
     }
 
-    /// The value of a metric; nothing when there is no reward.
+    /// Value of a metric; `None` without rewards.
     pub fn metric(&self, kind: MetricKind) -> Option<f64> {
         match kind {
             MetricKind::Sum => self.sum(),
@@ -135,14 +134,14 @@ impl Rewards {
     }
 }
 
-/// Totals over some trials: of a run, or of one agent.
+/// Totals over settled trials of a run or of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
     /// The verifier produced a reward.
     pub completed: u64,
     /// An error prevented a reward.
     pub failed: u64,
-    /// Ended by the user's command.
+    /// Cancelled by the user.
     pub cancelled: u64,
     /// Ran to the end without a verifier.
     pub unverified: u64,
@@ -150,11 +149,11 @@ pub struct Tally {
     pub passed: u64,
     /// Completed with an error beside the reward.
     pub with_error: u64,
-    /// Completed although a step could not be verified.
+    /// Completed with a step that could not be verified.
     pub steps_unverified: u64,
-    /// The failed ones by whose failure it is.
+    /// Failed trials by responsible party.
     pub failures: FailureCounts,
-    /// Executions that failed and were tried again.
+    /// Executions that failed and were retried.
     pub retries: u64,
     /// Executions that ended without a verdict.
     pub lost: u64,
@@ -191,12 +190,12 @@ impl Tally {
         self.completed + self.failed + self.cancelled + self.unverified
     }
 
-    /// Share of completed trials that passed; nothing when none completed.
+    /// Share of completed trials that passed; `None` when none completed.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.completed > 0).then(|| self.passed as f64 / self.completed as f64)
     }
 
-    /// What all executions cost.
+    /// Cost of all executions.
     pub fn cost(&self) -> f64 {
         self.cost.value()
     }

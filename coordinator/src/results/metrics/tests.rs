@@ -117,16 +117,16 @@ fn fold(totals: &[AgentTotal], settlements: &[Settlement]) -> RunStats {
     stats
 }
 
-/// The headline by counting trials one by one.
+/// Reference implementation of the headline: counts trials one by one.
 #[derive(Debug, Default)]
 struct ReferenceScore {
     passed: u64,
     counted: u64,
     infrastructure: u64,
     unsupported: u64,
-    /// What each trial adds to the mean.
+    /// Contribution of each trial to the mean.
     rewards: Vec<f64>,
-    /// A completed trial has several rewards, and no single one.
+    /// Whether a completed trial has several rewards and no single one.
     several: bool,
     single: bool,
 }
@@ -168,7 +168,7 @@ impl ReferenceScore {
         Some(self.rewards.iter().sum::<f64>() / self.rewards.len() as f64)
     }
 
-    /// Every number of infrastructure failures may have passed.
+    /// Tries every number of infrastructure failures as passed.
     fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
         let trials = (self.counted + self.infrastructure).max(1) as f64;
         let reached: Vec<bool> = (0..=self.infrastructure)

@@ -1,4 +1,4 @@
-//! Datasets of a run and the formats of their tasks, for the header and the results.
+//! Facts about the datasets and tasks of a run, for the terminal header and the results.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,35 +8,35 @@ use serde::Serialize;
 use crate::plan::{JobPlan, TaskMetadata};
 use crate::results::escape;
 
-/// Unsupported tasks that the header names; the others are counted.
+/// Maximum number of unsupported tasks named in the header; the others are counted.
 const MAX_NAMED_TASKS: usize = 3;
 
-/// A dataset of a run, and how its tasks were read.
+/// A dataset of a run and the formats of its tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DatasetFacts {
-    /// Its name in the results.
+    /// Name in the results.
     pub dataset_name: String,
-    /// Its version.
+    /// Version.
     pub version: Option<String>,
     /// Description in the registry.
     pub description: Option<String>,
-    /// Number of its tasks that the run has.
+    /// Number of its tasks in the run.
     pub tasks: usize,
-    /// Tasks by the format that they were read in.
+    /// Number of tasks by format.
     pub formats: BTreeMap<&'static str, usize>,
-    /// Tasks whose format neither the job nor their own file says.
+    /// Tasks whose format is set neither by the job nor by their own file.
     pub guessed: usize,
-    /// Tasks that an agent of the run cannot be run on in its environment.
+    /// Tasks that the environment cannot run with some agent of the run.
     pub unsupported: Vec<String>,
 }
 
-/// Facts of a task file, and the format that it was read in.
+/// Metadata and format of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TaskFacts {
-    /// The format.
+    /// Format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TaskFormat>,
-    /// Facts for people.
+    /// Descriptive metadata of the task file.
     #[serde(flatten)]
     pub about: TaskMetadata,
 }
@@ -46,7 +46,7 @@ pub struct TaskFacts {
 pub struct TaskFactsIndex(HashMap<String, HashMap<String, TaskFacts>>);
 
 impl TaskFactsIndex {
-    /// The tasks of a plan.
+    /// Collects the tasks of a plan.
     pub fn from_plan(plan: &JobPlan) -> Self {
         let mut datasets: HashMap<String, HashMap<String, TaskFacts>> = HashMap::new();
         for task in plan.tasks() {
@@ -63,7 +63,7 @@ impl TaskFactsIndex {
 }
 
 impl DatasetFacts {
-    /// The dataset in the header of a run.
+    /// The line about the dataset in the header of a run.
     pub fn line(&self) -> String {
         let count = |count: usize| match count {
             1 => "1 task".to_owned(),
@@ -86,7 +86,7 @@ impl DatasetFacts {
             formats.join(" and ")
         );
         if self.guessed > 0 {
-            line += &format!(" ({} guessed; `--format` says it)", self.guessed);
+            line += &format!(" ({} guessed; set it with `--format`)", self.guessed);
         }
         if !self.unsupported.is_empty() {
             let more = self.unsupported.len().saturating_sub(MAX_NAMED_TASKS);
@@ -124,8 +124,8 @@ mod tests {
         facts.unsupported = names(&["a", "b", "c", "d", "e"]);
         assert_eq!(
             facts.line(),
-            "dataset bench@2.0: 9 tasks, format 8 harbor and 1 rollout (2 guessed; `--format` says \
-             it); 5 unsupported by the environment: a, b, c, 2 more"
+            "dataset bench@2.0: 9 tasks, format 8 harbor and 1 rollout (2 guessed; set it with \
+             `--format`); 5 unsupported by the environment: a, b, c, 2 more"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The result of a job, as it stands in `result.json` and in the last line of `--json`.
+//! The result of a job, as in `result.json` and the last line of `--json`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct JobResult {
     pub job_name: String,
     /// The run.
     pub run: RunId,
-    /// Whether the run was stopped before everything was settled.
+    /// Whether the run was stopped before all trials were settled.
     pub cancelled: bool,
     /// Trials of the plan.
     pub total_trials: u64,
@@ -33,57 +33,57 @@ pub struct JobResult {
     pub completed_trials: u64,
     /// An error prevented a reward.
     pub failed_trials: u64,
-    /// Still owed when the run was stopped.
+    /// Still pending when the run was stopped.
     pub skipped_trials: u64,
-    /// Ended by the user's command.
+    /// Cancelled by the user.
     pub cancelled_trials: u64,
     /// Ran to the end; the verifier is disabled.
     pub unverified_trials: u64,
-    /// Of the completed ones, those with an error beside the reward: of the agent, where its task is
-    /// verified all the same, or of the teardown.
+    /// Completed trials with an error beside the reward: of the agent, when its work was verified
+    /// anyway, or of the teardown.
     pub completed_with_error_trials: u64,
-    /// Share of completed trials that passed; nothing when none completed.
+    /// Share of completed trials that passed; `None` when none completed.
     pub pass_rate: Option<f64>,
-    /// Average reward of completed trials; nothing when none completed.
+    /// Mean reward of completed trials; `None` when none completed.
     pub mean_reward: Option<f64>,
-    /// The headline, the failures told apart.
+    /// The headline score and failures by party.
     #[serde(flatten)]
     pub headline: Headline,
-    /// Cost of every execution that reported one.
+    /// Sum of the costs that executions reported.
     pub total_cost: f64,
-    /// From the start of the first sitting to the end of the last.
+    /// Seconds from the start of the first session to the end of the last.
     pub total_duration_sec: f64,
-    /// Start of the first sitting.
+    /// Start of the first session.
     pub started_at: Timestamp,
-    /// End of the last sitting.
+    /// End of the last session.
     pub ended_at: Timestamp,
-    /// Executions that failed by the infrastructure's fault and were tried again.
+    /// Executions that failed because of the infrastructure and were retried.
     pub retries: u64,
     /// Executions that ended without a verdict.
     pub lost_executions: u64,
     /// Trials by the type of their error, completed ones included.
     pub errors: BTreeMap<ErrorType, u64>,
-    /// The metrics the job asks for.
+    /// The metrics that the job requests.
     pub metrics: MetricValues,
     /// Per agent, in the plan's order.
     pub agents: OrderedMap<AgentSummary>,
-    /// The datasets, and how their tasks were read.
+    /// The datasets and the formats of their tasks.
     pub datasets: Vec<DatasetFacts>,
     /// Settled trials, in the plan's order.
     pub results: Vec<TrialSummary>,
 }
 
-/// Values of the metrics that the job asks for.
+/// Values of the metrics that the job requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MetricValues {
     /// Over all trials.
     pub overall: OrderedMap<Option<f64>>,
     /// Per agent.
     pub agents: OrderedMap<OrderedMap<Option<f64>>>,
-    /// Per key of verifiers that give several numbers; nothing when none does.
+    /// Per key of verifiers that report several numbers; empty when none does.
     #[serde(skip_serializing_if = "OrderedMap::is_empty")]
     pub rewards: OrderedMap<KeyMetrics>,
-    /// Numbers that are not in `rewards` because there are too many keys.
+    /// Numbers left out of `rewards` because of too many keys.
     #[serde(skip_serializing_if = "is_zero")]
     pub rewards_left_out: u64,
 }
@@ -97,13 +97,12 @@ pub struct KeyMetrics {
     pub agents: OrderedMap<KeyFigures>,
 }
 
-/// Figures over the completed trials that have a key. Those without it do not count: they are not
-/// taken for 0.
+/// Figures over the completed trials that have a key. Trials without it do not count as 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct KeyFigures {
-    /// How many they are.
+    /// Number of these trials.
     pub trials: u64,
-    /// The metrics the job asks for; the mean when it asks for none.
+    /// The metrics that the job requests; the mean when it requests none.
     #[serde(flatten)]
     pub values: OrderedMap<Option<f64>>,
 }
@@ -117,35 +116,35 @@ pub struct AgentSummary {
     pub completed_trials: u64,
     /// An error prevented a reward.
     pub failed_trials: u64,
-    /// Still owed when the run was stopped.
+    /// Still pending when the run was stopped.
     pub skipped_trials: u64,
-    /// Ended by the user's command.
+    /// Cancelled by the user.
     pub cancelled_trials: u64,
     /// Ran to the end; the verifier is disabled.
     pub unverified_trials: u64,
-    /// Of the completed ones, those with an error beside the reward.
+    /// Completed trials with an error beside the reward.
     pub completed_with_error_trials: u64,
-    /// Share of completed trials that passed; nothing when none completed.
+    /// Share of completed trials that passed; `None` when none completed.
     pub pass_rate: Option<f64>,
-    /// Average reward of completed trials; nothing when none completed.
+    /// Mean reward of completed trials; `None` when none completed.
     pub mean_reward: Option<f64>,
-    /// The headline, the failures told apart.
+    /// The headline score and failures by party.
     #[serde(flatten)]
     pub headline: Headline,
-    /// Cost of every execution that reported one.
+    /// Sum of the costs that executions reported.
     pub total_cost: f64,
 }
 
-/// The headline of a run or an agent, and the counts that it is made of.
+/// The headline of a run or an agent, and the counts behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Headline {
-    /// Completed with reward 1, every step verified.
+    /// Completed with reward 1 and every step verified.
     pub passed_trials: u64,
-    /// Of the completed ones, those with a step that could not be verified: they did not pass.
+    /// Completed trials with a step that could not be verified: they did not pass.
     pub completed_with_unverified_step_trials: u64,
-    /// The failed ones by whose failure it is.
+    /// Failed trials by responsible party.
     pub failures: FailureCounts,
-    /// Passed trials and mean reward over all trials that say something about the agent.
+    /// Passed trials and mean reward over all trials that count for the agent.
     pub scored: ScoreFigures,
 }
 
@@ -156,11 +155,11 @@ pub struct Headline {
 pub struct ScoreFigures {
     /// Trials that count.
     pub trials: u64,
-    /// Of these, passed ones.
+    /// Passed ones of these.
     pub passed: u64,
-    /// Share of these that passed; nothing when no trial counts.
+    /// Share of these that passed; `None` when no trial counts.
     pub pass_rate: Option<f64>,
-    /// Mean reward of these; nothing when no trial counts, or when verifiers name no reward.
+    /// Mean reward of these; `None` when no trial counts or verifiers report no single reward.
     pub mean_reward: Option<f64>,
 }
 
@@ -177,20 +176,20 @@ pub struct TrialSummary {
     pub attempt: u32,
     /// Whether the reward is 1 and every step was verified.
     pub passed: bool,
-    /// Reward; nothing without a verdict.
+    /// Reward; `None` without one.
     pub reward: Option<f64>,
-    /// The verifier's numbers by their keys, when it gave several.
+    /// The verifier's numbers by key, if it reported several.
     #[serde(skip_serializing_if = "OrderedMap::is_empty")]
     pub rewards: OrderedMap<f64>,
-    /// How it ended.
+    /// Outcome.
     pub outcome: ItemOutcome,
     /// Type of its error.
     pub error_type: Option<ErrorType>,
-    /// Whose failure it is, when it failed.
+    /// The responsible party, if it failed.
     pub failure: Option<FailureParty>,
 }
 
-/// A mapping written in the order it was made in.
+/// A mapping that serializes in insertion order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OrderedMap<T>(pub Vec<(String, T)>);
 
@@ -218,7 +217,7 @@ impl<T: Serialize> Serialize for OrderedMap<T> {
     }
 }
 
-/// What events say about the run as a whole.
+/// Facts about the run as a whole, from its events.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RunOverview {
     pub(crate) run: RunId,
@@ -229,7 +228,7 @@ pub(crate) struct RunOverview {
 }
 
 impl JobResult {
-    /// The result of the trials in `ledger`, which is sorted.
+    /// The result of the trials in `ledger`, which must be sorted.
     pub(crate) fn new(
         frame: RunOverview,
         agents: &[AgentTotal],
@@ -273,7 +272,7 @@ impl JobResult {
 
 impl MetricValues {
     fn new(kinds: &[MetricKind], stats: &RunStats) -> Self {
-        // One number without a key is what the other figures are about already.
+        // The other figures already cover a single number without a key.
         let several = stats.keys().iter().any(|(key, _)| key != REWARD_KEY);
         let keys = stats.keys().iter().filter(|_| several);
         Self {
@@ -368,7 +367,7 @@ fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> OrderedMap<Option<f64>> {
     kinds.iter().map(|kind| (kind.as_str().to_owned(), rewards.metric(*kind))).collect()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 const fn is_zero(count: &u64) -> bool {
     *count == 0
 }

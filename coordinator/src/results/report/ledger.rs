@@ -1,4 +1,4 @@
-//! One small row per settled trial: what the job's result is made of.
+//! Compact rows of settled trials, the input of the job's result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ struct LedgerRow {
     task: u32,
     attempt: u32,
     scored: TrialScore,
-    /// The numbers of a verifier that gave several: index of the key, number.
+    /// The numbers of a verifier that reported several: index of the key, number.
     numbers: Box<[(u32, f64)]>,
     error: Option<ErrorType>,
 }
 
-/// A settled trial as readers see it.
+/// A settled trial, with its names resolved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LedgerEntry<'a> {
     pub(super) agent: &'a Arc<str>,
@@ -43,21 +43,21 @@ pub(super) struct LedgerEntry<'a> {
     names: &'a NameInterner,
 }
 
-/// Failed trials with the same error type that are the failure of the same party.
+/// Failed trials with the same error type and responsible party.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureGroup {
-    /// The type.
+    /// Error type.
     pub kind: ErrorType,
-    /// Whose failure it is.
+    /// Responsible party.
     pub failure: FailureParty,
-    /// How many.
+    /// Number of trials.
     pub count: u64,
-    /// The first of them in the plan's order.
+    /// The first trial of the group in the plan's order.
     pub example: TrialName,
 }
 
 impl Ledger {
-    /// Adds a settled trial. Other items have no place in a job's result.
+    /// Adds a settled trial. Other items are ignored.
     pub(crate) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
         let Some(trial) = settlement.trial() else { return };
         let rewards = settlement.verdict.rewards.iter();
@@ -74,7 +74,7 @@ impl Ledger {
         });
     }
 
-    /// Puts the rows into the plan's order.
+    /// Sorts the rows by the plan's order.
     pub(crate) fn sort(&mut self) {
         self.rows.sort_unstable_by_key(|row| row.ordinal);
     }
@@ -121,13 +121,13 @@ impl Ledger {
 }
 
 impl<'a> LedgerEntry<'a> {
-    /// The numbers of a verifier that gave several, by their keys.
+    /// The numbers of a verifier that reported several, by key.
     pub(super) fn rewards(&self) -> impl Iterator<Item = (&'a Arc<str>, f64)> + use<'a> {
         let names = self.names;
         self.numbers.iter().map(move |(key, number)| (names.get(*key), *number))
     }
 
-    /// The verifier's numbers by their keys, whether one or several.
+    /// The verifier's numbers by key, whether one or several.
     fn numbers(&self) -> impl Iterator<Item = (&'a str, f64)> + use<'a> {
         let lone = self.scored.reward.filter(|_| self.numbers.is_empty());
         let several = self.rewards().map(|(key, number)| (&**key, number));
@@ -144,7 +144,7 @@ impl<'a> LedgerEntry<'a> {
     }
 }
 
-/// Names, each kept once: a plan has far fewer names than trials.
+/// Interned names: a plan has far fewer names than trials.
 #[derive(Debug, Default)]
 struct NameInterner {
     list: Vec<Arc<str>>,

@@ -1,4 +1,5 @@
-//! The result of a run, folded from its settlements: `result.json` and the facts around it.
+//! The result of a run, folded from its settlements: `result.json` and facts about datasets and
+//! tasks.
 
 mod facts;
 mod job_result;

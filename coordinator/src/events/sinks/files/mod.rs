@@ -1,4 +1,4 @@
-//! The files of the run directory: configuration, result, and a directory per settled trial.
+//! Sink that writes the run directory: configuration, result, and a directory per settled trial.
 
 mod trials;
 
@@ -17,17 +17,17 @@ use crate::events::sink_warnings::SinkWarnings;
 use crate::events::{JobFacts, MaterializeMode, ReportError};
 use crate::results::files::{self, FileError, layout};
 
-/// Writes the files. It holds the run back when it cannot follow.
+/// Writes the files. Blocks the run while it is behind.
 pub(in crate::events) struct RunFiles {
     facts: JobFacts,
     store: Arc<dyn BlobStore>,
     problems: SinkWarnings,
     /// The run, once it started.
     run: Option<RunId>,
-    /// Whether `config.json` and `store.json` were written, and how that went.
+    /// Outcome of writing `config.json` and `store.json`; `None` before.
     config: Option<Result<(), FileError>>,
     trials: Option<TrialFiles>,
-    /// How the directories of trials went, once they are complete.
+    /// Outcome of writing the trial directories, once it is complete.
     written: Option<Result<Result<UnwrittenTrials, FileError>, TaskPanic>>,
 }
 
@@ -40,7 +40,7 @@ impl RunFiles {
         Self { facts, store, problems, run: None, config: None, trials: None, written: None }
     }
 
-    /// The run directory is ours from the first event on, not before.
+    /// Starts writing trial directories. This session owns the run directory from `RunStarted` on.
     fn open_trials(&mut self, run: RunId) {
         self.run = Some(run);
         if self.facts.materialize == MaterializeMode::Full {
@@ -118,7 +118,7 @@ impl EventSink for RunFiles {
     }
 }
 
-/// Whether an event shows that the run goes on. A run that is refused because it was made under
+/// Whether an event shows that the run continues past its replay. A run that is refused because of
 /// another configuration is replayed first, and must keep its own `config.json`.
 fn is_live(event: &RunEvent) -> bool {
     !matches!(

@@ -1,4 +1,4 @@
-//! Writes the directories of trials as they settle.
+//! Writer of trial directories as trials settle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::events::sink_warnings::SinkWarnings;
 use crate::results::files::{FileError, TrialDirWriter, TrialFilesError};
 use crate::results::report::TaskFactsIndex;
 
-/// Trial directories made at once: enough for their syncs to overlap, few enough that reading
-/// their blobs does not disturb the run.
+/// Trial directories written concurrently: enough for their syncs to overlap, few enough that
+/// reading their blobs does not disturb the run.
 const CONCURRENT_TRIAL_DIRS: usize = 16;
 
-/// How long the files of a trial wait for a store that gives no answer. Later starts of the run
-/// write what is missing then.
+/// How long the files of a trial wait for an unavailable store. Later sessions write the missing
+/// files.
 const STORE_RETRY_PERIOD: Duration = Duration::from_secs(300);
 
-/// Batches of events that wait for the files; more hold the run back.
+/// Batches of events queued for the files before the run blocks.
 const WAITING_BATCHES: usize = 16;
 
-/// What the files of a run's trials came to.
+/// Trials whose files could not be written.
 #[derive(Debug, Default)]
 pub struct UnwrittenTrials {
-    /// Trials whose files could not be written.
+    /// Number of these trials.
     pub count: u64,
-    /// The first of them.
+    /// The first of them and its error.
     pub first: Option<(ItemName, TrialFilesError)>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct TrialFiles {
 }
 
 impl TrialFiles {
-    /// Begins with the trials of `run`, whose directory exists and is ours.
+    /// Starts writing the trials of `run`, whose directory exists and is owned by this session.
     pub(super) fn start(
         run: RunId,
         run_dir: &Path,
@@ -68,13 +68,13 @@ impl TrialFiles {
         Self { batches, task }
     }
 
-    /// Hands over a batch; waits while too many wait already.
+    /// Queues a batch; waits while the queue is full.
     pub(super) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
-        // A closed channel means that the task failed: `finish` says why.
+        // A closed channel means that the task failed: `finish` returns the cause.
         let _closed = self.batches.send(batch).await;
     }
 
-    /// Waits until everything handed over is written and durable.
+    /// Waits until all queued batches are written and durable.
     pub(super) async fn finish(self) -> Result<Result<UnwrittenTrials, FileError>, TaskPanic> {
         drop(self.batches);
         self.task.await
@@ -121,7 +121,8 @@ async fn write_all(
     unwritten
 }
 
-/// Writes the files of a settled trial, while the store is away once it is back.
+/// Writes the files of a settled trial. Retries while the store is unavailable, for at most
+/// [`STORE_RETRY_PERIOD`].
 async fn write_trial(
     trees: &Arc<TrialDirWriter>,
     settlement: Arc<Settlement>,
@@ -145,8 +146,8 @@ async fn write_trial(
     }
 }
 
-/// The settlements of a batch whose files are to be written: all new ones, and those of former
-/// sittings whose result file is missing or damaged.
+/// The settlements of a batch whose files must be written: all new ones, and those of former
+/// sessions whose result file is missing or damaged.
 async fn unwritten_settlements(
     trees: Arc<TrialDirWriter>,
     batch: Arc<Vec<RunEvent>>,

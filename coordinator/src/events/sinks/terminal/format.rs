@@ -1,4 +1,4 @@
-//! Numbers, durations and widths as people read them.
+//! Formatting of numbers, durations and bars for the terminal.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ pub(super) fn number(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A number, or a dash for one that is not known.
+/// A number, or a dash for `None`.
 pub(super) fn number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// A share as percentage, or a dash. Never rounded up to 100 % or down to 0 %.
+/// A share as a percentage, or a dash. Never rounded up to 100 % or down to 0 %.
 pub(super) fn percent(share: Option<f64>) -> String {
     let Some(share) = share else { return "-".to_owned() };
     let tenths = (share * 1000.0).round();
@@ -41,7 +41,7 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
-/// Settled trials per time, in the largest unit that gives at least one.
+/// Settled trials per second, minute or hour, in the shortest unit with a rate of at least one.
 pub(super) fn rate(count: u64, time: Duration) -> Option<String> {
     let per_second = count as f64 / time.as_secs_f64();
     if count == 0 || !per_second.is_finite() {
@@ -55,7 +55,7 @@ pub(super) fn rate(count: u64, time: Duration) -> Option<String> {
     Some(if value >= 100.0 { format!("{value:.0}/{unit}") } else { format!("{value:.1}/{unit}") })
 }
 
-/// At most `width` columns of `text`, a cut marked with `…`.
+/// At most `width` columns of `text`; a truncated text ends with `…`.
 pub(super) fn fit(text: &str, width: usize) -> String {
     console::truncate_str(text, width, "…").into_owned()
 }

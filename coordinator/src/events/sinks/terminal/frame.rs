@@ -1,4 +1,4 @@
-//! The progress of a run as lines of text: pure.
+//! Rendering of a job's progress as lines of text: pure.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use super::run_view::{ExecutionView, RunView};
 use super::score;
 use crate::results::escape;
 
-/// Running trials shown at most.
+/// Maximum number of running trials shown.
 const MAX_RUNNING_LINES: usize = 12;
 
-/// Columns of the bar.
+/// Width of the bar in columns.
 pub(super) const BAR_WIDTH: usize = 24;
 
-/// The live region: a bar with counts, the totals so far, and a line per running trial. No line is
-/// wider than `width`; no more lines than `height` allows.
+/// The live region: a bar with counts, the totals so far, and a line per running trial. Lines have
+/// at most `width` columns; their number fits `height`.
 pub(super) fn live(view: &JobView, now: Instant, width: usize, height: usize) -> Vec<String> {
     let (done, total) = (view.stats.overall().settled(), view.stats.total());
     let mut lines = vec![
@@ -29,8 +29,8 @@ pub(super) fn live(view: &JobView, now: Instant, width: usize, height: usize) ->
     lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// A line per running execution, the oldest first, in at most `room` lines and one that counts the
-/// others.
+/// A line per running execution, the oldest first: at most `room` lines plus one that counts the
+/// rest.
 pub(super) fn running(run: &RunView, now: Instant, room: usize) -> Vec<String> {
     let mut running: Vec<(&ExecutionView, String)> =
         run.running.values().map(|running| (running, label(&running.name))).collect();
@@ -56,7 +56,7 @@ pub(super) fn plain(view: &JobView, now: Instant) -> String {
     line
 }
 
-/// Counts by outcome; those that are 0 are left out, except the completed ones.
+/// Counts by outcome, without zeros except for the completed trials.
 fn counts(view: &JobView) -> String {
     let tally = view.stats.overall();
     let counts = [
@@ -85,7 +85,7 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
         parts.push(score::passed(headline.passed, headline.trials, headline.pass_rate()));
     }
     for kind in &view.kinds {
-        // Failures have no reward: they are in the mean only, as 0.
+        // Failures have no reward: only the mean includes them, as 0.
         let value = match kind {
             MetricKind::Mean => headline.mean_reward,
             MetricKind::Sum | MetricKind::Min | MetricKind::Max => tally.rewards.metric(*kind),
@@ -115,7 +115,7 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
     parts
 }
 
-/// Time left if it goes on as in this sitting so far.
+/// Remaining time, extrapolated from this session's rate.
 fn time_left(view: &JobView, elapsed: Duration) -> Option<Duration> {
     let owed = view.stats.pending();
     if owed == 0 || view.settled_now == 0 {
@@ -125,7 +125,7 @@ fn time_left(view: &JobView, elapsed: Duration) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The name of an item in a run that is known.
+/// The name of an item, without its run.
 pub(super) fn label(name: &ItemName) -> String {
     let again = |attempt: u32| match attempt {
         0 | 1 => String::new(),
@@ -149,7 +149,7 @@ fn line_of(running: &ExecutionView, name: &str, now: Instant) -> String {
         n => format!(" (try {n})"),
     };
     let (state, on) = match running.parked {
-        Some(on) => ("parked", format!(" (waits for {on})")),
+        Some(on) => ("parked", format!(" (waiting for {on})")),
         None => (running.phase.as_str(), String::new()),
     };
     format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(name))

@@ -1,4 +1,4 @@
-//! Progress of a job as the terminal shows it, folded from events. Time comes in as an argument.
+//! Terminal view of a job's progress, folded from events. The time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use super::{ProgressView, format, frame, score};
 use crate::results::escape;
 use crate::results::metrics::{AgentTotal, RunStats};
 
-/// Jobs of at most this many trials get a line for every settled trial.
+/// Maximum number of trials of a job with a line for every settled trial.
 const SMALL_JOB_TRIALS: u64 = 200;
 
-/// Lines about single trials of a larger job.
+/// Maximum number of lines about single trials of a larger job.
 const MAX_TRIAL_LINES: u64 = 50;
 
-/// Time between two progress lines where there is no live region.
+/// Time between two progress lines without a live region.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The same for jobs that have a line per trial: a sign of life only.
+/// The same for jobs with a line per trial, which need it only as a sign of life.
 const LINE_EVERY_IF_SMALL: Duration = Duration::from_secs(60);
 
-/// The state of the run as far as it is shown.
+/// The displayed state of a job.
 #[derive(Debug)]
 pub(super) struct JobView {
     pub(super) stats: RunStats,
@@ -35,7 +35,7 @@ pub(super) struct JobView {
     /// Trials that this session settled.
     pub(super) settled_now: u64,
     trial_lines: u64,
-    /// Lines that follow the one that says that the run started.
+    /// Lines after the first one, which announces the run.
     header: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl JobView {
         }
     }
 
-    /// Whether every settled trial gets its line.
+    /// Whether every settled trial gets a line.
     pub(super) fn is_small(&self) -> bool {
         self.stats.total() <= SMALL_JOB_TRIALS
     }
@@ -78,12 +78,12 @@ impl JobView {
         self.trial_line(verdict.outcome.as_str(), &settlement.name, text.trim());
     }
 
-    /// A line about one trial, unless there were too many.
+    /// Adds a line about one trial, unless there are too many.
     fn trial_line(&mut self, word: &str, name: &ItemName, text: &str) {
         self.trial_lines += 1;
         if !self.is_small() && self.trial_lines > MAX_TRIAL_LINES {
             if self.trial_lines == MAX_TRIAL_LINES + 1 {
-                self.run.line("further trials are not told one by one".to_owned());
+                self.run.line("more trials are not listed individually".to_owned());
             }
             return;
         }
@@ -99,7 +99,7 @@ impl ProgressView for JobView {
             EventKind::RunStarted { job, epoch, total, .. } => {
                 self.run.begin(now);
                 self.job = escape::line(job).into_owned();
-                let goes_on = if *epoch > 1 { ", going on where it was stopped" } else { "" };
+                let goes_on = if *epoch > 1 { ", resumed" } else { "" };
                 let trials = format::plural(*total, "trial");
                 self.run.line(format!("{}: {trials}{goes_on}", self.job));
                 std::mem::take(&mut self.header).into_iter().for_each(|line| self.run.line(line));

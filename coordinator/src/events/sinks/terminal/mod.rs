@@ -1,7 +1,7 @@
-//! Progress for people, on standard error: a live region on a terminal, lines elsewhere.
+//! Terminal sink: progress on standard error, as a live region on a terminal, else as lines.
 //!
-//! Folding events is cheap and happens where they come in; drawing happens on a thread of its own,
-//! at most ten times a second, so that a slow or stopped terminal never holds up a run.
+//! Folding events is cheap and happens in the sink itself; drawing happens on its own thread, at
+//! most ten times a second, so that a slow or stopped terminal never blocks a run.
 
 mod format;
 mod frame;
@@ -35,27 +35,27 @@ pub use style::Style;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 use crate::events::{JobFacts, ReportError};
 
-/// Time between two looks at the state.
+/// Time between two redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Size of a terminal that does not tell.
+/// Rows and columns of a terminal of unknown size.
 const DEFAULT_SIZE: (u16, u16) = (24, 80);
 
-/// Progress as it is shown, folded from events.
+/// Displayed progress, folded from events.
 trait ProgressView: Send + fmt::Debug {
-    /// Takes in an event.
+    /// Applies an event.
     fn apply(&mut self, event: &RunEvent, now: Instant);
 
-    /// The lines that wait to be shown, oldest first.
+    /// Takes the pending lines, oldest first.
     fn take_lines(&mut self) -> Vec<String>;
 
-    /// Whether the run began: there is nothing to draw before.
+    /// Whether the run has started: nothing is drawn before.
     fn has_begun(&self) -> bool;
 
-    /// Time between two progress lines where there is no live region.
+    /// Time between two progress lines without a live region.
     fn line_every(&self) -> Duration;
 
-    /// The live region. No line is wider than `width`; no more lines than `height` allows.
+    /// The live region. Lines have at most `width` columns; their number fits `height`.
     fn live(&self, now: Instant, width: usize, height: usize) -> Vec<String>;
 
     /// The progress in one line, for outputs that are not terminals.
@@ -72,7 +72,7 @@ pub(super) struct TerminalSink {
 }
 
 impl TerminalSink {
-    /// Starts drawing a job. The lines of `header` follow the one that says that the run started.
+    /// Starts drawing a job. The lines of `header` follow the first one, which announces the run.
     pub(super) fn for_job(
         screen: Screen,
         style: Style,
@@ -106,7 +106,7 @@ impl EventSink for TerminalSink {
         }
     }
 
-    /// Shows what is left to show and clears the live region.
+    /// Shows the remaining lines and clears the live region.
     async fn finish(
         self: Box<Self>,
         _result: Option<RunResult>,

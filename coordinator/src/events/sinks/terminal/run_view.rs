@@ -1,4 +1,4 @@
-//! State of a run that jobs and searches show alike: running executions, stops, warnings, lines.
+//! Terminal state shared by jobs and searches: running executions, stops, warnings, lines.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use super::format;
 use super::style::Style;
 use crate::results::escape;
 
-/// Lines that wait to be shown; more are counted only.
+/// Maximum number of pending lines; more are only counted.
 const MAX_WAITING_LINES: usize = 500;
 
-/// The shared part of the state.
+/// The shared part of a view.
 #[derive(Debug)]
 pub(super) struct RunView {
-    /// Executions that run.
+    /// Running executions.
     pub(super) running: BTreeMap<(ItemId, ExecId), ExecutionView>,
     pub(super) stopping: Option<StopLevel>,
-    /// Executions tried again in this session.
+    /// Executions retried in this session.
     pub(super) retries: u64,
     pub(super) style: Style,
-    /// The word for the things that run.
+    /// Plural noun for the running items.
     noun: &'static str,
     began: Option<Instant>,
     lines: VecDeque<String>,
@@ -39,9 +39,9 @@ pub(super) struct ExecutionView {
     pub(super) name: ItemName,
     pub(super) try_number: u32,
     pub(super) phase: Phase,
-    /// Start of the execution, as seen here.
+    /// When this view first saw the execution.
     pub(super) since: Instant,
-    /// The service that it waits for.
+    /// The service that it is waiting for.
     pub(super) parked: Option<Dependency>,
 }
 
@@ -59,22 +59,22 @@ impl RunView {
         }
     }
 
-    /// The session began.
+    /// Sets the start of the session.
     pub(super) fn begin(&mut self, now: Instant) {
         self.began = Some(now);
     }
 
-    /// Whether the session began.
+    /// Whether the session has started.
     pub(super) fn has_begun(&self) -> bool {
         self.began.is_some()
     }
 
-    /// Time since the session began.
+    /// Time since the start of the session.
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
     }
 
-    /// The lines that wait to be shown, oldest first.
+    /// Takes the pending lines, oldest first.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
         let mut lines: Vec<String> = self.lines.drain(..).collect();
         if self.lines_left_out > 0 {
@@ -84,17 +84,16 @@ impl RunView {
         lines
     }
 
-    /// Takes in an event that jobs and searches show alike. Those of single items have lines of
-    /// their own.
+    /// Applies an event. Jobs and searches add the lines about single items themselves.
     pub(super) fn apply(&mut self, event: &RunEvent, now: Instant) {
         match &event.kind {
             EventKind::LockTakeover { former, reason } => {
                 let why = match reason {
                     TakeoverReason::Dead => "which is dead",
-                    TakeoverReason::Silent => "which said nothing any more",
-                    TakeoverReason::Forced => "as you asked for",
+                    TakeoverReason::Silent => "which stopped sending heartbeats",
+                    TakeoverReason::Forced => "as requested",
                 };
-                self.line(format!("took the run over from {}, {why}", escape::line(former)));
+                self.line(format!("took over the run from {}, {why}", escape::line(former)));
             }
             EventKind::TrialPhase { item, name, try_id, exec, phase } => {
                 let running = self.running.entry((*item, *exec)).or_insert_with(|| ExecutionView {
@@ -129,22 +128,22 @@ impl RunView {
         }
     }
 
-    /// The words of a lost execution, and of one whose next try comes later.
+    /// Word and text for a lost execution, or for one that is retried later.
     pub(super) fn event_text(&self, event: &EventKind) -> Option<(&'static str, String)> {
         match event {
             EventKind::TrialRetry { error, wait_ms, .. } => {
                 let wait = format::duration(Duration::from_millis(*wait_ms));
-                Some(("retry", format!("{error}; again in {wait}")))
+                Some(("retry", format!("{error}; retrying in {wait}")))
             }
             EventKind::TrialLost { .. } => Some(match self.stopping {
-                Some(_) => ("stopped", "before it had a verdict; it is still owed".to_owned()),
+                Some(_) => ("stopped", "before it had a verdict; it is still pending".to_owned()),
                 None => ("lost", "its execution ended without a verdict".to_owned()),
             }),
             _ => None,
         }
     }
 
-    /// An execution waits for a service; said once, for the first one.
+    /// Marks an execution as waiting for a service. Adds a line for the first one only.
     fn parked(
         &mut self,
         key: (ItemId, ExecId),
@@ -156,7 +155,7 @@ impl RunView {
         if !self.waits_for(dependency) {
             let word = self.style.warning("parked");
             self.line(format!(
-                "{word} {dependency} gives no answer; what needs it waits, its clocks stand still"
+                "{word} {dependency} is not responding; work that needs it waits, its timeouts are paused"
             ));
         }
         let running = self.running.entry(key).or_insert_with(|| ExecutionView {
@@ -173,18 +172,18 @@ impl RunView {
         self.running.values().any(|running| running.parked == Some(dependency))
     }
 
-    /// An execution does not wait any more; said once, for the last one.
+    /// Marks an execution as no longer waiting. Adds a line for the last one only.
     fn unparked(&mut self, key: &(ItemId, ExecId)) {
         let waited = self.running.get_mut(key).and_then(|running| running.parked.take());
         if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
             self.line(format!(
-                "{} nothing waits for {dependency} any more",
+                "{} no more work waits for {dependency}",
                 self.style.warning("parked")
             ));
         }
     }
 
-    /// Takes out every execution of an item.
+    /// Removes every execution of an item.
     fn settle(&mut self, item: ItemId) {
         let of_item = |exec| (item, ExecId::from_bytes([exec; 16]));
         let ended: Vec<_> =
@@ -199,14 +198,14 @@ impl RunView {
         let noun = self.noun;
         self.line(match level {
             StopLevel::Drain => format!(
-                "stopping: running {noun} finish their phase, the rest is left for later; \
-                 interrupt again to end them at once"
+                "stopping: running {noun} finish their phase, the rest stays pending; \
+                 interrupt again to kill them at once"
             ),
-            StopLevel::Kill => format!("stopping at once: running {noun} are ended"),
+            StopLevel::Kill => format!("stopping at once: running {noun} are killed"),
         });
     }
 
-    /// A line about one item.
+    /// Adds a line about one item.
     pub(super) fn item_line(&mut self, word: &str, item: &str, text: &str) {
         let padded = format!("{word:<10}");
         let word = match word {
@@ -217,7 +216,7 @@ impl RunView {
         self.line(format!("{word} {}  {}", escape::line(item), escape::line(text)));
     }
 
-    /// A line of its own.
+    /// Adds a line.
     pub(super) fn line(&mut self, line: String) {
         if self.lines.len() < MAX_WAITING_LINES {
             self.lines.push_back(line);

@@ -1,4 +1,4 @@
-//! Verdicts, failures and headlines as text.
+//! Rendering of verdicts, failures and headlines as text.
 
 use rollout_protocol::record::Verdict;
 
@@ -6,10 +6,10 @@ use super::format::{number, number_or_dash, percent, plural};
 use crate::results::metrics::FailureCounts;
 use crate::results::report::{JobResult, ScoreFigures};
 
-/// Rewards of one trial shown at most.
+/// Maximum number of rewards shown for one trial.
 const MAX_REWARDS_SHOWN: usize = 8;
 
-/// The reward or rewards of a trial, and why it has none or is no pass.
+/// The rewards of a trial, and the reason why it has none or did not pass.
 pub(super) fn verdict(verdict: &Verdict) -> String {
     let mut parts = Vec::new();
     if let Some(reward) = verdict.reward {
@@ -20,7 +20,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
     }
     if !verdict.unverified_steps.is_empty() {
         let steps = verdict.unverified_steps.join(", ");
-        parts.push(format!("not passed: not verified: step {steps}"));
+        parts.push(format!("not passed: step not verified: {steps}"));
     }
     parts.extend(verdict.error.as_ref().map(ToString::to_string));
     parts.join("; ")
@@ -37,7 +37,7 @@ fn rewards(verdict: &Verdict) -> String {
     format!("rewards: {}", shown.join(", "))
 }
 
-/// `3 failed`, with those that do not count.
+/// `3 failed`, with the number of failures that do not count.
 pub(super) fn failed(count: u64, failures: &FailureCounts) -> String {
     let kinds =
         [(failures.infrastructure, "infrastructure"), (failures.unsupported, "unsupported")];
@@ -58,8 +58,8 @@ pub(super) fn passed(passed: u64, trials: u64, rate: Option<f64>) -> String {
     }
 }
 
-/// The headline of a run: the score, the same over completed trials where that differs, and the
-/// trials that do not count.
+/// The headline of a run: the score, the score over completed trials only if it differs, and the
+/// number of trials that do not count.
 pub(super) fn headline(result: &JobResult) -> Vec<String> {
     let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
     let mean = |mean| format!("mean reward {}", number_or_dash(mean));

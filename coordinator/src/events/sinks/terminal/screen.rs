@@ -1,4 +1,5 @@
-//! The one door to the terminal: lines go above the live region, which is drawn again after them.
+//! Shared access to the terminal: prints lines above the live region and redraws the region below
+//! them.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
-/// Most redraws per second.
+/// Maximum number of redraws per second.
 const REDRAW_HZ: u8 = 10;
 
-/// Where progress, lines and log messages are shown. Clones show in the same place.
+/// Output for progress, lines and log messages. Clones share the same output.
 #[derive(Clone)]
 pub struct Screen {
-    /// Present where a live region can be shown.
+    /// `None` if a live region cannot be shown.
     live: Option<MultiProgress>,
     out: Arc<Mutex<Box<dyn Write + Send>>>,
 }
 
 impl Screen {
-    /// Shows on standard error, which is a terminal; `out` writes to it too.
+    /// A screen on standard error, which must be a terminal; `out` must write to it, too.
     pub fn terminal(out: Box<dyn Write + Send>) -> Self {
         let terminal = Box::new(ClosableTerminal(Term::buffered_stderr()));
         let target = ProgressDrawTarget::term_like_with_hz(terminal, REDRAW_HZ);
@@ -27,12 +28,12 @@ impl Screen {
         Self { live: Some(live), out: Arc::new(Mutex::new(out)) }
     }
 
-    /// Writes lines only.
+    /// A screen without a live region.
     pub fn lines(out: Box<dyn Write + Send>) -> Self {
         Self { live: None, out: Arc::new(Mutex::new(out)) }
     }
 
-    /// Writes whole lines, line ends included. Nobody is there to be told when that fails.
+    /// Writes whole lines, line ends included. Ignores errors: there is no place to report them.
     pub fn write(&self, text: &[u8]) {
         let write = || {
             let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +45,7 @@ impl Screen {
         }
     }
 
-    /// A live region, where there can be one.
+    /// A new live region; `None` if it cannot be shown.
     pub(super) fn region(&self) -> Option<LiveRegion> {
         let live = self.live.as_ref()?;
         let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
@@ -59,13 +60,13 @@ impl fmt::Debug for Screen {
     }
 }
 
-/// A terminal that may be closed while a run goes on: a failed write is no error, since progress that
-/// cannot be drawn would end the process in a panic and leave environments behind.
+/// A terminal that may be closed during a run. Failed writes are ignored: an error would make
+/// `indicatif` panic, which would end the process and leave environments behind.
 #[derive(Debug)]
 struct ClosableTerminal(Term);
 
 impl ClosableTerminal {
-    #[expect(clippy::unnecessary_wraps, reason = "the trait's methods give results")]
+    #[expect(clippy::unnecessary_wraps, reason = "the trait's methods return results")]
     fn ignore_closed(drawn: io::Result<()>) -> io::Result<()> {
         let _closed = drawn;
         Ok(())
@@ -114,14 +115,14 @@ impl TermLike for ClosableTerminal {
     }
 }
 
-/// Lines at the bottom that are replaced in place.
+/// Lines at the bottom of the terminal that are replaced in place.
 #[derive(Debug)]
 pub(super) struct LiveRegion {
     bar: ProgressBar,
 }
 
 impl LiveRegion {
-    /// Shows these lines instead of the former ones.
+    /// Replaces the lines.
     pub(super) fn show(&self, lines: &[String]) {
         self.bar.set_message(lines.join("\n"));
         self.bar.tick();

@@ -1,4 +1,4 @@
-//! Progress of a search as the terminal shows it, folded from events. Time comes in as an argument.
+//! Terminal view of a search's progress, folded from events. The time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use super::run_view::RunView;
 use super::style::Style;
 use crate::results::escape;
 
-/// Time between two progress lines where there is no live region: a sign of life only, for every
-/// eval has its lines.
+/// Time between two progress lines without a live region. They are only a sign of life, because
+/// every eval has its own lines.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
-/// The state of a search as far as it is shown.
+/// The displayed state of a search.
 #[derive(Debug)]
 pub(super) struct SearchView {
     run: RunView,
@@ -54,13 +54,13 @@ impl SearchView {
                 if *planned > 0 {
                     let evals = plural(*planned, "eval");
                     self.run.line(format!(
-                        "{}: going on at depth {depth}, {settled} of {evals} settled",
+                        "{}: resumed at depth {depth}, {settled} of {evals} settled",
                         self.search
                     ));
                 }
             }
             SearchEvent::IdeasStarted { node } => {
-                self.run.line(format!("node {node}: ideas are being written"));
+                self.run.line(format!("node {node}: generating ideas"));
             }
             SearchEvent::DepthPlanned { depth, evals, nodes } => {
                 self.depth = *depth;
@@ -97,7 +97,7 @@ impl SearchView {
         }
     }
 
-    /// Facts beside the bar's.
+    /// Parts of the line below the bar.
     fn parts(&self, now: Instant) -> Vec<String> {
         let mut parts = vec![match self.best {
             Some(PromotedEval { eval, score, .. }) => {
@@ -119,7 +119,7 @@ impl SearchView {
         parts
     }
 
-    /// The depth, and counts that are not 0.
+    /// The depth and nonzero counts.
     fn counts(&self) -> String {
         let mut text = format!("depth {} of {}", self.depth, self.max_depth);
         let running = self.run.running.len() as u64;

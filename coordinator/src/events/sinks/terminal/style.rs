@@ -1,6 +1,6 @@
-//! Colours, used sparingly and only where they are shown.
+//! Text colours, used sparingly and only where they are displayed.
 
-/// Whether and how text is coloured.
+/// Colouring of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether escape sequences are written at all.
@@ -11,22 +11,22 @@ impl Style {
     /// Plain text.
     pub const PLAIN: Self = Self { colours: false };
 
-    /// Something that went well.
+    /// Success.
     pub fn success(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    /// Something that failed.
+    /// Failure.
     pub fn failure(self, text: &str) -> String {
         self.paint("31", text)
     }
 
-    /// Something to look at.
+    /// Warning.
     pub fn warning(self, text: &str) -> String {
         self.paint("33", text)
     }
 
-    /// A heading.
+    /// Heading.
     pub fn heading(self, text: &str) -> String {
         self.paint("1", text)
     }

@@ -1,7 +1,9 @@
-//! The end of a run as text: a table of agents, the metrics, failures by type.
+//! Final summary of a run as text: a table of agents, the metrics, failures by type.
 
 use std::path::Path;
 use std::time::Duration;
+
+use rollout_protocol::spec::metric::MetricKind;
 
 use super::format::{duration, number, number_or_dash, percent, plural};
 use super::score;
@@ -12,7 +14,7 @@ use crate::results::escape;
 use crate::results::files::layout;
 use crate::results::report::{AgentSummary, JobResult, KeyFigures, OrderedMap};
 
-/// Renders the result. `run_dir` is where its files are.
+/// Renders the result. `run_dir` is the directory of its files.
 pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Style) -> String {
     let mut text = String::new();
     let mut line = |content: String| {
@@ -25,7 +27,7 @@ pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Sty
     }
     line(String::new());
     line(agents(result));
-    if !result.metrics.overall.0.is_empty() {
+    if needs_metrics(result) {
         line(String::new());
         line(metrics(result));
     }
@@ -78,8 +80,8 @@ fn counts(result: &JobResult) -> String {
     )
 }
 
-/// A column of the table of agents: title, whether it is shown, and its value. Of the failed trials
-/// those that do not count have columns of their own.
+/// A column of the table of agents: title, whether it is shown, and its value. Failed trials that
+/// do not count have additional columns.
 type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 
 fn agents(result: &JobResult) -> String {
@@ -114,6 +116,15 @@ fn agents(result: &JobResult) -> String {
     table::aligned(&header, rows.collect(), 1)
 }
 
+/// Whether the job requests metrics other than the mean, which the table of agents shows already.
+fn needs_metrics(result: &JobResult) -> bool {
+    match &result.metrics.overall.0[..] {
+        [] => false,
+        [(kind, _)] => kind != MetricKind::Mean.as_str(),
+        _ => true,
+    }
+}
+
 fn metrics(result: &JobResult) -> String {
     let values = |metrics: &OrderedMap<Option<f64>>| -> Vec<String> {
         metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
@@ -130,7 +141,7 @@ fn metrics(result: &JobResult) -> String {
     table::aligned(&header, rows, 1)
 }
 
-/// The metrics of each key of verifiers that give several numbers.
+/// The metrics of each reward key of verifiers that report several numbers.
 fn keys(result: &JobResult) -> String {
     let keys = &result.metrics.rewards.0;
     let kinds = keys.iter().take(1).flat_map(|(_, key)| &key.overall.values.0);

@@ -1,8 +1,8 @@
-//! Tables without lines, columns two spaces apart.
+//! Plain-text tables without borders, columns two spaces apart.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// A table; the first `left` columns are aligned to the left, the others to the right.
+/// Renders a table; aligns the first `left` columns to the left, the others to the right.
 pub fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -171,7 +171,7 @@ Results: jobs/j/result.json
     assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
 }
 
-fn summary_of(verdicts: Vec<Verdict>) -> String {
+fn summary_of(kinds: &[MetricKind], verdicts: Vec<Verdict>) -> String {
     let mut ledger = Ledger::default();
     let total = verdicts.len() as u64;
     for (ordinal, verdict) in verdicts.into_iter().enumerate() {
@@ -185,7 +185,7 @@ fn summary_of(verdicts: Vec<Verdict>) -> String {
         ended_at: at(3),
         cancelled: false,
     };
-    let result = JobResult::new(frame, &agents(total), &[], &ledger);
+    let result = JobResult::new(frame, &agents(total), kinds, &ledger);
     let report = RunReport {
         result: None,
         tally: Tally::default(),
@@ -201,7 +201,7 @@ fn summary_with_failures_never_says_that_everything_passed() {
     let broken = error(ErrorType::InternalError, ErrorClass::Infrastructure, "no disk");
     let mut verdicts = vec![passed(1.0); 14];
     verdicts.extend([timeout(), timeout(), failed(broken), Verdict::cancelled(0.0)]);
-    let text = summary_of(verdicts);
+    let text = summary_of(&[], verdicts);
     let expected = "\
 j: done in 3.0s: 18 trials: 14 completed, 3 failed (1 infrastructure), 1 cancelled
 passed 14 of 16 (87.5%), mean reward 0.875
@@ -222,9 +222,19 @@ Results: jobs/j/result.json
 
 #[test]
 fn summary_without_failures_has_one_pass_rate() {
-    let text = summary_of(vec![passed(1.0), passed(0.0)]);
+    let text = summary_of(&[], vec![passed(1.0), passed(0.0)]);
     assert!(text.contains("passed 1 of 2 (50%), mean reward 0.5\n\nagent"), "{text}");
     assert!(!text.contains("completed:"), "{text}");
+}
+
+#[test]
+fn summary_leaves_out_metrics_table_when_mean_is_the_only_metric() {
+    let summary = |kinds: &[MetricKind]| summary_of(kinds, vec![passed(1.0), timeout()]);
+    assert_eq!(summary(&[MetricKind::Mean]), summary(&[]));
+    for kinds in [&[MetricKind::Max][..], &[MetricKind::Mean, MetricKind::Max]] {
+        let text = summary(kinds);
+        assert!(text.contains("\nreward of completed  "), "{text}");
+    }
 }
 
 #[test]
@@ -241,7 +251,7 @@ fn trial_line_shows_all_rewards_and_unverified_step() {
         view.take_lines(),
         [
             "completed  cpe/data/one__1  rewards: \\x1bsize 1, speed 0.5 (2.5s)",
-            "completed  cpe/data/two__1  reward 1; not passed: not verified: step two (2.5s)",
+            "completed  cpe/data/two__1  reward 1; not passed: step not verified: two (2.5s)",
         ]
     );
     assert_eq!(view.stats.overall().score().passed, 0);

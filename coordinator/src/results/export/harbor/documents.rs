@@ -1,4 +1,4 @@
-//! The JSON documents of a job and its trials.
+//! Harbor's JSON documents of a job and its trials.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::names;
 use super::stats::HarborStats;
 use crate::results::export::source::{ExportSource, SettledTrial};
 
-/// What all documents of a job share.
+/// Data shared by all documents of a job.
 pub(super) struct HarborJob {
     run: RunId,
     id: String,
@@ -51,7 +51,7 @@ impl HarborJob {
         }
     }
 
-    /// Where the job's directory goes.
+    /// Path of the job's directory.
     pub(super) fn directory(&self) -> PathBuf {
         self.jobs.join(&self.name)
     }
@@ -116,7 +116,7 @@ impl HarborJob {
         })
     }
 
-    /// `lock.json` of the job but for its trials.
+    /// `lock.json` of the job without its trials.
     pub(super) fn lock_header(&self) -> Value {
         json!({
             "schema_version": 3,
@@ -127,7 +127,7 @@ impl HarborJob {
         })
     }
 
-    /// `result.json` of a trial; `details` is what went wrong, for people.
+    /// `result.json` of a trial; `details` is a readable text of its errors.
     pub(super) fn trial_result(
         &self,
         trial: &SettledTrial,
@@ -200,7 +200,7 @@ impl HarborJob {
         )
     }
 
-    /// What Harbor's documents have no place for.
+    /// Data that has no field in Harbor's documents.
     fn metadata(&self, trial: &SettledTrial) -> Value {
         let (settlement, by) = (&trial.settlement, trial.settlement.by.as_ref());
         json!({
@@ -250,8 +250,8 @@ impl HarborJob {
         })
     }
 
-    /// Harbor has no environment like our sandboxes: it takes the name of a class for what is not
-    /// its own.
+    /// Harbor has no equivalent of the process provider; it accepts a class name for environments
+    /// that are not built in.
     fn environment(&self) -> Value {
         match descriptor::for_kind(self.provider).harbor {
             HarborName::Type(name) => json!({"type": name}),
@@ -268,7 +268,7 @@ impl HarborJob {
         })
     }
 
-    /// The task's directory, as far as the configuration tells.
+    /// The task's directory, derived from the configuration.
     fn task_path(&self, trial: &SettledTrial) -> PathBuf {
         let of = &trial.name;
         let mut datasets = self.config["datasets"].as_array().into_iter().flatten();
@@ -281,7 +281,7 @@ impl HarborJob {
     }
 }
 
-/// A dataset of the configuration, if it lies where Harbor could find it.
+/// A dataset of the configuration, if Harbor could find it.
 fn dataset(dataset: &Value) -> Option<Value> {
     let keep = |key: &str| dataset.get(key).filter(|value| value.is_string()).cloned();
     let mut kept = Map::new();
@@ -294,13 +294,13 @@ fn dataset(dataset: &Value) -> Option<Value> {
     Some(Value::Object(kept))
 }
 
-/// The task's name as Harbor has it: that of its file, else that of its directory.
+/// The task's name in Harbor: from its task file, else from its directory.
 fn task_name(trial: &SettledTrial) -> &str {
     trial.task.about.name.as_deref().unwrap_or(&trial.name.task)
 }
 
 fn message(verdict: &Verdict) -> &str {
-    verdict.error.as_ref().map_or("ended by command", |error| error.message.as_str())
+    verdict.error.as_ref().map_or("cancelled by the user", |error| error.message.as_str())
 }
 
 fn verified(verdict: &Verdict) -> Option<Value> {
@@ -309,7 +309,7 @@ fn verified(verdict: &Verdict) -> Option<Value> {
     )
 }
 
-/// Whether the verifier had an environment of its own. Of a trial with steps each step says that.
+/// Whether the verifier had its own environment; `None` for a trial with steps.
 fn environment_mode(record: Option<&TrialRecord>) -> Option<&'static str> {
     let record = record.filter(|record| record.steps.is_empty())?;
     Some(if record.verifier_environment.is_some() { "separate" } else { "shared" })
@@ -352,12 +352,12 @@ fn timing(started: Option<Timestamp>, ended: Option<Timestamp>) -> Option<Value>
     Some(json!({"started_at": time(started), "finished_at": ended.map(time)}))
 }
 
-/// A time with as many digits as Python's have.
+/// A time with microseconds, like Python's.
 fn time(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
-/// A digest without the name of its function.
+/// A digest without its algorithm prefix.
 fn checksum(digest: Digest) -> String {
     digest.hex()
 }

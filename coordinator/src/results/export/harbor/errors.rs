@@ -1,10 +1,10 @@
-//! Our error types as Harbor's exceptions.
+//! Mapping of error types to Harbor's exceptions.
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, Settlement};
 
-/// The name of the exception that Harbor raises for what happened, nothing for what it raises none
-/// for. Where Harbor has no name of its own, it is the one that its code raises in that place.
+/// The name of the exception that Harbor raises for an error type; `None` if it raises none. Where
+/// Harbor has no exception of its own, this is the one that its code raises at that point.
 pub(in crate::results::export) const fn exception_type(kind: ErrorType) -> Option<&'static str> {
     Some(match kind {
         ErrorType::TaskNotFound => "FileNotFoundError",
@@ -14,7 +14,7 @@ pub(in crate::results::export) const fn exception_type(kind: ErrorType) -> Optio
         | ErrorType::EnvironmentImagePullFailed
         | ErrorType::EnvironmentStartFailed
         | ErrorType::EnvironmentResourceAllocationFailed
-        // Harbor does not look at the code: there it could only be a fault of the test script.
+        // Harbor ignores the exit code of the test script.
         | ErrorType::VerifierFailed
         | ErrorType::InternalError => "RuntimeError",
         ErrorType::AgentInstallTimeout => "AgentSetupTimeoutError",
@@ -25,15 +25,15 @@ pub(in crate::results::export) const fn exception_type(kind: ErrorType) -> Optio
         ErrorType::VerifierTimeout => "VerifierTimeoutError",
         ErrorType::VerifierRewardMissing => "RewardFileNotFoundError",
         ErrorType::VerifierRewardInvalid => "VerifierOutputParseError",
-        // Harbor only logs it.
+        // Harbor only logs teardown errors.
         ErrorType::EnvironmentTeardownFailed => return None,
     })
 }
 
-/// The exception of a trial that was ended by command.
+/// The exception of a cancelled trial.
 pub(super) const CANCELLED: &str = "CancelledError";
 
-/// The exception of a trial, by name.
+/// The name of a trial's exception.
 pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {
     let verdict = &settlement.verdict;
     let raised = verdict.error.as_ref().and_then(|error| exception_type(error.kind));

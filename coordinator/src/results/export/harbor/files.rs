@@ -1,4 +1,4 @@
-//! Files of a trial, from our places to Harbor's.
+//! Moves a trial's files from rollout's layout to Harbor's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::results::files::FileError;
 use crate::results::files::durable::write_json;
 
-/// Where things of a trial, or of one of its steps, go.
+/// New paths of directories of a trial or a step.
 const MOVED_PATHS: [(&str, &str); 6] = [
     ("logs/agent", "agent"),
     ("logs/user-agent", "user-agent"),
@@ -19,32 +19,32 @@ const MOVED_PATHS: [(&str, &str); 6] = [
     ("command", "agent/command"),
 ];
 
-/// Where single files go.
+/// New paths of files, after the directories are moved.
 const MOVED_FILES: [(&str, &str); 2] = [
     ("verifier/stdout.txt", "verifier/test-stdout.txt"),
     ("verifier/stderr.txt", "verifier/test-stderr.txt"),
 ];
 
-/// Moves what lies below `trial` in our places. What has no place in Harbor's layout stays.
+/// Moves the files below `trial` to Harbor's layout. Files without a place in it stay.
 pub(super) fn arrange(trial: &Path, record: &TrialRecord) -> Result<(), FileError> {
     let steps = record.steps.iter().map(|step| trial.join("steps").join(&step.name));
     for base in std::iter::once(trial.to_owned()).chain(steps) {
         for (from, to) in MOVED_PATHS.iter().chain(&MOVED_FILES) {
             move_path(&base.join(from), &base.join(to))?;
         }
-        // Fails while something is left in it, which is fine.
+        // Fails if the directory is not empty, which is fine.
         let _not_empty = fs::remove_dir(base.join("logs"));
         write_default_manifest(&base)?;
     }
     Ok(())
 }
 
-/// Moves something, if it is there, and makes room for it.
+/// Moves `from`, if it exists, and moves an existing `to` aside.
 fn move_path(from: &Path, to: &Path) -> Result<(), FileError> {
     if from.symlink_metadata().is_err() {
         return Ok(());
     }
-    // An artifact that the record tells of is what this is a copy of.
+    // The record's artifact has the same content.
     if from.ends_with("logs/artifacts") && to.is_dir() {
         return fs::remove_dir_all(from).map_err(FileError::at("remove", from));
     }
@@ -55,7 +55,7 @@ fn move_path(from: &Path, to: &Path) -> Result<(), FileError> {
     fs::rename(from, to).map_err(FileError::at("move a file to", to))
 }
 
-/// Gives what stands at `path` another name: it is somebody's, too.
+/// Renames an existing file at `path`, to keep files that an agent left there.
 pub(super) fn move_aside(path: &Path) -> Result<(), FileError> {
     if path.symlink_metadata().is_err() {
         return Ok(());
@@ -67,7 +67,7 @@ pub(super) fn move_aside(path: &Path) -> Result<(), FileError> {
     fs::rename(path, PathBuf::from(other)).map_err(FileError::at("move away", path))
 }
 
-/// Artifacts that no manifest tells of were left where agents leave them.
+/// Writes a manifest for artifacts without one: those that agents left in `/logs/artifacts`.
 fn write_default_manifest(base: &Path) -> Result<(), FileError> {
     let artifacts = base.join("artifacts");
     let manifest = artifacts.join("manifest.json");

@@ -1,5 +1,4 @@
-//! A job's directory as Harbor leaves it: its viewer, its models and tools that were made for it
-//! take it for one of theirs.
+//! Harbor export: a job directory that Harbor's viewer, models and tools accept as their own.
 //!
 //! ```text
 //! <jobs>/<job>/config.json lock.json result.json job.log
@@ -7,14 +6,14 @@
 //!     config.json lock.json result.json trial.log exception.txt
 //!     agent/ verifier/ artifacts/ steps/<name>/{agent,verifier,artifacts}/
 //! ```
-//! * Identities follow from those of the run and its trials: the same run exports the same way.
-//! * What a run does not know is absent, not made up: tokens, models, versions of agents. What
-//!   Harbor's documents have no place for stands in `agent_result.metadata.rollout`.
-//! * Errors have the names of Harbor's exceptions, see [`errors`]. An error of the teardown is none
-//!   there: it stands in `exception.txt` only.
-//! * Figures in `stats` are over trials that say something: failures of the infrastructure are no
-//!   zeros.
-//! * Variables of agents and environments are left out: their values may be secrets.
+//! * Ids are derived from those of the run and its trials: the same run always exports the same
+//!   ids.
+//! * Unknown values are absent, not invented: tokens, models, agent versions. Data without a field
+//!   in Harbor's documents is in `agent_result.metadata.rollout`.
+//! * Errors have the names of Harbor's exceptions, see [`errors`]. Harbor has no exception for a
+//!   teardown error: it is in `exception.txt` only.
+//! * `pass_at_k` in `stats` leaves out infrastructure failures instead of counting them as zeros.
+//! * Environment variables of agents and environments are left out: their values may be secrets.
 
 mod documents;
 mod errors;
@@ -40,7 +39,7 @@ use crate::results::files::{FileError, TrialFilesError, content, error_text};
 use documents::HarborJob;
 use stats::HarborStats;
 
-/// Writes the job's directory into `jobs`; its path.
+/// Writes the job's directory into `jobs`. Returns its path.
 pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
     fs::create_dir_all(jobs).map_err(FileError::at("create", jobs))?;
     let jobs = jobs.canonicalize().map_err(FileError::at("open", jobs))?;
@@ -103,7 +102,7 @@ async fn write_trial(
     Ok(())
 }
 
-/// Moves the finished directory to its place.
+/// Moves the finished directory to its final path.
 fn move_to(staging: TempDir, place: &Path) -> Result<(), ExportError> {
     sync_dir(staging.path())?;
     let staging = staging.keep();
@@ -112,7 +111,7 @@ fn move_to(staging: TempDir, place: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Writes a document where none is that is worth more: an agent may have left a file of that name.
+/// Writes a document. A file of that name that an agent left is moved aside.
 fn document(path: &Path, value: &Value) -> Result<(), FileError> {
     files::move_aside(path)?;
     File::create_new(path)

@@ -1,4 +1,4 @@
-//! Identities and names that follow from ours.
+//! Harbor ids and names, derived from the run's and trials' ids.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::spec::trial::TrialName;
 
-/// Characters of the suffix of a trial's name: none that is taken for another.
+/// Characters of the suffix of a trial's name, without easily confused ones.
 const ALPHABET: &[u8] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 /// Length of that suffix.
 const SUFFIX_LEN: usize = 7;
 
-/// Characters of a task's name that are part of its trials' names.
+/// Maximum length of the task name within a trial's name.
 const TASK_NAME_LEN: usize = 32;
 
-/// Identity of a job.
+/// Id of a job.
 pub(super) fn job_id(run: RunId) -> String {
     uuid(*run.as_bytes())
 }
 
-/// Identity of a trial.
+/// Id of a trial.
 pub(super) fn trial_id(run: RunId, item: ItemId) -> String {
     let mut hasher = DigestHasher::default();
     hasher.update_part(b"trial of a run");
@@ -32,7 +32,7 @@ pub(super) fn trial_id(run: RunId, item: ItemId) -> String {
     uuid(bytes)
 }
 
-/// A UUID of version 8, whose bits mean what its maker wants (RFC 9562).
+/// A UUID of version 8, whose content is application-defined (RFC 9562).
 fn uuid(mut bytes: [u8; 16]) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x80;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -40,12 +40,11 @@ fn uuid(mut bytes: [u8; 16]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The name of a trial's directory in `job`, one that is free: the suffix has few characters for
-/// many trials.
+/// An unused name for a trial's directory in `job`: the short suffix may collide.
 pub(super) fn free_trial_name(trial: &TrialName, job: &Path) -> String {
     let mut names = (0..).map(|round| trial_name(trial, round));
     let free = names.find(|name| job.join(name).symlink_metadata().is_err());
-    free.expect("there are as many names as numbers")
+    free.expect("some name is unused")
 }
 
 fn trial_name(trial: &TrialName, round: u32) -> String {
@@ -61,7 +60,7 @@ fn trial_name(trial: &TrialName, round: u32) -> String {
     format!("{task}__{suffix}")
 }
 
-/// A file's address.
+/// The `file://` URI of a path.
 pub(super) fn file_uri(path: &Path) -> String {
     use std::fmt::Write as _;
     use std::os::unix::ffi::OsStrExt as _;

@@ -1,4 +1,4 @@
-//! Figures over all trials, gathered one by one.
+//! Harbor's `stats` of a job, accumulated trial by trial.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ struct HarborEval {
     verified: u64,
     errored: u64,
     keys: KeyRewards,
-    /// Trials by the text of their reward, by key.
+    /// Trial names by key and reward text.
     rewards: BTreeMap<String, BTreeMap<String, Vec<String>>>,
     exceptions: BTreeMap<String, Vec<String>>,
-    /// Trials and passed ones of each task.
+    /// Number of trials and of passed trials of each task.
     tasks: BTreeMap<String, (u64, u64)>,
-    /// A reward other than 0 and 1, or more than one.
+    /// Whether a trial has a reward other than 0 and 1, or several rewards.
     graded: bool,
 }
 
 impl HarborStats {
-    /// Takes in a trial.
+    /// Adds a trial.
     pub(super) fn add(&mut self, trial: &SettledTrial, name: &str) {
         let settlement = &trial.settlement;
         self.trials += 1;
@@ -63,7 +63,7 @@ impl HarborStats {
         eval.count(&trial.name.task, settlement);
     }
 
-    /// `stats` of the job's result, of a plan of so many trials.
+    /// `stats` of the job's result; `planned` is the number of trials in the plan.
     pub(super) fn document(&self, planned: u64, kinds: &[MetricKind]) -> Value {
         let kinds = if kinds.is_empty() { &[MetricKind::Mean] } else { kinds };
         let evals: Map<String, Value> =
@@ -85,7 +85,7 @@ impl HarborStats {
 }
 
 impl HarborEval {
-    /// Counts a trial of `task` for pass@k, unless it says nothing about its agent.
+    /// Counts a trial of `task` for pass@k, unless it is no evidence about its agent.
     fn count(&mut self, task: &str, settlement: &Settlement) {
         let verdict = &settlement.verdict;
         let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
@@ -111,8 +111,7 @@ impl HarborEval {
         task.1 += u64::from(passed);
     }
 
-    /// The metrics as Harbor computes them: over all trials, with 0 for a number that a trial does
-    /// not have, whatever the reason.
+    /// The metrics as Harbor computes them: over all trials, with 0 for every missing number.
     fn metrics(&self, kinds: &[MetricKind]) -> Vec<Value> {
         let lone = self.keys.iter().count() <= 1;
         let metrics = kinds.iter().map(|kind| {
@@ -155,7 +154,7 @@ impl HarborEval {
     }
 }
 
-/// The chance that one of `k` of `n` trials, of which `c` passed, is one that passed.
+/// The probability that `k` of `n` trials, of which `c` passed, include a passed one.
 fn pass_at_k(n: u64, c: u64, k: u64) -> f64 {
     if n - c < k {
         return 1.0;
@@ -169,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Harbor's computation, trial by trial.
+    /// Harbor's computation of the metrics, trial by trial.
     fn harbor_pass_at_k(
         kind: MetricKind,
         trials: &[Option<BTreeMap<String, f64>>],
