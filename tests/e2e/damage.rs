@@ -1,4 +1,4 @@
-//! Bytes of a run directory that changed after they were durable.
+//! Damaged run directories: refusal, `rollout repair`, and result files rewritten on resume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,19 @@ use rustix::process::Signal;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// Trials of the job.
-const TRIALS: u64 = 6;
+/// Number of trials of the job.
+const TRIALS: u64 = 10;
 
-/// A run that was killed after some of its trials had settled, and those trials.
+/// Trials that have settled when the run is killed; it runs two at a time.
+const SETTLED: usize = 4;
+
+/// A run that was killed after some of its trials had settled, with those trials.
 fn killed_run() -> (Project, Results, Vec<TrialDirectory>) {
-    let values = [("PROVIDER", "process"), ("ATTEMPTS", "6")];
+    let values = [("PROVIDER", "process"), ("ATTEMPTS", "10")];
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let results = project.results("slow");
     let mut run = project.rollout(&["run", "job.yaml"]);
-    wait::until(DEADLINE, "some trials are settled", || results.trials().len() >= 3);
+    wait::until(DEADLINE, "some trials are settled", || results.trials().len() >= SETTLED);
     run.signal(Signal::KILL);
     let _killed = run.wait(DEADLINE);
     let settled = results.trials();
@@ -38,7 +41,7 @@ fn repair(project: &Project, arguments: &[&str]) -> String {
     project.rollout(&all).wait(DEADLINE).expect_code(ExitCode::Success).stdout
 }
 
-/// Runs the job to its end: what had settled did not run again.
+/// Runs the job to its end; fails if a settled trial ran again.
 fn assert_resumes(project: &Project, results: &Results, settled: &[TrialDirectory]) {
     let _ended =
         project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
@@ -108,7 +111,7 @@ fn repair_reruns_results_without_proof() {
     fs::rename(results.path().join("../.rollout"), project.path().join("away")).expect("movable");
     let ended =
         project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect_code(ExitCode::Success);
-    assert!(ended.stderr.contains("the blob store of the run is not in"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cannot find the blob store of the run"), "{}", ended.stderr);
     assert!(ended.stdout.contains("trials with a result: 0"), "{}", ended.stdout);
     assert!(!settled.is_empty());
     let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
@@ -122,7 +125,7 @@ fn repair_rewrites_damaged_documents() {
     for name in ["manifest.json", "plan.json"] {
         let path = results.path().join(name);
         let whole = fs::read_to_string(&path).expect("readable");
-        // Still JSON, but not what was written.
+        // Still JSON, but with another digest.
         let place = whole.find("sha256:").expect("it has a digest") + 10;
         change_file(&path, |bytes| bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' });
         for cut in [false, true] {
@@ -142,7 +145,7 @@ fn repair_rewrites_damaged_documents() {
     }
     assert_resumes(&project, &results, &settled);
     for name in ["manifest.json", "plan.json"] {
-        assert!(results.path().join(name).is_file(), "{name} is there again");
+        assert!(results.path().join(name).is_file(), "{name} is missing");
     }
     assert_follows_from_journal(results.path());
 }
