@@ -1,4 +1,4 @@
-//! Trials of the fewest calls: what any program must ask of the engine, and nothing else.
+//! Trials with the minimum number of Engine API calls that any program needs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::{BenchError, StopSignals, own_cpu};
 /// remove.
 pub(crate) const CALLS: u32 = 12;
 
-/// Label of our containers: the process that made it.
+/// Label of the benchmark's containers, with the id of the process that created them.
 const LABEL: &str = "dev.rollout.bench";
 
-/// What keeps the container alive: the program's own keep-alive.
+/// Command that keeps the container alive, the same as the program's.
 const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
 /// The engine, and the two archives of a trial.
@@ -37,7 +37,7 @@ pub(crate) struct EngineFloor {
 }
 
 impl EngineFloor {
-    /// Connects to the engine that the program uses too.
+    /// Connects to the engine that the program also uses.
     pub(crate) async fn connect() -> Result<Self, BenchError> {
         let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
         let before_start = archive(
@@ -48,7 +48,7 @@ impl EngineFloor {
         Ok(Self { docker, before_start, before_tests })
     }
 
-    /// Makes `number` trials, `concurrency` at a time.
+    /// Runs `number` trials, `concurrency` at a time.
     pub(crate) async fn trials(
         &self,
         number: u32,
@@ -68,7 +68,7 @@ impl EngineFloor {
         Ok(BenchBatch { wall, cpu, trials: number })
     }
 
-    /// Removes what this process and dead ones left.
+    /// Removes containers left by this process and by dead ones.
     pub(crate) async fn sweep(&self) -> Result<(), BenchError> {
         let filters = HashMap::from([("label", vec![LABEL])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
@@ -133,7 +133,7 @@ impl EngineFloor {
     }
 }
 
-/// A container as the program makes it, so that the engine has the same work with it.
+/// Configuration of a container as the program creates it, so that the engine's work is the same.
 fn body() -> ContainerCreateBody {
     let resources = Resources::default();
     let memory = i64::try_from(resources.memory_mb * 1024 * 1024).ok();

@@ -1,7 +1,7 @@
-//! What the program adds to a trial in Docker: `tests/bench/docker_overhead`.
+//! Benchmark of the program's overhead per Docker trial: `tests/bench/docker_overhead`.
 //!
-//! `floor` makes trials of the fewest calls of the Engine API, `product` makes the same trials with
-//! `rollout run`; they alternate, so that both meet the same noise.
+//! `floor` runs trials with the minimum number of Engine API calls, `product` runs the same trials
+//! with `rollout run`. They alternate, so that noise affects both alike.
 
 mod floor;
 mod product;
@@ -18,14 +18,14 @@ use self::floor::EngineFloor;
 use self::product::ProductBench;
 use self::report::{BenchFigures, BenchRow};
 
-/// Whatever ends the benchmark early is told to the person who started it.
+/// An error that ends the benchmark and is printed to stderr.
 type BenchError = Box<dyn Error>;
 
 const USAGE: &str =
     "usage: docker_overhead [--trials N] [--rounds N] [--concurrency N,N,...] [--json]";
 
 fn main() -> ExitCode {
-    // This program is also the one it measures, so that both are built alike.
+    // The benchmark binary is also the measured program, so that both are built alike.
     if std::env::args().nth(1).is_some_and(|word| word == "run") {
         return rollout_coordinator::cli::main();
     }
@@ -42,11 +42,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What to measure.
+/// Benchmark parameters.
 struct BenchOptions {
-    /// Trials of each side in a round.
+    /// Trials of each side per round.
     trials: u32,
-    /// Times that the sides alternate.
+    /// Number of rounds.
     rounds: u32,
     concurrency: Vec<u32>,
     json: bool,
@@ -94,7 +94,7 @@ async fn alternate(
     stops: &mut StopSignals,
 ) -> Result<report::BenchReport, BenchError> {
     let product = ProductBench::new()?;
-    // Also makes the image present.
+    // This also pulls the image.
     product.trials(1, 1, "none", stops).await?;
     floor.trials(1, 1, stops).await?;
     let load_before = report::load();
@@ -115,7 +115,7 @@ async fn alternate(
     Ok(report::BenchReport { figures, rows, calls, floor_calls: floor::CALLS, load })
 }
 
-/// The user's wish to stop.
+/// Signals by which the user stops the benchmark.
 struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -137,7 +137,7 @@ impl StopSignals {
     }
 }
 
-/// Processor time of this process, seconds.
+/// Processor time of this process, in seconds.
 fn own_cpu() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

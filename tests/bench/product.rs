@@ -1,4 +1,4 @@
-//! The same trials with `rollout run`.
+//! The same trials run with `rollout run`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,35 +15,35 @@ use tokio::process::Command;
 use crate::report::BenchBatch;
 use crate::{BenchError, StopSignals};
 
-/// The image of all trials.
+/// Image of all trials.
 pub(crate) const IMAGE: &str = "debian:bookworm-slim";
 
-/// What the agent runs.
+/// Script of the agent.
 pub(crate) const SOLUTION: &str = "echo solved >/tmp/solved\n";
 
-/// What verifies it.
+/// Script of the verifier.
 pub(crate) const TEST: &str = "test -e /tmp/solved && echo 1 >/logs/verifier/reward.txt\n";
 
 /// Clock ticks per second in `/proc`, fixed by Linux for programs.
 const TICKS: f64 = 100.0;
 
-/// Trials of the two runs whose calls are counted, and how many are made at a time.
+/// Trials of the two runs whose calls are counted, and their concurrency.
 const FEW_TRIALS: u32 = 4;
 const MANY_TRIALS: u32 = 12;
 const COUNTED_AT_A_TIME: u32 = 4;
 
-/// A task, and the runs that were made of it.
+/// A task and its runs.
 pub(crate) struct ProductBench {
     directory: TempDir,
     runs: AtomicU32,
 }
 
-/// Requests to the engine.
+/// Numbers of requests to the engine.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct CallCounts {
-    /// By every trial.
+    /// Per trial.
     pub(crate) per_trial: f64,
-    /// By every run, however many trials it has.
+    /// Per run, independent of its number of trials.
     pub(crate) per_run: f64,
 }
 
@@ -66,7 +66,7 @@ impl ProductBench {
         Ok(Self { directory, runs: AtomicU32::new(0) })
     }
 
-    /// Makes `number` trials, `concurrency` at a time, by one run of the program.
+    /// Runs `number` trials, `concurrency` at a time, in one run of the program.
     pub(crate) async fn trials(
         &self,
         number: u32,
@@ -81,7 +81,8 @@ impl ProductBench {
         Ok(BenchBatch { wall, cpu, trials: number })
     }
 
-    /// Counts requests, by two runs of different length; none where the engine is not a socket.
+    /// Counts requests with two runs of different length; `None` if the engine is not at a Unix
+    /// socket.
     pub(crate) async fn calls(
         &self,
         stops: &mut StopSignals,
@@ -124,7 +125,7 @@ impl ProductBench {
     }
 }
 
-/// Runs it to its end; a wish to stop is handed on, so that it removes its containers.
+/// Runs the command to its end; forwards stop signals, so that it removes its containers.
 async fn run(mut command: Command, stops: &mut StopSignals) -> Result<(), BenchError> {
     let mut child = command.spawn()?;
     let status = tokio::select! {
@@ -139,10 +140,10 @@ async fn run(mut command: Command, stops: &mut StopSignals) -> Result<(), BenchE
     if status.success() { Ok(()) } else { Err(format!("rollout run: {status}").into()) }
 }
 
-/// Processor time of the children that have ended, seconds.
+/// Processor time of ended child processes, in seconds.
 fn children_cpu() -> Result<f64, BenchError> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name before may contain anything; then comes the state, the third field.
+    // The name before it may contain anything; the state, the third field, follows.
     let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/self/stat has no name")?;
     let ticks = |field: usize| -> Result<f64, BenchError> {
         Ok(fields.split(' ').nth(field - 3).ok_or("/proc/self/stat is short")?.parse()?)

@@ -1,4 +1,4 @@
-//! The figures, for people and as JSON.
+//! Benchmark results as a table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,16 +6,16 @@ use serde_json::json;
 
 use crate::product::CallCounts;
 
-/// Some trials of one side, made together.
+/// A batch of trials of one side.
 pub(crate) struct BenchBatch {
-    /// Seconds.
+    /// Duration in seconds.
     pub(crate) wall: f64,
-    /// Processor time of the client, seconds.
+    /// Processor time of the client, in seconds.
     pub(crate) cpu: f64,
     pub(crate) trials: u32,
 }
 
-/// Everything that was measured with as many trials at a time.
+/// All measurements at one concurrency.
 pub(crate) struct BenchRow {
     concurrency: u32,
     pub(crate) floor: Vec<BenchBatch>,
@@ -24,24 +24,24 @@ pub(crate) struct BenchRow {
 }
 
 impl BenchRow {
-    /// Nothing yet.
+    /// A row without measurements.
     pub(crate) fn new(concurrency: u32) -> Self {
         Self { concurrency, floor: Vec::new(), none: Vec::new(), full: Vec::new() }
     }
 
-    /// The sides, the floor first.
+    /// All sides, the floor first.
     fn sides(&self) -> [(&'static str, &[BenchBatch]); 3] {
         [("floor", &self.floor), ("none", &self.none), ("full", &self.full)]
     }
 
-    /// The lowest and the highest ratio of a round.
+    /// Lowest and highest ratio to the floor over the rounds.
     fn spread(&self, side: &[BenchBatch]) -> (f64, f64) {
         let ratios = side.iter().zip(&self.floor).map(|(batch, floor)| batch.wall / floor.wall);
         ratios.fold((f64::MAX, 0.0), |(low, high), ratio| (low.min(ratio), high.max(ratio)))
     }
 }
 
-/// How much was measured.
+/// Number of trials and rounds.
 pub(crate) struct BenchFigures {
     pub(crate) trials: u32,
     pub(crate) rounds: u32,
@@ -53,24 +53,24 @@ pub(crate) struct BenchReport {
     pub(crate) rows: Vec<BenchRow>,
     pub(crate) calls: Option<CallCounts>,
     pub(crate) floor_calls: u32,
-    /// The load average of the last minute, before and after.
+    /// Load average of the last minute, before and after.
     pub(crate) load: [String; 2],
 }
 
 impl BenchReport {
-    /// For people.
+    /// Table for people.
     pub(crate) fn table(&self) -> String {
         let BenchFigures { trials, rounds } = self.figures;
         let mut text = format!(
-            "{trials} trials of each side in each of {rounds} rounds; load {} to {}\n\n\
+            "{trials} trials per side and round, {rounds} rounds; load {} to {}\n\n\
              {:>10}  {:<13}{:>12}{:>8}{:>16}{:>12}\n",
             self.load[0],
             self.load[1],
-            "at a time",
+            "concurrent",
             "side",
             "wall/trial",
             "ratio",
-            "of rounds",
+            "range",
             "CPU/trial",
         );
         for row in &self.rows {
@@ -81,7 +81,7 @@ impl BenchReport {
                 let (low, high) = row.spread(batches);
                 let side =
                     if side == "floor" { side.to_owned() } else { format!("rollout {side}") };
-                // A string takes any line.
+                // Writing to a string cannot fail.
                 _ = writeln!(
                     text,
                     "{:>10}  {side:<13}{:>9.1} ms{:>8.3}{:>16}{:>9.1} ms",
@@ -101,7 +101,7 @@ impl BenchReport {
         text
     }
 
-    /// For programs.
+    /// JSON for programs.
     pub(crate) fn json(&self) -> String {
         let rows: Vec<_> = self.rows.iter().map(|row| {
             let floor = per_trial(&row.floor, |batch| batch.wall);
@@ -135,7 +135,7 @@ fn per_trial(batches: &[BenchBatch], value: impl Fn(&BenchBatch) -> f64) -> f64 
     batches.iter().map(value).sum::<f64>() / f64::from(trials)
 }
 
-/// The load average of the last minute.
+/// Load average of the last minute.
 pub(crate) fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()

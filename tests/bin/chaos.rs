@@ -1,4 +1,4 @@
-//! Disturbs runs over a cluster: `tests/chaos`.
+//! Chaos runs over a cluster: `tests/chaos`.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -12,16 +12,16 @@ const USAGE: &str = "usage: chaos --seed S --minutes M [--items N] [--workers N]
                      [--provider process|docker|both] [--only-kills] [--no-return] \
                      [--search nats|here]";
 
-/// Commands of the program under test: this program is also the one it disturbs, so that both are
-/// built together.
+/// Commands of the program under test. This binary is also that program, so that both are built
+/// together.
 const PROGRAM: &[&str] = &["run", "tree", "worker", "__sandbox"];
 
-/// What is disturbed.
+/// Subject of the chaos run.
 #[derive(Debug, Clone, Copy)]
 enum ChaosMode {
-    /// Jobs over a server.
+    /// Jobs over a nats-server.
     Jobs,
-    /// A tree search over a server.
+    /// A tree search over a nats-server.
     Search,
     /// A tree search in one process.
     SearchHere,
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 }
 
 fn print_line(text: &str) {
-    // A closed terminal is no reason to stop.
+    // A closed terminal must not stop the run.
     drop(writeln!(io::stdout(), "{text}"));
 }
 

@@ -1,6 +1,5 @@
-//! The program under test: the same as `rollout`, built for this package so that its tests know
-//! where it is. Its workers die when a trial of a task that is named in `ROLLOUT_TEST_DEADLY_TASK`
-//! runs its agent.
+//! The program under test: `rollout`, built for this package so that its tests know its path. Its
+//! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use rollout_worker::work::ideas::IdeasContext;
 use rollout_worker::work::trial::TrialContext;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Names the task.
+/// Variable with the task's name.
 const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
 fn main() -> ExitCode {
@@ -49,7 +48,7 @@ impl Runner for DeadlyRunner {
     }
 }
 
-/// Ends the process as soon as the environment is there and the agent is to run.
+/// Kills the process once the environment exists and the agent is about to run.
 #[derive(Debug)]
 struct KillOnAgentPhase;
 

@@ -1,5 +1,5 @@
-//! For the tests of process sandboxes: their supervisor, a worker that waits to be killed, and one
-//! without open files left.
+//! Helper of the process sandbox tests: their supervisor, a worker that waits to be killed, and a
+//! process without free file descriptors.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs `script` in a sandbox below `base`, for ever.
+/// Runs `script` in a sandbox below `base`, forever.
 fn worker(base: &Path, script: &str) -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -30,8 +30,8 @@ fn worker(base: &Path, script: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reads a tree deeper than the open files that this process has left: prints the error, or how
-/// many bytes came.
+/// Reads a tree that is deeper than this process has free file descriptors. Prints the error, or
+/// the number of bytes read.
 fn starved(base: &Path) -> ExitCode {
     const DEEP: &str = "p=/logs; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do p=$p/d; mkdir -p $p; \
                         echo x >$p/f; done";

@@ -1,4 +1,4 @@
-//! Cancelling from anywhere.
+//! `rollout cancel` of a run or a task: running, waiting, or not yet started.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use rollout_tests::wait;
 
 use crate::{DEADLINE, assert_no_leaks, cluster};
 
-/// How long a cancelled environment may live.
+/// Longest time that a cancelled environment may still exist.
 const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 
 fn cancel(cluster: &Cluster, more: &[&str]) -> ProgramExit {
@@ -38,7 +38,7 @@ fn cancel_of_running_and_waiting_task_settles_both() {
         print_notice(&format!("receipt: {}{}", receipt.stdout, receipt.stderr));
     }
     wait::until(CANCEL_DEADLINE, "the agent's end", || witness.killed() == 1);
-    print_notice(&format!("the environment was gone after {:?}", asked.elapsed()));
+    print_notice(&format!("the environment was removed after {:?}", asked.elapsed()));
 
     let _ended = coordinator.wait(DEADLINE);
     let results = cluster.project.results("cancelled");

@@ -1,4 +1,4 @@
-//! A short storm; `tests/chaos` makes long ones.
+//! Runs under random faults for a few minutes; `tests/chaos` runs longer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A coordinator that dies in the middle of its run.
+//! A coordinator that is killed in the middle of its run.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_counter::LiveCounter;
@@ -18,13 +18,13 @@ fn coordinator_kill_keeps_running_trials() {
     let results = cluster.project.results("half");
     wait::until(DEADLINE, "half of the results", || results.trials().len() >= 12);
     let ended = coordinator.kill().expect("it ran");
-    assert_eq!(ended.status.code(), None, "killed by us: {}", ended.stderr);
+    assert_eq!(ended.status.code(), None, "killed by the test: {}", ended.stderr);
 
     let settled = results.trials();
     wait::until(DEADLINE, "the workers to finish", || witness.running() == 0);
     let seen = witness.observed().len();
     assert!(seen > settled.len(), "{seen} executions, {} settled", settled.len());
-    assert_eq!(witness.killed(), 0, "nobody but the coordinator died");
+    assert_eq!(witness.killed(), 0, "only the coordinator was killed");
 
     coordinator.start();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);

@@ -1,4 +1,4 @@
-//! The example of a run over NATS: what runs in containers does not reach its server.
+//! The NATS example: containers cannot reach the NATS server.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;

@@ -1,4 +1,4 @@
-//! Tasks of both formats over a server with two workers.
+//! Tasks of both formats over a NATS server with two workers.
 
 use rollout_tests::docker::{self, DockerEngine};
 use rollout_tests::formats::FormatTable;

@@ -1,4 +1,4 @@
-//! Limits of a search over all workers, as who sees every command counts them.
+//! Limits of a search over all workers, counted by a server to which every command connects.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Runs over a real nats-server with workers that are processes of their own.
+//! Runs over a real nats-server with workers in separate processes.
 
 mod bench;
 mod cancel;
@@ -24,29 +24,29 @@ use rollout_tests::leak_check;
 use rollout_tests::load::Load;
 use rollout_tests::project::Project;
 
-/// How long a run may take, on a machine with two processors that does other things too.
+/// Longest duration of a run on a busy machine with two processors.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A lease that a test can wait for.
+/// A lease short enough for a test to wait for.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// How long an idle worker may take to leave.
+/// Longest time that an idle worker may take to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A cluster with a short lease; none, with a printed reason, where there is no nats-server.
+/// A cluster with a short lease; `None`, with a printed reason, without a nats-server.
 fn cluster() -> Option<Cluster> {
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
     Cluster::new(project).map(|cluster| cluster.with_lease(LEASE))
 }
 
-/// Fails unless a load's results are those of an undisturbed run.
+/// Fails unless a load's results equal those of an undisturbed run.
 #[track_caller]
 fn assert_undisturbed(cluster: &Cluster, load: &Load) {
     let results = cluster.project.results(&load.name);
     assert_eq!(audit::differences(load, &results), Vec::<String>::new());
 }
 
-/// Lets the workers leave, and fails if anything of the runs is left.
+/// Drains the workers, and fails if anything of the runs is left.
 #[track_caller]
 fn assert_no_leaks(
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! One run has one coordinator, and a woken one is harmless.
+//! The lock of a run: one coordinator at a time, and a paused owner that resumes changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -77,7 +77,7 @@ fn owner_resumed_after_run_end_changes_nothing() {
     assert_undisturbed(&cluster, &load);
     let after = file_contents(results.path());
     let changed: Vec<_> = before.iter().filter(|file| !after.contains(file)).collect();
-    // A woken owner may still write to the journal segment of its own epoch, which is over.
+    // A resumed owner may still write to the journal segment of its own epoch, which has ended.
     let is_journal = |path: &str| path.contains("/journal/");
     let changed: Vec<_> = changed.iter().map(|f| &f.0).filter(|path| !is_journal(path)).collect();
     assert_eq!(changed, Vec::<&String>::new());
@@ -99,7 +99,7 @@ fn run_dir_stale_copy_is_refused() {
     owner.start();
     wait::until(DEADLINE, "more results", || results.trials().len() >= 10);
 
-    // While the owner lives, and after its death.
+    // While the owner runs, and after it was killed.
     let on_copy = |more: &[&str]| start_on_copy(&cluster, &load, &copy, more);
     let held = on_copy(&["--no-wait"]);
     let codes = [ExitCode::LockHeld, ExitCode::StaleCopy].map(|code| Some(i32::from(code.code())));
@@ -130,7 +130,7 @@ fn start_on_copy(
     second.wait(Duration::from_secs(60))
 }
 
-/// Every file below a directory with its content, by path.
+/// Every file below a directory with its content, sorted by path.
 fn file_contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::{DEADLINE, assert_no_leaks, cluster};
 
-/// Keys that differ between two runs of one job: times, costs, who ran it, names that are new for
-/// every run, the one that was told to be different, and the digest of all of them.
+/// Keys that differ between two runs of one job: times, costs, host and worker, identifiers of the
+/// run, the `jobs_dir` that the test sets, and the digest over them.
 const RUN_SPECIFIC_KEYS: &[&str] = &[
     "content",
     "cost",
@@ -67,11 +67,11 @@ fn assert_parity(example: &str, provider: &str) {
     assert_no_leaks(&cluster, &[example], workers);
 }
 
-/// What differs with where the run's state is and how it was started.
+/// Files that depend on where the run's state is and how the run was started.
 const RUN_STATE_FILES: [&str; 6] =
     ["journal", "records", "manifest.json", "plan.json", "store.json", "invocation.json"];
 
-/// Result files by name, without what differs between two runs.
+/// Result files by name, without the parts that differ between two runs.
 fn comparable_files(directory: &Path) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut below = vec![directory.to_owned()];

@@ -1,4 +1,4 @@
-//! Trials that fit nowhere.
+//! Trials that fit on no worker.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn unplaceable_trial_fails_and_blocks_no_other() {
         cluster.coordinator(&load.file()).with_arguments(&["--unplaceable-timeout", "5s"]);
     let ended = coordinator.started().wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let said = format!("{}{}", ended.stdout, ended.stderr);
-    assert!(said.contains("64") && said.contains("cpu"), "the reason is told: {said}");
+    assert!(said.contains("64") && said.contains("cpu"), "the reason is missing: {said}");
     let results = cluster.project.results("large");
     assert_eq!((results.count("completed_trials"), results.count("failed_trials")), (4, 1));
     let large = results.trial("busy", &load.task(2));

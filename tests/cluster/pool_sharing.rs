@@ -20,7 +20,7 @@ fn small_run_beside_big_run_is_not_starved() {
     let workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
     let mut first = cluster.coordinator(&big.file()).started();
     let of_big = || witness.executions().get(&big.task(1)).copied().unwrap_or_default();
-    wait::until(DEADLINE, "the big run to be on its way", || of_big() >= 20);
+    wait::until(DEADLINE, "20 trials of the big run", || of_big() >= 20);
 
     let before = of_big();
     let mut second = cluster.coordinator(&small.file()).started();

@@ -1,4 +1,4 @@
-//! Tree searches whose evals run on workers elsewhere.
+//! Tree searches whose evals run on remote workers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ fn worker_kill_during_ideas_changes_nothing() {
     let words = ["--runs-root", "cluster", "--json"];
     let mut coordinator = cluster.search(&search.file).with_arguments(&words).started();
 
-    // The first execution of the ideas of each depth dies with its worker.
+    // The first execution of the ideas of each depth is killed with its worker.
     for depth in 0..3 {
         let mut killed = None;
         wait::until(DEADLINE, "a worker writes ideas", || {
@@ -119,7 +119,7 @@ fn worker_kill_during_ideas_changes_nothing() {
     assert_eq!(left, Vec::<String>::new());
 }
 
-/// Depths of which an event was told; those of several nodes count once.
+/// Number of depths with an event of this kind; events of several nodes of a depth count once.
 fn depths(json_lines: &str, kind: &str) -> usize {
     let lines = json_lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let kinds: Vec<_> = lines.map(|line| line["event"].as_str().unwrap_or("").to_owned()).collect();

@@ -1,4 +1,4 @@
-//! A server that is away, comes back, and comes back empty.
+//! Outages of the NATS server: longer than a lease, over the end of trials, and with a lost store.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_counter::LiveCounter;
@@ -20,7 +20,7 @@ fn server_outage_longer_than_lease_repeats_nothing() {
     let ended = || witness.running() < 6;
     assert!(
         !wait::holds_within(2 * LEASE, ended),
-        "an outage ends nothing: {:?}",
+        "the outage ended a trial: {:?}",
         witness.observed()
     );
     cluster.server.ensure_started();
@@ -40,7 +40,7 @@ fn server_outage_results_are_merged_afterwards() {
     let mut coordinator = cluster.coordinator(&load.file()).started();
     wait::until(DEADLINE, "six agents", || witness.running() == 6);
     cluster.server.kill();
-    wait::until(DEADLINE, "six ends", || witness.running() == 0);
+    wait::until(DEADLINE, "the end of six agents", || witness.running() == 0);
     cluster.server.ensure_started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());

@@ -1,4 +1,4 @@
-//! Workers that die: where their trials go, and how soon.
+//! Killed workers: how soon their trials run again, and which trial is poisoned.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,14 @@ use rollout_tests::wait;
 
 use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
-/// What deciding and starting may take beyond the lease.
+/// Longest time for deciding and starting, in addition to the lease.
 const DECISION_TIME: Duration = Duration::from_secs(2);
 
-/// Names the task whose trials kill their worker: only the program under test knows it.
+/// Environment variable with the task whose trials kill their worker; only the program under test
+/// reads it.
 const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
-/// Two trials that run on the first of the workers.
+/// Starts a worker and a run, and waits until its two trials run.
 fn start_two_trials(
     cluster: &Cluster,
     witness: &LiveCounter,
@@ -30,7 +31,7 @@ fn start_two_trials(
     (worker, coordinator)
 }
 
-/// Waits until every trial runs again.
+/// Waits until both trials run again.
 fn wait_until_rerun(witness: &LiveCounter) -> Instant {
     wait::until(DEADLINE, "both to run again", || witness.repeated() == 2);
     Instant::now()
@@ -46,13 +47,13 @@ fn worker_kill_moves_trials_within_lease() {
     let killed = Instant::now();
     dead.kill();
     let took = wait_until_rerun(&witness) - killed;
-    print_notice(&format!("ran elsewhere after {took:?} with a lease of {LEASE:?}"));
+    print_notice(&format!("ran on the other worker after {took:?} with a lease of {LEASE:?}"));
     assert!(took < LEASE + DECISION_TIME, "{took:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
-    // Nobody has come since who could adopt what the dead one left.
+    // No worker started since then that could have removed the files of the killed one.
     let next = cluster.worker("c", 1).started();
-    wait::until(DEADLINE, "the adoption", || cluster.host_files().len() == 2);
+    wait::until(DEADLINE, "the cleanup", || cluster.host_files().len() == 2);
     assert_no_leaks(&cluster, &["elsewhere"], [other, next]);
 }
 
@@ -104,7 +105,7 @@ fn trial_that_kills_worker_is_poisoned_alone() {
     assert_no_leaks(&cluster, &["poison"], [worker]);
 }
 
-/// Whether so many workers are known to the server.
+/// Whether `rollout workers` lists `count` workers.
 fn has_worker_count(cluster: &Cluster, count: usize) -> bool {
     let ended = cluster.command(&["workers", "--json"]).wait(DEADLINE);
     let lines = ended.stdout.matches("\"slots\"").count();

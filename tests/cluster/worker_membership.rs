@@ -40,7 +40,7 @@ fn drain_timeout_moves_trials_to_other_worker() {
     wait::until(DEADLINE, "two agents", || witness.running() == 2);
     let second = cluster.worker("b", 2).started();
     let _ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(witness.killed(), 2, "they were ended: {:?}", witness.observed());
+    assert_eq!(witness.killed(), 2, "they were killed: {:?}", witness.observed());
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(witness.repeated(), 2);
     assert_undisturbed(&cluster, &load);
@@ -57,11 +57,11 @@ fn worker_with_other_store_is_refused() {
     let stranger = cluster.worker("stranger", 2);
     let mut stranger =
         stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
-    // Either side may be the one that refuses.
+    // Either side may refuse.
     let told = || format!("{}{}", stranger.process().stderr(), coordinator.process().stderr());
     let mut told = told;
     wait::until(DEADLINE, "the refusal", || told().contains("store"));
-    assert_eq!(witness.observed(), [], "it was given nothing");
+    assert_eq!(witness.observed(), [], "it got no trial");
     let worker = cluster.worker("a", 2).started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);

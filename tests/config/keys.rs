@@ -1,5 +1,5 @@
-//! Every key of a job does something that can be seen: in the plan that a dry run shows, in the
-//! documents that trials refer to, or in the results of a run.
+//! Every key of a job file has a visible effect: in the output of a dry run, in the plan document,
+//! or in the results of a run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
-/// A key, lines of a job that set it, where it is seen, and what is seen there.
+/// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
 type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
 
 const AGENT: &str = "agents: [{name: a, execute: 'true'}]";
 const DATASET: &str = "datasets: [{path: tasks}]";
 
-/// Keys that one plan or another shows.
+/// Keys whose effect is in a plan.
 const KEY_CASES: &[KeyCase] = &[
     ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
     ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),
@@ -283,7 +283,7 @@ const KEY_CASES: &[KeyCase] = &[
     ("pool", "pool: gpu", "/shown/config/pool", || json!("gpu")),
 ];
 
-/// Keys that the run below shows.
+/// Keys whose effect is in the results of `JOB_OF_RUN`.
 const KEYS_OF_RUN: &[&str] = &[
     "n_concurrent_agents",
     "environment.max_starts_per_minute",
@@ -303,7 +303,7 @@ const KEYS_OF_RUN: &[&str] = &[
     "task_env",
 ];
 
-/// Keys that the tests of registries and repositories show, with a git of their own.
+/// Keys that `tests/registry` covers, with a git that records its calls.
 const KEYS_OF_FETCHED_TASKS: &[&str] =
     &["datasets[].repo", "datasets[].ref", "tasks[].git_url", "tasks[].git_commit_id"];
 
@@ -351,7 +351,7 @@ fn project() -> Project {
     project.write("registry.json", &json!([{"name": "r", "tasks": tasks}]).to_string())
 }
 
-/// What a dry run shows, and the plan's document.
+/// The output of a dry run, and the plan document.
 fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
     let mut text = fragment.replace("@HERE@", &project.path().display().to_string());
     for (key, line) in [
@@ -391,7 +391,7 @@ fn config_key_set_shows_in_plan() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let default = plan_value(&project, "").expect("a plan");
     for (key, _, pointer, expected) in KEY_CASES {
-        // A key that is seen without being set is not seen at all.
+        // An effect that is there without the key proves nothing.
         let same = default.pointer(pointer) == Some(&expected());
         let docker_is_the_default = *key == "environment.type";
         assert!(!same || docker_is_the_default || key.ends_with("path"), "{key}");
@@ -434,7 +434,7 @@ fn config_key_set_shows_in_results() {
     let kept = works.directory.join("artifacts/tmp/kept/asked");
     assert_eq!(std::fs::read_to_string(kept).expect("kept"), "Do it.\n");
     let hangs = results.trial("hangs", "built");
-    assert_eq!(hangs.reward(), Some(0.5), "it was verified all the same: {:#}", hangs.result);
+    assert_eq!(hangs.reward(), Some(0.5), "it was verified anyway: {:#}", hangs.result);
     assert_eq!(hangs.error(), Some("agent_execution_timeout"), "{:#}", hangs.result);
     let job = results.job().to_string();
     assert!(job.contains("\"max\"") && job.contains("\"min\""), "{job}");

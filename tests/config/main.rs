@@ -1,5 +1,5 @@
-//! The files under `tests/fixtures` and `examples`, read as a run would: what shall be right is
-//! right without a warning, and of what shall be wrong every fault is named at once.
+//! The files under `tests/fixtures` and `examples`, read as a run reads them: valid files give no
+//! warning, and invalid files give all their errors at once.
 
 mod keys;
 mod reference;
@@ -10,14 +10,14 @@ use rollout_coordinator::config::{Diagnostics, FormatHints, JobOptions, read_job
 use rollout_tests::expected::ExpectedTrials;
 use rollout_tests::project::{Project, fixtures, repository};
 
-/// What is said about a job file.
+/// Messages about a job file.
 fn job_faults(file: &Path) -> String {
     let mut problems = Diagnostics::default();
     let job = read_job(file, &JobOptions::new(&|_| true), &mut problems);
     render_problems(problems, job.is_some())
 }
 
-/// What is said about a task file.
+/// Messages about a task file.
 fn task_faults(file: &Path) -> String {
     let mut problems = Diagnostics::default();
     let task = read_task(file, FormatHints::default(), &mut problems);
@@ -42,7 +42,7 @@ fn assert_names_all(what: &str, said: &str, texts: &[String]) {
 #[test]
 fn job_file_with_errors_reports_all() {
     for (name, texts) in ExpectedTrials::read().invalid_jobs {
-        // Whether a dataset is there is looked at when tasks are loaded.
+        // A missing dataset is found later, when tasks are loaded.
         let texts: Vec<_> = texts.into_iter().filter(|text| text != "no-such-directory").collect();
         let said = job_faults(&fixtures().join("jobs").join(&name));
         assert_names_all(&name, &said, &texts);

@@ -1,4 +1,4 @@
-//! The reference of configuration in the coordinator's README is what the program says.
+//! The configuration reference in the coordinator's README, compared with the program's output.
 
 use rollout_coordinator::config::{JOB_REFERENCE, TASK_REFERENCE, TREE_REFERENCE};
 use rollout_tests::project::repository;
@@ -15,6 +15,6 @@ fn config_reference_in_readme_has_every_key() {
         let (table, _) = rest.split_once("<!-- end -->").expect("an end");
         let said = reference.markdown();
         let differs = table.lines().zip(said.lines()).find(|(there, said)| there != said);
-        assert!(table == said, "put there what the command prints; first difference: {differs:?}");
+        assert!(table == said, "put the command's output there; first difference: {differs:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Base images that change under their tag.
+//! Base images whose tag moves to another digest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use rollout_worker::environment::{
 
 use crate::fixture::{DockerFixture, destroy, output};
 
-/// The choices of a run, in memory.
+/// The digests chosen by a run, in memory.
 #[derive(Debug, Default)]
 struct MemoryBaseDigests(Mutex<BTreeMap<String, String>>);
 
@@ -34,7 +34,7 @@ impl BaseDigests for MemoryBaseDigests {
     }
 }
 
-/// Puts an image that says `version` under a name of a registry, and leaves nothing of it here.
+/// Pushes an image that contains `version` to a registry name, and removes it from the engine.
 async fn publish(lab: &DockerFixture, name: &str, version: &str) {
     let image = lab.build(&format!("RUN echo {version} > /version")).await;
     let (repo, tag) = name.rsplit_once(':').expect("a tag");
@@ -86,7 +86,7 @@ async fn base_image_changed_is_used_by_next_run_only() {
     publish(&lab, &base, "two").await;
     let again = prepare_for_run(&lab, &lab.provider, &source, 1).await.expect("found");
     assert_eq!((again.made, &again.reference), (false, &first.reference));
-    // Another worker that joins the run, and has neither the image nor its layers.
+    // Another worker that joins the run and has neither the image nor its layers.
     lab.remove_image(&first).await;
     let elsewhere = lab.another_provider();
     elsewhere.set_base_digests(run(1), Arc::clone(&kept) as _);
@@ -161,7 +161,7 @@ async fn base_image_digest_of_other_repository_is_local() {
 async fn base_image_built_before_registry_outage_is_reused() {
     let Some(lab) = DockerFixture::open().await else { return };
     let Some(registry) = DockerEngine::registry() else { return };
-    // A door to the registry that can be shut.
+    // A proxy to the registry that can be closed.
     let door = crate::closable_proxy::ClosableProxy::open(&registry).await;
     let base = format!("{}/rollout-away-{}:1", door.address(), std::process::id());
     publish(&lab, &base, "one").await;
@@ -172,6 +172,6 @@ async fn base_image_built_before_registry_outage_is_reused() {
     assert_eq!((later.made, &later.reference), (false, &first.reference));
     lab.remove_image(&first).await;
     let failure =
-        prepare_for_run(&lab, &lab.provider, &source, 3).await.expect_err("nothing is left");
+        prepare_for_run(&lab, &lab.provider, &source, 3).await.expect_err("no base is left");
     assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
 }

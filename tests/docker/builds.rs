@@ -1,4 +1,4 @@
-//! Builds with BuildKit: what only it can do, and what a Dockerfile must not get from it.
+//! Builds with BuildKit: its own features, and access that a Dockerfile must not get.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rollout_worker::environment::{FailureKind, Image, ImageRequest, ImageSource,
 
 use crate::fixture::{BASE, DockerFixture, destroy, output};
 
-/// What a command prints in a container of an image, which is removed afterwards.
+/// Runs a script in a temporary container of an image and returns its output.
 async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> String {
     let environment = lab.create(image.clone(), Vec::new()).await;
     let said = output(environment.as_ref(), script).await;
@@ -43,7 +43,7 @@ async fn buildkit_instructions_are_supported() {
     let image = image.unwrap_or_else(|failure| panic!("{}", failure.chain()));
     assert_eq!(builder(&image), "buildkit");
     let found = lab.provider.prepare(lab.image_request(&source)).await.expect("found");
-    assert_eq!((found.made, builder(&found)), (false, "buildkit"), "the image remembers it");
+    assert_eq!((found.made, builder(&found)), (false, "buildkit"), "the image records it");
     let script =
         "tool; cat /arch /copied; readlink /a/link; ls /cache 2>/dev/null; wc -c </a/empty";
     let said = run_in_image(&lab, &image, script).await;

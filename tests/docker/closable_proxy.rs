@@ -1,26 +1,26 @@
-//! A way to a server that can be closed.
+//! A TCP proxy that can be closed.
 
 use rollout_worker::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Passes connections on until it is dropped.
+/// Forwards connections until dropped.
 pub(crate) struct ClosableProxy {
     address: String,
     _task: Task<()>,
 }
 
 impl ClosableProxy {
-    /// A door on a port of its own to the server at `to`.
+    /// A proxy on a free port for the server at `to`.
     pub(crate) async fn open(to: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let to = to.to_owned();
-        let task = supervise::spawn("door", async move {
+        let task = supervise::spawn("closable proxy", async move {
             let mut open = Vec::new();
             while let Ok((mut near, _)) = listener.accept().await {
                 let Ok(mut far) = TcpStream::connect(&to).await else { return };
-                open.push(supervise::spawn("door connection", async move {
-                    // Either side may hang up at any time.
+                open.push(supervise::spawn("proxy connection", async move {
+                    // Either side may close the connection at any time.
                     tokio::io::copy_bidirectional(&mut near, &mut far).await.ok();
                 }));
             }

@@ -1,4 +1,4 @@
-//! Commands: how they end, and what is never lost or believed.
+//! Commands: their exit, their output, and output that imitates engine errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ async fn background_process_with_open_output_does_not_delay_exit() {
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let started = "while :; do echo >> /beat; sleep 0.1; done & echo started; exit 5";
-    // A busy machine may hold it up as long, but not each time.
-    until("a command that is not held up", async || {
+    // A busy machine may delay it this much, but not every time.
+    until("a command without delay", async || {
         let began = Instant::now();
         assert_eq!(run(container, started).await, (5, "started\n".to_owned()));
         began.elapsed() < Duration::from_millis(1900)
@@ -53,7 +53,7 @@ async fn exit_code_126_with_forged_engine_message_is_kept() {
     destroy(environment).await;
 }
 
-/// Counts and throws away.
+/// Counts bytes and discards them.
 #[derive(Default)]
 struct ByteCounter(AtomicU64);
 
@@ -63,7 +63,7 @@ impl OutputSink for ByteCounter {
     }
 }
 
-/// Peak of this process's memory, KiB.
+/// Peak memory of this process, in KiB.
 fn peak_memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("readable");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
@@ -81,8 +81,8 @@ async fn output_flood_is_streamed_in_bounded_memory() {
     let exit = environment.exec(shell(&script), counted.clone()).await.expect("it ran");
     assert_eq!(exit.code, 3);
     assert_eq!(counted.0.load(Ordering::Relaxed), MEGABYTES * 1_000_000);
-    // Other tests of this process take some too; the kernel counts in batches, so that a peak may
-    // even fall a little.
+    // Other tests in this process use memory too; the kernel counts in batches, so a peak may even
+    // fall slightly.
     let grown = peak_memory_kib().saturating_sub(before);
     assert!(grown < 250 * 1024, "the peak grew by {grown} KiB");
     destroy(environment).await;

@@ -1,5 +1,5 @@
-//! Environments with services beside them. They need the program `docker compose`: what
-//! `ROLLOUT_TEST_COMPOSE` names, else what is installed; `no` skips them.
+//! Environments with services. They need the program `docker compose`: the one in
+//! `ROLLOUT_TEST_COMPOSE`, else the installed one; `no` skips the tests.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,17 +15,17 @@ use rollout_worker::environment::{
 use crate::fixture::{BASE, DockerFixture, destroy, output, owner, run, wait_for_script};
 use crate::network::bridge;
 
-/// A service that answers on port 99 with what its file says.
+/// A service that answers on port 99 with the content of its file.
 const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Listen => 5, \
     LocalPort => 99, ReuseAddr => 1) or die; while ($$c = $$s->accept) { open F, \"/said\"; \
     print $$c <F>; close $$c }'";
 
-/// Reads what a service answers.
+/// Script that reads a service's answer.
 fn query_script(name: &str) -> String {
     format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
 }
 
-/// A laboratory with the program, or none.
+/// A fixture with `docker compose`, or `None`.
 async fn open() -> Option<DockerFixture> {
     let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
@@ -38,7 +38,7 @@ async fn open() -> Option<DockerFixture> {
     Some(lab)
 }
 
-/// A request for the environment that these files describe.
+/// A request for the environment described by these files.
 async fn request(lab: &DockerFixture, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
     let source = lab.context(files);
     let ImageSource::Context { dir, .. } = source.clone() else { unreachable!("a context") };
@@ -54,7 +54,7 @@ async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environ
     made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
 }
 
-/// Everything at the engine that has the label: containers, networks and volumes.
+/// All objects of the engine with the label: containers, networks and volumes.
 async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
     let filters = Some([("label".to_owned(), vec![label.to_owned()])].into());
     let mut found = lab.containers(label).await;
@@ -71,7 +71,7 @@ fn project_label(environment: &dyn Environment) -> String {
     format!("dev.rollout.project={}", environment.id())
 }
 
-/// A file with the service `db`, with more keys of it and of the file.
+/// A file with the service `db`, with additional keys of the service and of the file.
 fn with_db(keys: &str, rest: &str) -> String {
     format!(
         "services:\n  main:\n    depends_on: {{db: {{condition: service_healthy}}}}\n  db:\n    \
@@ -125,7 +125,7 @@ async fn compose_services_are_reachable_and_removed() {
     assert_eq!(host.init, Some(true));
     assert!(host.binds.unwrap_or_default().iter().all(|bind| !bind.starts_with('/')));
 
-    // What a command started ends, services go on.
+    // Processes started by a command end, services keep running.
     output(main, "setsid sleep 1000 >/dev/null 2>&1 &").await;
     environment.kill_processes().await.expect("killed");
     assert_eq!(run(main, "cat /proc/[0-9]*/comm | grep -c sleep").await.1, "1\n");
@@ -249,8 +249,8 @@ async fn compose_with_host_access_is_refused() {
         let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
         let label = format!("dev.rollout.exec={}", request.labels.exec);
         let failure = lab.provider.create(request).await.expect_err(&compose);
-        // A file that Compose does not read is the task's own fault. Older versions of Compose know
-        // fewer keys.
+        // A file that Compose cannot read is the task's fault. Older versions of Compose know fewer
+        // keys.
         let unread = compose.contains("image: [") || failure.message.contains("validating");
         let kind = if unread { FailureKind::Refused } else { FailureKind::Unsupported };
         assert_eq!(failure.kind, kind, "{compose}: {}", failure.chain());
@@ -302,11 +302,11 @@ async fn compose_ports_are_not_published_on_host() {
          command: [sleep, infinity]\n    ports: ['127.0.0.1:{port}:1']\n"
     );
     let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
-    let environment = lab.provider.create(request).await.expect("whoever has that port");
+    let environment = lab.provider.create(request).await.expect("ports are ignored");
     destroy(environment).await;
 }
 
-/// Owners of one boot are dead.
+/// Treats the owners of one boot as dead.
 struct ComposeDeadOwners(String);
 
 impl DeadOwners for ComposeDeadOwners {
@@ -373,7 +373,7 @@ async fn compose_without_program_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn compose_services_share_log_directories() {
     let Some(lab) = open().await else { return };
-    // The image of the service has something of its own where it mounts the directory.
+    // The service's image has a file where it mounts the directory.
     let compose = "services:\n  main:\n    volumes: \
                    ['${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}']\n  side:\n    build: \
                    ./side\n    user: nobody\n    command: [sh, -c, 'echo begun > \
@@ -401,7 +401,7 @@ async fn compose_services_share_log_directories() {
     for path in ["/logs/agent", "/logs/artifacts", "/logs/verifier"] {
         assert_eq!(output(main, &format!("stat -c %a {path}")).await, "1777\n", "{path}");
     }
-    // What is placed and read while everything runs reaches the volumes.
+    // Files copied while everything runs reach the volumes.
     let placed =
         Upload::File { path: "/logs/agent/a".into(), bytes: "a".into(), executable: false };
     environment.copy_to(vec![placed]).await.expect("placed");
@@ -410,7 +410,7 @@ async fn compose_services_share_log_directories() {
     assert!(environment.copy_from("/logs/artifacts/out").await.expect("readable").is_some());
     output(side, "echo 1 > /checked/reward.txt").await;
     assert_eq!(output(main, "cat /logs/verifier/reward.txt").await, "1\n");
-    // An agent can remove what is in them, and a verifier gets them anew.
+    // An agent can delete the content, and a verifier gets fresh directories.
     run(main, "rm -rf /logs").await;
     let dir = Upload::Dir { path: "/logs".to_owned() };
     let fresh = vec![dir, Upload::FreshDir { path: "/logs/verifier".to_owned() }];
@@ -418,7 +418,7 @@ async fn compose_services_share_log_directories() {
     assert_eq!(output(main, "ls -A /logs/verifier; echo 1 > /logs/verifier/reward.txt").await, "");
     assert_eq!(labeled_objects(&lab, &label).await.len(), 6, "2 containers, a network, 3 volumes");
     assert!(environment.copy_from("/logs/verifier/reward.txt").await.expect("readable").is_some());
-    // The engine cannot mount them where no directory is: what an agent did stays its own doing.
+    // The engine cannot mount volumes where no directory is, so the agent's change stays.
     output(main, "mv /logs /old; echo x > /logs").await;
     let failure = environment.copy_to(fresh).await.expect_err("a file is there");
     assert_eq!(failure.kind, FailureKind::Unusable, "{}", failure.chain());

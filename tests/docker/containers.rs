@@ -1,4 +1,4 @@
-//! Containers: what they are given, and what happens when they cannot be.
+//! Containers: their settings, and failures to create or start them.
 
 use std::time::{Duration, Instant};
 
@@ -87,10 +87,10 @@ async fn image_settings_are_kept() {
     lab.remove_image(&image).await;
 }
 
-/// Runs commands until the container is seen to have ended.
+/// Runs commands until the container is found to have ended.
 async fn wait_until_refused(environment: &dyn Environment) -> Failure {
     let mut refused = None;
-    until("it has ended", async || {
+    until("the container has ended", async || {
         refused = try_run(environment, "exit 0").await.err();
         refused.is_some()
     })
@@ -106,7 +106,7 @@ async fn entrypoint_that_exits_is_reported_with_output() {
     let failure = match lab.provider.create(request).await {
         Err(failure) => failure,
         Ok(environment) => {
-            // It was still up when it was looked at.
+            // It was still running at the check.
             let failure = wait_until_refused(environment.as_ref()).await;
             destroy(environment).await;
             failure
@@ -129,12 +129,12 @@ async fn create_cancelled_leaves_nothing() {
             destroy(made.expect("created")).await;
             continue;
         }
-        // The same execution may try again at once.
+        // The same execution may retry at once.
         if wait == 60 {
             destroy(lab.provider.create(request).await.expect("created")).await;
         }
         let mut seen = Instant::now();
-        until("nothing is left, nor comes", async || {
+        until("no container is left or appears", async || {
             if !lab.containers(&label).await.is_empty() {
                 seen = Instant::now();
             }
@@ -165,7 +165,7 @@ async fn destroy_called_concurrently_succeeds() {
 async fn files_after_container_exit_are_readable() {
     let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
-    // The keep-alive goes too.
+    // The keep-alive process is killed too.
     let (code, _) = run(environment.as_ref(), "echo x > /x; kill -KILL -1; sleep 5").await;
     assert_eq!(code, 137);
     let failure = wait_until_refused(environment.as_ref()).await;

@@ -1,4 +1,4 @@
-//! Files: what the engine replaces, and what hostile content does to a reader.
+//! File transfer: paths that the engine replaces, and hostile content for readers.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ async fn upload_directory_replaces_anything() {
     let image = lab
         .build("RUN mkdir -p /tests/old/deep /data/in && touch /tests/old/deep/f /data/in/f\nVOLUME /data")
         .await;
-    // Mount points cannot be replaced, and that shows before the start too.
+    // Mount points cannot be replaced, only emptied, also before the start.
     let environment =
         lab.create(image.clone(), vec![empty_dir("/data"), empty_dir("/tests")]).await;
     let container = environment.as_ref();
@@ -54,7 +54,7 @@ async fn upload_of_large_archive_is_streamed() {
     let script = format!("wc -c < /opt/data/big; cat /opt/data/{long}");
     assert_eq!(output(environment.as_ref(), &script).await, "67108864\nl");
     environment.destroy().await.expect("destroyed");
-    // The engine answers before it has read what is sent.
+    // The engine answers before it has read the whole upload.
     let failure = environment.copy_to(uploads).await.expect_err("it is gone");
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
 }
@@ -80,7 +80,7 @@ async fn download_of_hostile_logs_is_streamed_and_can_stop() {
     for kind in [b'2', b'6', b'3'] {
         assert!(kinds.contains(&kind), "{kinds:?}");
     }
-    // The sparse file would be 100 GB of zeros: leaving it must end the transfer.
+    // The sparse file would be 100 GB of zeros: dropping the stream must end the transfer.
     drop(stream);
     let began = Instant::now();
     destroy(environment).await;

@@ -1,4 +1,4 @@
-//! What every test here needs: a provider on the real engine, images and containers of its own.
+//! Test fixture: a provider on the real engine, with its own images and containers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,18 +20,18 @@ use rollout_worker::environment::{
     ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider as _, Upload,
 };
 
-/// The image of everything here that needs none of its own.
+/// Image of all tests that need no other.
 pub(crate) const BASE: &str = "debian:bookworm-slim";
 
-/// Time for anything that should not take long.
+/// Deadline for anything that should be fast.
 pub(crate) const WAIT_DEADLINE: Duration = wait::LONG_DEADLINE;
 
 static COUNTER: AtomicU64 = AtomicU64::new(1);
 
-/// A provider and what it works with.
+/// A provider and its resources.
 pub(crate) struct DockerFixture {
     pub(crate) provider: Arc<DockerProvider>,
-    /// The engine, asked without the provider.
+    /// The engine, queried without the provider.
     pub(crate) docker: Docker,
     pub(crate) scratch: tempfile::TempDir,
     pub(crate) settings: DockerSettings,
@@ -39,12 +39,12 @@ pub(crate) struct DockerFixture {
 }
 
 impl DockerFixture {
-    /// A laboratory; none where tests shall do without an engine.
+    /// A fixture; `None` if tests must run without an engine.
     pub(crate) async fn open() -> Option<Self> {
         Self::with_storage_interval(Duration::from_secs(5)).await
     }
 
-    /// One whose containers' storage is looked at this often.
+    /// A fixture whose provider checks container storage at this interval.
     pub(crate) async fn with_storage_interval(interval: Duration) -> Option<Self> {
         if std::env::var("ROLLOUT_TEST_DOCKER").is_ok_and(|promise| promise == "no") {
             return None;
@@ -62,12 +62,12 @@ impl DockerFixture {
         Some(Self { provider, docker, scratch, settings: DockerSettings::default(), resources })
     }
 
-    /// Another provider of the same engine and host, as another worker process has it.
+    /// Another provider for the same engine and host, as in another worker process.
     pub(crate) fn another_provider(&self) -> Arc<DockerProvider> {
         Arc::new(DockerProvider::new(DockerOptions::new(self.scratch.path().join("locks"))))
     }
 
-    /// A build context with these files. Its digest is unlike that of any other.
+    /// A build context with these files and a unique digest.
     pub(crate) fn context(&self, files: &[(&str, &str)]) -> ImageSource {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let dir = self.scratch.path().join(format!("context-{number}"));
@@ -94,7 +94,7 @@ impl DockerFixture {
         }
     }
 
-    /// Builds an image of these lines on top of the base.
+    /// Builds an image from these lines on top of the base.
     pub(crate) async fn build(&self, dockerfile: &str) -> Image {
         let dockerfile = format!("FROM {BASE}\n{dockerfile}\n");
         let source = self.context(&[("Dockerfile", &dockerfile)]);
@@ -140,7 +140,7 @@ impl DockerFixture {
         self.create(self.base(), Vec::new()).await
     }
 
-    /// An archive file with these regular files.
+    /// Writes an archive with these regular files.
     pub(crate) fn archive(&self, files: &[(&str, &[u8])]) -> PathBuf {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = self.scratch.path().join(format!("archive-{number}.tar"));
@@ -155,7 +155,7 @@ impl DockerFixture {
         path
     }
 
-    /// Names of all containers with this label, stopped ones too.
+    /// Names of all containers with this label, including stopped ones.
     pub(crate) async fn containers(&self, label: &str) -> Vec<String> {
         let filters = [("label".to_owned(), vec![label.to_owned()])].into();
         let options = bollard::query_parameters::ListContainersOptions {
@@ -168,7 +168,7 @@ impl DockerFixture {
     }
 }
 
-/// Labels of an execution of its own, owned by this process.
+/// Labels of a new execution, owned by this process.
 pub(crate) fn labels() -> EnvironmentLabels {
     let mut exec = [0; 16];
     exec[..4].copy_from_slice(&std::process::id().to_be_bytes());
@@ -183,7 +183,7 @@ pub(crate) fn labels() -> EnvironmentLabels {
     }
 }
 
-/// This process, as far as these tests need it.
+/// This process as an owner.
 pub(crate) fn owner() -> Owner {
     Owner {
         host: "docker-tests".to_owned(),
@@ -196,7 +196,7 @@ pub(crate) fn owner() -> Owner {
     }
 }
 
-/// What a command printed.
+/// Captured output of a command.
 #[derive(Debug, Default)]
 pub(crate) struct CommandOutput(Mutex<[Vec<u8>; 2]>);
 
@@ -217,7 +217,7 @@ pub(crate) fn shell(script: &str) -> ExecCommand {
     ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
-/// Runs a script; its exit code and standard output.
+/// Runs a script and returns its exit code and standard output.
 pub(crate) async fn run(environment: &dyn Environment, script: &str) -> (i32, String) {
     match try_run(environment, script).await {
         Ok(ended) => ended,
@@ -234,7 +234,7 @@ pub(crate) async fn try_run(
     Ok((exit.code, printed.stdout()))
 }
 
-/// The standard output of a script that must succeed.
+/// Returns the standard output of a script that must succeed.
 pub(crate) async fn output(environment: &dyn Environment, script: &str) -> String {
     let (code, stdout) = run(environment, script).await;
     assert_eq!(code, 0, "`{script}`: {stdout}");
@@ -256,7 +256,7 @@ pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
     wait::until_async(WAIT_DEADLINE, what, so).await;
 }
 
-/// Waits for a file without running anything inside.
+/// Waits for a file without running anything in the container.
 pub(crate) async fn wait_for_file(environment: &dyn Environment, path: &str) {
     let there = async || environment.copy_from(path).await.expect("readable").is_some();
     until(path, there).await;

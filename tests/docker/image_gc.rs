@@ -1,4 +1,4 @@
-//! Images of tasks that are no longer used.
+//! Removal of unused task images.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -8,10 +8,10 @@ use rollout_worker::environment::{Image, Provider as _};
 
 use crate::fixture::{DockerFixture, destroy};
 
-/// Longer than any image of this engine has been there.
+/// Longer than any image has existed on this engine.
 const ONE_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Says that an image was last used in 1970.
+/// Sets the last use of an image to 1970.
 fn mark_unused(lab: &DockerFixture, image: &Image) {
     let tag = image.reference.rsplit(':').next().expect("a tag");
     let file = lab.scratch.path().join("locks").join(format!("{tag}.lock"));

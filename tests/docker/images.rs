@@ -1,4 +1,4 @@
-//! Images: built once, from what may be seen, or refused with the reason.
+//! Images: built once, from visible files only, or refused with the reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ async fn build_requested_concurrently_runs_once() {
     let calls = lab.provider.calls();
     let again = lab.provider.prepare(lab.image_request(&source)).await.expect("found");
     assert!(!again.made);
-    assert_eq!(lab.provider.calls() - calls, 1, "one look finds it");
+    assert_eq!(lab.provider.calls() - calls, 1, "one call finds it");
     lab.remove_image(&again).await;
 }
 
@@ -57,7 +57,7 @@ async fn dockerignore_entries_are_not_sent() {
     let owner = output(environment.as_ref(), "stat -c '%u %a %Y' /context/keep.log").await;
     destroy(environment).await;
     lab.remove_image(&image).await;
-    // Patterns that are not named themselves are there, a Dockerfile that is named is not.
+    // `.dockerignore` is included unless it lists itself; a listed Dockerfile is excluded.
     assert_eq!(seen, "./.dockerignore\n./keep.log\n./sub/c.txt\n");
     assert_eq!(owner, "0 644 946684800\n");
 }
@@ -103,7 +103,7 @@ async fn build_failure_is_reported_to_every_waiter() {
         for text in ["[2/2] RUN i=0;", "failed: exit code 3\n", "\nline-2999", "\nthe-reason"] {
             assert!(failure.message.contains(text), "{text}: {}", failure.message);
         }
-        // Once the instruction, and once what it printed.
+        // Once in the instruction, and once in its output.
         assert_eq!(failure.message.matches("the-reason").count(), 2, "{}", failure.message);
         assert!(!failure.message.contains('\u{1b}'), "{}", failure.message);
         assert!(failure.message.len() < 6000, "{} bytes", failure.message.len());
@@ -121,7 +121,7 @@ async fn build_failure_is_cached_for_the_run() {
         request.labels.run = RunId::from_bytes([run; 16]);
         let calls = lab.provider.calls();
         let failure = lab.provider.prepare(request).await.expect_err("it cannot be built");
-        // One look whether the image is there; everything more is a build.
+        // One call checks whether the image exists; any further call is a build.
         (failure, lab.provider.calls() - calls > 1)
     };
     let dockerfile = format!("FROM {BASE}\nRUN echo the-reason; exit 3\n");
@@ -139,7 +139,7 @@ async fn build_failure_is_cached_for_the_run() {
     for ask_number in 1..=5 {
         let (failure, built) = ask(&source, 1).await;
         assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
-        assert!(built, "request {ask_number}: no answer says nothing about the build");
+        assert!(built, "request {ask_number}: a missing answer is not a build failure");
     }
 }
 
@@ -195,7 +195,7 @@ async fn image_by_name_is_found_or_pulled() {
     let found = lab.image_request(&ImageSource::Named(BASE.to_owned()));
     assert!(!lab.provider.prepare(found).await.expect("present").made);
     let absent = lab.image_request(&ImageSource::Named("127.0.0.1:1/none:1".to_owned()));
-    let failure = lab.provider.prepare(absent).await.expect_err("nobody listens there");
+    let failure = lab.provider.prepare(absent).await.expect_err("no server there");
     assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.message);
     assert!(failure.message.contains("127.0.0.1:1/none:1"), "{}", failure.message);
 }
@@ -221,7 +221,7 @@ async fn engine_unreachable_is_named_in_error() {
     assert_eq!(check("ssh://host".to_owned()).await.kind, FailureKind::Refused);
 }
 
-/// Whether a process of this machine has these words in its command line.
+/// Whether a process of this machine has `words` in its command line.
 fn process_runs(words: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let mut lines =

@@ -1,4 +1,4 @@
-//! Limits that are watched.
+//! Resource limits.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn memory_limit_exceeded_is_reported_as_oom() {
     lab.resources.memory_mb = 64;
     let environment = lab.plain().await;
     assert!(!environment.oom_killed().await);
-    // Written files are no memory.
+    // Page cache does not count as memory.
     output(environment.as_ref(), "head -c 200000000 /dev/zero > /file").await;
     assert!(!environment.oom_killed().await);
     let (_, out) = run(environment.as_ref(), "tail /dev/zero; echo ended with $?").await;
@@ -50,7 +50,7 @@ async fn storage_limit_exceeded_ends_container() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_check_counts_written_bytes_and_volumes() {
-    // The watch looks too late.
+    // With this interval only explicit checks find the excess.
     let Some(mut lab) = DockerFixture::with_storage_interval(Duration::from_secs(600)).await else {
         return;
     };
@@ -61,7 +61,7 @@ async fn storage_check_counts_written_bytes_and_volumes() {
     let container = environment.as_ref();
     if environment.limits().storage == LimitEnforcement::Measured {
         output(container, "truncate -s 10G /sparse; echo x > /data/x").await;
-        container.check_storage().await.expect("holes and the image's own data take nothing");
+        container.check_storage().await.expect("holes and the image's own data do not count");
         output(container, "head -c 30000000 /dev/zero > /a").await;
         container.check_storage().await.expect("within the limit");
         output(container, "head -c 30000000 /dev/zero > /data/b").await;

@@ -1,5 +1,5 @@
-//! The Docker provider against a real engine. Without one these tests fail, unless
-//! `ROLLOUT_TEST_DOCKER=no` says that there shall be none.
+//! Tests of the Docker provider with a real engine. Without an engine they fail, unless
+//! `ROLLOUT_TEST_DOCKER=no` disables them.
 
 mod base_images;
 mod builds;

@@ -1,4 +1,4 @@
-//! What a container may reach, and that a change holds for what is connected already.
+//! Network policies, including changes for open connections.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,8 +18,8 @@ async fn server(lab: &DockerFixture) -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// The host's address on the engine's own bridge, by a container's routes: an engine that was just
-/// installed does not tell the gateway.
+/// The host's address on the engine's default bridge, from a container's routes: a newly installed
+/// engine does not report the gateway.
 pub(super) async fn bridge(lab: &DockerFixture) -> Ipv4Addr {
     let environment = lab.plain().await;
     let routes = output(environment.as_ref(), "cat /proc/net/route").await;
@@ -32,7 +32,7 @@ fn default_gateway(routes: &str) -> Option<Ipv4Addr> {
     let fields = routes.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let mut default = fields.filter(|fields| fields.get(1) == Some(&"00000000"));
     let gateway = u32::from_str_radix(default.next()?.get(2)?, 16).ok()?;
-    // In the order of the host's bytes.
+    // In host byte order.
     Some(Ipv4Addr::from(gateway.to_ne_bytes()))
 }
 
@@ -41,12 +41,12 @@ fn connecting(to: SocketAddr) -> String {
     format!("timeout 5 bash -c '</dev/tcp/{}/{}' 2>/tmp/why", to.ip(), to.port())
 }
 
-/// Connects to a server of its own inside the container.
+/// Script that connects to its own server inside the container.
 const LOOPBACK: &str = "perl -MIO::Socket::INET -e '\
     $s = IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1\") or die; \
     $c = IO::Socket::INET->new(PeerAddr => \"127.0.0.1\", PeerPort => $s->sockport) or die'";
 
-/// Reads what a connection of the container says until nothing comes for a second.
+/// Reads from the container's connection until nothing arrives for a second.
 fn drain(stream: &mut TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
     let began = std::time::Instant::now();
@@ -78,7 +78,7 @@ async fn network_of_running_container_is_cut_and_restored() {
     assert_ne!(run(container, &connecting(address)).await.0, 0);
     assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
     output(container, LOOPBACK).await;
-    // A container whose processes were ended with a restart comes back as it was.
+    // A container that was restarted to kill its processes keeps its network settings.
     environment.kill_processes().await.expect("killed");
     assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
 

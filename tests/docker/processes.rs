@@ -1,4 +1,4 @@
-//! Killing: nothing that a command started survives, whatever it does.
+//! Killing: no process started by a command survives.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,13 +20,14 @@ async fn kill(environment: &dyn Environment) {
     assert!(began.elapsed() < WAIT_DEADLINE);
 }
 
-/// Processes of the container besides init, the keep-alive, its sleep and the asking shell.
+/// Number of processes in the container, without init, the keep-alive, its sleep and the counting
+/// shell.
 async fn unexpected_processes(environment: &dyn Environment) -> usize {
     let script = "n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n";
     output(environment, script).await.trim().parse::<usize>().expect("a number") - 4
 }
 
-/// Processes as the engine counts them, without the help of any.
+/// Number of processes according to the engine, without running anything in the container.
 async fn process_count(lab: &DockerFixture, environment: &dyn Environment) -> u64 {
     let once = StatsOptions { stream: false, one_shot: true };
     let mut counted = std::pin::pin!(lab.docker.stats(environment.id(), Some(once)));
@@ -61,9 +62,9 @@ async fn kill_of_fork_bomb_ends_it() {
     let storm = "bomb() { while :; do (bomb) & done; }; echo up > /up; bomb";
     let running = container.exec(shell(storm), Arc::new(CommandOutput::default()));
     let killing = async {
-        // The limit is soon reached: nothing that forks can ask inside any more.
+        // The limit is reached soon: a command that forks can no longer run inside.
         wait_for_file(container, "/up").await;
-        until("the storm is at its height", async || process_count(&lab, container).await > 400)
+        until("more than 400 processes run", async || process_count(&lab, container).await > 400)
             .await;
         kill(container).await;
     };
@@ -87,7 +88,7 @@ async fn kill_with_replaced_shell_ends_processes() {
         container.kill_processes().await
     };
     let (_, killed) = tokio::join!(running, killing);
-    // The container cannot come up again without its shell, but everything is dead.
+    // The container cannot restart without its shell, but all processes are dead.
     let failure = killed.expect_err("it is not usable any more");
     assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
     let state = lab.docker.inspect_container(environment.id(), None).await.expect("there").state;
@@ -95,7 +96,7 @@ async fn kill_with_replaced_shell_ends_processes() {
     destroy(environment).await;
 }
 
-/// Kills in a container whose shell works but sweeps nothing, with a process to sweep.
+/// Kills in a container whose shell skips the kill script, with a process to kill.
 async fn kill_without_a_sweep(lab: &DockerFixture) {
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -120,7 +121,7 @@ async fn kill_with_stopped_sweep_restarts_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_with_unverified_sweep_restarts_container() {
     let Some(mut lab) = DockerFixture::open().await else { return };
-    // As an engine whose host has no ps answers.
+    // As an engine answers whose host has no `ps`.
     let proxy = EngineProxy::refusing("/top", &lab.scratch.path().join("engine.sock"));
     let locks = lab.scratch.path().join("locks");
     let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };

@@ -1,4 +1,4 @@
-//! Reaping: only what proven dead owners left.
+//! Reaping: only objects whose owner is proven dead.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use rollout_worker::environment::{DeadOwners, Owner, Provider as _};
 
 use crate::fixture::{BASE, DockerFixture, owner};
 
-/// Owners of one boot are dead.
+/// Treats the owners of one boot as dead.
 struct DeadBootOwners(String);
 
 impl DeadOwners for DeadBootOwners {
@@ -17,7 +17,7 @@ impl DeadOwners for DeadBootOwners {
     }
 }
 
-/// Creates a container without starting it, as a worker that died in between has it.
+/// Creates a container without starting it, as left by a worker that died in between.
 async fn create_unstarted(lab: &DockerFixture, name: &str, owner: &str) {
     let labels = HashMap::from([("dev.rollout.owner".to_owned(), owner.to_owned())]);
     let body = ContainerCreateBody {

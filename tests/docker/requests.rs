@@ -1,4 +1,4 @@
-//! What a request asks for beside an image: users, variables, a directory, devices, ceilings.
+//! Settings of a request besides the image: users, variables, a directory, devices, ceilings.
 
 use std::sync::Arc;
 

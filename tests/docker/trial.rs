@@ -1,4 +1,4 @@
-//! The contract, and what a whole trial costs.
+//! The provider contract, and the number of engine calls of a whole trial.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ async fn docker_provider_passes_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trial_makes_thirteen_engine_calls() {
     let Some(lab) = DockerFixture::open().await else { return };
-    // The first container of an engine finds out whether storage can be limited.
+    // The first container on an engine detects whether storage can be limited.
     lab.plain().await.destroy().await.expect("destroyed");
     let (calls, began) = (lab.provider.calls(), Instant::now());
     let dir = |path: &str| Upload::Dir { path: path.to_owned() };
@@ -51,8 +51,8 @@ async fn trial_makes_thirteen_engine_calls() {
     logs.read_to_end(&mut bytes).await.expect("whole");
     environment.destroy().await.expect("destroyed");
     assert!(bytes.windows(10).any(|window| window == b"reward.txt"));
-    // Create, place, start, look; twice create, start, look at a command; place, read, remove.
-    // On a busy machine a command is looked at once more every quarter of a second.
+    // Create, upload, start, inspect; twice create, start, inspect for a command; upload, download,
+    // remove. On a busy machine each command takes another inspection every quarter of a second.
     let looks = began.elapsed().as_millis() as u64 / 250;
     let calls = lab.provider.calls() - calls;
     assert!((13..=13 + looks).contains(&calls), "{calls} calls");

@@ -1,4 +1,4 @@
-//! Headline and exit code of runs with failed trials.
+//! `--fail-under`: exit code and headline of runs with failed trials.
 
 use rollout_protocol::exit::ExitCode;
 

@@ -1,4 +1,5 @@
-//! One task or agent per way to fail: the right type, the right words, and nobody else affected.
+//! One task or agent per kind of failure: its error type and message, and no effect on other
+//! trials.
 
 use std::fs;
 
@@ -56,7 +57,7 @@ fn assert_task_errors(provider: &str, registry: Option<&str>) {
         cases.iter().map(|(name, outcome)| (results.trial("note", name), *outcome)).collect();
     assert_as_expected(&trials);
     for (trial, _) in &trials {
-        // Whatever had an environment long enough for the agent has the agent's note.
+        // A trial whose agent ran has the agent's note.
         let note = trial.text("logs/agent/note.txt");
         let ran = !trial.result["durations"]["agent_execution_sec"].is_null();
         assert_eq!(note.as_deref(), ran.then_some("was here\n"), "{}", trial.name);
@@ -121,12 +122,12 @@ fn container_not_removable_keeps_reward() {
 
 #[test]
 fn task_deleted_after_planning_still_runs() {
-    // Planning stores a task's files: what is planned does not change under a run.
+    // Planning stores a task's files, so that later changes do not affect the run.
     let project = project()
         .tasks(["slow/second"], &[])
         .tasks(["faults/passes"], &[])
         .job("faults.yaml", &[("PROVIDER", "process")]);
-    // In the order of the plan, so the one that stays comes first.
+    // Trials start in the order of the plan: the task that stays comes first.
     let (stays, goes) = (project.path().join("tasks/a"), project.path().join("tasks/b"));
     fs::rename(project.path().join("tasks/second"), &stays).expect("renamed");
     fs::rename(project.path().join("tasks/passes"), &goes).expect("renamed");
@@ -153,7 +154,7 @@ fn assert_as_expected(trials: &[(TrialDirectory, &ExpectedTrial)]) {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
-/// The code tells failures of the infrastructure from those of agents and tasks.
+/// Fails unless the exit code is that of infrastructure errors exactly when a trial has one.
 #[track_caller]
 fn assert_exit_code_matches(ended: &ProgramExit, results: &Results) {
     let ours = |trial: &TrialDirectory| trial.result["error"]["class"] == "infrastructure";

@@ -1,5 +1,5 @@
-//! Tasks of other benchmarks, unchanged: their format is guessed, and those that cannot run here do not
-//! hold up the others.
+//! Unchanged tasks of other benchmarks: their format is guessed, and those that cannot run here do
+//! not block the others.
 
 use std::fs;
 
@@ -89,7 +89,7 @@ fn resume_reads_tasks_in_planned_formats() {
     let plan = project.path().join("jobs/j/plan.json");
     let format = |plan: &Value| plan["tasks"][0]["format"].clone();
     assert_eq!(format(&json(&plan).expect("a plan")), "rollout");
-    // Guessed anew, the task would be in the other format.
+    // Guessed again, the task would have the other format.
     fs::write(project.path().join("tasks/plain/.harborignore"), "# nothing\n").expect("written");
     let more = [&arguments[..], &["-k", "2"]].concat();
     let resumed = project.rollout(&more).wait(DEADLINE).expect_code(ExitCode::Success);

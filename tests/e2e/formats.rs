@@ -1,4 +1,4 @@
-//! Tasks of both formats that use every key between them, with the oracle.
+//! Tasks of both formats, which together use every key, with the oracle agent.
 
 use rollout_tests::docker::{self, DockerEngine};
 use rollout_tests::formats::FormatTable;

@@ -11,13 +11,13 @@ use rustix::process::Signal;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// Trials of about a second.
+/// A job with trials of about a second.
 fn slow_project(provider: &str) -> Project {
     let values = [("PROVIDER", provider), ("ATTEMPTS", "6")];
     project().tasks(["slow/second"], &[]).job("slow.yaml", &values)
 }
 
-/// Runs a command of the project below `program`, with these arguments before it.
+/// A command of the project as the last argument of `program`, after `arguments`.
 fn command_below(
     project: &Project,
     program: &str,
@@ -31,7 +31,7 @@ fn command_below(
     command
 }
 
-/// The command with SIGHUP as it usually is: the program that starts the tests may ignore it.
+/// The command with the default action for SIGHUP: the program that starts the tests may ignore it.
 fn with_default_sighup(project: &Project, of_program: &Command) -> Command {
     command_below(project, "env", &["--default-signal=HUP"], of_program)
 }
@@ -42,7 +42,7 @@ fn assert_hangup_drains(provider: &str) {
     let mut run =
         project.start(with_default_sighup(&project, &project.command(&["run", "job.yaml"])));
     wait::until(DEADLINE, "a result", || !results.trials().is_empty());
-    // A shell that ends and the kernel both send one: the second must not kill.
+    // A shell that ends and the kernel both send SIGHUP: the second must not kill.
     run.signal(Signal::HUP);
     run.signal(Signal::HUP);
     let ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);

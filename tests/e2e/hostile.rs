@@ -1,4 +1,4 @@
-//! Agents that do not want to end, that leave something running, or that print without end.
+//! Agents that ignore signals, leave processes, print without end, or replace their log directory.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ fn assert_logs_recreated(provider: &str) {
         let trial = results.trial(agent, "passes");
         assert_eq!(trial.reward(), Some(1.0), "{agent}: {:#}", trial.result);
     }
-    // Charged to the agent although it had ended before anything was measured.
+    // An error of the agent, although it had ended before the storage was measured.
     let greedy = results.trial("greedy", "passes");
     let error = &greedy.result["error"];
     let found = ["type", "code", "class"].map(|key| error[key].as_str().unwrap_or_default());
@@ -89,7 +89,7 @@ fn assert_stubborn_agent_killed(provider: &str) {
 
     let trial = project.results("stubborn").trial("stubborn", "impatient");
     assert_eq!(trial.error(), Some("agent_execution_timeout"), "{:#}", trial.result);
-    // Collected after the last of them was gone: the log ends with a whole line.
+    // Collected after the last of them had ended: the log ends with a complete line.
     let ticks = trial.text("logs/agent/ticks").expect("collected");
     assert!(ticks.lines().count() > 10 && ticks.ends_with('\n'), "{ticks}");
 }

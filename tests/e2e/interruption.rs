@@ -1,4 +1,4 @@
-//! Ctrl-C, once and twice.
+//! Ctrl-C (SIGINT), once and twice.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn assert_first_interrupt_drains(provider: &str) {
     let after = results.trials();
     for trial in before.iter().filter(|trial| trial.reward().is_some()) {
         let same = after.iter().any(|t| t.name == trial.name && t.result == trial.result);
-        assert!(same, "{} was settled and is not as it was", trial.name);
+        assert!(same, "{} was settled and has changed", trial.name);
     }
     assert_follows_from_journal(results.path());
     assert_nothing_left(&project);
@@ -73,7 +73,7 @@ fn assert_second_interrupt_kills(provider: &str) {
     let hangs = || !rollout_tests::processes::with_mark(&mark).is_empty();
     wait::until(DEADLINE, "the agent", hangs);
     run.signal(Signal::INT);
-    // A run that drains says so; only then is the next signal the second.
+    // A run that drains prints a message; only after it does a signal count as the second.
     wait::until(DEADLINE, "the program to react", || !run.stderr().is_empty());
     assert!(!wait::holds_within(Duration::from_secs(1), || run.has_ended()), "it did not drain");
     run.signal(Signal::INT);

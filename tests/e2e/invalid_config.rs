@@ -1,4 +1,4 @@
-//! Bad configuration: every fault at once, and nothing starts.
+//! Invalid configuration: all errors are reported at once, and nothing starts.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::expected::ExpectedTrials;

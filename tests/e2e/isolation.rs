@@ -1,4 +1,4 @@
-//! Secrets stay out of everything that is kept, and a sandbox shows only what a task may see.
+//! Secrets are in no stored file, and a sandbox shows only the files of its task.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rollout_tests::docker::DockerEngine;
 
 use crate::{DEADLINE, assert_nothing_left, project};
 
-/// Nothing like it occurs by chance; characters that JSON and addresses escape.
+/// A value that does not occur by chance, with characters that JSON and URLs escape.
 const SECRET: &str = "sk-test/7f3a\"Qz+91&wXeV==end";
 
 #[test]
@@ -59,7 +59,7 @@ fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Names of the files below `directory` with one of the forms in them.
+/// Names of the files below `directory` that contain one of the forms.
 fn files_with_any(directory: &Path, forms: &[String], found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();

@@ -15,7 +15,7 @@ fn sixty_containers_at_once_succeed() {
     assert_many_trials("docker", 60);
     // No network per trial: an engine has addresses for about thirty.
     let of_trial = |name: &String| name.contains("rollout") && !name.ends_with("_default");
-    // Those that end so are of services, which another test may have just now.
+    // Networks with this ending belong to Compose services, which another test may run now.
     let ours = engine.networks().into_iter().filter(of_trial);
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new());
 }

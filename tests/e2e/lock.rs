@@ -1,4 +1,4 @@
-//! Two processes and one run directory.
+//! The lock of a run directory: a second process, and takeovers.
 
 use std::time::Duration;
 
@@ -34,13 +34,13 @@ fn lock_held_refuses_second_process() {
 
 #[test]
 fn lock_forced_takeover_stops_resumed_owner() {
-    assert_takeover(&["run", "job.yaml", "--force"], "as you asked for");
+    assert_takeover(&["run", "job.yaml", "--force"], "as requested");
 }
 
 #[test]
 fn lock_stale_takeover_stops_resumed_owner() {
     let arguments = ["run", "job.yaml", "--lock-stale-seconds", "6"];
-    assert_takeover(&arguments, "which said nothing any more");
+    assert_takeover(&arguments, "which stopped sending heartbeats");
 }
 
 fn assert_takeover(arguments: &[&str], why: &str) {
@@ -50,7 +50,7 @@ fn assert_takeover(arguments: &[&str], why: &str) {
     wait::until(DEADLINE, "a result", || !results.trials().is_empty());
     first.signal(Signal::STOP);
     let mut second = project.rollout(arguments);
-    let took_over = || second.stderr().contains("took the run over");
+    let took_over = || second.stderr().contains("took over the run");
     wait::until(DEADLINE, "the takeover", took_over);
     first.signal(Signal::CONT);
     let woken = first.wait(Duration::from_secs(60)).expect_code(ExitCode::LockLost);

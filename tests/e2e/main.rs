@@ -27,7 +27,7 @@ use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::project::Project;
 use rollout_tests::results::Results;
 
-/// How long a run may take, on a machine with two processors that does other things too.
+/// Longest duration of a run on a busy machine with two processors.
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// An empty project for the program under test.

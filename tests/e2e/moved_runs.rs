@@ -1,4 +1,4 @@
-//! Run directories and stores that were moved or are not used any more.
+//! Run directories and stores that were moved or are no longer used.
 
 use std::fs;
 
@@ -25,15 +25,15 @@ fn moved_run_results_are_found() {
     let path = |name: &str| project.path().join(name);
     let exported = export(&project, "jobs/faults");
     assert!(exported.contains("passes"), "{exported}");
-    // The run alone.
+    // The run directory alone is moved.
     fs::create_dir(path("archive")).expect("creatable");
     fs::rename(path("jobs/faults"), path("archive/faults")).expect("movable");
     assert_eq!(export(&project, "archive/faults"), exported);
-    // Everything.
+    // Everything is moved.
     fs::rename(path("archive/faults"), path("jobs/faults")).expect("movable");
     fs::rename(path("jobs"), path("other")).expect("movable");
     assert_eq!(export(&project, "other/faults"), exported);
-    // Without its store it says which one is needed.
+    // Without the store, the error names it.
     fs::rename(path("other/.rollout/blobs"), path("blobs")).expect("movable");
     let arguments = ["export", "other/faults", "--format", "jsonl"];
     let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Usage);
@@ -54,10 +54,10 @@ fn moved_run_resumes_with_its_store() {
     fs::rename(project.path().join("jobs"), project.path().join("away")).expect("movable");
     fs::create_dir(project.path().join("jobs")).expect("creatable");
     fs::rename(project.path().join("away/faults"), results.path()).expect("movable");
-    // Both ways to the store are wrong now.
+    // Both recorded paths to the store are wrong now.
     let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Usage);
     assert!(refused.stderr.contains("`--store DIR` names the store"), "{}", refused.stderr);
-    // Another store has none of what the files of the trial need.
+    // Another store has no blobs of the trial.
     let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
     let failed = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Failure);
     assert!(failed.stderr.contains("their results are kept"), "{}", failed.stderr);

@@ -1,4 +1,4 @@
-//! Jobs and searches on a machine whose Docker engine gives no answer.
+//! Jobs on a machine whose Docker engine does not answer.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,8 @@ fn docker_job_without_engine_starts_nothing() {
     {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
-    assert!(!project.path().join("jobs/engine/journal").exists(), "a run was begun");
-    // The same job runs where it needs no engine.
+    assert!(!project.path().join("jobs/engine/journal").exists(), "a run was started");
+    // The same job runs with a provider that needs no engine.
     let run = ["run", "job.yaml", "-e", "process"];
     let _ran = run_without_engine(&project, &run).expect_code(ExitCode::Success);
 }

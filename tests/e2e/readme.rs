@@ -1,4 +1,4 @@
-//! Every command of the README is executed, and nothing else stands there as one.
+//! The shell commands of the README: every one is executed, and an unknown one fails the test.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
@@ -30,7 +30,7 @@ fn readme_commands_do_what_it_says() {
     assert!(commands.len() >= 3, "{commands:?}");
     for command in commands {
         if command == "tests/run" {
-            // What runs this test.
+            // This test is part of it.
             assert!(repository().join("tests/run").exists());
             continue;
         }
@@ -51,7 +51,7 @@ fn readme_commands_do_what_it_says() {
     }
 }
 
-/// The example of a run over NATS.
+/// Runs the NATS example.
 fn over_nats() {
     let (Some(_engine), [server, ..]) = (DockerEngine::available(), &nats::programs()[..]) else {
         return;
@@ -65,7 +65,7 @@ fn over_nats() {
     assert_nothing_left(&project);
 }
 
-/// The tests run the program they were built with; `cargo run` must find the same one.
+/// The tests run the program they were built with; `cargo run` must start the same one.
 #[test]
 fn cargo_run_starts_rollout() {
     let metadata = std::process::Command::new(env!("CARGO"))

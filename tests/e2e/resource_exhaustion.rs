@@ -1,4 +1,4 @@
-//! Hosts that run out of something: their failures are never an agent's.
+//! Hosts without free disk space or file descriptors: their failures are not those of an agent.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use rollout_tests::project::Project;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// Trials whose logs are deeper than the open files that are left for them.
+/// Trials whose logs are nested deeper than the number of files they may have open.
 const DEEP_LOGS_JOB: &str = "\
 name: deep
 n_attempts: 24
@@ -55,8 +55,8 @@ fn open_file_soft_limit_is_kept_for_trials() {
     assert_nothing_left(&project);
 }
 
-/// Agents that fill the disk below their sandboxes: one fails by it, one answers wrongly, one does
-/// its work all the same.
+/// Agents that fill the disk below their sandboxes: one fails, one gives a wrong answer, one
+/// succeeds.
 const FULL_DISK_JOB: &str = "\
 name: full
 n_concurrent_trials: 1

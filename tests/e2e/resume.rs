@@ -1,4 +1,4 @@
-//! kill -9 of the whole program, and the same command again.
+//! Resume after `kill -9` of the whole program.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::faults::rewards;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// When to kill, after each start: before the first trial, in its middle, after some.
+/// Time from each start to the kill: before the first trial, during it, after some trials.
 const KILL_DELAYS_MS: &[u64] = &[40, 900, 2300, 400, 1500];
 
 #[test]
@@ -37,7 +37,7 @@ fn assert_resumes_after_kills(provider: &str) {
         }
         run.signal(Signal::KILL);
         let ended = run.wait(DEADLINE);
-        assert_eq!(ended.status.code(), None, "killed by us, not ended: {}", ended.stderr);
+        assert_eq!(ended.status.code(), None, "killed by the test, not ended: {}", ended.stderr);
         for trial in settled {
             let now = results.trials().into_iter().find(|now| now.name == trial.name);
             assert_eq!(now.map(|now| now.result), Some(trial.result), "{} was settled", trial.name);

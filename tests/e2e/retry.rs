@@ -1,4 +1,4 @@
-//! `rollout retry`: what failed runs again under the run's own options.
+//! `rollout retry`: failed trials run again with the run's own options.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// Two tasks: the agent of one needs somebody who listens on a port.
+/// Two tasks: the agent of one needs a listener on a port.
 fn project_with_needy_agent(port: u16) -> Project {
     let mut project = project();
     for name in ["alone", "needs"] {
@@ -52,7 +52,7 @@ fn retry_of_failed_trial_keeps_previous_record() {
     let _again = again.expect_code(ExitCode::Success);
     let needs = results.trial("a", "needs");
     assert_eq!((needs.reward(), needs.error()), (Some(1.0), None), "{}", needs.result);
-    let superseded = needs.result["superseded"].as_array().expect("the former execution");
+    let superseded = needs.result["superseded"].as_array().expect("the previous execution");
     assert_eq!(superseded.len(), 1, "{}", needs.result);
     let former = &superseded[0]["end"]["verdict"]["error"]["type"];
     assert_eq!(former, "agent_execution_failed", "{}", needs.result);
@@ -62,7 +62,7 @@ fn retry_of_failed_trial_keeps_previous_record() {
     );
     assert_adds_up(&results, 2);
 
-    // The same command finds nothing to do, and a trial may be named whatever it came to.
+    // `rollout run` finds nothing to do, and a trial may be named whatever its outcome is.
     let same = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     drop(same);
     let named = project.rollout(&["retry", &run_dir, "--trial", &needs.name]).wait(DEADLINE);
@@ -73,7 +73,7 @@ fn retry_of_failed_trial_keeps_previous_record() {
     assert_nothing_left(&project);
 }
 
-/// Fails unless the job's next run finds both trials settled as they were.
+/// Fails unless the results of both trials are unchanged after another run of the job.
 fn assert_as_before(project: &Project, before: &[Value]) {
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     drop(ended);
@@ -107,13 +107,13 @@ fn repair_after_retry_keeps_retried_verdict() {
         project.rollout(&["repair", &run_dir]).wait(DEADLINE).expect_code(ExitCode::Success).stdout
     };
 
-    // One bit: in the first result, and in the opening that names the retried trial.
+    // One changed bit: in the first result, and in the opening that names the retried trial.
     for epoch in [1, 2] {
         damage(epoch, &|bytes| bytes[400] ^= 4);
         assert!(repair().contains("restored, one bit had changed"));
         assert_as_before(&project, &before);
     }
-    // The opening itself, and then whatever the rebuilt journal has.
+    // The opening itself, and then everything in the rebuilt journal.
     damage(2, &|bytes| bytes[40..300].fill(b'x'));
     let told = repair();
     assert!(told.contains("trials with a result: 2"), "{told}");

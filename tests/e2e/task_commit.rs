@@ -1,4 +1,4 @@
-//! The commit that a task is from.
+//! The git commit of a task in its results.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-"""Holds exported jobs against Harbor's own models, and lets its viewer's back end show them.
+"""Validates exported jobs with Harbor's own models, and reads them through its viewer's back end.
 
     accepts.py JOBS_DIR
 """
@@ -21,7 +21,7 @@ from harbor.viewer.server import create_app
 
 
 def read(model, path: Path):
-    """A document as its model, which must lose nothing of it but what is null."""
+    """Parses a document as its model; fails if the model drops a key that is not null."""
     text = path.read_text()
     document = model.model_validate_json(text)
     known = json.loads(document.model_dump_json())
@@ -49,14 +49,14 @@ def check_trial(trial: Path, job: JobResult) -> TrialResult:
 
 
 def by_name(stats):
-    """Lists of trials are in the order of their coming."""
+    """Sorts lists of trials, which are in order of completion."""
     if isinstance(stats, list):
         return sorted(stats)
     return {key: by_name(value) for key, value in stats.items()}
 
 
 def check_metrics(name: str, eval_, trials: list[TrialResult], kinds: list[MetricType]) -> None:
-    """The metrics of an agent on a dataset are those that Harbor computes."""
+    """Compares the metrics of an agent on a dataset with those that Harbor computes."""
     mine = [trial for trial in trials if f"{trial.agent_info.name}__{trial.source}" == name]
     rewards = [trial.verifier_result and trial.verifier_result.rewards for trial in mine]
     expected = [MetricFactory.create_metric(kind).compute(rewards) for kind in kinds]

@@ -1,9 +1,9 @@
-"""Compares the rewards of our oracle and of Harbor's, task by task.
+"""Compares the rewards of Rollout's oracle agent and of Harbor's, task by task.
 
     compare.py formats.toml OURS.jsonl THEIRS.json
 
-The table's `harbor` is the reward that Harbor's oracle must come to when it differs, or why the two
-cannot be compared.
+In the table, `harbor` is the reward expected of Harbor's oracle when it differs, or the reason why
+the two cannot be compared.
 """
 
 import json
@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 
-# What Harbor raises where we have these errors, for tasks that have no reward on either side.
+# Exceptions of Harbor that correspond to error types of Rollout, for tasks without a reward.
 ALIKE = {
     "environment_start_failed": {"HealthcheckError"},
     "task_invalid": {"FileNotFoundError", "ValueError"},
@@ -35,7 +35,7 @@ def rewards(row: dict) -> dict | None:
 
 
 def judge(entry: dict, row: dict, theirs: dict) -> str:
-    """`same`, why they cannot be compared, or `DIFFERENT`."""
+    """`same`, the reason why they cannot be compared, or `DIFFERENT`."""
     ours = rewards(row)
     differs = entry.get("harbor")
     if isinstance(differs, str):

@@ -1,8 +1,8 @@
-"""Lets Harbor's own oracle agent try every task of a dataset on Docker.
+"""Runs Harbor's own oracle agent on every task of a dataset on Docker.
 
     oracle.py TASKS_DIR WORK_DIR RESULT.json
 
-One job per task: Harbor gives up the whole job when it refuses one of its tasks.
+One job per task: Harbor aborts the whole job when it refuses one of its tasks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ AT_ONCE = 2
 
 
 def cause(error: BaseException) -> str:
-    """The first error below groups of errors."""
+    """The first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
@@ -37,7 +37,7 @@ async def attempt(task: Path, work: Path) -> dict:
     try:
         job = await Job.create(config)
         await job.run()
-    except Exception as error:  # Harbor raises whatever a task's definition made it raise.
+    except Exception as error:  # A task's definition may make Harbor raise any exception.
         return {"refused": cause(error)}
     results = [json.loads(file.read_text()) for file in (work / task.name).glob("*/result.json")]
     if len(results) != 1:

@@ -16,7 +16,7 @@ def digest(file: Path) -> str:
 
 
 def artifacts(trial: Path) -> dict[str, str]:
-    """Digest of every collected file; the manifest is each tool's own."""
+    """Digest of every collected file; the manifests of the tools differ."""
     found = {}
     for directory in [trial / "artifacts", *sorted(trial.glob("steps/*/artifacts"))]:
         for file in sorted(directory.rglob("*")):
@@ -46,7 +46,7 @@ def trial(directory: Path) -> dict:
 
 
 def name_of(directory: Path) -> str:
-    """The directory of the task: the name in a result may be another one."""
+    """The name of the task's directory; the name in a result may differ."""
     config = json.loads((directory / "result.json").read_text())["config"]
     return Path(config["task"]["path"]).name
 
@@ -77,7 +77,7 @@ def main(ours: Path, theirs: Path) -> int:
             files = f", {len(mine[task]['artifacts'])} artifacts" if mine[task]["artifacts"] else ""
             failed = mine[task]["exception"] or others[task]["exception"]
             print(f"{task:45} same: {mine[task]['rewards']}{steps}{files}{f' ({failed})' if failed else ''}")
-    print(f"{same} same, {different} different, {alone} with one of the two only")
+    print(f"{same} same, {different} different, {alone} in one of the two only")
     return 1 if different else 0
 
 

@@ -1,4 +1,4 @@
-//! Whether a run over a cluster came to exactly what an undisturbed one comes to.
+//! Comparison of a cluster run's results with those of an undisturbed run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,20 +8,20 @@ use rollout_protocol::record::{ExecutionEnd, Settlement};
 use crate::load::Load;
 use crate::results::Results;
 
-/// Terminal records of a run, in the order of their settling.
+/// Terminal records of a run, in settlement order.
 ///
 /// # Panics
-/// When a line is none.
+/// When a line is not a terminal record.
 pub fn settlements(results: &Results) -> Vec<Settlement> {
     let entries = fs::read_dir(results.path().join("records")).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
     files.sort();
-    let text = |path| fs::read_to_string(path).expect("a file of records");
+    let text = |path| fs::read_to_string(path).expect("a record file");
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     files.into_iter().flat_map(|f| text(f).lines().map(parse).collect::<Vec<_>>()).collect()
 }
 
-/// Short names of every execution that the records know.
+/// Short names of all executions in the records.
 pub fn executions(settlements: &[Settlement]) -> Vec<String> {
     let all = settlements.iter().flat_map(|s| s.by.iter().chain(&s.superseded));
     all.map(|execution| execution.exec.short()).collect()
@@ -41,7 +41,7 @@ pub fn superseded(settlements: &[Settlement]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// What of a load's results is not as an undisturbed run has it.
+/// Differences between a load's results and those of an undisturbed run.
 pub fn differences(load: &Load, results: &Results) -> Vec<String> {
     let mut differences = Vec::new();
     let items = u64::from(load.items);
@@ -83,6 +83,6 @@ pub fn differences(load: &Load, results: &Results) -> Vec<String> {
             Some(_) => {}
         }
     }
-    differences.extend(lines.into_keys().map(|task| format!("{task} is not of this run")));
+    differences.extend(lines.into_keys().map(|task| format!("{task} does not belong to this run")));
     differences
 }

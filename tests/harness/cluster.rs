@@ -1,5 +1,5 @@
-//! A nats-server, workers and coordinators, each a process of its own that can be killed, stopped
-//! and cut off.
+//! A nats-server, workers and coordinators, each its own process that can be killed, paused and cut
+//! off.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,42 +17,42 @@ use crate::results::json;
 use crate::tcp_proxy::TcpProxy;
 use crate::wait;
 
-/// How long a killed process may take to be gone.
+/// Time a killed process may take to exit.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A project with a server of its own.
+/// A project with its own server.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Its files.
+    /// The project's files.
     pub project: Arc<Project>,
-    /// Its server.
+    /// The server.
     pub server: NatsServer,
     lease: Option<Duration>,
 }
 
-/// Names the queue's lease in seconds.
+/// Variable with the queue's lease in seconds.
 const LEASE: &str = "ROLLOUT_LEASE";
 
 impl Cluster {
-    /// Starts a server in the project; none, with a printed reason, where there is no nats-server.
+    /// Starts a server in the project; `None`, with a printed reason, without a nats-server.
     pub fn new(project: Project) -> Option<Self> {
         let server = NatsServer::start(&project.path().join("nats"))?;
         Some(Self { project: Arc::new(project), server, lease: None })
     }
 
-    /// The same with another lease than the product's.
+    /// Replaces the product's default lease.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Where blobs are.
+    /// Directory of the blob store.
     pub fn store(&self) -> PathBuf {
         self.project.path().join("store")
     }
 
-    /// What the workers of this host keep there: directories of workers, files of sandboxes.
+    /// Files of the workers on this host: worker directories and sandboxes.
     pub fn host_files(&self) -> Vec<PathBuf> {
         let host = self.host_dir();
         let sandboxes = directory_entries(&host.join("sandboxes"));
@@ -108,10 +108,10 @@ impl Cluster {
     }
 }
 
-/// A worker or a coordinator over its lives.
+/// A worker or a coordinator, across restarts.
 #[derive(Debug)]
 pub struct ClusterMember {
-    /// What it is called here.
+    /// Name in the test's output.
     pub name: String,
     project: Arc<Project>,
     arguments: Vec<String>,
@@ -129,13 +129,13 @@ impl ClusterMember {
         self
     }
 
-    /// Gives an option this value, instead of the one it has, if any.
+    /// Sets an option, replacing its value if it has one.
     #[must_use]
     pub fn with_option(self, option: &str, value: &str) -> Self {
         self.without_option(option).with_arguments(&[option, value])
     }
 
-    /// Takes an option and its value away.
+    /// Removes an option and its value.
     #[must_use]
     pub fn without_option(mut self, option: &str) -> Self {
         if let Some(at) = self.arguments.iter().position(|argument| argument == option) {
@@ -144,14 +144,14 @@ impl ClusterMember {
         self
     }
 
-    /// Adds a variable to its environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Puts a wire between it and the server.
+    /// Connects the member to the server through a TCP proxy.
     #[must_use]
     pub fn through_tcp_proxy(mut self, server: &NatsServer) -> Self {
         let wire = TcpProxy::for_port(server.port());
@@ -160,14 +160,14 @@ impl ClusterMember {
         self.with_option("--nats", &url)
     }
 
-    /// Starts it, unless it runs.
+    /// Starts the member, unless it runs.
     #[must_use]
     pub fn started(mut self) -> Self {
         self.start();
         self
     }
 
-    /// Starts it, unless it runs.
+    /// Starts the member, unless it runs.
     pub fn start(&mut self) {
         if self.run.is_none() {
             let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
@@ -186,16 +186,16 @@ impl ClusterMember {
         self.run.as_mut().expect("it is started")
     }
 
-    /// Its wire.
+    /// The member's TCP proxy.
     ///
     /// # Panics
     /// When it has none.
     #[track_caller]
     pub fn tcp_proxy(&self) -> &TcpProxy {
-        self.wire.as_ref().expect("it is wired")
+        self.wire.as_ref().expect("it has a proxy")
     }
 
-    /// Whether it is started and has not ended.
+    /// Whether the process is started and has not ended.
     pub fn is_running(&mut self) -> bool {
         self.run.as_mut().is_some_and(|run| !run.has_ended())
     }
@@ -224,44 +224,44 @@ impl ClusterMember {
         self.is_paused = false;
     }
 
-    /// Whether it is stopped by [`ClusterMember::pause`].
+    /// Whether [`ClusterMember::pause`] has paused it.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     ///
     /// # Panics
-    /// When it does not end in time, or was not started.
+    /// When it does not exit in time, or was not started.
     #[track_caller]
     pub fn wait(&mut self, deadline: Duration) -> ProgramExit {
         self.run.take().expect("it is started").wait(deadline)
     }
 
-    /// SIGTERM, and waits for its end.
+    /// Sends SIGTERM and waits for its exit.
     ///
     /// # Panics
-    /// When it does not end in time, or was not started.
+    /// When it does not exit in time, or was not started.
     #[track_caller]
     pub fn terminate(&mut self, deadline: Duration) -> ProgramExit {
         self.process().signal(Signal::TERM);
         self.wait(deadline)
     }
 
-    /// Value of an option of its command line.
+    /// Value of a command-line option.
     fn option(&self, name: &str) -> Option<&str> {
         let at = self.arguments.iter().position(|argument| argument == name)?;
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// The items of executions that a worker has begun and not finished, by what it keeps on disk.
+    /// Items of a worker's started and unfinished executions, according to its scratch directory.
     pub fn executing_items(&self) -> Vec<ItemId> {
         let scratch =
             self.own_dir().map_or_else(Vec::new, |dir| directory_entries(&dir.join("scratch")));
         scratch.iter().filter_map(|dir| ScratchMark::read(dir)).map(|mark| mark.item).collect()
     }
 
-    /// The directory of its present life.
+    /// Directory of the current process.
     fn own_dir(&self) -> Option<PathBuf> {
         let pid = self.run.as_ref()?.pid();
         let is_own = |dir: &PathBuf| {
@@ -271,10 +271,10 @@ impl ClusterMember {
         directories_of_workers(Path::new(self.option("--dir")?)).into_iter().find(is_own)
     }
 
-    /// Waits until `text` stands in its standard error.
+    /// Waits until its standard error contains `text`.
     ///
     /// # Panics
-    /// When it does not within `deadline`.
+    /// When that takes longer than `deadline`.
     #[track_caller]
     pub fn wait_for_stderr(&mut self, text: &str, deadline: Duration) {
         let run = self.process();
@@ -285,12 +285,12 @@ impl ClusterMember {
 
 impl Drop for ClusterMember {
     fn drop(&mut self) {
-        // A stopped process would not see its end; one that ended does not mind.
+        // A stopped process cannot react to its end; for an ended one this does nothing.
         self.resume();
     }
 }
 
-/// Below `workers` there is a directory for each deployment.
+/// Worker directories: `workers` has one directory per deployment.
 fn directories_of_workers(host: &Path) -> Vec<PathBuf> {
     directory_entries(&host.join("workers"))
         .iter()

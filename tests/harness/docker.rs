@@ -1,4 +1,4 @@
-//! The Docker engine, asked without the program under test.
+//! Direct queries to the Docker engine, independent of the program under test.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use tokio::runtime::Runtime;
 
 use crate::print_notice;
 
-/// Label of everything the program creates: who owns it, as JSON.
+/// Label of everything the program creates: its owner as JSON.
 const OWNER: &str = "dev.rollout.owner";
 
-/// A connection to the engine that the program under test uses too.
+/// A connection to the engine that the program under test also uses.
 pub struct DockerEngine {
     runtime: Runtime,
     docker: Docker,
@@ -27,14 +27,14 @@ impl fmt::Debug for DockerEngine {
 }
 
 impl DockerEngine {
-    /// The engine; none, with a printed reason, where tests shall or must do without.
+    /// Connects to the engine; `None`, with a printed reason, without an engine.
     ///
     /// # Panics
-    /// When `tests/run` has promised an engine and it does not answer.
+    /// When `tests/run` has set `ROLLOUT_TEST_DOCKER` and the engine does not answer.
     pub fn available() -> Option<Self> {
         let promise = std::env::var("ROLLOUT_TEST_DOCKER").ok();
         if promise.as_deref() == Some("no") {
-            print_notice("SKIPPED: needs a Docker engine, and runs without one");
+            print_notice("SKIPPED: needs a Docker engine, and ROLLOUT_TEST_DOCKER=no disables it");
             return None;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -53,7 +53,8 @@ impl DockerEngine {
         }
     }
 
-    /// Address of the registry that `tests/run` has started; none, with a printed reason, without.
+    /// Address of the registry that `tests/run` has started; `None`, with a printed reason, without
+    /// one.
     pub fn registry() -> Option<String> {
         let registry = std::env::var("ROLLOUT_TEST_REGISTRY").ok();
         if registry.is_none() {
@@ -66,7 +67,7 @@ impl DockerEngine {
         self.runtime.block_on(future).expect("the Docker engine answers")
     }
 
-    /// Names of the containers whose owner's description contains `text`, stopped ones too.
+    /// Names of containers, stopped ones included, whose owner label contains `text`.
     pub fn containers(&self, text: &str) -> Vec<String> {
         let filters = HashMap::from([("label", vec![OWNER])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
@@ -92,13 +93,13 @@ impl DockerEngine {
     }
 }
 
-/// What the program under test is told of `docker compose`: where it is, when `tests/run` found it in
-/// no usual place.
+/// Path of `docker compose` for the program under test, if `tests/run` found it in no standard
+/// place.
 pub fn compose_program() -> Option<String> {
     std::env::var("ROLLOUT_TEST_COMPOSE").ok().filter(|program| program != "no")
 }
 
-/// Whether tasks with services can run; without, the reason is printed.
+/// Whether tasks with services can run; if not, prints the reason.
 pub fn has_compose() -> bool {
     let usual = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
     let plugin = |base: &&str| Path::new(base).join("docker/cli-plugins/docker-compose").is_file();

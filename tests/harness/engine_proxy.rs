@@ -1,4 +1,4 @@
-//! A way to the Docker engine that counts requests, or refuses some.
+//! A proxy in front of the Docker engine that counts or refuses requests.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_worker::supervise;
 
-/// Begins of requests.
+/// First bytes of requests.
 const METHODS: [&[u8]; 5] = [b"GET /", b"POST /", b"PUT /", b"HEAD /", b"DELETE /"];
 
-/// What a refused request contains, and the status of the answer.
+/// Text in a refused request, and the status of the response.
 type RefusedRequest = (&'static str, &'static str);
 
-/// A socket in front of the engine's.
+/// A socket in front of the engine's socket.
 #[derive(Debug)]
 pub struct EngineProxy {
     socket: PathBuf,
@@ -22,28 +22,28 @@ pub struct EngineProxy {
 }
 
 impl EngineProxy {
-    /// Listens at `socket` and answers every request whose first line contains `refused`
-    /// (`DELETE `, `/top`) with a server error; all others go to the engine at `DOCKER_HOST`.
-    /// Lives as long as the test's process.
+    /// Listens at `socket` and answers every request whose first line contains `refused` (such as
+    /// `/top`) with a server error. Forwards all others to the engine at `DOCKER_HOST`. Lives as
+    /// long as the test process.
     ///
     /// # Panics
-    /// When `DOCKER_HOST` is no socket.
+    /// When `DOCKER_HOST` is not a socket.
     pub fn refusing(refused: &'static str, socket: &Path) -> Self {
         Self::listen(Some((refused, "500 Internal Server Error")), socket)
     }
 
-    /// The same with the answer of an engine that does not know the request.
+    /// Like [`Self::refusing`], but answers as an engine that does not know the request.
     ///
     /// # Panics
-    /// When `DOCKER_HOST` is no socket.
+    /// When `DOCKER_HOST` is not a socket.
     pub fn lacking(refused: &'static str, socket: &Path) -> Self {
         Self::listen(Some((refused, "404 Not Found")), socket)
     }
 
-    /// Listens at `socket`, refuses nothing and counts.
+    /// Listens at `socket`, counts requests and refuses none.
     ///
     /// # Panics
-    /// When `DOCKER_HOST` is no socket.
+    /// When `DOCKER_HOST` is not a socket.
     pub fn counting(socket: &Path) -> Self {
         Self::listen(None, socket)
     }
@@ -71,7 +71,7 @@ impl EngineProxy {
         Self { socket: socket.to_owned(), requests }
     }
 
-    /// What to set `DOCKER_HOST` to.
+    /// Value for `DOCKER_HOST`.
     pub fn host(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
@@ -89,8 +89,8 @@ fn connect(
     Ok(())
 }
 
-/// Copies until the end. A client sends a request only after the answer to its last, so a request
-/// begins where a read begins.
+/// Copies until the end of the stream. A client sends a request only after the last response, so a
+/// request starts where a read starts.
 fn copy(
     mut from: UnixStream,
     mut to: UnixStream,
@@ -121,7 +121,7 @@ fn copy(
     }
 }
 
-/// The first line of a request; none when the bytes do not begin one.
+/// First line of a request; `None` when the bytes do not start one.
 fn request_line(bytes: &[u8]) -> Option<String> {
     let begins = METHODS.iter().any(|method| bytes.starts_with(method));
     let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The table of what every fixture must come to.
+//! The table of expected results of every fixture.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,23 +16,23 @@ pub struct ExpectedTrials {
     pub faults: BTreeMap<String, ExpectedTrial>,
     /// Agents of `jobs/agents.yaml`.
     pub agents: BTreeMap<String, ExpectedTrial>,
-    /// Job files and what must be said of them.
+    /// Job files and texts their errors must contain.
     pub invalid_jobs: BTreeMap<String, Vec<String>>,
-    /// Tasks under `tasks/bad-toml` and what must be said of them.
+    /// Tasks under `tasks/bad-toml` and texts their errors must contain.
     pub invalid_tasks: BTreeMap<String, Vec<String>>,
 }
 
-/// What a trial must come to.
+/// Expected result of a trial.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedTrial {
-    /// Type of its error; none when absent.
+    /// Type of its error; `None` for no error.
     pub error: Option<String>,
-    /// Text that the error's message must contain.
+    /// Text that the error message must contain.
     pub says: Option<String>,
-    /// Its reward; none when absent.
+    /// Its reward; `None` for no reward.
     pub reward: Option<f64>,
-    /// Providers the entry is for.
+    /// Providers that the entry applies to.
     #[serde(default = "every_provider")]
     pub providers: Vec<String>,
 }
@@ -45,14 +45,14 @@ impl ExpectedTrials {
     /// Reads the table.
     ///
     /// # Panics
-    /// When it is not as it should be.
+    /// When the table is invalid.
     pub fn read() -> Self {
         let path = fixtures().join("expected.toml");
         let text = fs::read_to_string(&path).expect("expected.toml");
         toml::from_str(&text).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The entries of `table` that are for `provider`.
+    /// Entries of `table` that apply to `provider`.
     pub fn for_provider<'a>(
         table: &'a BTreeMap<String, ExpectedTrial>,
         provider: &str,
@@ -64,7 +64,7 @@ impl ExpectedTrials {
 }
 
 impl ExpectedTrial {
-    /// What of `trial` is not as expected.
+    /// Differences between `trial` and the expectation.
     pub fn differences(&self, trial: &TrialDirectory) -> Vec<String> {
         let mut differences = Vec::new();
         if trial.error() != self.error.as_deref() {
@@ -81,7 +81,7 @@ impl ExpectedTrial {
             let got = trial.message();
             differences.push(format!("{}: no {text:?} in {got:?}", trial.name));
         }
-        // An error leaves a text for people, and only an error.
+        // `error.txt` exists exactly when the trial has an error.
         let text = trial.text("error.txt");
         if text.is_some() != self.error.is_some() {
             differences.push(format!("{}: error.txt is {text:?}", trial.name));

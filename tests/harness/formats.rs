@@ -1,4 +1,4 @@
-//! Tasks of both formats, and the table of what the oracle must come to at each.
+//! Tasks of both formats, and the table of expected oracle results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,29 +13,29 @@ use crate::results::{Results, TrialDirectory};
 #[serde(transparent)]
 pub struct FormatTable(BTreeMap<String, BTreeMap<String, FormatOutcome>>);
 
-/// What the oracle must come to at a task.
+/// Expected oracle result of a task.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatOutcome {
-    /// Its reward; none when absent.
+    /// Its reward; `None` for no reward.
     reward: Option<f64>,
-    /// The verifier's numbers, when it gives them by key.
+    /// The verifier's rewards by key, if it reports several.
     #[serde(default)]
     rewards: BTreeMap<String, f64>,
-    /// Type of its error; none when absent.
+    /// Type of its error; `None` for no error.
     error: Option<String>,
-    /// Text that the error's message must contain.
+    /// Text that the error message must contain.
     says: Option<String>,
     /// Providers that can run it.
     #[serde(default = "every_provider")]
     providers: Vec<String>,
-    /// Files below the trial's directory, with their text.
+    /// Expected files below the trial directory, with their content.
     #[serde(default)]
     files: BTreeMap<String, String>,
-    /// Files that must not be there.
+    /// Files that must not exist.
     #[serde(default)]
     absent: Vec<String>,
-    /// What is different with Harbor: for its comparison, not for ours.
+    /// Differences in Harbor; read by the comparison with Harbor only.
     #[serde(default, rename = "harbor")]
     _harbor: Option<toml::Value>,
 }
@@ -48,13 +48,13 @@ impl FormatTable {
     /// Reads the table.
     ///
     /// # Panics
-    /// When it is not as it should be.
+    /// When the table is invalid.
     pub fn read() -> Self {
         let text = fs::read_to_string(fixtures().join("formats.toml")).expect("formats.toml");
         toml::from_str(&text).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Writes a job that runs everything the provider can run; `except` is left out, too.
+    /// Writes a job with every task the provider can run, without those in `except`.
     pub fn write_job(&self, project: &Project, provider: &str, except: &[&str]) {
         let fixtures_dir = fixtures();
         let fixtures = fixtures_dir.display().to_string();
@@ -73,7 +73,7 @@ impl FormatTable {
         copy(&fixtures_dir.join("jobs/formats.yaml"), &project.path().join("job.yaml"), &values);
     }
 
-    /// What of the results is not as the table says; and of how many trials.
+    /// Differences between the results and the table, and the number of trials compared.
     pub fn differences(
         &self,
         results: &Results,
@@ -162,7 +162,7 @@ mod tests {
                 let known = |error: &String| ErrorType::ALL.iter().any(|t| t.as_str() == error);
                 assert!(outcome.error.as_ref().is_none_or(known), "{name}");
                 let says = outcome.error.is_some() || !outcome.rewards.is_empty();
-                assert!(says || outcome.reward.is_some(), "{name} comes to something");
+                assert!(says || outcome.reward.is_some(), "{name} has an expected result");
             }
         }
         let count: usize = formats.0.values().map(BTreeMap::len).sum();

@@ -1,4 +1,4 @@
-//! Makes state and terminal records of a run again, from its journal alone.
+//! Manifest state and terminal records of a run, rebuilt from its journal alone.
 
 use std::fs;
 use std::path::Path;
@@ -15,20 +15,20 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
 use serde_json::{Value, json};
 
-/// What a journal says of a run.
+/// State rebuilt from a journal.
 #[derive(Debug)]
 pub struct JournalReplay {
-    /// The manifest's fields that follow from the journal.
+    /// Manifest fields that follow from the journal.
     pub manifest: Value,
-    /// The terminal records in order, without the trials' names, which the plan knows.
+    /// Terminal records in order, without trial names, which only the plan knows.
     pub records: Vec<Value>,
 }
 
 impl JournalReplay {
-    /// Reads the journal of a run directory with the core that wrote it, and nothing else.
+    /// Reads the journal of a run directory with the core that wrote it, and no other file.
     ///
     /// # Panics
-    /// When it is damaged, or was not closed.
+    /// When the journal is damaged or was not closed.
     pub fn from_run_dir(run_dir: &Path) -> Self {
         let settings = CoreSettings {
             run: RunId::from_bytes([0; 16]),
@@ -44,7 +44,7 @@ impl JournalReplay {
             match &record {
                 JournalRecord::Opened(opened) => (last, closed) = (Some(*opened.clone()), None),
                 JournalRecord::Closed(end) => closed = Some(*end),
-                _ => assert_eq!(closed, None, "nothing follows the end of a sitting"),
+                _ => assert_eq!(closed, None, "no record follows the end of a run session"),
             }
             core.apply(at, record, &mut effects);
             for effect in effects.drain(..) {
@@ -72,7 +72,7 @@ impl JournalReplay {
     }
 }
 
-/// The line of a settlement, without what the plan says of its trial.
+/// The record of a settlement, without the trial fields that come from the plan.
 fn settlement_without_name(settled: ItemSettlement) -> Value {
     let ItemSettlement { item, by, verdict, superseded, at, .. } = settled;
     let nobody = String::new();
@@ -87,7 +87,7 @@ fn settlement_without_name(settled: ItemSettlement) -> Value {
 
 fn record_without_name(mut record: Value) -> Value {
     let fields = record.as_object_mut().expect("an object");
-    // This and the name are the plan's.
+    // This field and the name come from the plan.
     fields.remove("task_git_commit_id");
     let names = ["trial", "eval", "ideas"].map(|kind| fields.remove(kind));
     let count = names.iter().flatten().count();
@@ -95,10 +95,10 @@ fn record_without_name(mut record: Value) -> Value {
     record
 }
 
-/// Fails unless manifest and terminal records of a run that was closed follow from its journal.
+/// Asserts that manifest and terminal records of a closed run follow from its journal.
 ///
 /// # Panics
-/// With what differs.
+/// With the differences.
 #[track_caller]
 pub fn assert_follows_from_journal(run_dir: &Path) {
     let recount = JournalReplay::from_run_dir(run_dir);

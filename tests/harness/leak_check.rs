@@ -1,4 +1,4 @@
-//! What the program may have left behind outside the project's files.
+//! Leftovers of the program outside the project's files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::processes::{self, ProcessInfo};
 use crate::project::Project;
 use crate::wait;
 
-/// How long what a program leaves to the system to end may take.
+/// Time the system may take for cleanup that the program leaves to it.
 pub const CLEANUP_DEADLINE: Duration = wait::LONG_DEADLINE;
 
-/// Fails if something of the project runs or exists outside its directory.
+/// Asserts that the project has no processes or objects outside its directory.
 ///
 /// # Panics
-/// With what there is.
+/// With the leftovers.
 #[track_caller]
 pub fn assert_no_leaks(project: &Project) {
     let mark = project.mark();
@@ -25,13 +25,13 @@ pub fn assert_no_leaks(project: &Project) {
     assert_eq!(containers(project), Vec::<String>::new(), "containers");
 }
 
-/// What is left of a cluster's project `within` so long: processes except its server, containers,
-/// mounts, control groups. `executions` are the short names of everything it ever ran.
+/// Leftovers of a cluster after waiting up to `within`: processes except its server, containers,
+/// mounts, control groups. `executions` are the short names of all its executions.
 pub fn cluster_leaks(cluster: &Cluster, executions: &[String], within: Duration) -> Vec<String> {
     leaks_except(&cluster.project, cluster.server.pid(), executions, within)
 }
 
-/// The same of a project without a server.
+/// Like [`cluster_leaks`], for a project without a server.
 pub fn project_leaks(project: &Project, executions: &[String], within: Duration) -> Vec<String> {
     leaks_except(project, None, executions, within)
 }
@@ -52,13 +52,13 @@ fn leaks_except(
     left()
 }
 
-/// What is in a directory; nothing when it is not there.
+/// Entries of a directory; empty when it does not exist.
 pub fn directory_entries(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Processes that were started for the project: by their arguments, environment or mounts.
+/// Processes of the project, found by their arguments, environment or mounts.
 fn processes_of(project: &Project) -> Vec<ProcessInfo> {
     let path = project.path().to_string_lossy().into_owned();
     let own = std::process::id();
@@ -75,7 +75,7 @@ fn processes_of(project: &Project) -> Vec<ProcessInfo> {
     processes::all().into_iter().filter(of_project).collect()
 }
 
-/// Control groups of sandboxes of these executions.
+/// Control groups of the sandboxes of these executions.
 fn control_groups(executions: &[String]) -> Vec<PathBuf> {
     let (mut found, mut below) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
     while let Some(directory) = below.pop() {

@@ -1,8 +1,8 @@
-//! Runs the real program in projects of its own and looks at what it leaves: result trees,
-//! processes, containers.
+//! Test harness: runs the real program in temporary projects and inspects result trees, processes
+//! and containers.
 //!
-//! Nothing here waits by sleeping a fixed time: [`wait::until`] polls a condition up to a deadline.
-//! What a failed test used is kept, and its path printed.
+//! Nothing here sleeps for a fixed time: [`wait::until`] polls a condition up to a deadline. The
+//! files of a failed test are kept, and their path is printed.
 
 use std::io::{self, Write};
 
@@ -31,10 +31,10 @@ pub mod test_engine;
 pub mod test_registry;
 pub mod wait;
 
-/// Tells the person at the terminal, whether the test passes or not: the test runner shows what
-/// `eprintln!` prints only for tests that fail.
+/// Prints to the terminal whether the test passes or not. The test runner shows `eprintln!` output
+/// only for tests that fail.
 pub fn print_notice(text: &str) {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    // A closed terminal is no reason to fail.
+    // A closed terminal must not fail the test.
     drop(writeln!(io::stderr(), "{name}: {text}"));
 }

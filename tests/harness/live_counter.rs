@@ -1,8 +1,8 @@
-//! Counts what really runs: every agent of a [`crate::load::Load`] connects here while it works.
+//! Counter of real executions: every agent of a [`crate::load::Load`] connects here while it works.
 //!
-//! Nothing of the program under test takes part, so that an execution it forgot or hid is counted
-//! all the same. A connection says the task's name, stays open while the agent lives (the kernel
-//! closes it when the agent is killed), and says `done` before it ends by itself.
+//! It is independent of the program under test, so it also counts executions that the program
+//! forgot or hid. A connection sends the task's name, stays open while the agent lives (the kernel
+//! closes it when the agent is killed), and sends `done` before the agent exits normally.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rollout_worker::supervise;
 
-/// Within this, ends and beginnings may be seen in another order.
+/// Ends and starts this close together may be seen in the wrong order.
 const ORDER_TOLERANCE: Duration = Duration::from_millis(150);
 
 /// One execution of an agent.
@@ -21,15 +21,15 @@ const ORDER_TOLERANCE: Duration = Duration::from_millis(150);
 pub struct ObservedExecution {
     /// Name of the task.
     pub task: String,
-    /// When it began.
+    /// Start time.
     pub began: Instant,
-    /// When it ended; none while it runs.
+    /// End time; `None` while it runs.
     pub ended: Option<Instant>,
-    /// It came to its own end: it was not killed.
+    /// It exited normally and was not killed.
     pub done: bool,
 }
 
-/// Listens for agents.
+/// A listener for agents.
 #[derive(Debug)]
 pub struct LiveCounter {
     address: SocketAddr,
@@ -42,7 +42,7 @@ impl LiveCounter {
     /// connections.
     ///
     /// # Panics
-    /// When there is no port.
+    /// When no port is free.
     pub fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -51,20 +51,20 @@ impl LiveCounter {
         let serve = move || {
             for agent in listener.incoming().take_while(|_| !ends.load(Ordering::Relaxed)) {
                 let (agent, sightings) = (agent?, Arc::clone(&sightings));
-                supervise::thread("witness of an agent", move || watch(agent, &sightings))?;
+                supervise::thread("agent connection", move || watch(agent, &sightings))?;
             }
             Ok::<(), io::Error>(())
         };
-        supervise::thread("witness", serve).expect("a thread");
+        supervise::thread("live counter", serve).expect("a thread");
         Self { address, seen, over }
     }
 
-    /// Its port.
+    /// The listening port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Everything seen so far, in the order of beginning.
+    /// Everything seen so far, in start order.
     pub fn observed(&self) -> Vec<ObservedExecution> {
         lock(&self.seen).clone()
     }
@@ -74,8 +74,8 @@ impl LiveCounter {
         lock(&self.seen).iter().filter(|sighting| sighting.ended.is_none()).count()
     }
 
-    /// The most that ran at once. What ended less than a moment before another began did so before
-    /// it: this process hears of both in its own time.
+    /// The most that ran at once. An end within `ORDER_TOLERANCE` before a start counts as before
+    /// it, because this process sees the two at different delays.
     pub fn peak(&self) -> usize {
         let seen = self.observed();
         let runs = |one: &ObservedExecution, at: Instant| {
@@ -100,7 +100,7 @@ impl LiveCounter {
         self.executions().values().map(|count| count - 1).sum()
     }
 
-    /// Executions that did not come to their own end.
+    /// Executions that did not exit normally.
     pub fn killed(&self) -> usize {
         lock(&self.seen).iter().filter(|s| s.ended.is_some() && !s.done).count()
     }
@@ -109,13 +109,13 @@ impl LiveCounter {
 impl Drop for LiveCounter {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // Wakes the listener; when it is gone already, there is nobody to wake.
+        // Wakes the listener; fails harmlessly if it has already ended.
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())));
     }
 }
 
 fn lock(seen: &Mutex<Vec<ObservedExecution>>) -> MutexGuard<'_, Vec<ObservedExecution>> {
-    seen.lock().expect("no watcher panics")
+    seen.lock().expect("not poisoned")
 }
 
 fn watch(agent: TcpStream, seen: &Mutex<Vec<ObservedExecution>>) {
@@ -144,8 +144,8 @@ mod tests {
     fn live_counter_tells_exit_from_kill() {
         let witness = LiveCounter::start();
         let agent = |text: &str| {
-            let mut agent = TcpStream::connect((Ipv4Addr::LOCALHOST, witness.port())).expect("it");
-            agent.write_all(text.as_bytes()).expect("it listens");
+            let mut agent = TcpStream::connect((Ipv4Addr::LOCALHOST, witness.port())).expect("up");
+            agent.write_all(text.as_bytes()).expect("sent");
             agent
         };
         let soon = wait::LONG_DEADLINE;

@@ -1,4 +1,4 @@
-//! Many small trials whose agents connect to a [`LiveCounter`], and whose rewards are known.
+//! A load: many small trials with known rewards, whose agents connect to a [`LiveCounter`].
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::live_counter::LiveCounter;
 use crate::project::Project;
 
-/// Where an agent finds the host: sandboxes share its network, containers have it as a gateway.
+/// How an agent finds the host: sandboxes share its network, containers reach it as their gateway.
 const HOST: [(&str, &str); 2] = [
     ("process", "host=127.0.0.1"),
     (
@@ -18,31 +18,31 @@ const HOST: [(&str, &str); 2] = [
     ),
 ];
 
-/// What to run.
+/// A job with its tasks.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// Name of the job, of its file and of its tasks' directory.
+    /// Name of the job, of its file and of its task directory.
     pub name: String,
-    /// Number of tasks; every one is tried once.
+    /// Number of tasks, each with one attempt.
     pub items: u32,
     /// Duration of the shortest and the longest agent.
     pub seconds: (f64, f64),
-    /// Provider of environments.
+    /// Environment provider.
     pub provider: String,
-    /// Lines of the job file beyond the usual.
+    /// Additional lines of the job file.
     pub job: String,
-    /// Most trials offered at a time.
+    /// Maximum number of concurrent trials.
     pub at_once: u32,
 }
 
 impl Load {
-    /// `items` trials in sandboxes that take `seconds` each.
+    /// `items` trials in sandboxes, which take `seconds` each.
     pub fn new(name: &str, items: u32, seconds: (f64, f64)) -> Self {
         let (name, provider) = (name.to_owned(), "process".to_owned());
         Self { name, items, seconds, provider, job: String::new(), at_once: 1000 }
     }
 
-    /// The same with further lines in the job file.
+    /// Adds lines to the job file.
     #[must_use]
     pub fn with_lines(mut self, lines: &str) -> Self {
         self.job.push_str(lines);
@@ -50,12 +50,12 @@ impl Load {
         self
     }
 
-    /// The job's file in its project.
+    /// The job file's path in its project.
     pub fn file(&self) -> String {
         format!("{}.yaml", self.name)
     }
 
-    /// Name of a task, from 1.
+    /// Name of a task, counted from 1.
     pub fn task(&self, number: u32) -> String {
         format!("{}-{number:04}", self.name)
     }
@@ -63,7 +63,7 @@ impl Load {
     /// How long the agent of a task works.
     pub fn duration(&self, number: u32) -> Duration {
         let (shortest, longest) = self.seconds;
-        // Neighbours differ, so that ends and begins mix.
+        // Neighbours differ, so that ends and starts interleave.
         let share = f64::from(number * 37 % 100) / 99.0;
         Duration::from_secs_f64(shortest + share * (longest - shortest))
     }

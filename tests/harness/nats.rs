@@ -1,4 +1,4 @@
-//! A nats-server of the test's own, which can be killed, started again and robbed of its store.
+//! A nats-server for one test, which can be killed, restarted and wiped.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,26 +13,27 @@ use crate::net::free_port;
 use crate::program::RunningProgram;
 use crate::{print_notice, wait};
 
-/// Names the nats-server to test with, or several with colons in between, of which the first is what
-/// tests use that need just one; `no` for tests without.
+/// Variable with the nats-server programs, separated by colons. Tests that need only one use the
+/// first; `no` skips the tests.
 const PROGRAM: &str = "ROLLOUT_TEST_NATS";
 
-/// How long a server may take to answer, on a machine that does other things too.
+/// Time a server may take to answer on a busy machine.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A server on a port of 127.0.0.1, with its store in a directory of the test. Dropping it kills it.
+/// A server on a port of 127.0.0.1, with its store in a directory of the test. Dropping it kills
+/// it.
 #[derive(Debug)]
 pub struct NatsServer {
     program: PathBuf,
     directory: PathBuf,
-    /// More lines of its configuration.
+    /// Additional configuration lines.
     settings: String,
     port: u16,
     starts: u32,
     run: Option<RunningProgram>,
 }
 
-/// The servers to test with; none, with a printed reason, where tests shall or must do without.
+/// Servers to test with; none, with a printed reason, without a nats-server.
 pub fn programs() -> Vec<PathBuf> {
     match std::env::var(PROGRAM) {
         Ok(programs) if programs != "no" => std::env::split_paths(&programs).collect(),
@@ -44,17 +45,17 @@ pub fn programs() -> Vec<PathBuf> {
 }
 
 impl NatsServer {
-    /// Starts a server with its files in `directory`; none, with a printed reason, where tests
-    /// shall or must do without.
+    /// Starts a server with its files in `directory`; `None`, with a printed reason, without a
+    /// nats-server.
     ///
     /// # Panics
-    /// When the server that is named does not start.
+    /// When the server does not start.
     pub fn start(directory: &Path) -> Option<Self> {
         let program = programs().into_iter().next()?;
         Some(Self::start_with(&program, directory, ""))
     }
 
-    /// Starts this server with more lines in its configuration.
+    /// Starts this server with additional configuration lines.
     ///
     /// # Panics
     /// When it does not start.
@@ -68,7 +69,7 @@ impl NatsServer {
         server
     }
 
-    /// Its port, the same over its lives.
+    /// Its port, unchanged across restarts.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -78,7 +79,7 @@ impl NatsServer {
         self.run.as_ref().map(RunningProgram::pid)
     }
 
-    /// Where clients find it.
+    /// URL for clients.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
@@ -126,7 +127,7 @@ impl NatsServer {
         }
     }
 
-    /// Stops it as it is (SIGSTOP), or lets it go on (SIGCONT).
+    /// Pauses it (SIGSTOP) or resumes it (SIGCONT).
     pub fn signal(&mut self, signal: Signal) {
         if let Some(run) = &mut self.run {
             run.signal(signal);

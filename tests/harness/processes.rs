@@ -1,4 +1,4 @@
-//! The machine's processes. Those in containers and sandboxes are among them.
+//! Processes of this machine, including those in containers and sandboxes.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use std::fs;
 pub struct ProcessInfo {
     /// Process id.
     pub pid: u32,
-    /// Its parent's.
+    /// Process id of its parent.
     pub parent: u32,
     /// Arguments, separated by spaces.
     pub arguments: String,
@@ -33,7 +33,7 @@ pub fn with_mark(mark: &str) -> Vec<ProcessInfo> {
         .collect()
 }
 
-/// Every process that descends from `ancestor`, which is not among them.
+/// Every descendant of `ancestor`, without `ancestor` itself.
 pub fn descendants(ancestor: u32) -> Vec<ProcessInfo> {
     let all = all();
     let mut found: Vec<ProcessInfo> = Vec::new();
@@ -49,7 +49,7 @@ pub fn descendants(ancestor: u32) -> Vec<ProcessInfo> {
 
 fn read(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything; the fields begin after its closing parenthesis.
+    // The name may contain anything; the fields follow its closing parenthesis.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
         return None;

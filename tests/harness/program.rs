@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait;
 
-/// A started program, its output captured to files. Dropping it kills it.
+/// A started program with its output captured to files. Dropping it kills it.
 #[derive(Debug)]
 pub struct RunningProgram {
     child: Child,
@@ -22,13 +22,13 @@ pub struct RunningProgram {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct ProgramExit {
-    /// How.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Its standard error.
     pub stderr: String,
-    /// How long it ran.
+    /// Its duration.
     pub took: Duration,
 }
 
@@ -47,12 +47,12 @@ impl RunningProgram {
         self.child.id()
     }
 
-    /// What it has printed so far.
+    /// Standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)
     }
 
-    /// What it has printed to standard error so far.
+    /// Standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.stderr)
     }
@@ -62,9 +62,9 @@ impl RunningProgram {
         self.child.try_wait().expect("our child").is_some()
     }
 
-    /// Sends a signal; nothing happens if it has ended.
+    /// Sends a signal; does nothing if the program has ended.
     pub fn signal(&mut self, signal: Signal) {
-        // Not reaped yet, so the id is still its own.
+        // The program is not reaped yet, so the id is still its own.
         if !self.has_ended() {
             let pid = Pid::from_child(&self.child);
             kill_process(pid, signal).expect("a signal to our child");
@@ -74,7 +74,7 @@ impl RunningProgram {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it has not ended within `deadline`: with what it printed and what runs below it.
+    /// When it has not ended within `deadline`, with its output and its child processes.
     #[track_caller]
     pub fn wait(mut self, deadline: Duration) -> ProgramExit {
         if !wait::holds_within(deadline, || self.has_ended()) {
@@ -99,16 +99,16 @@ impl Drop for RunningProgram {
         if !self.has_ended() {
             self.signal(Signal::KILL);
         }
-        // Only a process that cannot be waited for could fail here, and there is nothing to do.
+        // This fails only if the process cannot be waited for, and then nothing can be done.
         drop(self.child.wait());
     }
 }
 
 impl ProgramExit {
-    /// Fails unless the program ended with this code.
+    /// Asserts the exit code.
     ///
     /// # Panics
-    /// With what it printed.
+    /// With the program's output.
     #[track_caller]
     #[must_use]
     pub fn expect_code(self, code: ExitCode) -> Self {
@@ -123,10 +123,10 @@ impl ProgramExit {
         self
     }
 
-    /// Fails unless standard error contains `text`.
+    /// Asserts that standard error contains `text`.
     ///
     /// # Panics
-    /// With what it printed.
+    /// With the program's output.
     #[track_caller]
     #[must_use]
     pub fn expect_stderr(self, text: &str) -> Self {

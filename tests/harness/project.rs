@@ -1,4 +1,4 @@
-//! A directory of its own for every test.
+//! A temporary project directory for each test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::print_notice;
 use crate::program::RunningProgram;
 use crate::results::Results;
 
-/// Variables that the program under test keeps from this process; all others are dropped.
+/// Variables that the program under test inherits from this process; all others are dropped.
 const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLLOUT_TEST_MARK"];
 
-/// A directory with tasks and a job file, in which the program under test runs. It is removed,
+/// A directory with tasks and a job file, in which the program under test runs. It is removed
 /// unless the test fails.
 #[derive(Debug)]
 pub struct Project {
@@ -28,7 +28,7 @@ impl Project {
     /// An empty project for `program`: in test files, `env!("CARGO_BIN_EXE_rollout-under-test")`.
     ///
     /// # Panics
-    /// When no directory can be made.
+    /// When the directory cannot be created.
     pub fn new(program: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("project-").tempdir().expect("a directory");
         for name in ["home", "tmp", "runs"] {
@@ -38,7 +38,7 @@ impl Project {
         Self { directory, program: program.into(), runs, kept }
     }
 
-    /// Keeps the directory, as a failed test does.
+    /// Keeps the directory, as for a failed test.
     pub fn preserve(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }
@@ -48,14 +48,14 @@ impl Project {
         self.directory.path()
     }
 
-    /// A mark that occurs nowhere else on the machine.
+    /// A text that occurs nowhere else on the machine.
     pub fn mark(&self) -> String {
         let name = self.path().file_name().expect("a directory has a name");
         format!("mark-{}", name.to_string_lossy())
     }
 
-    /// Copies fixture tasks (`faults/passes`) to `tasks/<last part of the name>`, with the values
-    /// put in for their `@KEY@`s.
+    /// Copies fixture tasks (`faults/passes`) to `tasks/<last part of the name>`, replacing their
+    /// `@KEY@` placeholders by the values.
     ///
     /// # Panics
     /// When there is no such fixture.
@@ -73,10 +73,10 @@ impl Project {
         self
     }
 
-    /// Writes a fixture job (`faults.yaml`) as `job.yaml`, with the values put in.
+    /// Writes a fixture job (`faults.yaml`) as `job.yaml`, with the placeholders replaced.
     ///
     /// # Panics
-    /// When there is no such fixture, or a `@KEY@` of it has no value.
+    /// When there is no such fixture, or a `@KEY@` has no value.
     #[must_use]
     pub fn job(self, name: &str, values: &[(&str, &str)]) -> Self {
         let path = fixtures().join("jobs").join(name);
@@ -98,7 +98,7 @@ impl Project {
         self
     }
 
-    /// Makes it a git repository whose first commit has everything that is there.
+    /// Makes the project a git repository whose first commit contains all its files.
     ///
     /// # Panics
     /// When git fails.
@@ -116,7 +116,7 @@ impl Project {
         self
     }
 
-    /// A command of the program under test, run in the project with an environment of its own.
+    /// A command of the program under test, run in the project with a clean environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).current_dir(self.path()).env_clear();
@@ -133,7 +133,8 @@ impl Project {
         command
     }
 
-    /// A command of the program under test under limits of the shell: what follows `ulimit`.
+    /// A command of the program under test with resource limits: `limits` are arguments of
+    /// `ulimit`.
     pub fn limited(&self, limits: &str, arguments: &[&str]) -> Command {
         let of_program = self.command(arguments);
         let mut command = Command::new("sh");
@@ -148,8 +149,8 @@ impl Project {
         command
     }
 
-    /// A script that runs the program under test as `ROLLOUT`, in the project, with an environment
-    /// of its own.
+    /// A script that runs the program under test as `ROLLOUT`, in the project, with a clean
+    /// environment.
     pub fn script(&self, path: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(path);
         let of_program = self.command(&[]);
@@ -198,7 +199,7 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace member").to_owned()
 }
 
-/// Copies a file or a tree, putting values in.
+/// Copies a file or a tree, replacing placeholders by the values.
 pub fn copy(from: &Path, to: &Path, values: &[(&str, &str)]) {
     if from.is_dir() {
         fs::create_dir_all(to).unwrap_or_else(|e| panic!("{}: {e}", to.display()));

@@ -1,4 +1,4 @@
-//! The result tree that a job leaves.
+//! The result tree of a job.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ impl Results {
     /// The job's `result.json`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When it is missing.
     #[track_caller]
     pub fn job(&self) -> Value {
         json(&self.directory.join("result.json")).expect("the job's result.json")
@@ -46,17 +46,17 @@ impl Results {
     /// A number of the job's `result.json`.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is missing.
     #[track_caller]
     pub fn count(&self, key: &str) -> u64 {
         let job = self.job();
         job[key].as_u64().unwrap_or_else(|| panic!("no {key} in {job:#}"))
     }
 
-    /// Fails unless the headline of the job is that of its trials, counted one by one.
+    /// Asserts that the job's totals equal those computed from its trials.
     ///
     /// # Panics
-    /// With the figures that differ.
+    /// With the differing figures.
     #[track_caller]
     pub fn assert_headline(&self) {
         let job = self.job();
@@ -120,10 +120,10 @@ impl Results {
         trials
     }
 
-    /// The first attempt of an agent at a task, whatever the dataset.
+    /// First attempt of an agent at a task, in any dataset.
     ///
     /// # Panics
-    /// When it has no result; with the names of those that have.
+    /// When it has no result, with the names of the trials that have one.
     #[track_caller]
     pub fn trial(&self, agent: &str, task: &str) -> TrialDirectory {
         let trials = self.trials();
@@ -154,17 +154,17 @@ impl TrialDirectory {
         self.result["error"]["message"].as_str().unwrap_or_default()
     }
 
-    /// A file of the trial, if it is there.
+    /// Content of a file of the trial, if it exists.
     pub fn text(&self, name: &str) -> Option<String> {
         let bytes = fs::read(self.directory.join(name)).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-/// A JSON file, if it is there.
+/// Content of a JSON file, if it exists.
 ///
 /// # Panics
-/// When it is not JSON: a reader must never meet a half-written file.
+/// When it is not JSON: a reader must never see a half-written file.
 pub fn json(path: &Path) -> Option<Value> {
     let text = fs::read(path).ok()?;
     let value = serde_json::from_slice(&text);
@@ -173,7 +173,7 @@ pub fn json(path: &Path) -> Option<Value> {
 
 fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    // What begins with a dot is not there yet.
+    // Names that begin with a dot are unfinished results.
     let hidden = |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
     let entries = entries.map(|entry| entry.path()).filter(|path| !hidden(path));
     entries.filter(|path| path.is_dir() && !path.is_symlink()).collect()

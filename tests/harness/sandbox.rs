@@ -1,4 +1,4 @@
-//! Process sandboxes to test with.
+//! Process sandboxes for tests.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use rollout_worker::environment::{
     ImageSource, OutputSink, OutputStream, Owner, Provider, Upload,
 };
 
-/// Ceilings that no ordinary test reaches.
+/// Resource limits that no ordinary test reaches.
 pub const AMPLE_RESOURCES: Resources = Resources {
     cpus: 2,
     memory_mb: 1024,
@@ -30,7 +30,7 @@ pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
     provider_with(base, helper, DEFAULT_PIDS)
 }
 
-/// The same with a limit on processes.
+/// Like [`provider`], with a process limit.
 pub fn provider_with(base: &Path, helper: &Path, pids: u64) -> ProcessProvider {
     let helper = vec![helper.as_os_str().to_owned(), OsString::from("inside")];
     ProcessProvider::new(ProcessConfig { base: base.to_path_buf(), helper, pids })
@@ -68,16 +68,16 @@ pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest
     }
 }
 
-/// Makes an empty environment.
+/// Creates an empty environment.
 ///
 /// # Panics
-/// When it cannot be made.
+/// When it cannot be created.
 pub async fn create(provider: &ProcessProvider) -> Box<dyn Environment> {
     let request = request(ProcessSettings::default(), AMPLE_RESOURCES);
     provider.create(request).await.unwrap_or_else(|failure| panic!("{}", failure.chain()))
 }
 
-/// What a command printed.
+/// Captured output of a command.
 #[derive(Debug, Default)]
 pub struct CapturedOutput(Mutex<[Vec<u8>; 2]>);
 
@@ -100,10 +100,10 @@ pub fn shell(script: &str) -> ExecCommand {
     ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
-/// Runs a script: its exit code and everything it printed.
+/// Runs a script and returns its exit code and output.
 ///
 /// # Errors
-/// When it could not be run to its end.
+/// When it cannot be run to its end.
 pub async fn try_run(
     environment: &dyn Environment,
     script: &str,
@@ -113,16 +113,16 @@ pub async fn try_run(
     Ok((exit.code, printed.text(OutputStream::Stdout) + &printed.text(OutputStream::Stderr)))
 }
 
-/// Runs a script that must come to its end.
+/// Runs a script that must end, and returns its exit code and output.
 ///
 /// # Panics
-/// When it does not.
+/// When it does not end.
 pub async fn run(environment: &dyn Environment, script: &str) -> (i32, String) {
     let ended = try_run(environment, script).await;
     ended.unwrap_or_else(|failure| panic!("`{script}`: {}", failure.chain()))
 }
 
-/// Runs a script that must succeed: what it printed.
+/// Runs a script that must succeed, and returns its output.
 ///
 /// # Panics
 /// When it fails.

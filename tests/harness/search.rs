@@ -1,5 +1,5 @@
-//! The example of a tree search in a project of its own, and whether two sittings of it, or two
-//! hundred, came to the same.
+//! The example tree search in its own project, and comparison of the results of two runs of it,
+//! each of one or many run sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,37 +12,38 @@ use crate::live_counter::LiveCounter;
 use crate::project::{Project, copy, repository};
 use crate::results::json;
 
-/// What differs between two runs of one search, beside times.
+/// Keys that differ between two runs of one search, besides times.
 const RUN_SPECIFIC_KEYS: &[&str] = &["worker", "cost", "seconds"];
 
-/// Events that are of a sitting.
+/// Events that depend on the run sessions.
 const SESSION_EVENTS: &[&str] = &["lock_takeover", "cleaned_up"];
 
-/// Made from the manifest alone.
+/// Reports generated from the manifest alone.
 const REPORTS: &[&str] = &["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
 
-/// Files of a search's directory that are the same, byte for byte, whoever ran it.
+/// Files of a search directory that are identical byte for byte in every run.
 const IDENTICAL_FILES: &[&str] = &["artifacts/", "context/", "node_ideas/", "wt/"];
 
-/// What is of a sitting: its state, and objects of git, which are packed as they come.
+/// Files that depend on the run sessions: their state, and git objects, which git packs at any
+/// time.
 const SESSION_STATE: &[&str] =
     &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
 
-/// What a killed git leaves.
+/// Prefixes of files that a killed git leaves.
 const UNFINISHED_PREFIXES: &[&str] = &["tmp_", ".tmp", "incoming-", "new-"];
 
-/// A search of the example's program.
+/// A search based on the example.
 #[derive(Debug, Clone)]
 pub struct ExampleSearch {
-    /// Its file in its project.
+    /// Path of its file in its project.
     pub file: String,
-    /// Its name, the last part of its directory.
+    /// Its name: the last part of its directory.
     pub name: String,
     changes: Vec<(String, String)>,
 }
 
 impl ExampleSearch {
-    /// The example itself: `tree.yaml`, or the one of another environment.
+    /// The example itself: `tree.yaml`, or its variant for another environment.
     ///
     /// # Panics
     /// When there is no such file.
@@ -54,8 +55,8 @@ impl ExampleSearch {
         Self { file: format!("examples/tree/{file}"), name, changes: Vec::new() }
     }
 
-    /// The same kind of search for whoever kills it: its evals take about a second, most of which
-    /// they sleep, what fails is tried twice, and every execution reports to the witness.
+    /// The example for tests that kill it: its evals take about a second, mostly asleep, failures
+    /// are tried twice, and every execution connects to the live counter.
     pub fn with_live_counter(witness: &LiveCounter) -> Self {
         let port = witness.port();
         let implement = format!(
@@ -70,8 +71,8 @@ impl ExampleSearch {
             .with_replacement(limit, &format!("sleep 0.7\n      {limit}"))
     }
 
-    /// The same kind of search for whoever counts its commands: while they run, those that would ask
-    /// a language model are seen by one witness and sweeps by the other.
+    /// The example for tests that count its commands: while they run, those that would call a
+    /// language model connect to one counter and sweeps to the other.
     pub fn with_command_counters(llm: &LiveCounter, sweeps: &LiveCounter) -> Self {
         let seen_by = |witness: &LiveCounter| {
             format!("exec 3<>/dev/tcp/127.0.0.1/{}\n      echo x >&3", witness.port())
@@ -89,7 +90,7 @@ impl ExampleSearch {
             .with_replacement(limit, &format!("{sweeps}\n      sleep 0.5\n      {limit}"))
     }
 
-    /// The same with limits.
+    /// Adds limits.
     #[must_use]
     pub fn with_limits(self, limits: &str) -> Self {
         self.with_replacement(
@@ -98,17 +99,17 @@ impl ExampleSearch {
         )
     }
 
-    /// The same with something else in its file.
+    /// Replaces text in its file.
     #[must_use]
     pub fn with_replacement(mut self, text: &str, other: &str) -> Self {
         self.changes.push((text.to_owned(), other.to_owned()));
         self
     }
 
-    /// Puts it into a project, which becomes a git repository.
+    /// Writes the search into a project, which becomes a git repository.
     ///
     /// # Panics
-    /// When the example has not what is to be changed.
+    /// When the example does not contain the text to replace.
     #[must_use]
     pub fn write(&self, project: Project) -> Project {
         let (from, to) = (repository().join("examples/tree"), project.path().join("examples/tree"));
@@ -126,16 +127,16 @@ impl ExampleSearch {
         project.commit()
     }
 
-    /// Its directory below a directory of runs.
+    /// Its directory below a runs directory.
     pub fn directory(&self, project: &Project, runs_root: &str) -> PathBuf {
         project.path().join(runs_root).join(&self.name)
     }
 }
 
-/// A search's manifest without what differs between two runs of one search.
+/// Manifest of a search without the parts that differ between two runs of one search.
 ///
 /// # Panics
-/// When there is none.
+/// When there is no manifest.
 pub fn comparable_manifest(run: &Path) -> Value {
     let mut manifest = json(&run.join("manifest.json")).expect("a manifest");
     strip(&mut manifest);
@@ -158,7 +159,7 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// What of a search is not as in another: decisions, reports, files.
+/// Differences between two searches: decisions, reports, files.
 pub fn differences(expected: &Path, got: &Path) -> Vec<String> {
     let mut found = Vec::new();
     compare("manifest", &comparable_manifest(expected), &comparable_manifest(got), &mut found);
@@ -168,10 +169,10 @@ pub fn differences(expected: &Path, got: &Path) -> Vec<String> {
     let missing = names(&expected).difference(&names(&got)).cloned().collect::<Vec<_>>();
     let surplus = names(&got).difference(&names(&expected)).cloned().collect::<Vec<_>>();
     found.extend(missing.iter().map(|name| format!("{name} is missing")));
-    found.extend(surplus.iter().map(|name| format!("{name} is too much")));
+    found.extend(surplus.iter().map(|name| format!("{name} is unexpected")));
     let other =
         expected.iter().filter(|(name, content)| got.get(*name).is_some_and(|g| g != *content));
-    found.extend(other.map(|(name, _)| format!("{name} has other bytes")));
+    found.extend(other.map(|(name, _)| format!("{name} differs")));
     found
 }
 
@@ -198,7 +199,7 @@ fn compare(at: &str, expected: &Value, got: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Files of a search by name, with their bytes where these are the same for all runs.
+/// Files of a search by name, with the content of those that must be identical in all runs.
 fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut files = BTreeMap::new();
     for (name, path) in all_below(run) {
@@ -207,7 +208,7 @@ fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         }
         let same = REPORTS.contains(&&*name)
             || IDENTICAL_FILES.iter().any(|below| name.starts_with(below));
-        // Says where the checkout's repository is.
+        // `.git` contains the path of the checkout's repository.
         let same = same && !name.ends_with("/.git");
         let content = (same && path.is_file()).then(|| fs::read(&path).expect("a file"));
         files.insert(name, content);
@@ -215,7 +216,7 @@ fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     files
 }
 
-/// Everything below a directory, by name.
+/// Everything below a directory, by relative name.
 fn all_below(directory: &Path) -> BTreeMap<String, PathBuf> {
     let (mut found, mut next) = (BTreeMap::new(), vec![directory.to_owned()]);
     while let Some(dir) = next.pop() {
@@ -230,13 +231,13 @@ fn all_below(directory: &Path) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// What a search that has ended left in its directory that its manifest does not want.
+/// Leftovers of a finished search in its directory that its manifest does not list.
 pub fn leaked_files(run: &Path) -> Vec<String> {
     let manifest = json(&run.join("manifest.json")).expect("a manifest");
     let mut left = Vec::new();
     let waiting = &manifest["state"]["deferred_cleanup"];
     if waiting.as_array().is_none_or(|waiting| !waiting.is_empty()) {
-        left.push(format!("to be removed later: {waiting}"));
+        left.push(format!("pending cleanup: {waiting}"));
     }
     let mut told = |what: &str, wanted: BTreeSet<String>, got: BTreeSet<String>| {
         if wanted != got {
@@ -257,7 +258,7 @@ pub fn leaked_files(run: &Path) -> Vec<String> {
         let last = name.rsplit('/').next().unwrap_or_default();
         let unfinished = UNFINISHED_PREFIXES.iter().any(|begin| last.starts_with(begin));
         if unfinished || last.ends_with(".lock") || last.ends_with(".keep") {
-            left.push(format!("of git: {name}"));
+            left.push(format!("git temporary file: {name}"));
         }
     }
     left
@@ -279,7 +280,7 @@ fn references(run: &Path) -> BTreeSet<String> {
     git(run, &["for-each-ref", "--format=%(refname)"]).lines().map(str::to_owned).collect()
 }
 
-/// What git knows of: the first is the repository itself.
+/// Worktrees known to git; the first is the repository itself.
 fn worktrees(run: &Path) -> BTreeSet<String> {
     let run = run.canonicalize().expect("the run's directory");
     let listed = git(&run, &["worktree", "list", "--porcelain"]);

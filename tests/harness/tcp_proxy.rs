@@ -1,4 +1,4 @@
-//! A TCP connection that can be cut, stalled and mended: between a process and its server.
+//! A TCP proxy between a process and its server that can cut, stall and restore connections.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,16 +6,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use rollout_worker::supervise;
 
-/// What a wire does to bytes.
+/// Treatment of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProxyMode {
-    /// They pass.
+    /// Bytes are forwarded.
     Whole,
-    /// They wait, and nobody is told.
+    /// Bytes are held back, and connections stay open.
     Stalled,
-    /// Connections are closed, and new ones too.
+    /// Connections are closed, new ones too.
     Cut,
-    /// For ever.
+    /// Closed for good.
     Gone,
 }
 
@@ -26,7 +26,7 @@ struct ProxyShared {
     ends: Mutex<Vec<TcpStream>>,
 }
 
-/// A port in front of another.
+/// A port in front of another port.
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
@@ -34,10 +34,10 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// A wire to a port of 127.0.0.1, which need not be open yet.
+    /// A proxy for a port of 127.0.0.1, which need not be open yet.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// When no port is free.
     pub fn for_port(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -55,34 +55,34 @@ impl TcpProxy {
                     ProxyMode::Cut => continue,
                     ProxyMode::Whole | ProxyMode::Stalled => {}
                 }
-                // Nobody listens there: the client is told by its connection's end.
+                // No server listens on that port: the client sees its connection close.
                 if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
                     here.connect(client, server)?;
                 }
             }
             Ok::<(), io::Error>(())
         };
-        supervise::thread("wire", serve).expect("a thread");
+        supervise::thread("tcp proxy", serve).expect("a thread");
         Self { address, shared }
     }
 
-    /// Its port.
+    /// The listening port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Closes every connection, and each new one, until it is mended.
+    /// Closes every connection and each new one until [`Self::restore`].
     pub fn cut(&self) {
         self.shared.set(ProxyMode::Cut);
         self.shared.close();
     }
 
-    /// Lets bytes wait, as a network that drops packets does, until it is mended.
+    /// Holds bytes back until [`Self::restore`], as a network that drops packets.
     pub fn stall(&self) {
         self.shared.set(ProxyMode::Stalled);
     }
 
-    /// Lets bytes pass again.
+    /// Forwards bytes again.
     pub fn restore(&self) {
         self.shared.set(ProxyMode::Whole);
     }
@@ -92,14 +92,14 @@ impl Drop for TcpProxy {
     fn drop(&mut self) {
         self.shared.set(ProxyMode::Gone);
         self.shared.close();
-        // Wakes the listener; when it is gone already, there is nobody to wake.
+        // Wakes the listener; fails harmlessly if it has already ended.
         drop(TcpStream::connect(self.address));
     }
 }
 
 impl ProxyShared {
     fn state(&self) -> MutexGuard<'_, ProxyMode> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("not poisoned")
     }
 
     fn set(&self, state: ProxyMode) {
@@ -108,8 +108,8 @@ impl ProxyShared {
     }
 
     fn close(&self) {
-        for end in self.ends.lock().expect("nobody panics with it").drain(..) {
-            // Closed by the other side already, perhaps.
+        for end in self.ends.lock().expect("not poisoned").drain(..) {
+            // The other side may have closed it.
             let _closed = end.shutdown(Shutdown::Both);
         }
     }
@@ -117,26 +117,26 @@ impl ProxyShared {
     fn connect(self: &Arc<Self>, client: TcpStream, server: TcpStream) -> io::Result<()> {
         for end in [&client, &server] {
             end.set_nodelay(true)?;
-            self.ends.lock().expect("nobody panics with it").push(end.try_clone()?);
+            self.ends.lock().expect("not poisoned").push(end.try_clone()?);
         }
-        // A cut that came in between has not seen these ends.
+        // A cut in between has not seen these sockets.
         if matches!(*self.state(), ProxyMode::Cut | ProxyMode::Gone) {
             self.close();
         }
         let ways = [(client.try_clone()?, server.try_clone()?), (server, client)];
         for (from, to) in ways {
             let shared = Arc::clone(self);
-            supervise::thread("way of a wire", move || shared.forward(from, to))?;
+            supervise::thread("proxy direction", move || shared.forward(from, to))?;
         }
         Ok(())
     }
 
-    /// Carries bytes one way until either end is closed, then closes both.
+    /// Forwards bytes in one direction until either socket is closed, then closes both.
     fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             let state = self.changed.wait_while(self.state(), |state| *state == ProxyMode::Stalled);
-            drop(state.expect("nobody panics with it"));
+            drop(state.expect("not poisoned"));
             if to.write_all(&buffer[..length]).is_err() {
                 break;
             }
@@ -157,9 +157,9 @@ mod tests {
     fn tcp_proxy_forwards_stalls_and_cuts() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let wire = TcpProxy::for_port(listener.local_addr().expect("an address").port());
-        let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, wire.port())).expect("the wire");
+        let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, wire.port())).expect("the proxy");
         let mut client = join();
-        let (mut server, _) = listener.accept().expect("through the wire");
+        let (mut server, _) = listener.accept().expect("through the proxy");
         server.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
         let mut bytes = [0; 3];
         client.write_all(b"one").expect("sent");
@@ -167,7 +167,7 @@ mod tests {
 
         wire.stall();
         client.write_all(b"two").expect("sent");
-        assert!(server.read(&mut bytes).is_err(), "it waits");
+        assert!(server.read(&mut bytes).is_err(), "bytes are held back");
         wire.restore();
         server.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         server.read_exact(&mut bytes).expect("passes");
@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(refused.read(&mut bytes), Ok(0) | Err(_)));
         wire.restore();
         let mut client = join();
-        let (mut server, _) = listener.accept().expect("through the wire");
+        let (mut server, _) = listener.accept().expect("through the proxy");
         client.write_all(b"end").expect("sent");
         server.read_exact(&mut bytes).expect("passes");
     }

@@ -1,4 +1,4 @@
-//! A terminal that shows a program, and can be closed.
+//! A pseudo-terminal that runs a program and can be closed.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
@@ -18,21 +18,22 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program that the terminal controls, with it as all three standard streams.
+    /// Starts a program with the terminal as controlling terminal and as all three standard
+    /// streams.
     ///
     /// # Panics
-    /// When there is no terminal, or no program `setsid`.
+    /// When there is no terminal, or the program `setsid` is missing.
     pub fn start(of_program: &Command) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let screen = openpt(flags).expect("a terminal");
         grantpt(&screen).and_then(|()| unlockpt(&screen)).expect("a terminal");
         let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&screen, size).expect("a terminal has a size");
-        // A program that writes must not wait for the test.
+        // The program's writes must not block on the test.
         fcntl_setfl(&screen, OFlags::NONBLOCK).expect("settable");
         let line = ioctl_tiocgptpeer(&screen, flags).expect("the other end");
         let copy = || line.try_clone().expect("a descriptor");
-        // The test may be a leader of a process group: `setsid` starts a child then, and waits for it.
+        // If the test leads a process group, `setsid` forks and waits for the child.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "env", "--default-signal=HUP"]);
         command.arg(of_program.get_program()).args(of_program.get_args());
@@ -44,7 +45,7 @@ impl Terminal {
         Self { screen: Some(screen), program }
     }
 
-    /// Everything that was written since the last call.
+    /// Output since the last call.
     pub fn shown(&self) -> Vec<u8> {
         let mut shown = Vec::new();
         let mut part = [0; 4096];
@@ -61,7 +62,7 @@ impl Terminal {
         self.screen = None;
     }
 
-    /// The exit code of the program; nothing when a signal ended it.
+    /// Exit code of the program; `None` when a signal ended it.
     ///
     /// # Panics
     /// When it does not end within `deadline`.
@@ -79,7 +80,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         let _killed = self.program.kill();
         let _ended = self.program.wait();
     }

@@ -1,4 +1,4 @@
-//! A Docker engine of a test's own, which can be stopped, killed and started again.
+//! A Docker engine for one test, which can be stopped, killed and restarted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::program::RunningProgram;
 use crate::{print_notice, wait};
 
-/// The image that tasks of tests are made of.
+/// Base image of the tests' tasks.
 const BASE: &str = "debian:bookworm-slim";
 
-/// How long an engine may take to answer or to end, on a machine that does other things too.
+/// Time an engine may take to answer or to exit on a busy machine.
 const START_STOP_DEADLINE: Duration = Duration::from_secs(120);
 
-/// An engine with its data in a directory of the test, and a bridge of its own: one that is told to
-/// have none removes the bridge of the host's engine. Dropping it ends it and what it ran.
+/// An engine with its data in a directory of the test, and its own bridge: an engine without one
+/// would remove the bridge of the host's engine. Dropping it ends the engine and its containers.
 #[derive(Debug)]
 pub struct TestEngine {
     directory: tempfile::TempDir,
@@ -28,8 +28,8 @@ pub struct TestEngine {
 }
 
 impl TestEngine {
-    /// Starts an engine that has the image `debian:bookworm-slim`; none, with a printed reason,
-    /// where tests do without engines or cannot start one.
+    /// Starts an engine with the image `debian:bookworm-slim`; `None`, with a printed reason, if
+    /// engines are disabled or cannot be started.
     ///
     /// # Panics
     /// When the engine does not start.
@@ -41,7 +41,7 @@ impl TestEngine {
             );
             return None;
         }
-        // Not below TMPDIR, which may be long: paths of sockets are limited to 107 bytes.
+        // Not below TMPDIR, which may be long: socket paths are limited to 107 bytes.
         let directory = tempfile::Builder::new().prefix("engine-").tempdir_in("/tmp");
         let directory = directory.expect("a directory");
         let mut engine = Self { directory, bridge: NetworkBridge::new()?, starts: 0, run: None };
@@ -50,7 +50,7 @@ impl TestEngine {
         Some(engine)
     }
 
-    /// What to set `DOCKER_HOST` to.
+    /// Value for `DOCKER_HOST`.
     pub fn host(&self) -> String {
         format!("unix://{}", self.directory.path().join("docker.sock").display())
     }
@@ -64,7 +64,7 @@ impl TestEngine {
             return;
         }
         let at = |name: &str| self.directory.path().join(name);
-        // A killed engine leaves it.
+        // A killed engine leaves its pid file.
         let _pid_file = fs::remove_file(at("docker.pid"));
         let mut command = Command::new("/usr/sbin/dockerd");
         command.arg("--data-root").arg(at("data")).arg("--exec-root").arg(at("exec"));
@@ -78,12 +78,12 @@ impl TestEngine {
         self.run = Some(run);
     }
 
-    /// SIGTERM, and waits for its end; it ends its containers.
+    /// Sends SIGTERM and waits for its exit; it ends its containers.
     pub fn terminate(&mut self) {
         self.stop_with(Signal::TERM);
     }
 
-    /// kill -9; its containers run on until it is started again.
+    /// kill -9; its containers keep running until it is started again.
     pub fn kill(&mut self) {
         self.stop_with(Signal::KILL);
     }
@@ -98,22 +98,22 @@ impl TestEngine {
         self.signal(Signal::CONT);
     }
 
-    /// Names of all its containers, with their states.
+    /// Names and states of all its containers.
     pub fn containers(&self) -> Vec<String> {
         lines(&self.docker(&["ps", "-a", "--format", "{{.Names}} {{.Status}}"]))
     }
 
-    /// Everything of it that a run may have left: containers, networks and volumes.
+    /// Objects in it that a run may have left: containers, networks and volumes.
     pub fn leaked_objects(&self) -> Vec<String> {
         let networks = self.docker(&["network", "ls", "-q", "--filter", "type=custom"]);
         let volumes = self.docker(&["volume", "ls", "-q"]);
         [self.containers(), lines(&networks), lines(&volumes)].concat()
     }
 
-    /// Runs `docker` with these arguments against it.
+    /// Runs `docker` against it.
     ///
     /// # Panics
-    /// When that fails.
+    /// When the command fails.
     #[track_caller]
     pub fn docker(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("docker runs");
@@ -176,8 +176,8 @@ impl Drop for TestEngine {
     }
 }
 
-/// Ends the supervisors of containers that an engine in a directory left. One that was killed while it
-/// started or removed a container does not know the supervisor any more, which then never ends.
+/// Ends the container supervisors that an engine in `directory` left. An engine killed while it
+/// started or removed a container no longer knows the supervisor, which then never exits.
 fn end_supervisors(directory: &str) {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     for process in processes {
@@ -190,7 +190,7 @@ fn end_supervisors(directory: &str) {
             && arguments.contains(directory)
             && let Some(pid) = pid.and_then(Pid::from_raw)
         {
-            // It may have ended meanwhile.
+            // It may have ended by now.
             let _ended = kill_process(pid, Signal::KILL);
         }
     }
@@ -203,7 +203,7 @@ struct NetworkBridge {
 }
 
 impl NetworkBridge {
-    /// None, with a printed reason, where there is no program `ip`.
+    /// Creates a bridge; `None`, with a printed reason, without the program `ip`.
     fn new() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -211,7 +211,7 @@ impl NetworkBridge {
         let name = format!("rt{}n{number}", std::process::id());
         let address = format!("172.28.{}.{}/30", std::process::id() % 256, number % 64 * 4 + 1);
         if Command::new("ip").arg("-V").output().is_err() {
-            print_notice("SKIPPED: an engine of a test's own needs the program ip");
+            print_notice("SKIPPED: starting a Docker engine needs the program ip");
             return None;
         }
         let bridge = Self { name };

@@ -1,4 +1,4 @@
-//! An image registry of a test's own, which can be killed and started again.
+//! An image registry for one test, which can be killed and restarted.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -12,7 +12,7 @@ use crate::net::free_port;
 use crate::program::RunningProgram;
 use crate::{print_notice, wait};
 
-/// How long a registry may take to answer or to end.
+/// Time a registry may take to answer or to exit.
 const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A registry on a port of 127.0.0.1. Dropping it kills it.
@@ -25,7 +25,7 @@ pub struct TestRegistry {
 }
 
 impl TestRegistry {
-    /// Starts an empty registry with its files in `directory`; none, with a printed reason, where
+    /// Starts an empty registry with its files in `directory`; `None`, with a printed reason, if
     /// the program is not installed.
     ///
     /// # Panics
@@ -42,7 +42,7 @@ impl TestRegistry {
         Some(registry)
     }
 
-    /// What names of its images begin with.
+    /// Prefix of its image names.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -77,7 +77,7 @@ impl TestRegistry {
         self.run = Some(run);
     }
 
-    /// kill -9; its images stay.
+    /// kill -9; its images are kept.
     pub fn kill(&mut self) {
         if let Some(mut run) = self.run.take() {
             run.signal(Signal::KILL);

@@ -1,30 +1,30 @@
-//! Waiting for conditions.
+//! Polling of conditions up to a deadline.
 
 use std::time::{Duration, Instant};
 
-/// Within which anything happens that happens at all, also on a machine with two processors and
-/// thirty programs that want them. A test that fails waits so long; none that passes does.
+/// Deadline for anything that must happen, generous enough for two processors shared by thirty
+/// programs. Only failing tests wait this long.
 pub const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Time between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Time between two questions to a server.
+/// Time between two requests to a server.
 const ASYNC_PAUSE: Duration = Duration::from_millis(20);
 
 /// Polls `condition` until it holds.
 ///
 /// # Panics
-/// When it does not hold within `deadline`; `what` says what was waited for.
+/// When it does not hold within `deadline`; `what` names the condition.
 #[track_caller]
 pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(deadline, condition), "not within {deadline:?}: {what}");
 }
 
-/// Polls a condition that is asked of a server until it holds.
+/// Polls an asynchronous condition, such as a query to a server, until it holds.
 ///
 /// # Panics
-/// When it does not hold within `deadline`; `what` says what was waited for.
+/// When it does not hold within `deadline`; `what` names the condition.
 pub async fn until_async(deadline: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
@@ -33,7 +33,7 @@ pub async fn until_async(deadline: Duration, what: &str, mut condition: impl Asy
     }
 }
 
-/// Polls `condition` until it holds or `deadline` has passed; says whether it held.
+/// Polls `condition` until it holds or `deadline` has passed. Returns whether it held.
 #[expect(clippy::disallowed_methods, reason = "this is the loop with the deadline")]
 pub fn holds_within(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn condition_is_polled_until_deadline() {
         let mut looks = 0;
-        until(Duration::from_secs(10), "three looks", || {
+        until(Duration::from_secs(10), "three checks", || {
             looks += 1;
             looks == 3
         });

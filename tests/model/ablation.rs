@@ -1,4 +1,5 @@
-//! No rule is there for nothing: without it some schedule breaks, and in the way that it prevents.
+//! Ablation tests: without each protocol rule, some schedule fails in the way that the rule
+//! prevents.
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
@@ -8,14 +9,14 @@ use crate::scenario::Scenario;
 use crate::schedule::{ScheduleFamily, run_schedule};
 use crate::step::{FaultPlan, ScheduleStep};
 
-/// Many more than it takes: the first that breaks ends the search.
+/// Far more than needed; the search ends at the first failing schedule.
 const SCHEDULES: u64 = 30_000;
 
 const SERVER_FAULTS: FaultPlan =
     FaultPlan { workers: false, coordinators: false, owners: false, users: false, ..ALL_FAULTS };
 const COORDINATOR_FAULTS: FaultPlan = FaultPlan { workers: false, users: false, ..ALL_FAULTS };
 
-/// Searches a schedule that breaks like this without a rule.
+/// Asserts that some schedule fails with `how` when a rule is removed.
 fn assert_breaks_without(faults: FaultPlan, without: fn(&mut ProtocolRules), how: &str) {
     let mut rules = ProtocolRules::ALL;
     without(&mut rules);
@@ -29,22 +30,22 @@ fn assert_breaks_without(faults: FaultPlan, without: fn(&mut ProtocolRules), how
         }
     }
     others.truncate(5);
-    panic!("nothing of {SCHEDULES} schedules breaks as expected, but: {others:#?}");
+    panic!("none of {SCHEDULES} schedules fails as expected; other failures: {others:#?}");
 }
 
 #[test]
 fn redelivery_suspicion_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.suspicion = false, "runs on sight");
+    assert_breaks_without(ALL_FAULTS, |rules| rules.suspicion = false, "without a claim");
 }
 
 #[test]
 fn hold_answer_forgetting_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.hold_forgets = false, "does not come to rest");
+    assert_breaks_without(ALL_FAULTS, |rules| rules.hold_forgets = false, "never becomes idle");
 }
 
 #[test]
 fn peer_heartbeat_check_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_peers = false, "that a hello shows");
+    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_peers = false, "in a heartbeat");
 }
 
 #[test]
@@ -58,12 +59,12 @@ fn marker_check_removed_breaks_model() {
 
 #[test]
 fn finished_in_heartbeat_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.hello_lists_finished = false, "which lives");
+    assert_breaks_without(ALL_FAULTS, |rules| rules.hello_lists_finished = false, "is held");
 }
 
 #[test]
 fn ack_incarnation_check_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.acks_check_life = false, "of a former life");
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.acks_check_life = false, "old incarnation");
 }
 
 #[test]
@@ -106,15 +107,15 @@ fn durable_before_effect_removed_breaks_model() {
 
 #[test]
 fn journal_head_in_lock_removed_breaks_model() {
-    assert_breaks_without(COORDINATOR_FAULTS, |rules| rules.head_in_lock = false, "taken back");
+    assert_breaks_without(COORDINATOR_FAULTS, |rules| rules.head_in_lock = false, "was lost");
 }
 
 #[test]
 fn reconcile_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.rounds = false, "not everything settles");
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.rounds = false, "items not settled");
 }
 
-/// A worker that is back a little later than the server is not taken for dead.
+/// A worker that reconnects shortly after the server is not declared dead.
 #[test]
 fn reconnect_notice_removed_repeats_execution() {
     for (tells, runs) in [(true, 1), (false, 2)] {
@@ -136,7 +137,7 @@ fn reconnect_notice_removed_repeats_execution() {
     }
 }
 
-/// A finished record on the disk of a dead worker.
+/// Without adoption of its directory, the finished execution of a dead worker is repeated.
 #[test]
 fn worker_dir_recovery_removed_repeats_execution() {
     let mut story = Scenario::running(1, &[1]);

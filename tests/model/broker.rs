@@ -1,6 +1,6 @@
-//! The broker as its clients see it: the product's model of the work stream and the reports, and
-//! around it the connections, the lock of the run, and the hellos. The parameter of
-//! [`ModelBroker::restart`] says what a crash takes.
+//! The broker as its clients see it: the product's model of the work stream and the reports, plus
+//! connections, the run lock and heartbeats. The parameter of [`ModelBroker::restart`] gives what a
+//! crash loses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use crate::lock::LockValue;
 use crate::names::{LEASE, RUN};
 
-/// Acknowledged offers that a crash of the server can bring back.
+/// Number of acknowledged offers that a crash of the server can bring back.
 const REMEMBERED_ACKS: usize = 4;
 
-/// The world's milliseconds as the model counts time.
+/// Simulated milliseconds as a duration.
 fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -27,26 +27,26 @@ fn millis(ms: u64) -> Duration {
 #[derive(Debug)]
 pub(crate) struct ModelBroker {
     pub(crate) up: bool,
-    /// Counts the times at which every client was disconnected.
+    /// Incremented each time all clients are disconnected.
     pub(crate) connections: u64,
     model: BrokerModel,
-    /// The lock of the run with its revision.
+    /// The run lock with its revision.
     pub(crate) lock: Option<(u64, LockValue)>,
     revisions: u64,
-    /// The last hello of every worker and when it came; not kept over a restart.
+    /// Last heartbeat of each worker with its time; lost on a restart.
     pub(crate) hellos: BTreeMap<WorkerId, (u64, Heartbeat)>,
 }
 
-/// How much of its memory a server loses when it dies.
+/// State that a server loses when it dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ServerLoss {
-    /// Last sequences of the reports; they are used again.
+    /// Number of last report sequences lost; they are used again.
     pub(crate) reports: u8,
-    /// Last sequences of the work; they are used again.
+    /// Number of last work sequences lost; they are used again.
     pub(crate) work: u8,
-    /// Last acknowledgements.
+    /// Number of last acknowledgements lost.
     pub(crate) acks: u8,
-    /// Everything: a new life begins.
+    /// Everything is lost: a new incarnation begins.
     pub(crate) all: bool,
 }
 
@@ -76,7 +76,7 @@ impl ModelBroker {
         assert!(answers[0].is_ok(), "the work stream has no limit: {answers:?}");
     }
 
-    /// Sequences that a pull could get.
+    /// Sequences that a pull could deliver.
     pub(crate) fn ready(&mut self, now: u64) -> Vec<u64> {
         self.model.ready(millis(now))
     }
@@ -86,13 +86,13 @@ impl ModelBroker {
         self.model.deliver(millis(now), sequence)
     }
 
-    /// Extends the lease of the offer that has this sequence now.
+    /// Extends the lease of the offer with this sequence.
     pub(crate) fn progress(&mut self, now: u64, token: MessageToken) {
         let token = self.with_current_incarnation(token);
         self.model.progress(millis(now), &[token]);
     }
 
-    /// Removes the offer that has this sequence now; whether there was one.
+    /// Removes the offer with this sequence. Returns whether there was one.
     pub(crate) fn ack(&mut self, token: MessageToken) -> bool {
         let token = self.with_current_incarnation(token);
         let found = self.model.has_offer(token.sequence);
@@ -100,8 +100,8 @@ impl ModelBroker {
         found
     }
 
-    /// The token as the server reads it: a message to the server names the sequence and not the
-    /// life, so that only the client can hold back a message for an earlier life.
+    /// The token as the server reads it. An acknowledgement names the sequence and not the
+    /// incarnation, so only the client can suppress one meant for an earlier incarnation.
     fn with_current_incarnation(&self, token: MessageToken) -> MessageToken {
         MessageToken { incarnation: self.incarnation(), ..token }
     }
@@ -114,34 +114,34 @@ impl ModelBroker {
         self.model.list(RUN)
     }
 
-    /// When the next lease ends that is not over.
+    /// End of the next lease to expire.
     pub(crate) fn next_expiry(&mut self, now: u64) -> Option<u64> {
         self.model.expire(millis(now));
         let expiry = self.model.next_expiry()?;
         Some(u64::try_from(expiry.as_millis()).expect("the world does not get that old"))
     }
 
-    /// The sequence of the report, if there was room for it.
+    /// Appends a report. Returns its sequence, or `None` if the stream is full.
     pub(crate) fn report(&mut self, report: Report) -> Option<u64> {
         self.model.report(vec![report]).remove(0).ok()
     }
 
-    /// The reports after a sequence.
+    /// Reports after a sequence.
     pub(crate) fn reports_after(&self, sequence: u64) -> impl Iterator<Item = (u64, &Report)> {
         self.model.reports_after(RUN, sequence)
     }
 
-    /// The sequence of the last report, 0 when there is none.
+    /// Sequence of the last report, 0 when there is none.
     pub(crate) fn reports_head(&self) -> u64 {
         self.model.last_report_sequence(RUN)
     }
 
-    /// Whether a position is a place of this stream as it is now.
+    /// Whether a position exists in the current stream.
     pub(crate) fn contains_position(&self, position: &ReportPosition) -> bool {
         self.model.reports(RUN, Some(*position), 0).is_ok()
     }
 
-    /// Deletes the reports strictly below a position of this life; the deleted ones.
+    /// Deletes and returns the reports strictly below a position of this incarnation.
     pub(crate) fn purge(&mut self, below: ReportPosition) -> Vec<Report> {
         if below.incarnation != self.incarnation() {
             return Vec::new();
@@ -152,7 +152,7 @@ impl ModelBroker {
         purged
     }
 
-    /// Writes the lock if its revision is this one; whether it did.
+    /// Writes the lock if its revision matches. Returns whether it did.
     pub(crate) fn write_lock(&mut self, value: LockValue, revision: Option<u64>) -> bool {
         if self.lock.as_ref().map(|(revision, _)| *revision) != revision {
             return false;
@@ -162,7 +162,7 @@ impl ModelBroker {
         true
     }
 
-    /// The server was dead and is back: all in flight is delivered again at once, hellos are gone.
+    /// Restarts a dead server: all deliveries in flight become ready at once, heartbeats are lost.
     pub(crate) fn restart(&mut self, loss: ServerLoss) {
         self.up = true;
         self.connections += 1;

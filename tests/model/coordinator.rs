@@ -1,4 +1,4 @@
-//! A coordinator: the real core between a journal, a reader of reports, and an outlet.
+//! A coordinator: the real core between a journal, a report reader, and an outlet.
 
 use std::collections::VecDeque;
 
@@ -18,12 +18,12 @@ use crate::names::{RUN, WALL, item, spec};
 use crate::reference::ReferenceModel;
 use crate::simulation::Simulation;
 
-/// How often the lock is renewed.
+/// Interval of lock renewals.
 pub(crate) const LOCK_RENEWAL_INTERVAL: u64 = 10_000;
-/// How often a round of reconciliation begins.
+/// Interval of reconciliation rounds.
 const RECONCILE_INTERVAL: u64 = 30_000;
 
-/// One sitting.
+/// One run session.
 #[derive(Debug)]
 pub(crate) struct ModelCoordinator {
     pub(crate) owner: u32,
@@ -34,24 +34,24 @@ pub(crate) struct ModelCoordinator {
     pub(crate) reference: ReferenceModel,
     pub(crate) paused: bool,
     pub(crate) renew_due: u64,
-    /// The last report that a successor's journal has for certain.
+    /// The last report that any successor's journal is certain to contain.
     pub(crate) confirmed: Option<ReportPosition>,
-    /// The last report that the durable journal holds.
+    /// The last report in the durable journal.
     pub(crate) journalled: Option<ReportPosition>,
     pub(crate) connections: u64,
     /// The last report that was read.
     pub(crate) cursor: Option<ReportPosition>,
-    /// The connection is new: what stands at the cursor was not looked at.
+    /// The connection is new: the report at the cursor was not checked.
     pub(crate) unchecked: bool,
-    /// The core has not heard of the connection.
+    /// The core was not notified of the connection.
     pub(crate) untold: bool,
-    /// Effects whose records are not durable.
+    /// Effects whose records are not yet durable.
     pub(crate) gathered: Vec<CoreEffect>,
-    /// Effects to be carried out.
+    /// Effects ready to be performed.
     pub(crate) ready: VecDeque<CoreEffect>,
-    /// What waits for the server.
+    /// Effects that wait for the server.
     pub(crate) outlet: VecDeque<CoreEffect>,
-    /// Claims that came, and claims that the core was asked.
+    /// Received claims that the core has not seen; `pending` holds those that await its answer.
     pub(crate) asked: Vec<ReceivedClaim>,
     pub(crate) pending: Vec<(u64, usize, Claim)>,
     pub(crate) questions: u64,
@@ -59,16 +59,16 @@ pub(crate) struct ModelCoordinator {
     pub(crate) listed: Option<Vec<QueuedOffer>>,
     pub(crate) round_due: u64,
     pub(crate) lookups: Vec<ItemId>,
-    /// Items for which the store was asked since their last offer.
+    /// Items looked up in the store since their last offer.
     pub(crate) looked: Vec<ItemId>,
     pub(crate) hellos_due: u64,
     pub(crate) started: u64,
     pub(crate) fed: usize,
-    /// Its reader is far behind, and reads only for whoever waits for it.
+    /// Its report reader is far behind and reads only on demand.
     pub(crate) lags: bool,
 }
 
-/// A claim that came, with the head of the reports at that moment.
+/// A received claim, with the head of the reports at that moment.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedClaim {
     pub(crate) worker: usize,
@@ -76,7 +76,7 @@ pub(crate) struct ReceivedClaim {
     pub(crate) head: u64,
 }
 
-/// Records and effects, in their common order.
+/// Records and effects in their common order.
 #[derive(Debug, Default)]
 struct Recorder {
     records: Vec<(usize, JournalRecord)>,
@@ -108,7 +108,7 @@ impl Simulation {
         NewItem { item: item(n), ordinal: n as u64, spec, class, lane: 0 }
     }
 
-    /// A sitting begins with the journal of a directory.
+    /// Begins a run session with the journal of a directory.
     pub(crate) fn begin_run_session(&mut self, host: usize, directory: usize, epoch: u32) {
         self.owners += 1;
         let owner = self.owners;
@@ -209,7 +209,7 @@ impl Simulation {
         directory.segments.push(crate::journal::ModelJournalSegment { epoch, records, durable: 1 });
     }
 
-    /// Whoever goes on must have what was purged.
+    /// Checks that the successor's journal contains every purged report.
     fn check_purged(&mut self, directory: usize) {
         let kind = |report: &rollout_protocol::wire::report::Report| {
             (report.exec, std::mem::discriminant(&report.body))
@@ -228,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Asks the plan for what the core wants.
+    /// Feeds the core the plan items it wants.
     fn feed_plan(&mut self, c: usize) {
         loop {
             let coordinator = &mut self.coordinators[c];
@@ -248,7 +248,7 @@ impl Simulation {
         }
     }
 
-    /// Gives the core one input, and then what it wants of the plan.
+    /// Gives the core one input, then the plan items it wants.
     pub(crate) fn handle(&mut self, c: usize, input: CoreInput) {
         self.handle_input(c, input);
         self.feed_plan(c);
@@ -297,7 +297,7 @@ impl Simulation {
         coordinator.gathered.extend(out.effects);
     }
 
-    /// When the coordinator next has to do something by itself.
+    /// Time of the coordinator's next timer.
     pub(crate) fn next_coordinator_deadline(&self, c: usize) -> u64 {
         let coordinator = &self.coordinators[c];
         let core = coordinator.core.next_due_ms().map(|ms| ms + coordinator.started);

@@ -1,4 +1,4 @@
-//! What coordinators do around their core.
+//! Actions of a coordinator around its core.
 
 use rollout_coordinator::engine::core::{CoreEffect, CoreInput, JournalRecord};
 use rollout_protocol::id::ItemId;
@@ -12,18 +12,18 @@ use crate::lock::{JournalHead, LockValue};
 use crate::names::{self, exec_number, item_number, spec};
 use crate::simulation::Simulation;
 
-/// How long a lock must be unchanged before another host takes it.
+/// Time a lock must be unchanged before another host takes it.
 pub(crate) const LOCK_STALE_AFTER: u64 = 30_000;
 
 impl ModelCoordinator {
-    /// It lost the lock, and ended.
+    /// Whether it has ended after losing the lock.
     pub(crate) fn is_gone(&self) -> bool {
         self.started == u64::MAX
     }
 }
 
 impl Simulation {
-    /// Whether the coordinator can talk to the server; what a new connection means is done first.
+    /// Whether the coordinator can reach the server. Handles a new connection first.
     fn ensure_coordinator_connected(&mut self, c: usize) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
         if coordinator.paused || coordinator.is_gone() || !self.broker.up {
@@ -52,7 +52,7 @@ impl Simulation {
         }
     }
 
-    /// Where the next report is read after.
+    /// The sequence after which the next report is read.
     fn read_position(&mut self, c: usize) -> u64 {
         let life = self.broker.incarnation();
         let coordinator = &mut self.coordinators[c];
@@ -62,7 +62,7 @@ impl Simulation {
                 || (unchecked && self.rules.anchor && !self.broker.contains_position(&cursor));
             if lost {
                 coordinator.cursor = None;
-                self.log(|| "the reports are read from their beginning".to_owned());
+                self.log(|| "the reports are read from the start".to_owned());
             }
         }
         self.coordinators[c].cursor.map_or(0, |cursor| cursor.sequence)
@@ -107,7 +107,7 @@ impl Simulation {
         true
     }
 
-    /// Asks the core about the first claim that came.
+    /// Passes the first received claim to the core.
     pub(crate) fn handle_claim(&mut self, c: usize) -> bool {
         if !self.ensure_coordinator_connected(c) || self.coordinators[c].asked.is_empty() {
             return false;
@@ -134,7 +134,7 @@ impl Simulation {
         true
     }
 
-    /// Whether a result of the item waits unread that would settle it.
+    /// Whether an unread result would settle the item.
     fn could_settle_unread(&mut self, c: usize, item: &ItemId) -> bool {
         let after = self.read_position(c);
         let Some((spec, floor, false)) = self.coordinators[c].reference.item_state(item) else {
@@ -148,7 +148,7 @@ impl Simulation {
         })
     }
 
-    /// Makes everything recorded durable.
+    /// Makes all recorded records durable.
     pub(crate) fn sync_journal(&mut self, c: usize) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
         if coordinator.paused || coordinator.is_gone() {
@@ -181,7 +181,7 @@ impl Simulation {
         true
     }
 
-    /// A queue that does not outlive its process acknowledges only what is journalled.
+    /// The embedded queue is lost with its process, so it acknowledges only journaled reports.
     fn acknowledge_durable(&mut self, c: usize) {
         let Some(position) = self.coordinators[c].journalled else { return };
         self.broker.purge(position);
@@ -193,7 +193,7 @@ impl Simulation {
         }
     }
 
-    /// Carries out one effect whose records are durable.
+    /// Performs one effect whose records are durable.
     pub(crate) fn perform_effect(&mut self, c: usize) -> bool {
         if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
             return false;
@@ -224,7 +224,7 @@ impl Simulation {
         true
     }
 
-    /// Sends the first thing that waits for the server.
+    /// Sends the first effect that waits for the server.
     pub(crate) fn send_effect(&mut self, c: usize) -> bool {
         if !self.ensure_coordinator_connected(c) {
             return false;
@@ -286,7 +286,7 @@ impl Simulation {
         let item = self.new_item(n);
         self.judge.cancel_asked.insert(item.item);
         self.coordinators[c].commands.push((id, vec![item.item]));
-        self.log(|| format!("somebody cancels item {n}"));
+        self.log(|| format!("a user cancels item {n}"));
         self.handle(c, CoreInput::Cancel { id, items: vec![item] });
         true
     }
@@ -296,12 +296,12 @@ impl Simulation {
         if coordinator.paused || coordinator.is_gone() {
             return false;
         }
-        self.log(|| "somebody stops the sitting".to_owned());
+        self.log(|| "a user stops the run session".to_owned());
         self.handle(c, CoreInput::Stop(StopLevel::Drain));
         true
     }
 
-    /// The first half of a round: reports to the head, the list.
+    /// First half of a reconciliation round: reads reports to the head, then lists the queue.
     pub(crate) fn begin_reconcile(&mut self, c: usize) -> bool {
         if self.setup.embedded || !self.rules.rounds || !self.ensure_coordinator_connected(c) {
             return false;
@@ -313,7 +313,7 @@ impl Simulation {
         true
     }
 
-    /// The second half: hellos, reports to the head again.
+    /// Second half: reads heartbeats, then reports to the head again.
     pub(crate) fn end_reconcile(&mut self, c: usize) -> bool {
         if !self.ensure_coordinator_connected(c) {
             return false;
@@ -327,7 +327,7 @@ impl Simulation {
         true
     }
 
-    /// Looks into the store for one item that is nowhere.
+    /// Looks up one missing item in the store.
     pub(crate) fn look_up_results(&mut self, c: usize) -> bool {
         if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
             return false;
@@ -347,7 +347,7 @@ impl Simulation {
         true
     }
 
-    /// Renews the lock, or learns that it is another's.
+    /// Renews the lock, or ends if another process owns it.
     pub(crate) fn renew_lock(&mut self, c: usize, heard: bool) -> bool {
         if self.setup.embedded || !self.ensure_coordinator_connected(c) {
             return false;
@@ -358,16 +358,17 @@ impl Simulation {
         let records = directory.segment(epoch).durable;
         let head = Some(JournalHead { epoch, records, position });
         let value = LockValue { owner, host, epoch, head };
-        // Who took the directory over in the meantime is named in it.
+        // A process that took over the directory has written a newer epoch to it.
         let named = self.directories[self.coordinators[c].directory].epoch() == epoch;
         let revision = match &self.broker.lock {
             None => named.then_some(None),
-            // A former owner that found no lock, because the server had lost it, is no owner.
+            // A former owner may have written the lock after the server lost it; its older epoch
+            // does not count.
             Some((at, lock)) if lock.owner == owner || lock.epoch < epoch => Some(Some(*at)),
             Some(_) => None,
         };
         if !revision.is_some_and(|revision| self.broker.write_lock(value, revision)) {
-            self.log(|| format!("c{owner} finds that the run is another's, and ends"));
+            self.log(|| format!("c{owner} has lost the run lock and ends"));
             self.coordinators[c].started = u64::MAX;
             return true;
         }
@@ -385,7 +386,7 @@ impl Simulation {
         true
     }
 
-    /// Lets the server forget what the journal holds.
+    /// Purges the reports that the journal contains.
     pub(crate) fn purge_reports(&mut self, c: usize) -> bool {
         if self.setup.embedded || !self.ensure_coordinator_connected(c) {
             return false;
@@ -403,7 +404,7 @@ impl Simulation {
         any
     }
 
-    /// Everything that a healthy coordinator does without delay.
+    /// Everything a healthy coordinator does without delay.
     pub(crate) fn run_coordinator(&mut self, c: usize) -> bool {
         if self.coordinators[c].paused || self.coordinators[c].is_gone() {
             return false;
@@ -446,7 +447,7 @@ impl Simulation {
         moved
     }
 
-    /// A sitting ends in order: nothing of it is in the queue as far as it could withdraw it.
+    /// Ends a run session cleanly: withdraws its offers as far as the server can be reached.
     pub(crate) fn close_run_session(&mut self, c: usize) {
         let owed = u64::from(!self.coordinators[c].core.is_complete());
         let closed = rollout_coordinator::engine::core::SessionEnd { cancelled: owed > 0, owed };
@@ -470,6 +471,6 @@ fn check_unread_claim(
     let run = CoreEffect::Answer { id, answer: rollout_protocol::wire::claim::ClaimAnswer::Run };
     if world.coordinators[c].gathered.contains(&run) {
         let e = exec_number(&claim.exec);
-        world.judge.fail(format!("e{e} may run although a result of its item waits unread"));
+        world.judge.fail(format!("e{e} may run although a result of its item is unread"));
     }
 }

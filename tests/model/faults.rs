@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is put right.
+//! Faults and their recovery.
 
 use rollout_protocol::record::LostReason;
 
@@ -10,7 +10,7 @@ use crate::simulation::Simulation;
 use crate::worker::RunningExecution;
 
 impl Simulation {
-    /// The worker's process dies with its environments; its directory stays.
+    /// Kills the worker's process with its environments; its directory stays.
     pub(crate) fn kill_worker(&mut self, w: usize) -> bool {
         if !self.workers[w].up {
             return false;
@@ -40,7 +40,7 @@ impl Simulation {
         true
     }
 
-    /// Another process takes its place and its directory.
+    /// Starts a new process for the worker with the same directory.
     pub(crate) fn start_worker(&mut self, w: usize) -> bool {
         let worker = &mut self.workers[w];
         if worker.up || worker.destroyed {
@@ -62,7 +62,7 @@ impl Simulation {
         true
     }
 
-    /// The host and everything on it is gone for ever.
+    /// Destroys the worker's host for good, with everything on it.
     pub(crate) fn destroy_worker(&mut self, w: usize) -> bool {
         let others = self.workers.iter().filter(|other| !other.destroyed).count();
         if others < 2 || self.workers[w].destroyed {
@@ -75,7 +75,7 @@ impl Simulation {
         for finished in std::mem::take(&mut worker.finished) {
             self.judge.record_death(&finished.report.exec);
         }
-        self.log(|| format!("w{w} and its host are gone"));
+        self.log(|| format!("w{w} and its host are lost"));
         true
     }
 
@@ -105,7 +105,7 @@ impl Simulation {
         }
         worker.paused = paused;
         worker.connected = self.now;
-        self.log(|| format!("w{w} is {}", if paused { "stopped" } else { "continued" }));
+        self.log(|| format!("w{w} is {}", if paused { "stopped" } else { "resumed" }));
         true
     }
 
@@ -138,7 +138,7 @@ impl Simulation {
         true
     }
 
-    /// The coordinator's process dies; so much of what was not synced stays.
+    /// Kills the coordinator's process; `share` decides how much unsynced data survives.
     pub(crate) fn kill_coordinator(&mut self, c: usize, share: u16) -> bool {
         if c >= self.coordinators.len() {
             return false;
@@ -165,7 +165,7 @@ impl Simulation {
         }
         coordinator.paused = paused;
         let owner = coordinator.owner;
-        self.log(|| format!("c{owner} is {}", if paused { "stopped" } else { "continued" }));
+        self.log(|| format!("c{owner} is {}", if paused { "stopped" } else { "resumed" }));
         for worker in &mut self.workers {
             worker.claiming.iter_mut().for_each(|held| held.asked = false);
         }
@@ -181,7 +181,7 @@ impl Simulation {
         true
     }
 
-    /// The reader of the reports is far behind, or no longer is.
+    /// Makes the report reader fall far behind, or catch up.
     pub(crate) fn set_coordinator_lag(&mut self, c: usize, lags: bool) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
         if coordinator.lags == lags || self.setup.embedded {
@@ -193,7 +193,7 @@ impl Simulation {
         true
     }
 
-    /// Somebody copies the run directory to another host.
+    /// Copies the run directory to another host.
     pub(crate) fn copy_directory(&mut self) -> bool {
         let Some(c) = self.owner() else { return false };
         if self.setup.embedded || self.directories.len() > 2 {
@@ -205,14 +205,14 @@ impl Simulation {
         true
     }
 
-    /// Whether somebody on this host may own the run with this directory now.
+    /// Whether a process on this host may now own the run with this directory.
     fn may_own(&self, host: usize, directory: usize) -> bool {
         let copy = &self.directories[directory];
         let Some((_, lock)) = &self.broker.lock else {
-            // Nobody else can know how much a copy lacks.
+            // Without a lock, only the newest directory is certain to be complete.
             return directory == self.judge.directory && self.owner().is_none();
         };
-        // Only on its own host can a process be known to be dead.
+        // Only the process's own host can know that it is dead.
         let dead = lock.host == host && self.coordinators.iter().all(|c| c.owner != lock.owner);
         let locked = lock.host == host && directory == self.judge.directory;
         if !dead && (locked || self.now < self.lock_written + LOCK_STALE_AFTER) {
@@ -222,7 +222,7 @@ impl Simulation {
         contained || !self.rules.head_in_lock
     }
 
-    /// A process tries to own the run, on a host, with a directory.
+    /// Starts a process that tries to own the run, on a host with a directory.
     pub(crate) fn start_coordinator(&mut self, host: usize, directory: usize) -> bool {
         if directory >= self.directories.len() || self.coordinators.len() > 1 {
             return false;
@@ -249,8 +249,8 @@ impl Simulation {
         true
     }
 
-    /// Worker, queue and coordinator begin together: what the former process left is reported
-    /// first, and then it is known that nothing of it runs.
+    /// Starts worker, queue and coordinator together. Losses of the previous process are reported
+    /// first, so that nothing of it still counts as running.
     fn start_embedded(&mut self, directory: usize, epoch: u32) -> bool {
         if self.owners > 0 {
             self.broker.restart(ServerLoss { all: true, ..ServerLoss::default() });
@@ -273,7 +273,7 @@ impl Simulation {
         true
     }
 
-    /// From the next sitting on the item runs under something else.
+    /// Changes the item's spec; the change applies from the next run session.
     pub(crate) fn respecify(&mut self, n: usize) -> bool {
         let settled = self.judge.settled.contains_key(&names::item(n));
         let idle = self.coordinators.is_empty();

@@ -1,4 +1,4 @@
-//! What really happened, and whether what the coordinators say of it is right.
+//! Facts of the simulation, and checks of the coordinators' settlements against them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 
 use crate::names::{exec_number, item_number};
 
-/// Deaths after which an item may be given up, at least.
+/// Minimum number of deaths before an item may be given up.
 const MIN_DEATHS_BEFORE_POISONED: usize = 3;
 
-/// An execution that really was.
+/// An execution that really happened.
 #[derive(Debug, Clone)]
 pub(crate) struct ExecutionFact {
     pub(crate) item: ItemId,
     pub(crate) try_id: TryId,
     pub(crate) spec: Digest,
-    /// What it came to, if it came to its end.
+    /// Its result, if it ended.
     pub(crate) verdict: Option<Verdict>,
-    /// Its worker died, or cannot be told from a dead one.
+    /// Its worker died, or is indistinguishable from a dead one.
     pub(crate) died: bool,
-    /// The server acknowledged its result, and the result left more than that behind.
+    /// The server acknowledged its result, and a marker of the result is stored.
     pub(crate) kept: bool,
 }
 
@@ -52,27 +52,27 @@ impl From<&ItemSettlement> for Settlement {
     }
 }
 
-/// Everything that no coordinator may contradict.
+/// Facts that no coordinator may contradict.
 #[derive(Debug, Default)]
 pub(crate) struct InvariantChecker {
-    /// The first thing that is wrong.
+    /// The first violation.
     pub(crate) broken: Option<String>,
     pub(crate) executions: BTreeMap<ExecId, ExecutionFact>,
-    /// Durable in the journal of whoever owned the run then.
+    /// Settlements that were durable in the journal of the owner at that time.
     pub(crate) settled: BTreeMap<ItemId, Settlement>,
-    /// Those that no successor may lack, wherever its journal comes from.
+    /// Settled items that every successor must know, whichever copy of the journal it has.
     pub(crate) confirmed: BTreeSet<ItemId>,
-    /// Items whose cancellation was promised.
+    /// Items whose cancellation was acknowledged.
     pub(crate) cancelled: BTreeSet<ItemId>,
-    /// Those of them that no successor may have forgotten.
+    /// Acknowledged cancellations that every successor must know.
     pub(crate) cancelled_for_all: BTreeSet<ItemId>,
-    /// Items that somebody asked to cancel.
+    /// Items that a user asked to cancel.
     pub(crate) cancel_asked: BTreeSet<ItemId>,
-    /// Reports that are gone because somebody purged them.
+    /// Reports that were purged.
     pub(crate) purged: Vec<Report>,
-    /// Things that went wrong by themselves.
+    /// Number of injected faults.
     pub(crate) faults: usize,
-    /// The owner who wrote the lock last, and where its journal is.
+    /// The owner that wrote the lock last, and the directory of its journal.
     pub(crate) owner: u32,
     pub(crate) directory: usize,
 }
@@ -94,7 +94,7 @@ impl InvariantChecker {
         }
     }
 
-    /// The server acknowledged a result of which there is more than the report.
+    /// Records that the server acknowledged a result that also has a marker.
     pub(crate) fn record_kept_result(&mut self, exec: &ExecId) {
         if let Some(fact) = self.executions.get_mut(exec) {
             fact.kept = fact.verdict.is_some();
@@ -107,7 +107,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Whether a settlement tells of things as they were.
+    /// Checks a settlement against the facts.
     pub(crate) fn check_settlement(
         &self,
         settled: &ItemSettlement,
@@ -116,7 +116,7 @@ impl InvariantChecker {
         let n = item_number(&settled.item);
         if settled.verdict.outcome == ItemOutcome::Cancelled {
             let asked = self.cancel_asked.contains(&settled.item);
-            return if asked { Ok(()) } else { Err(format!("nobody cancelled item {n}")) };
+            return if asked { Ok(()) } else { Err(format!("item {n} was not cancelled")) };
         }
         if self.cancelled.contains(&settled.item) {
             return Err(format!("item {n} was cancelled and settled by a result"));
@@ -124,7 +124,7 @@ impl InvariantChecker {
         let Some(by) = &settled.by else { return self.check_settled_without_execution(settled) };
         let e = exec_number(&by.exec);
         let Some(fact) = self.executions.get(&by.exec) else {
-            return Err(format!("item {n} was settled by e{e}, which never was"));
+            return Err(format!("item {n} was settled by e{e}, which never ran"));
         };
         if (fact.item, fact.try_id) != (settled.item, by.try_id) {
             return Err(format!("item {n} was settled by e{e}, which ran something else"));
@@ -140,7 +140,7 @@ impl InvariantChecker {
             || fact.verdict.as_ref() != reported
             || reported != Some(&settled.verdict)
         {
-            return Err(format!("item {n} was settled by something that e{e} did not say"));
+            return Err(format!("item {n} was settled by a verdict that e{e} did not report"));
         }
         Ok(())
     }
@@ -149,17 +149,17 @@ impl InvariantChecker {
         let n = item_number(&settled.item);
         let code = settled.verdict.error.as_ref().map(|error| &error.code);
         if settled.verdict.outcome != ItemOutcome::Failed || settled.verdict.reward.is_some() {
-            return Err(format!("item {n} has a verdict and no execution"));
+            return Err(format!("item {n} has a verdict without an execution"));
         }
         let of_item = |fact: &&ExecutionFact| fact.item == settled.item;
         let deaths = self.executions.values().filter(of_item).filter(|fact| fact.died).count();
         if code == Some(&ErrorCode::POISONED) && deaths < MIN_DEATHS_BEFORE_POISONED {
-            return Err(format!("item {n} counts as poisoned after {deaths} deaths"));
+            return Err(format!("item {n} is poisoned after only {deaths} deaths"));
         }
         Ok(())
     }
 
-    /// A settlement became durable in the journal of the owner.
+    /// Records that a settlement became durable in the owner's journal.
     pub(crate) fn record_settlement(&mut self, settled: &ItemSettlement) {
         let new = Settlement::from(settled);
         let n = item_number(&settled.item);
@@ -174,7 +174,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Somebody read a journal and goes on with it. `same`: in the place where it was written.
+    /// Checks a replayed journal. `same`: the journal is in the directory where it was written.
     pub(crate) fn check_replay(&mut self, replayed: &[ItemSettlement], same: bool) {
         let mut found = BTreeMap::new();
         for settled in replayed {
@@ -187,7 +187,7 @@ impl InvariantChecker {
             let kept = found.get(item) == Some(former);
             if !kept && (same || self.confirmed.contains(item)) {
                 let n = item_number(item);
-                return self.fail(format!("the durable settlement of item {n} was taken back"));
+                return self.fail(format!("the durable settlement of item {n} was lost"));
             }
         }
         if !same {

@@ -1,5 +1,5 @@
-//! Run directories: segments of records, of which a crash leaves what was synced and any number of
-//! bytes of the rest.
+//! Run directories: segments of records. A crash keeps the synced part and any number of bytes of
+//! the rest.
 
 use rollout_coordinator::engine::core::{JournalRecord, PredecessorSegment};
 use rollout_protocol::digest::Digest;
@@ -7,33 +7,34 @@ use serde_json::Deserializer;
 
 use crate::lock::JournalHead;
 
-/// The journal of a run in one place.
+/// The journal of a run in one directory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelRunDirectory {
     pub(crate) segments: Vec<ModelJournalSegment>,
 }
 
-/// What one sitting wrote.
+/// The records of one run session.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelJournalSegment {
     pub(crate) epoch: u32,
     pub(crate) records: Vec<JournalRecord>,
-    /// So many of them are synced.
+    /// Number of synced records.
     pub(crate) durable: usize,
 }
 
 impl ModelRunDirectory {
     pub(crate) fn segment(&mut self, epoch: u32) -> &mut ModelJournalSegment {
         let found = self.segments.iter_mut().find(|segment| segment.epoch == epoch);
-        found.expect("a sitting writes the segment that it made")
+        found.expect("the run session's segment exists")
     }
 
-    /// The newest epoch of any segment.
+    /// Newest epoch of any segment.
     pub(crate) fn epoch(&self) -> u32 {
         self.segments.iter().map(|segment| segment.epoch).max().unwrap_or(0)
     }
 
-    /// How much of each segment counts: all of it, unless a later one says how much it built on.
+    /// Number of valid records of a segment: all, unless a later segment states how many it builds
+    /// on.
     fn valid_records(&self, segment: &ModelJournalSegment) -> usize {
         let named = self.segments.iter().find_map(|later| match later.records.first() {
             Some(JournalRecord::Opened(opened)) => {
@@ -46,18 +47,18 @@ impl ModelRunDirectory {
         })
     }
 
-    /// How far it goes.
+    /// Its end.
     pub(crate) fn head(&self) -> Option<JournalHead> {
         let last = self.segments.last()?;
         Some(JournalHead { epoch: last.epoch, records: last.durable, position: None })
     }
 
-    /// Every record that counts, in order.
+    /// Every valid record, in order.
     pub(crate) fn replay(&self) -> impl Iterator<Item = &JournalRecord> {
         self.segments.iter().flat_map(|segment| &segment.records[..self.valid_records(segment)])
     }
 
-    /// What the next segment names as its former one: whatever is read is made durable first.
+    /// Predecessor entry of the next segment. Makes everything that is read durable first.
     pub(crate) fn seal_last_segment(&mut self) -> Option<PredecessorSegment> {
         let last = self.segments.last_mut()?;
         last.durable = last.records.len();
@@ -65,13 +66,13 @@ impl ModelRunDirectory {
         Some(PredecessorSegment { epoch: last.epoch, bytes, digest: Digest::from_bytes([0; 32]) })
     }
 
-    /// Whether it has everything up to a place.
+    /// Whether it contains everything up to a position.
     pub(crate) fn contains(&self, head: &JournalHead) -> bool {
         let segment = self.segments.iter().find(|segment| segment.epoch == head.epoch);
         segment.is_some_and(|segment| self.valid_records(segment) >= head.records)
     }
 
-    /// A copy as another host gets it: what was durable at this moment.
+    /// A copy for another host: the records that are durable now.
     pub(crate) fn copy(&self) -> Self {
         let mut copy = self.clone();
         for segment in &mut copy.segments {
@@ -81,7 +82,7 @@ impl ModelRunDirectory {
         copy
     }
 
-    /// The writer of a segment died: of the bytes that were not synced so many of 65,536 are there.
+    /// Simulates a crash of a segment's writer: `share` / 65,536 of the unsynced bytes survive.
     pub(crate) fn crash(&mut self, epoch: u32, share: u16) {
         let segment = self.segment(epoch);
         let tail = segment.records.split_off(segment.durable);

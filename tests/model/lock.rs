@@ -1,4 +1,4 @@
-//! What stands in the lock of a run.
+//! The value of the run lock.
 
 use rollout_protocol::wire::position::ReportPosition;
 
@@ -7,18 +7,18 @@ use rollout_protocol::wire::position::ReportPosition;
 pub(crate) struct LockValue {
     /// The process that owns the run.
     pub(crate) owner: u32,
-    /// Where that process is, or was.
+    /// The host of that process.
     pub(crate) host: usize,
     pub(crate) epoch: u32,
-    /// How much of the journal its successor must have: a segment and its records.
+    /// The part of the journal its successor must have: a segment and its records.
     pub(crate) head: Option<JournalHead>,
 }
 
-/// A place in a journal.
+/// A position in a journal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct JournalHead {
     pub(crate) epoch: u32,
     pub(crate) records: usize,
-    /// The last report that the journal holds up to there.
+    /// The last report in the journal up to this position.
     pub(crate) position: Option<ReportPosition>,
 }

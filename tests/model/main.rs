@@ -1,8 +1,8 @@
-//! The whole protocol in virtual time: the real core between a model server, model workers, a model
-//! store and coordinators that die, in random schedules.
+//! The whole protocol in virtual time: the real core with a model server, model workers, a model
+//! store and coordinators that die, under random schedules.
 //!
-//! A schedule is drawn from one number. `ROLLOUT_MODEL_SCHEDULES` says how many are tried;
-//! `ROLLOUT_MODEL_SEED` repeats one. What breaks is shortened and told.
+//! A schedule is derived from a seed. `ROLLOUT_MODEL_SCHEDULES` sets the number of schedules;
+//! `ROLLOUT_MODEL_SEED` repeats one. A failing schedule is shrunk and printed.
 
 mod ablation;
 mod broker;

@@ -1,4 +1,4 @@
-//! Small names for everything in the world, and the messages made of them.
+//! Ids of all objects in the simulation by small numbers, and messages built from them.
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -12,10 +12,10 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 /// The only run.
 pub(crate) const RUN: RunId = RunId::from_bytes([7; 16]);
 
-/// Milliseconds of a lease.
+/// A lease in milliseconds.
 pub(crate) const LEASE: u64 = 60_000;
 
-/// Nothing in the world is told apart by wall-clock time.
+/// Wall-clock time of everything: nothing depends on it.
 pub(crate) const WALL: Timestamp = Timestamp::UNIX_EPOCH;
 
 pub(crate) fn item(n: usize) -> ItemId {
@@ -39,7 +39,7 @@ pub(crate) fn exec_number(exec: &ExecId) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// What an item runs under, by the number of its version.
+/// Digest of an item's spec by version.
 pub(crate) fn spec(version: u8) -> Digest {
     Digest::from_bytes([version; 32])
 }
@@ -57,18 +57,18 @@ pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass)
     }
 }
 
-/// How an execution ends.
+/// Ending of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExecutionEnding {
     /// With a reward.
     Reward,
-    /// By a failure of the agent.
+    /// With an agent failure.
     AgentFailure,
-    /// By a failure of the infrastructure that may pass.
+    /// With a transient infrastructure failure.
     Outage,
 }
 
-/// What an execution says at its end: a function of the execution alone.
+/// Result of an execution: a function of the execution and its ending alone.
 pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> ReportBody {
     let (outcome, error) = match ending {
         ExecutionEnding::Reward => (ItemOutcome::Completed, None),
@@ -103,7 +103,7 @@ pub(crate) fn may_be_retried(verdict: &Verdict) -> bool {
         && verdict.error.as_ref().is_some_and(TrialError::is_retryable)
 }
 
-/// The report in a few words.
+/// Short text for a report.
 pub(crate) fn summarize_report(report: &Report) -> String {
     let what = match &report.body {
         ReportBody::Started => "started",

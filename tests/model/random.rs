@@ -1,4 +1,4 @@
-//! Random numbers from one number.
+//! Random numbers from a seed.
 
 /// A generator with 64 bits of state (SplitMix64).
 #[derive(Debug, Clone)]
@@ -17,12 +17,12 @@ impl ScheduleRng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which is not 0.
+    /// Number below `n`, which is not 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n as u64).expect("below a usize")
     }
 
-    /// True so many times of a hundred.
+    /// True with a probability of `n` percent.
     pub(crate) fn percent(&mut self, n: usize) -> bool {
         self.below(100) < n
     }

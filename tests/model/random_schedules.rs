@@ -1,13 +1,13 @@
-//! Random schedules, by what may go wrong in them.
+//! Random schedules, grouped by the faults that may occur.
 
 use crate::rules::ProtocolRules;
 use crate::schedule::{ScheduleFamily, failure_kind, run_schedule};
 use crate::step::FaultPlan;
 
-/// Schedules of all families together.
+/// Total number of schedules of all families.
 const SCHEDULES: u64 = 100_000;
 
-/// Kinds of failures that are told in full.
+/// Number of failure kinds that are printed in full.
 const REPORTED_FAILURES: usize = 4;
 
 const NO_FAULTS: FaultPlan = FaultPlan {
@@ -23,7 +23,7 @@ const NO_FAULTS: FaultPlan = FaultPlan {
     bare: false,
 };
 
-/// Whatever a schedule can do.
+/// All faults.
 pub(crate) const ALL_FAULTS: FaultPlan = FaultPlan {
     most: 9,
     workers: true,
@@ -46,7 +46,7 @@ fn family(name: &'static str, faults: FaultPlan) -> ScheduleFamily {
     ScheduleFamily { name, embedded: false, faults, rules: ProtocolRules::ALL }
 }
 
-/// Tries so many of a hundred of all schedules. Fails with the first of each kind of what breaks.
+/// Runs `percent` of all schedules. Fails with the first failure of each kind.
 fn assert_no_failures(family: &ScheduleFamily, percent: u64) {
     if let Some(schedule) = env_number("ROLLOUT_MODEL_SEED") {
         if let Err(failure) = run_schedule(family, schedule) {
@@ -69,7 +69,7 @@ fn assert_no_failures(family: &ScheduleFamily, percent: u64) {
             told.push(failure.report(family));
         }
     }
-    assert!(kinds.is_empty(), "{}\nof {schedules} schedules: {kinds:#?}", told.join("\n\n"));
+    assert!(kinds.is_empty(), "{}\nin {schedules} schedules: {kinds:#?}", told.join("\n\n"));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn all_faults_keep_invariants() {
     assert_no_failures(&family("anything", ALL_FAULTS), 25);
 }
 
-/// Few faults, each of which has time to do its harm.
+/// Few faults, each with enough time to take effect.
 #[test]
 fn few_faults_keep_invariants() {
     assert_no_failures(&family("little", FaultPlan { most: 3, ..ALL_FAULTS }), 15);

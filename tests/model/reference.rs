@@ -1,4 +1,4 @@
-//! The rules of merging written a second time, over the records alone, as plainly as possible.
+//! Reference implementation of the merge rules, over records alone and as simple as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use crate::invariants::ExecutionFact;
 use crate::names::{exec_number, item_number, may_be_retried};
 
-/// What a journal says of every item.
+/// State of every item according to a journal.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReferenceModel {
     items: BTreeMap<ItemId, ReferenceItem>,
@@ -32,7 +32,7 @@ struct ReferenceItem {
 struct ReferenceExecution {
     exec: ExecId,
     try_id: TryId,
-    /// Order of the first word of it; negative when that was its end.
+    /// Order of its first report; negative when that was its result.
     order: i64,
     lost: bool,
     result: Option<(Digest, Verdict)>,
@@ -133,11 +133,11 @@ impl ReferenceModel {
         executions.iter_mut().find(|known| known.exec == *exec)
     }
 
-    /// Whether the item may be settled like this now; settles it.
+    /// Checks that the item may be settled like this now, and settles it.
     pub(crate) fn settle(&mut self, settled: &ItemSettlement) -> Result<(), String> {
         let n = item_number(&settled.item);
         let Some(item) = self.items.get_mut(&settled.item) else {
-            // Nothing of it was ever offered: only a user can have ended it.
+            // The item was never offered: only a user can have ended it.
             return match &settled.by {
                 None => Ok(()),
                 Some(_) => Err(format!("item {n} was settled and never offered")),
@@ -159,7 +159,7 @@ impl ReferenceModel {
         let Some(by) = &settled.by else { return Ok(()) };
         let e = exec_number(&by.exec);
         let Some(winner) = item.executions.iter().find(|known| known.exec == by.exec) else {
-            return Err(format!("item {n} was settled by e{e}, of which nothing was heard"));
+            return Err(format!("item {n} was settled by e{e}, which was never reported"));
         };
         if !item.is_eligible(winner) {
             return Err(format!("item {n} was settled by e{e}, which is not eligible"));
@@ -180,7 +180,7 @@ impl ReferenceModel {
         Ok(())
     }
 
-    /// Whether an item that was looked for in the store may be offered again.
+    /// Checks that an item looked up in the store may be offered again.
     pub(crate) fn may_offer(
         &self,
         item: &ItemId,
@@ -205,7 +205,7 @@ impl ReferenceModel {
         }
     }
 
-    /// What the item runs under, its floor, and whether it is settled.
+    /// The item's spec, its floor, and whether it is settled.
     pub(crate) fn item_state(&self, item: &ItemId) -> Option<(Digest, TryId, bool)> {
         self.items.get(item).map(|item| (item.spec, item.floor, item.settled))
     }

@@ -1,47 +1,47 @@
-//! Rules outside the core, each of which can be left out to see what it is for.
+//! Protocol rules outside the core, each of which can be disabled to show its effect.
 
-/// What is obeyed.
+/// The rules in force.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProtocolRules {
-    /// What is delivered within a lease of a connection is claimed before it runs.
+    /// Deliveries within a lease after a connection are claimed before they run.
     pub(crate) suspicion: bool,
-    /// `hold` means forget.
+    /// A worker forgets a delivery answered with `hold`.
     pub(crate) hold_forgets: bool,
-    /// Without an answer the hellos of others are looked at.
+    /// Without an answer, a worker checks the heartbeats of others.
     pub(crate) looks_at_peers: bool,
-    /// Without an answer the markers are looked at.
+    /// Without an answer, a worker checks the markers.
     pub(crate) looks_at_markers: bool,
-    /// A hello lists what is finished and not acknowledged.
+    /// Heartbeats list finished executions that are not acknowledged.
     pub(crate) hello_lists_finished: bool,
-    /// Acknowledgements are sent only within the life of the server that they are of.
+    /// Acknowledgements are sent only to the server incarnation that they belong to.
     pub(crate) acks_check_life: bool,
     /// Results leave markers.
     pub(crate) markers: bool,
-    /// A dead worker's directory is adopted.
+    /// The directory of a dead worker is adopted.
     pub(crate) adoption: bool,
     /// Reports are read to their head before a claim is answered.
     pub(crate) reads_before_answer: bool,
-    /// Hellos are taken in all the time, and before a claim is answered.
+    /// Heartbeats are read continuously, and before a claim is answered.
     pub(crate) watches_hellos: bool,
-    /// After a connection it is looked whether the position is still what it was.
+    /// After a reconnect the position is checked to be unchanged.
     pub(crate) anchor: bool,
-    /// Only what the lock's head contains is purged.
+    /// Only reports covered by the lock's head are purged.
     pub(crate) purges_confirmed: bool,
-    /// Nothing is purged unless the position is still what it was.
+    /// Reports are purged only if the position is unchanged.
     pub(crate) purge_looks: bool,
     /// Effects wait for their records.
     pub(crate) durable_before_effect: bool,
-    /// A round reads the reports to their head again at its end.
+    /// A reconciliation round reads the reports to their head again at its end.
     pub(crate) round_reads_again: bool,
-    /// A copy of the journal must contain the head in the lock.
+    /// A copy of the journal must contain the lock's head.
     pub(crate) head_in_lock: bool,
-    /// There are rounds of reconciliation.
+    /// Reconciliation rounds take place.
     pub(crate) rounds: bool,
-    /// What is nowhere is looked for in the store.
+    /// Missing items are looked up in the store.
     pub(crate) looks_for_results: bool,
-    /// The core hears of every connection.
+    /// The core is notified of every connection.
     pub(crate) tells_reconnects: bool,
-    /// It hears of it before anything else that is learnt through it.
+    /// The notification precedes all other input from that connection.
     pub(crate) tells_reconnects_first: bool,
 }
 

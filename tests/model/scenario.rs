@@ -1,4 +1,4 @@
-//! Schedules written by hand.
+//! Hand-written schedules.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,7 +10,7 @@ use crate::schedule::finish_schedule;
 use crate::simulation::{Simulation, SimulationSetup};
 use crate::step::ScheduleStep;
 
-/// A world with something to tell when its test fails.
+/// A simulation that prints its trace when the test fails.
 pub(crate) struct Scenario(Simulation);
 
 impl Deref for Scenario {
@@ -27,7 +27,7 @@ impl DerefMut for Scenario {
 }
 
 impl Drop for Scenario {
-    #[expect(clippy::print_stdout, reason = "what happened, for whoever reads a failed test")]
+    #[expect(clippy::print_stdout, reason = "trace of a failed test")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("{}", self.0.trace.take().unwrap_or_default().join("\n"));
@@ -36,8 +36,8 @@ impl Drop for Scenario {
 }
 
 impl Scenario {
-    /// So many items, and workers with so many slots, connected long ago. Offers are made and
-    /// neither recorded durably nor published.
+    /// A world with this many items and workers with these slots, connected long ago. Offers exist
+    /// but are neither durable nor published.
     pub(crate) fn new(items: usize, slots: &[usize]) -> Self {
         let setup = SimulationSetup {
             items,
@@ -52,14 +52,14 @@ impl Scenario {
         Self(world)
     }
 
-    /// The same, and every worker runs as many as it has slots for.
+    /// Like [`Self::new`], with every worker running as many items as it has slots.
     pub(crate) fn running(items: usize, slots: &[usize]) -> Self {
         let mut story = Self::new(items, slots);
         story.advance(2_000);
         story
     }
 
-    /// Does steps, each of which must be possible.
+    /// Applies steps, each of which must be possible.
     pub(crate) fn apply(&mut self, steps: &[ScheduleStep]) -> &mut Self {
         for step in steps {
             self.log(|| format!("- {step:?}"));
@@ -75,7 +75,7 @@ impl Scenario {
         self
     }
 
-    /// The first execution of a worker ends with a reward, and everything that follows is done.
+    /// Finishes the worker's first execution with a reward, and runs until idle.
     pub(crate) fn finish_first(&mut self, w: usize) -> &mut Self {
         self.apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false)]).advance_seconds(1)
     }
@@ -84,19 +84,19 @@ impl Scenario {
         assert_eq!(self.judge.broken, None);
     }
 
-    /// The world heals, and everything is settled and judged.
+    /// Heals the world, settles everything and checks the invariants.
     pub(crate) fn run_to_end(&mut self) -> &mut Self {
         finish_schedule(&mut self.0);
         self.assert_invariants();
         self
     }
 
-    /// Executions of an item.
+    /// Number of executions of an item.
     pub(crate) fn execution_count(&self, n: usize) -> usize {
         self.judge.executions.values().filter(|fact| fact.item == item(n)).count()
     }
 
-    /// Whether an item is settled, and by which execution.
+    /// The execution that settled the item.
     pub(crate) fn settled_by(&self, n: usize) -> Option<u32> {
         let settled = self.judge.settled.get(&item(n))?;
         settled.by().map(|by| names::exec_number(&by))
@@ -106,7 +106,7 @@ impl Scenario {
         self.judge.settled.get(&item(n)).map(|settled| settled.verdict().outcome)
     }
 
-    /// The worker that runs something of an item now.
+    /// The worker that runs the item now.
     pub(crate) fn running_worker(&self, n: usize) -> Option<usize> {
         let runs = |w: &usize| {
             self.workers[*w].running.iter().any(|execution| execution.offer.item == item(n))

@@ -1,4 +1,4 @@
-//! Schedules: drawn from one number, carried out, healed, judged, shortened, told.
+//! Schedules: drawn from a seed, run, healed, checked, shrunk and printed.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use crate::rules::ProtocolRules;
 use crate::simulation::{Simulation, SimulationSetup};
 use crate::step::{FaultPlan, ScheduleStep, draw_step};
 
-/// Virtual time within which a healed world settles everything: a lease for whoever may still run
-/// something, two rounds, and as much again for every retry.
+/// Virtual time within which a healed world settles everything: a lease for executions that may
+/// still run, two reconciliation rounds, and the same again for every retry.
 const HEALING_STEPS: usize = 60;
 const HEALING_STEP: u64 = 15_000;
 
-/// What a family of schedules has in common.
+/// Common properties of a family of schedules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScheduleFamily {
     pub(crate) name: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Schedule {
     pub(crate) steps: Vec<ScheduleStep>,
 }
 
-/// A schedule that breaks something.
+/// A schedule that violates an invariant.
 #[derive(Debug)]
 pub(crate) struct ScheduleFailure {
     pub(crate) number: u64,
@@ -54,7 +54,7 @@ fn draw_setup(family: &ScheduleFamily, random: &mut ScheduleRng) -> SimulationSe
     }
 }
 
-/// Draws and carries out the schedule of a number.
+/// Draws and runs the schedule of a seed.
 pub(crate) fn run_schedule(
     family: &ScheduleFamily,
     number: u64,
@@ -64,7 +64,7 @@ pub(crate) fn run_schedule(
         Schedule { setup: draw_setup(family, &mut random), rules: family.rules, steps: vec![] };
     let steps = 30 + random.below(90);
     let faults = FaultPlan { most: random.below(family.faults.most + 1), ..family.faults };
-    // A step that does nothing is not part of the schedule, but a step that panics is.
+    // A step without effect is dropped from the schedule, but a step that panics is kept.
     let mut done = Vec::with_capacity(steps);
     let result = catch_panic(|| {
         let mut world = Simulation::new(schedule.setup.clone(), schedule.rules);
@@ -91,7 +91,7 @@ pub(crate) fn run_schedule(
 }
 
 impl Schedule {
-    /// What breaks, if anything does.
+    /// The violation, if any.
     fn violation(&self) -> Option<String> {
         let result = catch_panic(|| {
             let mut world = Simulation::new(self.setup.clone(), self.rules);
@@ -105,7 +105,7 @@ impl Schedule {
         result.unwrap_or_else(Some)
     }
 
-    /// The same with fewer steps, as long as it still breaks in the same way.
+    /// Removes steps as long as the schedule still fails in the same way.
     pub(crate) fn shrink(&mut self, what: &str) {
         let same = |schedule: &Self| {
             schedule.violation().is_some_and(|is| failure_kind(&is) == failure_kind(what))
@@ -130,7 +130,7 @@ impl Schedule {
         }
     }
 
-    /// What happens, line by line.
+    /// The trace of the schedule as text.
     pub(crate) fn trace_text(&self) -> String {
         let mut text = format!("{:?}\n", self.setup);
         let steps: Vec<String> = self.steps.iter().map(|step| format!("{step:?}")).collect();
@@ -159,7 +159,7 @@ impl Schedule {
 }
 
 impl ScheduleFailure {
-    /// The shortened schedule, told.
+    /// The shrunk schedule and its trace as text.
     pub(crate) fn report(mut self, family: &ScheduleFamily) -> String {
         self.schedule.shrink(&self.what);
         let Self { number, what, schedule } = self;
@@ -171,7 +171,7 @@ impl ScheduleFailure {
     }
 }
 
-/// What is broken without the names in it.
+/// Kind of a failure: its text without the names in it.
 pub(crate) fn failure_kind(what: &str) -> String {
     let first = what.split(':').next().unwrap_or(what);
     first.chars().filter(|c| !c.is_ascii_digit()).collect()
@@ -181,7 +181,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something that may panic, without printing it; the panic's message is an error.
+/// Runs code that may panic, without printing the panic; its message becomes the error.
 fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -202,7 +202,7 @@ fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// The world heals; then everything must be settled, rightly.
+/// Heals the world; then all items must be settled correctly.
 pub(crate) fn finish_schedule(world: &mut Simulation) {
     if world.judge.broken.is_none() {
         heal(world);
@@ -241,10 +241,10 @@ fn heal(world: &mut Simulation) {
     let owed: Vec<usize> = (0..world.setup.items)
         .filter(|n| !world.judge.settled.contains_key(&crate::names::item(*n)))
         .collect();
-    world.judge.fail(format!("not everything settles: items {owed:?} are owed"));
+    world.judge.fail(format!("items not settled: {owed:?}"));
 }
 
-/// Somebody owns the run, and is not about to end.
+/// Ensures that some coordinator owns the run and is not about to end.
 fn ensure_owner(world: &mut Simulation) {
     if let Some(c) = world.owner()
         && world.coordinators[c].core.stopping().is_some()
@@ -263,7 +263,7 @@ fn check_end(world: &mut Simulation) {
     let directory = world.coordinators[c].directory;
     let before = world.judge.settled.len();
     if before != world.setup.items {
-        world.judge.fail("an item is settled that nobody planned");
+        world.judge.fail("an item is settled that is not in the plan");
     }
     for n in 0..world.setup.items {
         let of_item = |fact: &&crate::invariants::ExecutionFact| item_number(&fact.item) == n;
@@ -276,14 +276,14 @@ fn check_end(world: &mut Simulation) {
         let faults = world.judge.faults;
         if runs > 1 + outages + faults {
             let what = format!("{runs} executions of item {n}: {outages} outages, {faults} faults");
-            world.judge.fail(format!("more executions than anything explains: {what}"));
+            world.judge.fail(format!("more executions than faults explain: {what}"));
         }
     }
-    // Whoever reads the journal again reads the same.
+    // Reading the journal again must give the same result.
     world.coordinators.clear();
     let epoch = world.directories[directory].epoch() + 1;
     world.begin_run_session(0, directory, epoch);
     if world.judge.settled.len() != before {
-        world.judge.fail("the journal says less when it is read again");
+        world.judge.fail("the journal has fewer settlements when it is read again");
     }
 }

@@ -1,4 +1,4 @@
-//! Everything there is, and the laws by which it moves.
+//! State of the simulated world, and the rules of its progress.
 
 use crate::broker::ModelBroker;
 use crate::coordinator::ModelCoordinator;
@@ -8,7 +8,7 @@ use crate::rules::ProtocolRules;
 use crate::store::ModelStore;
 use crate::worker::ModelWorker;
 
-/// What a schedule begins with.
+/// Initial state of a schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulationSetup {
     pub(crate) items: usize,
@@ -17,7 +17,7 @@ pub(crate) struct SimulationSetup {
     pub(crate) slots: Vec<usize>,
     /// Unpurged reports that the queue holds.
     pub(crate) reports_limit: usize,
-    /// The workers connected long ago.
+    /// The workers have been connected for a long time.
     pub(crate) settled_workers: bool,
     /// Coordinator, queue and one worker are one process.
     pub(crate) embedded: bool,
@@ -34,17 +34,17 @@ pub(crate) struct Simulation {
     pub(crate) workers: Vec<ModelWorker>,
     pub(crate) coordinators: Vec<ModelCoordinator>,
     pub(crate) directories: Vec<ModelRunDirectory>,
-    /// Versions of what the items run under, as the plan says now.
+    /// Current spec version of each item in the plan.
     pub(crate) specs: Vec<u8>,
     pub(crate) judge: InvariantChecker,
     pub(crate) owners: u32,
     pub(crate) executions: u32,
     pub(crate) inputs: u64,
-    /// When the lock was last written, or the server last began to answer.
+    /// Time of the last lock write, or since when the server answers.
     pub(crate) lock_written: u64,
-    /// When the server last lost acknowledgements.
+    /// Time at which the server last lost acknowledgements.
     pub(crate) acks_lost: Option<u64>,
-    /// What happened, in words; only when somebody will read it.
+    /// Log of events, if it will be printed.
     pub(crate) trace: Option<Vec<String>>,
 }
 
@@ -85,12 +85,12 @@ impl Simulation {
         }
     }
 
-    /// The coordinator that owns the run, if it lives.
+    /// The living coordinator that owns the run.
     pub(crate) fn owner(&self) -> Option<usize> {
         self.coordinators.iter().position(|c| c.owner == self.judge.owner)
     }
 
-    /// Whether the owner says that everything is settled, durably.
+    /// Whether the owner has durably settled all items.
     pub(crate) fn is_complete(&self) -> bool {
         self.owner().is_some_and(|c| {
             let coordinator = &self.coordinators[c];
@@ -100,7 +100,7 @@ impl Simulation {
         })
     }
 
-    /// Everything that is alive and not kept from it does what it has to do, at once.
+    /// Every live and unblocked process does its work at once.
     pub(crate) fn run_until_idle(&mut self) {
         for _ in 0..40 {
             let mut moved = false;
@@ -117,10 +117,10 @@ impl Simulation {
                 return;
             }
         }
-        self.judge.fail("the world does not come to rest");
+        self.judge.fail("the world never becomes idle");
     }
 
-    /// Time passes, and everything due is done in time.
+    /// Advances time, running everything that becomes due.
     pub(crate) fn advance(&mut self, ms: u64) {
         let until = self.now + ms;
         self.run_until_idle();

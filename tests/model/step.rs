@@ -1,12 +1,12 @@
-//! Steps: everything that can happen next, as data, so that a schedule can be said again and
-//! shortened. A step that cannot happen does nothing.
+//! Steps: every possible next event as data, so that a schedule can be repeated and shrunk. An
+//! impossible step does nothing.
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
 use crate::random::ScheduleRng;
 use crate::simulation::Simulation;
 
-/// One step. Workers and coordinators are named by their place, the rest by its place there.
+/// One step. Workers and coordinators are given by index; further numbers are indexes within them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ScheduleStep {
     Pull(usize, usize),
@@ -54,7 +54,7 @@ pub(crate) enum ScheduleStep {
 }
 
 impl ScheduleStep {
-    /// Whether it is something that goes wrong.
+    /// Whether it is a fault.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(
             self,
@@ -74,7 +74,7 @@ impl ScheduleStep {
 }
 
 impl Simulation {
-    /// Does a step; whether anything happened.
+    /// Applies a step. Returns whether anything happened.
     pub(crate) fn apply_step(&mut self, step: ScheduleStep) -> bool {
         let happened =
             self.worker_step(step) || self.coordinator_step(step) || self.fault_step(step);
@@ -158,28 +158,28 @@ impl Simulation {
     }
 }
 
-/// Which faults may happen, and how many.
+/// The kinds and number of faults that may happen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FaultPlan {
-    /// At most so many.
+    /// Maximum number of faults.
     pub(crate) most: usize,
-    /// Workers die, are cut off, are stopped.
+    /// Workers die, are cut off, are paused.
     pub(crate) workers: bool,
     /// The server dies with what it had.
     pub(crate) server: bool,
-    /// It loses tails and acknowledgements when it does.
+    /// The server loses tails and acknowledgements when it dies.
     pub(crate) tails: bool,
-    /// It loses everything.
+    /// The server loses everything when it dies.
     pub(crate) wipes: bool,
     /// Coordinators die.
     pub(crate) coordinators: bool,
-    /// Coordinators are stopped while others take over, with copies of the directory.
+    /// Coordinators are paused while others take over, with copies of the directory.
     pub(crate) owners: bool,
-    /// Users stop, cancel and change what items run under.
+    /// Users stop, cancel and change specs.
     pub(crate) users: bool,
-    /// How often of a hundred an execution ends by an outage.
+    /// Percentage of executions that end by an outage.
     pub(crate) outages: usize,
-    /// Executions that end at once and leave nothing.
+    /// Some executions end at once and leave nothing.
     pub(crate) bare: bool,
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn draw_step(
     }
 }
 
-/// Time passes, and what is broken is put right.
+/// Advances time or recovers from a fault.
 fn draw_recovery(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) -> ScheduleStep {
     let w = random.below(world.workers.len());
     let c = random.below(world.coordinators.len().max(1));

@@ -1,11 +1,11 @@
-//! The blob store: it loses nothing, but it can be out of reach.
+//! The blob store: it loses nothing, but can be unavailable.
 
 use std::collections::BTreeMap;
 
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::wire::report::Report;
 
-/// Result markers, each with the report that it stands for.
+/// Result markers, each with the report it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct ModelStore {
     pub(crate) down: bool,

@@ -1,4 +1,4 @@
-//! Model workers: what they hold in memory, what they leave on disk.
+//! Model workers: their state in memory and on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,42 +12,42 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 
 use crate::names::RUN;
 
-/// A worker with its directory, over all of its processes.
+/// A worker with its directory, across all its processes.
 #[derive(Debug)]
 pub(crate) struct ModelWorker {
     pub(crate) number: usize,
     pub(crate) slots: usize,
-    /// Processes so far.
+    /// Number of processes so far.
     pub(crate) process: u32,
     pub(crate) up: bool,
-    /// The network between it and the server works.
+    /// Its network connection to the server works.
     pub(crate) online: bool,
-    /// Its process is stopped, its environments run on.
+    /// Its process is paused while its environments run.
     pub(crate) paused: bool,
-    /// It and its directory are gone for ever.
+    /// The worker and its directory are lost for good.
     pub(crate) destroyed: bool,
-    /// The connection it has noticed.
+    /// Number of the connection that it last handled.
     pub(crate) connections: u64,
     pub(crate) suspicious_until: u64,
-    /// When it noticed that.
+    /// Time at which it handled that connection.
     pub(crate) connected: u64,
     pub(crate) offline_since: Option<u64>,
     pub(crate) progress_due: u64,
-    /// Deliveries whose claim waits for an answer.
+    /// Deliveries whose claim awaits an answer.
     pub(crate) claiming: Vec<HeldDelivery>,
     pub(crate) running: Vec<RunningExecution>,
     /// Finished executions whose report is not acknowledged.
     pub(crate) finished: Vec<FinishedExecution>,
-    /// Reports that something began, not said yet.
+    /// Start reports not sent yet.
     pub(crate) beginnings: Vec<Report>,
-    /// On disk: executions of dead processes, to be reported lost.
+    /// On disk: executions of dead processes to be reported as lost.
     pub(crate) losses: Vec<Report>,
     pub(crate) acks: Vec<MessageToken>,
-    /// Executions of a draining run are ended as soon as they are seen.
+    /// Executions of a draining run are stopped as soon as they are seen.
     pub(crate) stopped: bool,
 }
 
-/// A suspicious delivery.
+/// A suspicious delivery with its claim.
 #[derive(Debug, Clone)]
 pub(crate) struct HeldDelivery {
     pub(crate) offer: Offer,
@@ -55,9 +55,9 @@ pub(crate) struct HeldDelivery {
     pub(crate) exec: ExecId,
     pub(crate) since: u64,
     pub(crate) in_slot: bool,
-    /// Somebody has the question.
+    /// A coordinator has received the claim.
     pub(crate) asked: bool,
-    /// The answer was `run`, and there was no slot.
+    /// The answer was `run`, but no slot was free.
     pub(crate) cleared: bool,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct RunningExecution {
 #[derive(Debug, Clone)]
 pub(crate) struct FinishedExecution {
     pub(crate) report: Report,
-    /// What to acknowledge; nothing for executions of a dead process.
+    /// Token to acknowledge; `None` for executions of a dead process.
     pub(crate) token: Option<MessageToken>,
     /// It ended at once and left nothing: no file, no marker.
     pub(crate) bare: bool,
     pub(crate) marked: bool,
-    /// The report is in the stream and counts as acknowledged when it is journalled there: the
-    /// sequence, for a queue that does not outlive its process.
+    /// Sequence of the report, which counts as acknowledged when journaled. Only for the embedded
+    /// queue, which is lost with its process.
     pub(crate) sent: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl ModelWorker {
         Report { run: RUN, item, try_id, exec, spec, worker: self.id(), body }
     }
 
-    /// Everything whose report is not acknowledged, and the claims.
+    /// Heartbeat with all executions whose report is not acknowledged, and the claims.
     pub(crate) fn heartbeat(&self, with_finished: bool) -> Heartbeat {
         let line = |offer: &Offer, exec, phase, claiming| {
             let Offer { run, item, try_id, .. } = *offer;
@@ -178,7 +178,7 @@ impl ModelWorker {
         }
     }
 
-    /// The tokens of everything it holds.
+    /// Tokens of everything it holds.
     pub(crate) fn tokens(&self) -> Vec<MessageToken> {
         let claiming = self.claiming.iter().map(|held| held.token);
         let running = self.running.iter().map(|execution| execution.token);
@@ -186,7 +186,7 @@ impl ModelWorker {
         claiming.chain(running).chain(finished).collect()
     }
 
-    /// Whether the try is in its hands: then another delivery of it is the same one.
+    /// Whether the worker already holds the try. If so, takes over the token of the new delivery.
     pub(crate) fn refresh_token(&mut self, offer: &Offer, token: MessageToken) -> bool {
         let same = |other: &Offer| (other.item, other.try_id) == (offer.item, offer.try_id);
         let claiming = self.claiming.iter_mut().map(|held| (held.offer, &mut held.token));

@@ -1,4 +1,4 @@
-//! What workers do.
+//! Actions of workers.
 
 use rollout_protocol::id::ExecId;
 use rollout_protocol::record::LostReason;
@@ -12,16 +12,16 @@ use crate::names::{self, ExecutionEnding, LEASE, exec, exec_number, item_number}
 use crate::simulation::Simulation;
 use crate::worker::{FinishedExecution, HeldDelivery, ModelWorker, RunningExecution};
 
-/// How long a claim keeps a slot.
+/// Time for which a claim keeps a slot.
 const CLAIM_SLOT_TIME: u64 = 5_000;
-/// How long a worker goes on without the server.
+/// Time for which a worker keeps executions running without the server.
 pub(crate) const MAX_OFFLINE: u64 = 30 * 60_000;
 /// An execution that lasts longer is announced and leaves a marker.
 const ANNOUNCE_AFTER: u64 = 1_000;
-/// What is held for longer was shown.
+/// After this time an execution is visible to others.
 const VISIBLE_AFTER: u64 = 2_000;
 
-/// Why an execution begins.
+/// Reason for starting an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartReason {
     OnSight,
@@ -30,7 +30,7 @@ enum StartReason {
 }
 
 impl Simulation {
-    /// Whether the worker can talk to the server; what a new connection means is done first.
+    /// Whether the worker can reach the server. Handles a new connection first.
     pub(crate) fn ensure_worker_connected(&mut self, w: usize) -> bool {
         let worker = &mut self.workers[w];
         if !worker.is_active() || !worker.online || !self.broker.up {
@@ -55,7 +55,7 @@ impl Simulation {
         self.broker.hellos.insert(hello.worker.clone(), (self.now, hello));
     }
 
-    /// Takes one delivery if there is a free slot.
+    /// Takes one delivery if a slot is free.
     pub(crate) fn pull_delivery(&mut self, w: usize, nth: usize) -> bool {
         if !self.ensure_worker_connected(w)
             || self.workers[w].free_slots() == 0
@@ -103,13 +103,13 @@ impl Simulation {
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         self.log(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
         if why == StartReason::OnSight && self.ran_before(&offer) {
-            self.judge.fail(format!("item {n} runs on sight as e{e} although it ran elsewhere"));
+            self.judge.fail(format!("item {n} runs again as e{e} without a claim"));
         }
         let Offer { item, try_id, spec, .. } = offer;
         if why == StartReason::Answered
             && let Some(other) = self.held_by_other_worker(w, &offer)
         {
-            self.judge.fail(format!("e{e} of item {n} may run beside e{other}, which lives"));
+            self.judge.fail(format!("e{e} of item {n} may run although e{other} is held"));
         }
         let fact = ExecutionFact { item, try_id, spec, verdict: None, died: false, kept: false };
         self.judge.record_start(exec, fact);
@@ -122,9 +122,9 @@ impl Simulation {
         }
     }
 
-    /// Whether the very try that somebody takes for new was run before, and did not get lost. An
-    /// offer whose acknowledgement the server lost can outlast every suspicion while nobody has a
-    /// slot for it and no coordinator withdraws it.
+    /// Whether the same try was already run and not lost. An offer whose acknowledgement the server
+    /// lost can outlast the suspicion period while no worker has a slot for it and no coordinator
+    /// withdraws it.
     fn ran_before(&self, offer: &Offer) -> bool {
         if self.acks_lost.is_some_and(|at| self.now > at + LEASE) {
             return false;
@@ -133,7 +133,7 @@ impl Simulation {
         self.judge.executions.values().any(|fact| same(fact) && !fact.died)
     }
 
-    /// An execution of the same try that another worker holds, and could have shown.
+    /// An execution of the same try that another worker holds and could have shown.
     fn held_by_other_worker(&self, w: usize, offer: &Offer) -> Option<u32> {
         let since = self.now.saturating_sub(VISIBLE_AFTER);
         let reachable = |other: &&ModelWorker| {
@@ -152,7 +152,7 @@ impl Simulation {
         same.map(|(.., exec)| exec_number(&exec))
     }
 
-    /// Sends the question of a held delivery to whoever listens.
+    /// Sends the claim of a held delivery to all connected coordinators.
     pub(crate) fn send_claim(&mut self, w: usize, i: usize) -> bool {
         let held = self.workers[w].claiming.get(i);
         if held.is_none_or(|held| held.asked || held.cleared) || !self.ensure_worker_connected(w) {
@@ -176,7 +176,7 @@ impl Simulation {
         heard
     }
 
-    /// An answer arrives, if the worker still waits for it.
+    /// Handles an answer, if the worker still waits for it.
     pub(crate) fn receive_answer(&mut self, w: usize, exec: &ExecId, answer: ClaimAnswer) {
         let e = exec_number(exec);
         if !self.ensure_worker_connected(w) {
@@ -207,7 +207,7 @@ impl Simulation {
         }
     }
 
-    /// Runs what may run and has a slot now.
+    /// Starts one cleared delivery that has a slot.
     fn start_cleared(&mut self, w: usize) -> bool {
         let worker = &mut self.workers[w];
         let free = worker.free_slots();
@@ -218,7 +218,7 @@ impl Simulation {
         true
     }
 
-    /// What a worker does by the clock.
+    /// Handles the worker's timers.
     fn handle_worker_timers(&mut self, w: usize) -> bool {
         let now = self.now;
         let worker = &mut self.workers[w];
@@ -247,7 +247,7 @@ impl Simulation {
         moved | self.decide_unanswered_claim(w) | self.stop_when_offline(w)
     }
 
-    /// The first claim that nobody answered for a lease is decided by the worker itself.
+    /// Lets the worker itself decide the first claim without an answer for a lease.
     pub(crate) fn decide_unanswered_claim(&mut self, w: usize) -> bool {
         let due = |held: &HeldDelivery| !held.cleared && self.now >= held.since + LEASE;
         let Some(i) = self.workers[w].claiming.iter().position(due) else { return false };
@@ -270,7 +270,7 @@ impl Simulation {
             return true;
         }
         if contested {
-            self.judge.fail(format!("e{e} of item {n} runs beside one that a hello shows"));
+            self.judge.fail(format!("e{e} of item {n} runs beside one listed in a heartbeat"));
         }
         if marked && self.rules.markers {
             self.judge.fail(format!("e{e} of item {n} runs although the try has a marker"));
@@ -292,7 +292,7 @@ impl Simulation {
         true
     }
 
-    /// Ends every execution of a worker.
+    /// Stops all executions of a worker.
     pub(crate) fn stop_all_executions(&mut self, w: usize) {
         while let Some(execution) = self.workers[w].running.first() {
             let exec = execution.exec;
@@ -301,7 +301,7 @@ impl Simulation {
         self.workers[w].claiming.clear();
     }
 
-    /// Ends an execution before its end.
+    /// Stops an execution early.
     pub(crate) fn stop_execution(&mut self, w: usize, exec: &ExecId) {
         let worker = &mut self.workers[w];
         worker.claiming.retain(|held| held.exec != *exec || held.cleared);
@@ -320,7 +320,7 @@ impl Simulation {
         self.log(|| format!("w{w} stops e{e}"));
     }
 
-    /// An execution comes to its end; its environment is gone.
+    /// Finishes an execution; its environment is gone.
     pub(crate) fn finish_execution(
         &mut self,
         w: usize,
@@ -345,7 +345,7 @@ impl Simulation {
         true
     }
 
-    /// A finished record is stored with its marker.
+    /// Stores a finished record with its marker.
     pub(crate) fn store_marker(&mut self, w: usize, i: usize) -> bool {
         let worker = &mut self.workers[w];
         let acts = worker.is_active() && !self.store.down;
@@ -359,7 +359,7 @@ impl Simulation {
         true
     }
 
-    /// A finished execution is reported; `heard` is false when the acknowledgement gets lost.
+    /// Reports a finished execution; `heard` is false when the acknowledgement is lost.
     pub(crate) fn publish_result(&mut self, w: usize, i: usize, heard: bool) -> bool {
         if !self.workers[w].finished.get(i).is_some_and(|f| f.marked && f.sent.is_none()) {
             return false;
@@ -388,7 +388,7 @@ impl Simulation {
         true
     }
 
-    /// Says one beginning, not always the first.
+    /// Sends one start report, not necessarily the first.
     pub(crate) fn report_start(&mut self, w: usize, i: usize) -> bool {
         if i >= self.workers[w].beginnings.len() || !self.ensure_worker_connected(w) {
             return false;
@@ -425,7 +425,7 @@ impl Simulation {
             if token.incarnation == life {
                 self.broker.ack(token);
             } else if !self.rules.acks_check_life && self.broker.ack(token) {
-                self.judge.fail("an acknowledgement of a former life removes an offer");
+                self.judge.fail("an acknowledgement of an old incarnation removes an offer");
             }
         }
         true
@@ -445,7 +445,7 @@ impl Simulation {
         false
     }
 
-    /// Everything that a healthy worker does without delay.
+    /// Everything a healthy worker does without delay.
     pub(crate) fn run_worker(&mut self, w: usize) -> bool {
         if !self.workers[w].is_active() {
             return false;
@@ -478,7 +478,7 @@ impl Simulation {
         moved
     }
 
-    /// When a worker next has to do something by itself.
+    /// Time of the worker's next timer.
     pub(crate) fn next_worker_deadline(&self, w: usize) -> u64 {
         let worker = &self.workers[w];
         if !worker.is_active() {
@@ -500,8 +500,8 @@ impl Simulation {
     }
 }
 
-/// Whether a hello shows the claimed try at somebody else's, who goes on with it. Of several that
-/// only ask, the one with the lowest execution does.
+/// Whether a heartbeat shows the claimed try at another worker that runs it or has priority. Among
+/// workers that only claim the try, the lowest execution id has priority.
 fn heartbeat_contests_claim(
     claim: &rollout_protocol::wire::claim::Claim,
     hello: &rollout_protocol::wire::heartbeat::Heartbeat,

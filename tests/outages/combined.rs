@@ -1,4 +1,4 @@
-//! Everything that a run needs, away one after the other.
+//! Outages of every service that a run needs, one after the other.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;

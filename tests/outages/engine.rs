@@ -1,4 +1,4 @@
-//! A Docker engine that stops, dies and ends in order while trials run on it.
+//! Outages of the Docker engine while trials run on it: paused, killed, shut down.
 
 use rollout_tests::test_engine::TestEngine;
 
@@ -7,7 +7,7 @@ use crate::{
     wait_until_settled,
 };
 
-/// Runs a job during which the engine is taken away and brought back.
+/// Runs a job during which `take` makes the engine unavailable and `bring` restores it.
 fn assert_engine_outage_harmless(take: impl Fn(&mut TestEngine), bring: impl Fn(&mut TestEngine)) {
     let Some(mut engine) = TestEngine::start() else { return };
     let project = project();

@@ -1,8 +1,12 @@
-//! Services that are away while a run needs them: none of its trials fails, and nothing is left.
+//! Outages of services that a run needs: no trial fails, and nothing is left behind.
 //!
-//! How long they are away is named by `ROLLOUT_TEST_OUTAGE_SEC`, and the number of trials by
-//! `ROLLOUT_TEST_OUTAGE_TRIALS`:
-//! `ROLLOUT_TEST_OUTAGE_SEC=60 ROLLOUT_TEST_OUTAGE_TRIALS=40 cargo test -p rollout-tests --test outages`.
+//! `ROLLOUT_TEST_OUTAGE_SEC` sets the length of an outage, and `ROLLOUT_TEST_OUTAGE_TRIALS` the
+//! number of trials:
+//!
+//! ```sh
+//! ROLLOUT_TEST_OUTAGE_SEC=60 ROLLOUT_TEST_OUTAGE_TRIALS=40 \
+//!     cargo test -p rollout-tests --test outages
+//! ```
 
 mod combined;
 mod engine;
@@ -20,7 +24,7 @@ use rollout_tests::test_engine::TestEngine;
 use rollout_tests::wait;
 use serde_json::Value;
 
-/// How long a run may take beside its outages.
+/// Longest duration of a run in addition to its outages.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 fn number(variable: &str, default: u32) -> u32 {
@@ -28,12 +32,12 @@ fn number(variable: &str, default: u32) -> u32 {
     value.map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// How long a service is away.
+/// Length of an outage.
 fn outage_duration() -> Duration {
     Duration::from_secs(number("ROLLOUT_TEST_OUTAGE_SEC", 12).into())
 }
 
-/// Trials of a run.
+/// Number of trials of a run.
 fn trials() -> u32 {
     number("ROLLOUT_TEST_OUTAGE_TRIALS", 12)
 }
@@ -42,14 +46,14 @@ fn project() -> Project {
     Project::new(env!("CARGO_BIN_EXE_rollout-under-test"))
 }
 
-/// A job of so many trials, each with an image of its own, whose agents work for a second.
+/// A job whose trials each have an image of their own and an agent that works for a second.
 #[derive(Debug)]
 struct OutageJob {
     trials: u32,
     provider: &'static str,
-    /// Lines of a task's `task.toml` beyond the usual, with `@N@` for its number.
+    /// Additional lines of a task's `task.toml`, with `@N@` for its number.
     task: String,
-    /// Lines of the job beyond the usual.
+    /// Additional lines of the job file.
     lines: String,
 }
 
@@ -73,7 +77,7 @@ impl OutageJob {
                     "FROM debian:bookworm-slim\nWORKDIR /app\nENV NUMBER={number}\n\
                      COPY word /word\n"
                 );
-                // Sandboxes know no files outside the working directory.
+                // A sandbox has no files of an image outside the working directory.
                 let dockerfile = match self.provider {
                     "docker" => dockerfile,
                     _ => "FROM debian:bookworm-slim\nWORKDIR /app\n".to_owned(),
@@ -105,26 +109,26 @@ fn start(project: &Project, engine: &TestEngine) -> RunningProgram {
     project.start(command)
 }
 
-/// Waits until so many trials are settled.
+/// Waits until `count` trials are settled.
 #[track_caller]
 fn wait_until_settled(run: &RunningProgram, count: usize) {
     let enough = || events_of_kind(&run.stdout(), "trial_settled").len() >= count;
     wait::until(DEADLINE, &format!("{count} settled trials"), enough);
 }
 
-/// Lets time pass in which something is away.
+/// Waits for the length of an outage; fails if the run ends meanwhile.
 fn wait_out_outage(run: &mut RunningProgram) {
     let ended = wait::holds_within(outage_duration(), || run.has_ended());
     assert!(!ended, "the run ended in the outage: {}\n{}", run.stdout(), run.stderr());
 }
 
-/// The events of a kind.
+/// Events of a kind.
 fn events_of_kind(stdout: &str, kind: &str) -> Vec<Value> {
     let lines = stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|event| event["event"] == kind).collect()
 }
 
-/// Fails unless every trial was passed, by its first try.
+/// Fails unless every trial passed on its first attempt.
 #[track_caller]
 fn assert_unharmed(ended: ProgramExit, results: &Results, trials: u32) -> ProgramExit {
     let ended = ended.expect_code(ExitCode::Success);
@@ -135,7 +139,7 @@ fn assert_unharmed(ended: ProgramExit, results: &Results, trials: u32) -> Progra
     assert_eq!(
         events_of_kind(&ended.stdout, "trial_retry"),
         Vec::<Value>::new(),
-        "no retry counts"
+        "no trial is retried"
     );
     assert_eq!(
         events_of_kind(&ended.stdout, "trial_lost"),

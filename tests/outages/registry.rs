@@ -1,4 +1,4 @@
-//! An image registry that is away when images are pulled.
+//! Outages of the image registry while images are pulled.
 
 use rollout_tests::test_engine::TestEngine;
 use rollout_tests::test_registry::TestRegistry;
@@ -45,7 +45,7 @@ fn image_missing_in_registry_fails_at_once() {
     assert_eq!(trial.result["error"]["code"], "refused");
 }
 
-/// Gives the registry an image for each task, none of which the engine keeps.
+/// Pushes an image for each task to the registry, and removes it from the engine.
 pub(crate) fn push(engine: &TestEngine, registry: &TestRegistry, trials: u32) {
     for number in 1..=trials {
         let name = format!("{}/task:{number}", registry.address());

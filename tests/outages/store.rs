@@ -1,4 +1,4 @@
-//! A blob store whose directory is away.
+//! A blob store whose directory is temporarily missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use rollout_tests::project::Project;
 
 use crate::{DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait_until_settled};
 
-/// The directory of blobs of a project's jobs, which can be taken away.
+/// The blob store's directory, which can be hidden and restored.
 #[derive(Debug)]
 pub(crate) struct BlobDirectory {
     place: PathBuf,
@@ -21,14 +21,14 @@ impl BlobDirectory {
         Self { place, aside }
     }
 
-    /// An unmounted file system leaves an empty directory.
+    /// Leaves an empty directory, as an unmounted file system does.
     pub(crate) fn hide(&self) {
         fs::rename(&self.place, &self.aside).expect("renamed");
         fs::create_dir(&self.place).expect("an empty directory");
     }
 
     pub(crate) fn restore(&self) {
-        fs::remove_dir(&self.place).expect("nothing was made where the store is not");
+        fs::remove_dir(&self.place).expect("nothing was created while the store was missing");
         fs::rename(&self.aside, &self.place).expect("renamed");
     }
 

@@ -1,4 +1,4 @@
-//! Every way to prove to a server who one is, and what it says to others.
+//! Every way to authenticate at a server, and protection of the credentials.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,12 @@ use rollout_worker::queue::nats::{
 use crate::fixture::{QueueFixture, pool, with_every_server};
 
 async fn assert_accepted(options: NatsOptions) {
-    let nats = Nats::connect(options).await.expect("let in");
+    let nats = Nats::connect(options).await.expect("accepted");
     nats.prepare(&pool("default"), &[]).await.expect("set up");
 }
 
 async fn assert_refused(options: NatsOptions, secret: &str) {
-    let error = Nats::connect(options).await.expect_err("not let in");
+    let error = Nats::connect(options).await.expect_err("not accepted");
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     let told = format!("{error} {error:?}");
     assert!(!told.contains(secret), "{told}");

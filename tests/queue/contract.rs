@@ -1,4 +1,4 @@
-//! The contract of all queues, kept by real servers.
+//! The contract of all queues, checked with real servers.
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl NatsUnderTest {
         let nats = lab.connect().await;
         let pool = pool("default");
         let dispatch = nats.dispatch(&pool, &CLASSES).await.expect("a dispatch");
-        // A worker has a connection of its own.
+        // The worker has its own connection.
         let options = nats.options().clone();
         let worker = Nats::connect(options).await.expect("a server to work with");
         let source = worker.source(&pool, "store").await.expect("a source");
@@ -39,11 +39,11 @@ impl NatsUnderTest {
         Self { lab, nats, source: Arc::new(source), dispatch: Arc::new(dispatch), board }
     }
 
-    /// Waits until coordinator and worker are there again.
+    /// Waits until coordinator and worker are connected again.
     async fn wait_until_back(&self) {
         until("the coordinator is back", async || self.dispatch.incarnation().await.is_ok()).await;
         let board = async || self.board.read("nothing").await.is_ok();
-        until("the board is back", board).await;
+        until("the KV store is back", board).await;
         until("the worker is back", async || self.source.connection_status().borrow().up).await;
     }
 }
@@ -95,12 +95,12 @@ impl Broker for NatsUnderTest {
     }
 
     async fn advance_lease(&self, thirds: u32) {
-        // The server has a clock of its own: nothing but time ends a lease.
+        // The server has its own clock: only real time ends a lease.
         tokio::time::sleep(LEASE / 3 * thirds).await;
     }
 }
 
-/// Runs checks at once, each with what it needs of its own.
+/// Runs the checks concurrently, each with its own namespace.
 async fn run_checks(checks: &[(&'static str, ContractCheck)], lab: impl Fn() -> Arc<QueueFixture>) {
     let mut running: FuturesUnordered<_> = (checks.iter())
         .map(|(name, check)| {
@@ -115,7 +115,7 @@ async fn run_checks(checks: &[(&'static str, ContractCheck)], lab: impl Fn() -> 
             failed.push(name);
         }
     }
-    assert!(failed.is_empty(), "not kept: {failed:?}");
+    assert!(failed.is_empty(), "failed checks: {failed:?}");
 }
 
 async fn assert_contract(program: &Path) {

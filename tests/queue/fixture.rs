@@ -1,4 +1,4 @@
-//! Servers and connections.
+//! Test servers and connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,13 +9,13 @@ use rollout_tests::wait;
 use rollout_worker::queue::nats::{Nats, NatsName, NatsOptions};
 use tempfile::TempDir;
 
-/// As short as a machine that does other things too allows.
+/// As short as possible on a busy machine.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
-/// Reports that a run may have.
+/// Maximum number of reports per run.
 pub(crate) const REPORTS: usize = 20;
 
-/// Long enough for what must happen.
+/// Deadline for anything that must happen.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server with its directory.
@@ -34,12 +34,12 @@ impl QueueFixture {
         Self { server: server.into(), url, _directory: directory }
     }
 
-    /// Does something to the server.
+    /// Runs `act` with the server.
     pub(crate) fn with_server<T>(&self, act: impl FnOnce(&mut NatsServer) -> T) -> T {
-        act(&mut self.server.lock().expect("no test panicked with it"))
+        act(&mut self.server.lock().expect("not poisoned"))
     }
 
-    /// Options with a namespace that nobody else has.
+    /// Options with a unique namespace.
     pub(crate) fn options(&self) -> NatsOptions {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut options = NatsOptions::parse(&self.url).expect("a valid address");
@@ -47,7 +47,7 @@ impl QueueFixture {
         options.namespace = namespace.parse().expect("a valid name");
         options.lease = LEASE;
         options.reports_per_run = REPORTS;
-        // What a stream may need is set aside when it is made.
+        // A stream reserves its maximum size when it is created.
         options.report_stream_bytes = Some(16 * 1024 * 1024);
         options
     }
@@ -57,12 +57,12 @@ impl QueueFixture {
     }
 }
 
-/// A pool.
+/// A pool name.
 pub(crate) fn pool(name: &str) -> NatsName {
     name.parse().expect("a valid name")
 }
 
-/// Runs a test against every server there is, one after the other.
+/// Runs a test with every available server, one after the other.
 pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf)) {
     for program in programs() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -70,7 +70,7 @@ pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf)) {
     }
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
     wait::until_async(DEADLINE, what, so).await;
 }

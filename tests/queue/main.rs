@@ -1,5 +1,5 @@
-//! The queue over real nats-servers: the contract of all queues, and what only a server has. Without
-//! a server these tests say that they skip.
+//! Tests of the queue over real nats-servers: the contract of all queues, and features of servers.
+//! Without a server these tests print that they are skipped.
 
 mod authentication;
 mod contract;

@@ -1,5 +1,5 @@
-//! Reports count only by the pool that their try was offered to, and workers of an earlier version
-//! are heard.
+//! Reports count only from the pool that their try was offered to; workers of an earlier version
+//! are still read.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn report(exec: u8, epoch: u32) -> Report {
     Report { try_id: TryId { epoch, n: 1 }, ..samples::report(1, exec) }
 }
 
-/// Reads until everything that the queue has was read.
+/// Reads every report in the queue.
 async fn read_all(dispatch: &NatsDispatch, after: Option<ReportPosition>) -> Vec<PositionedReport> {
     let run = samples::report(1, 1).run;
     let head = dispatch.last_report_sequence(run).await.expect("reachable");
@@ -67,11 +67,12 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         let two = nats.source(&pool("two"), "store").await.expect("a source");
         one.report(vec![report(1, 1), report(2, 2), report(3, 3)]).await.expect("reachable");
         two.report(vec![report(4, 1), report(5, 2), report(6, 3)]).await.expect("reachable");
-        // The last one counts for nothing, and whoever waits for the head gets there.
+        // The last report does not count, but waiting for the head still ends.
         one.report(vec![report(7, 3)]).await.expect("reachable");
         let read = read_all(&dispatch, None).await;
         assert_eq!(execs(&read), [1, 2, 4, 6]);
-        // What is journalled is removed from every pool's subject, the anchor stays.
+        // Journaled reports are removed from every pool's subject; the report at the position
+        // stays.
         let at = read[2].position;
         dispatch.mark_journaled(run, at).await.expect("reachable");
         let before = async |position: ReportPosition| {
@@ -92,7 +93,7 @@ fn report_from_earlier_version_is_read() {
         let namespace = nats.options().namespace.clone();
         let context = jetstream::new(async_nats::connect(&lab.url).await.expect("a server"));
         let upper = namespace.as_str().to_uppercase();
-        // As an earlier version makes it.
+        // As created by an earlier version.
         let stream = jetstream::stream::Config {
             name: format!("{upper}_REPORTS"),
             subjects: vec![format!("{namespace}.v1.report.*")],
@@ -137,7 +138,7 @@ fn claim_from_other_pool_is_not_answered() {
             }
         };
         let asked = async {
-            until("the own worker is answered", async || {
+            until("the worker of the pool is answered", async || {
                 matches!(one.claim(samples::claim(1, 1)).await, Ok(ClaimAnswer::Run))
             })
             .await;

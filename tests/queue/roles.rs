@@ -1,4 +1,4 @@
-//! What the two roles of `examples/nats/roles` may and may not do.
+//! Permissions of the two roles in `examples/nats/roles`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl RolesFixture {
         options
     }
 
-    /// The client of the library, with no rules but those of the server.
+    /// A plain client of the library, limited only by the server's permissions.
     async fn bare_client(&self, user: &str) -> async_nats::Client {
         let options = self.options(user);
         let NatsCredentials::Password { user, password } = options.credentials else {
@@ -68,7 +68,7 @@ impl RolesFixture {
     }
 }
 
-/// Includes are looked for beside the file that includes, whatever they begin with.
+/// Includes are resolved against the directory of the including file, even absolute paths.
 fn relative(path: &Path) -> PathBuf {
     let up = "../".repeat(16);
     Path::new(&up).join(path.strip_prefix("/").expect("absolute"))
@@ -89,7 +89,7 @@ fn worker_role_is_denied_everything_else() {
     });
 }
 
-/// The whole path of an item.
+/// Runs an item from offer to acknowledgement.
 async fn run_item(
     dispatch: &rollout_worker::queue::nats::NatsDispatch,
     coordinator: &Nats,
@@ -122,7 +122,7 @@ async fn run_item(
     let gone = async || dispatch.list(offer.run).await.expect("allowed").is_empty();
     until("it is acknowledged", gone).await;
     let seen = async || !dispatch.heartbeats().await.expect("allowed").is_empty();
-    until("the hello is seen", seen).await;
+    until("the heartbeat is seen", seen).await;
     let board = coordinator.kv_store();
     board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
     let state = worker.kv_store().read("run").await.expect("allowed").expect("it is there");
@@ -159,7 +159,7 @@ async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, wor
     .await;
 }
 
-/// With the bare client: what the adapter never asks for.
+/// Uses the plain client for requests that the adapter never sends.
 #[test]
 fn worker_role_cannot_change_streams() {
     with_every_server(async |program| {
@@ -193,11 +193,12 @@ fn worker_role_cannot_change_streams() {
             assert!(answer.is_err(), "{subject}: {answer:?}");
         }
         let listed = dispatch.list(samples::offer(1, 1).run).await.expect("reachable");
-        assert_eq!(listed.len(), 1, "all is as it was");
+        assert_eq!(listed.len(), 1, "the queue is unchanged");
     });
 }
 
-/// A coordinator answers with its own rights: the asker must not choose what they are used on.
+/// A coordinator replies with its own permissions: the sender of a claim must not choose a subject
+/// that only the coordinator may write.
 #[test]
 fn claim_reply_outside_inbox_is_denied() {
     with_every_server(async |program| {
@@ -218,7 +219,7 @@ fn claim_reply_outside_inbox_is_denied() {
             }
         };
         let asking = async {
-            until("claims are heard", async || {
+            until("claims are received", async || {
                 client.request(subject.clone(), claim.clone().into()).await.is_ok()
             })
             .await;
@@ -228,12 +229,12 @@ fn claim_reply_outside_inbox_is_denied() {
                 let asked = client.publish_with_reply(subject.clone(), reply, claim.clone().into());
                 asked.await.expect("allowed");
             }
-            // Claims are answered in their order: those before it were looked at.
+            // Claims are answered in order, so the earlier ones have been handled.
             let last = client.request(subject.clone(), claim.clone().into()).await;
             assert_eq!(last.expect("answered").payload, "\"run\"");
         };
         tokio::select! { () = answering => {}, () = asking => {} }
-        assert_eq!(dispatch.list(offer.run).await.expect("reachable").len(), 1, "no offer is gone");
+        assert_eq!(dispatch.list(offer.run).await.expect("reachable").len(), 1, "offer is kept");
         let state = board.read("run").await.expect("allowed").expect("it is there");
         assert_eq!(state.value, "state");
     });

@@ -1,5 +1,5 @@
-//! What only a server has: connections that come and go, settings that differ, pools bound to
-//! stores, garbage on the bus.
+//! Behaviour specific to servers: lost connections, differing settings, pools bound to stores,
+//! invalid messages.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 
-/// A server that only says what it is.
+/// A fake server that only sends its INFO.
 fn start_fake_server(version: &str) -> (u16, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -61,35 +61,36 @@ fn connection_lost_reconnects() {
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
-        until("the hello is known", async || !heartbeat_ages(&dispatch).await.is_empty()).await;
+        until("the heartbeat is known", async || !heartbeat_ages(&dispatch).await.is_empty()).await;
         lab.with_server(rollout_tests::nats::NatsServer::kill);
-        until("contact is lost", async || !contact.borrow().up).await;
+        until("disconnected", async || !contact.borrow().up).await;
         let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_secs(1)).await;
         assert!(matches!(pulled, Err(QueueError::Unreachable { .. })), "{pulled:?}");
-        // Said when the server is back.
+        // The acknowledgement is sent when the server is back.
         source.ack(&[held[0].token]).await.expect("kept");
         let age = heartbeat_ages(&dispatch).await[0];
-        // Time has to pass to see that the age does not grow with it.
+        // Time must pass to show that the age does not grow.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let later = heartbeat_ages(&dispatch).await[0];
-        assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: it stands still");
+        assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: the age grows");
         lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
-        until("contact is found", async || contact.borrow().up).await;
+        until("reconnected", async || contact.borrow().up).await;
         assert_eq!(contact.borrow().connections, 2);
-        until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(life)).await;
         let hello = async || source.heartbeat(samples::heartbeat("again")).await.is_ok();
-        until("hellos are taken", hello).await;
-        until("hellos get around", async || heartbeat_ages(&dispatch).await.len() == 2).await;
+        until("heartbeats are accepted", hello).await;
+        until("heartbeats seen", async || heartbeat_ages(&dispatch).await.len() == 2).await;
         wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
 
-/// What was acknowledged disappears, and is never given out again. A server that was killed may
-/// have forgotten that it delivered it, and hears nothing of it until it does so again.
+/// Waits until an acknowledged offer is removed, and checks that it is not delivered again. A
+/// killed server may have lost the delivery, and then ignores the acknowledgement until it has
+/// delivered the offer again.
 async fn wait_until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
-    until("what was said was heard", async || {
+    until("the acknowledgement is received", async || {
         let again = source.pull(FreeCapacity::with_slots(1), Duration::from_millis(100)).await;
-        assert!(again.as_ref().is_ok_and(Vec::is_empty), "it is done with: {again:?}");
+        assert!(again.as_ref().is_ok_and(Vec::is_empty), "it is delivered again: {again:?}");
         dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())
     })
     .await;
@@ -105,13 +106,13 @@ fn server_kill_with_lost_state_repeats_nothing() {
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
-        // At once: it notes deliveries a moment later.
+        // Kill at once: the server stores deliveries a moment later.
         lab.with_server(rollout_tests::nats::NatsServer::kill);
         let contact = nats.connection_status();
-        until("contact is lost", async || !contact.borrow().up).await;
+        until("disconnected", async || !contact.borrow().up).await;
         source.ack(&[held[0].token]).await.expect("kept");
         lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
-        until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(life)).await;
         wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
@@ -169,7 +170,7 @@ fn pool_with_other_store_is_refused() {
         assert!(text.contains("here") && text.contains("there"), "{text}");
         let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_millis(10)).await;
         assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
-        nats.bind_pool(&name, "there", true).await.expect("bound anew");
+        nats.bind_pool(&name, "there", true).await.expect("bound again");
         source.check_binding().await.expect("its store");
         let pulled = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("its store");
         assert_eq!(pulled.len(), 1);
@@ -208,7 +209,7 @@ fn garbage_messages_are_ignored() {
         let pulled = source.pull(FreeCapacity::with_slots(9), DEADLINE).await.expect("reachable");
         assert_eq!(pulled.len(), 1);
         source.report(vec![samples::report(1, 1)]).await.expect("reachable");
-        until("the report is read among the garbage", async || {
+        until("the report is read despite invalid messages", async || {
             let read = dispatch.reports(run, None, 9, DEADLINE).await.expect("reachable");
             read.reports.len() == 1
         })

@@ -1,4 +1,5 @@
-//! One clone for each repository and commit, whatever happens beside it.
+//! The clone cache: one clone for each repository and commit, also after kills and with concurrent
+//! runs.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +19,7 @@ const NEWEST: &str = "{registry: {path: registry.json}, name: bench}";
 fn clone_happens_once_per_repository_and_commit() {
     let lab = RegistryFixture::new();
     lab.job(&format!("{PINNED}, {{registry: {{path: registry.json}}, name: bench, version: '1.0', task_names: [x]}}"));
-    assert!(lab.refusal().contains("bench"), "a dataset stands twice");
+    assert!(lab.refusal().contains("bench"), "a dataset is listed twice");
 
     lab.forget_calls();
     lab.job(PINNED);
@@ -31,12 +32,12 @@ fn clone_happens_once_per_repository_and_commit() {
     }
     assert_eq!(lab.calls("fetch", "origin"), 3, "one clone for each repository and commit");
     assert_eq!(lab.calls("checkout", ""), 3);
-    assert_eq!(lab.calls("ls-remote", ""), 0, "commits are not asked for");
+    assert_eq!(lab.calls("ls-remote", ""), 0, "a pinned commit needs no query");
 
     lab.job(NEWEST);
     let newest = lab.tasks();
     assert_eq!((newest.len(), lab.calls("fetch", "origin")), (40, 6));
-    assert_eq!(lab.calls("ls-remote", ""), 3, "one question for each repository");
+    assert_eq!(lab.calls("ls-remote", ""), 3, "one query for each repository");
     for name in NAMES {
         let head = lab.git(name, &["rev-parse", "HEAD"]);
         assert!(newest.iter().filter(|(task, _)| task.starts_with(name)).all(|(_, c)| *c == head));
@@ -45,7 +46,7 @@ fn clone_happens_once_per_repository_and_commit() {
     lab.forget_calls();
     lab.remove_repositories();
     lab.job(PINNED);
-    assert_eq!((lab.tasks(), lab.all_calls()), (pinned, 0), "nothing is asked for");
+    assert_eq!((lab.tasks(), lab.all_calls()), (pinned, 0), "git is not called");
     lab.job(NEWEST);
     let ended = lab.dry_run().wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(tasks(&ended), newest);
@@ -81,8 +82,7 @@ fn clone_killed_midway_leaves_usable_cache() {
     }
     lab.forget_calls();
     assert_eq!(lab.tasks().len(), 40);
-    // A git whose process was killed may write a little longer: what it makes goes with the next
-    // run.
+    // A git that outlives the killed run may write a little longer; the next run removes its files.
     let is_clean = || lab.unfinished().is_empty() || lab.tasks().len() != 40;
     assert!(wait::holds_within(DEADLINE, is_clean), "{:?}", lab.unfinished());
     lab.remove_repositories();

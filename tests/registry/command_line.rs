@@ -1,4 +1,4 @@
-//! Jobs that the command line alone describes, or changes.
+//! Jobs that the command line describes alone or changes.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn command_line_without_job_file_describes_job() {
     let words =
         ["-c", "deep/job.yaml", "-p", "repos/gamma/tasks", "--set", "verifier.disable=true"];
     let ended = dry(&words).expect_code(ExitCode::Success);
-    assert_eq!(tasks(&ended).len(), 5, "the path counts from here");
+    assert_eq!(tasks(&ended).len(), 5, "the path is relative to the working directory");
     let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan");
     let provenance = plan["provenance"].as_array().expect("a list");
     let source = |key: &str| {

@@ -1,4 +1,4 @@
-//! Repositories, a registry, and a `git` that writes down how it is called.
+//! Fixture with git repositories, a registry, and a `git` that records its calls.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 /// The names of the three repositories.
 pub(crate) const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
 
-/// Tasks of each of them: 40 in all.
+/// Number of tasks in each of them: 40 in total.
 const TASKS: [usize; 3] = [20, 15, 5];
 
 pub(crate) struct RegistryFixture {
@@ -55,7 +55,7 @@ impl RegistryFixture {
         let real = Command::new("sh").args(["-c", "command -v git"]).output().expect("sh");
         let real = String::from_utf8(real.stdout).expect("a path").trim().to_owned();
         let root = lab.path("").display().to_string();
-        // It hangs where it is told to: after the words of a call that a test names.
+        // It hangs after a subcommand for as long as `hang-after-<subcommand>` exists.
         lab.program(
             "bin/git",
             &format!(
@@ -67,7 +67,7 @@ impl RegistryFixture {
                  exit $code\n"
             ),
         );
-        // A git-lfs that this machine has is hidden.
+        // Hides a git-lfs that this machine has.
         lab.program("bin/git-lfs", "#!/bin/sh\nexit 127\n");
         lab
     }
@@ -103,7 +103,7 @@ impl RegistryFixture {
         self.write("job.yaml", &text);
     }
 
-    /// The program, with the git that writes down its calls.
+    /// Starts the program with the git that records its calls.
     pub(crate) fn start(&self, arguments: &[&str]) -> RunningProgram {
         let mut command = self.project.command(arguments);
         let path = std::env::var("PATH").unwrap_or_default();
@@ -120,7 +120,7 @@ impl RegistryFixture {
         tasks(&self.dry_run().wait(DEADLINE).expect_code(ExitCode::Success))
     }
 
-    /// Lets git find the real git-lfs; whether there is one.
+    /// Lets git find the real git-lfs. Returns whether there is one.
     pub(crate) fn install_lfs(&self) -> bool {
         let program = std::env::var_os("ROLLOUT_TEST_LFS").filter(|program| program != "no");
         let Some(program) = program else {
@@ -132,8 +132,8 @@ impl RegistryFixture {
         true
     }
 
-    /// Keeps a file of a repository in Git LFS: a pointer in its place, and the content where a
-    /// repository that is a directory serves it.
+    /// Stores a file of a repository in Git LFS: a pointer at its path, and the content in the
+    /// repository's `.git/lfs`.
     pub(crate) fn keep_in_lfs(&self, repository: &str, path: &str, content: &str) {
         let digest = rollout_protocol::digest::Digest::sha256(content.as_bytes()).hex();
         let object = format!(
@@ -151,12 +151,13 @@ impl RegistryFixture {
         self.git(repository, &["commit", "-qm", "a large file"]);
     }
 
-    /// What the program says of a job that it refuses.
+    /// Standard error of a dry run of a job that is refused.
     pub(crate) fn refusal(&self) -> String {
         self.dry_run().wait(DEADLINE).expect_code(ExitCode::Config).stderr
     }
 
-    /// How often git was called so, by the first word and one of the others.
+    /// Number of git calls with this first argument and, unless `other` is empty, with `other`
+    /// among the rest.
     pub(crate) fn calls(&self, first: &str, other: &str) -> usize {
         let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let of = |line: &&str| {
@@ -174,7 +175,7 @@ impl RegistryFixture {
         let _none = fs::remove_file(self.path("calls"));
     }
 
-    /// What is in the cache that is not whole.
+    /// Incomplete clones in the cache.
     pub(crate) fn unfinished(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         collect_files(&self.path("home/.cache/rollout/git"), &mut found);
@@ -192,11 +193,11 @@ impl RegistryFixture {
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     }
 
-    /// A repository with tasks at one commit, which is answered.
+    /// Creates a repository with tasks and returns its commit.
     pub(crate) fn repository(&self, name: &str, tasks: &[String], text: &str) -> String {
         fs::create_dir_all(self.path("repos").join(name)).expect("a directory");
         self.git(name, &["init", "-q", "-b", "main"]);
-        // One that can be asked for parts, as large servers can; the others give everything.
+        // `alpha` allows partial clones, as large servers do; the others send everything.
         let parts = if name == "alpha" { "true" } else { "false" };
         self.git(name, &["config", "uploadpack.allowFilter", parts]);
         self.write(&format!("repos/{name}/large/unrelated.bin"), &"x".repeat(100_000));
@@ -215,7 +216,7 @@ impl RegistryFixture {
         self.git(name, &["rev-parse", "HEAD"])
     }
 
-    /// Takes the repositories away, as a network that is down does.
+    /// Makes the repositories unreachable, as a network outage does.
     pub(crate) fn remove_repositories(&self) {
         fs::rename(self.path("repos"), self.path("gone")).expect("moved");
     }

@@ -1,6 +1,5 @@
-//! Tasks from registries and repositories, with the real git: how often it is called, what is left
-//! when it is killed, and what goes without it. And jobs of the command line alone, which are named
-//! by such tasks most often.
+//! Tasks from registries and repositories, with the real git: number of calls, leftovers of a kill,
+//! runs without the network. Also jobs that the command line describes.
 
 mod clone_cache;
 mod command_line;

@@ -1,4 +1,4 @@
-//! A registry at an address: asked for every time, and remembered for when its server is away.
+//! A registry at a URL: read for every run, and cached for outages of its server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::fixture::{RegistryFixture, tasks};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Answers one request after the other with what stands there, and is gone then.
+/// Serves one request for each of `answers`, then stops.
 fn serve(listener: TcpListener, answers: Vec<String>) -> std::thread::JoinHandle<()> {
     let answer = |mut stream: TcpStream, text: &str| {
         let mut request = [0; 4096];

@@ -1,4 +1,4 @@
-//! Repositories as datasets, single tasks, filters, and what is said when something is not there.
+//! Repositories as datasets, single tasks, filters, Git LFS, and the errors for missing names.
 
 use std::os::unix::fs::symlink;
 
@@ -104,7 +104,7 @@ fn dataset_versions_run_side_by_side() {
     );
     assert_eq!(result["completed_trials"], 4);
 
-    // The same version twice is one dataset too many.
+    // The same version twice is refused.
     lab.job(&format!("{}, {}", version("1.0"), version("1.0")));
     assert!(lab.refusal().contains("the dataset name `bench`"));
 }
@@ -166,13 +166,13 @@ fn lfs_pointers_without_git_lfs_fail_task() {
     if !lab.install_lfs() {
         return;
     }
-    // The cache has the pointers; they are replaced.
+    // The cache has the pointers; git-lfs replaces them.
     let ended = run(&["--name", "again"]).expect_code(ExitCode::Success);
     assert!(!ended.stderr.contains("git-lfs"), "{}", ended.stderr);
     let results = lab.project.results("again");
     assert_eq!(results.trial("nop", "big").reward(), Some(1.0));
     assert_eq!(results.trial("nop", "small").reward(), Some(1.0));
-    // What is in the cache needs no repository.
+    // Cached files need no repository.
     lab.remove_repositories();
     let _ended = run(&["--name", "offline"]).expect_code(ExitCode::Success);
     assert_eq!(lab.project.results("offline").trial("nop", "big").reward(), Some(1.0));

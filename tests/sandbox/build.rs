@@ -95,5 +95,5 @@ async fn image_in_sandbox_is_refused_unless_lenient() {
     let refused = prepare(false).await.expect_err("refused");
     assert_eq!(refused.kind, FailureKind::Unsupported);
     assert!(refused.message.contains("python:3.12"), "{}", refused.message);
-    prepare(true).await.expect("told");
+    prepare(true).await.expect("accepted");
 }

@@ -1,4 +1,4 @@
-//! Code that wants to stay, to get out or to be in the way.
+//! Hostile code: processes that try to survive, to escape, or to obstruct.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,10 +82,10 @@ async fn background_process_does_not_delay_exit_and_survives() {
                    done) & echo begun";
     let begun = std::time::Instant::now();
     let printed = output(environment, service).await;
-    // The service never ends by itself.
+    // The service never exits by itself.
     assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
     assert!(printed.starts_with("begun") || printed.contains("\nbegun"), "{printed}");
-    // Far more than a pipe holds, long after its reader has left.
+    // Far more than a pipe holds, long after its reader has closed.
     let flood = "(while :; do head -c 100000 /dev/zero; echo x >> /tmp/rounds; done) & sleep 0.1";
     run(environment, flood).await;
     let advances = "a=$(wc -l < /tmp/rounds); c=$(cat /tmp/count); for i in $(seq 100); do sleep 0.1; \
@@ -148,7 +148,7 @@ async fn symlink_to_host_leads_nowhere() {
     ];
     environment.copy_to(uploads).await.unwrap_or_else(|f| panic!("{}", f.chain()));
     let names: Vec<_> = std::fs::read_dir(&outside).expect("read").collect();
-    assert_eq!(names.len(), 1, "nothing was planted outside");
+    assert_eq!(names.len(), 1, "nothing was written outside");
     assert_eq!(std::fs::read_to_string(outside.join("secret.txt")).expect("read"), "secret");
     let seen = output(environment, "cat /deep/link/planted /logs/secret; ls -A /tests").await;
     assert_eq!(seen, "xreplaced");
@@ -176,7 +176,7 @@ async fn symlink_swapped_during_copy_leads_nowhere() {
             Upload::FreshDir { path: "/logs/verifier".into() },
             file("/logs/verifier/reward.txt", "1"),
         ];
-        // Losing the race is allowed; touching anything outside is not.
+        // Losing the race is allowed; changing anything outside is not.
         let placed = environment.copy_to(uploads).await;
         if let Ok(Some(mut stream)) = environment.copy_from("/logs").await {
             let mut bytes = Vec::new();
@@ -206,7 +206,7 @@ async fn directory_tree_of_any_shape_is_read_and_removed() {
                   touch \"/logs/$(printf 'new\\nline\\033')\"; truncate -s 100G /logs/sparse";
     output(environment, shapes).await;
     let stream = environment.copy_from("/logs").await.expect("an answer").expect("there");
-    // The hole is announced with its size; whoever does not want it stops reading.
+    // The sparse file is announced with its full size; a reader that does not want it stops.
     let mut head = vec![0; 64 * 1024];
     let mut stream = stream;
     stream.read_exact(&mut head).await.expect("a beginning");

@@ -1,4 +1,4 @@
-//! What a sandbox shows and what it hides.
+//! Visibility: the files, processes, devices and network that a sandbox shows or hides.
 
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_tests::sandbox::{self, output, run};
@@ -76,7 +76,7 @@ async fn host_files_cannot_be_changed() {
     sandbox.destroy().await.expect("destroyed");
 }
 
-/// Capabilities that the line `name` of a process's status tells.
+/// Capabilities in the line `name` of a process's status.
 async fn capabilities(environment: &dyn Environment, process: &str, name: &str) -> u64 {
     let script = format!("sed -n 's/^{name}:[^0-9a-f]*//p' /proc/{process}/status");
     let printed = output(environment, &script).await;
@@ -100,7 +100,8 @@ async fn replaced_loader_gains_no_capabilities() {
     }
     output(environment, "test ! -s /etc/ld.so.preload && test -s /etc/passwd").await;
     output(environment, "test ! -e /tmp/former && test ! -e /tmp/etc").await;
-    // What the supervisor starts is limited from its first instruction on, not by its own doing.
+    // The bounding set limits the supervisor's children from their first instruction; they need not
+    // drop capabilities themselves.
     assert_eq!(capabilities(environment, "1", "CapBnd").await & (SYS_ADMIN | SYS_PTRACE), 0);
     assert_ne!(capabilities(environment, "1", "CapEff").await & SYS_PTRACE, 0);
     let (code, printed) = run(environment, "mount -o remount,rw,bind /usr/bin").await;
@@ -151,10 +152,9 @@ async fn sandbox_with_default_settings_is_usable() {
     sandbox.destroy().await.expect("destroyed");
 }
 
-/// The signals up to 28 that whoever started the tests ignores, and whatever they start therefore:
-/// a shell does it to what it runs in the background. Not the one for broken pipes, which only this
-/// process ignores. (The C library ignores its own two, 32 and 33, in whatever is spawned through
-/// it.)
+/// Signals up to 28 that this process ignores because its parent does: a shell lets its background
+/// jobs ignore some. Without SIGPIPE, which only this process ignores. (The C library ignores its
+/// own two, 32 and 33, in every process spawned through it.)
 fn ignored_here() -> u64 {
     const BROKEN_PIPE: u64 = 1 << 12;
     let status = std::fs::read_to_string("/proc/self/status").expect("about this process");
@@ -174,11 +174,11 @@ async fn network_namespace_has_loopback_only() {
     let environment = sandbox.as_ref();
     let connect = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
     let (code, _) = run(environment, &connect).await;
-    assert_ne!(code, 0, "the host's loopback is within reach");
+    assert_ne!(code, 0, "the host's loopback is reachable");
     let interfaces = output(environment, "tail -n +3 /proc/net/dev | cut -d: -f1").await;
     assert!(interfaces.split_whitespace().any(|name| name == "lo"), "{interfaces}");
     assert!(!interfaces.contains("eth"), "{interfaces}");
-    // The loopback answers: refused, not unreachable.
+    // The loopback works: the connection is refused, not unreachable.
     let (_, printed) = run(environment, "bash -c 'exec 3<>/dev/tcp/127.0.0.1/1' 2>&1").await;
     assert!(printed.contains("refused"), "{printed}");
     sandbox.destroy().await.expect("destroyed");

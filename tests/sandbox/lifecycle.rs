@@ -1,4 +1,4 @@
-//! From creation to removal, also of what was not removed in time.
+//! Creation and removal, including sandboxes that were not removed in time.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ async fn worker_killed_leaves_no_process_and_is_reaped() {
     assert_eq!(
         lab.remaining_sandboxes().len(),
         2,
-        "the directory and its claim: {:?}",
+        "the directory and its owner file: {:?}",
         lab.remaining_sandboxes()
     );
     let kept = lab.provider.reap(&NoDeadOwners).await.expect("listed");
@@ -68,7 +68,7 @@ async fn sandbox_without_holder_is_reaped_while_owner_lives() {
     for milliseconds in 0..10 {
         let creating =
             lab.provider.create(sandbox::request(ProcessSettings::default(), AMPLE_RESOURCES));
-        // Abandoned at some point on its way.
+        // Cancelled at some point during creation.
         let _cut = tokio::time::timeout(Duration::from_millis(milliseconds), creating).await;
     }
     let deadline = Instant::now() + WAIT_DEADLINE;
@@ -126,7 +126,7 @@ async fn failed_create_leaves_nothing() {
 #[test]
 fn kernel_without_namespaces_is_explained() {
     let lab = SandboxFixture::new();
-    // In a user namespace of its own, where no further one is allowed.
+    // In its own user namespace that allows no further ones.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let worker = Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c", script, "sh"])

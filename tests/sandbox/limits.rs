@@ -1,4 +1,4 @@
-//! Limits: which are held, and what happens at them.
+//! Resource limits: their enforcement, and the errors when they are reached.
 
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::ProcessSettings;
@@ -26,7 +26,7 @@ async fn memory_limit_kills_command_and_not_supervisor() {
     if held == LimitEnforcement::Enforced {
         assert_eq!(code, 137, "{printed}");
         assert!(environment.oom_killed().await);
-        // A file is not memory.
+        // A file does not count as memory.
         let write = "head -c 200000000 /dev/zero > /app-file && rm /app-file";
         assert_eq!(run(environment, write).await.0, 0);
     } else {

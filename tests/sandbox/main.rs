@@ -1,4 +1,4 @@
-//! Process sandboxes on this kernel, against the common contract and against hostile code.
+//! Tests of process sandboxes on this kernel: the provider contract, and hostile code.
 
 mod build;
 mod hostile;
@@ -16,15 +16,15 @@ use rollout_tests::sandbox;
 use rollout_worker::environment::contract::{self, ProviderUnderTest};
 use rollout_worker::environment::process::ProcessProvider;
 
-/// Longest a thing may take that is due at once.
+/// Deadline for anything that should happen at once.
 const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The supervisor.
+/// Path of the supervisor.
 fn helper() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_sandbox-helper"))
 }
 
-/// A provider with a directory of its own.
+/// A provider with its own directory.
 struct SandboxFixture {
     provider: ProcessProvider,
     scratch: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl SandboxFixture {
         self.scratch.path().join("sandboxes")
     }
 
-    /// Names of what is in the directory of all sandboxes.
+    /// Names in the directory of all sandboxes.
     fn remaining_sandboxes(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.base()).expect("there");
         entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into()).collect()

@@ -1,4 +1,4 @@
-//! What a host that runs out of something does to a sandbox.
+//! Effects of an exhausted host resource on a sandbox.
 
 use std::process::Command;
 

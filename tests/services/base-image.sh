@@ -1,4 +1,4 @@
-# The image debian:bookworm-slim: present, pulled, or made with debootstrap. Sourced by tests/run.
+# The image debian:bookworm-slim: present, pulled, or built with debootstrap. Sourced by tests/run.
 
 readonly base_image=debian:bookworm-slim
 
@@ -8,7 +8,7 @@ base_image() {
     say "pulled $base_image"
     return 0
   fi
-  say "cannot pull $base_image ($(tail -n 1 "$logs/pull.log" | cut -c 1-120)): making it"
+  say "cannot pull $base_image ($(tail -n 1 "$logs/pull.log" | cut -c 1-120)): building it"
   local tar=$cache/$(dpkg --print-architecture)-minbase.tar
   if [ ! -s "$tar" ] && ! base_image_make "$tar"; then
     lack "the image $base_image (log: $logs/debootstrap.log): $(without docker)"
@@ -17,7 +17,7 @@ base_image() {
   docker import --change 'CMD ["bash"]' "$tar" "$base_image" >/dev/null
 }
 
-# The mirror of Debian, or of what this system is made from, that apt uses here; and its suite.
+# Sets `mirror` and `suite` to apt's Debian mirror, or to that of this system's distribution.
 base_image_origin() {
   local of="Created-By: Packages"
   suite=bookworm
@@ -47,5 +47,5 @@ base_image_make() {
     "$root"/usr/share/man "$root"/usr/share/locale
   tar -C "$root" --numeric-owner --exclude=./dev/* --exclude=./proc/* --exclude=./sys/* \
     -cf "$tar.partial" . && mv "$tar.partial" "$tar" && rm -rf "$root"
-  say "made $base_image from $suite"
+  say "built $base_image from $suite"
 }

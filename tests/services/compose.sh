@@ -1,12 +1,12 @@
-# docker compose, which environments with services beside them need: the one that is installed, else
-# that of a newer Debian suite. Sourced by tests/run.
+# docker compose, needed by environments with services: the installed one, else the one of a newer
+# Debian suite. Sourced by tests/run.
 
 readonly compose_suite=trixie
 
 # Exports ROLLOUT_TEST_COMPOSE: the program, or `no`.
 compose_find() {
   if [ -n "${ROLLOUT_TEST_COMPOSE:-}" ]; then
-    say "using the docker compose that ROLLOUT_TEST_COMPOSE names: $ROLLOUT_TEST_COMPOSE"
+    say "using docker compose from ROLLOUT_TEST_COMPOSE: $ROLLOUT_TEST_COMPOSE"
     return 0
   fi
   local program directory
@@ -22,13 +22,13 @@ compose_find() {
   program=$directory/usr/libexec/docker/cli-plugins/docker-compose
   if [ ! -x "$program" ] &&
     ! suite_unpack "$compose_suite" docker-compose "$directory" >"$logs/compose.log" 2>&1; then
-    say "no docker-compose from $compose_suite: $(tail -n 1 "$logs/compose.log")"
+    say "cannot unpack docker-compose from $compose_suite: $(tail -n 1 "$logs/compose.log")"
   fi
   if compose_is_new_enough "$program"; then
     compose_use "$program"
   else
     export ROLLOUT_TEST_COMPOSE=no
-    lack "docker compose 2 or newer: no test of services can run (log: $logs/compose.log)"
+    lack "docker compose 2 or newer: tests with services are skipped (log: $logs/compose.log)"
     return 1
   fi
 }

@@ -1,5 +1,4 @@
-# A Docker engine: the one that answers, or a new one with a data directory of its own. Sourced by
-# tests/run.
+# A Docker engine: the running one, or a new one with its own data directory. Sourced by tests/run.
 
 docker_pid=
 docker_data=
@@ -12,7 +11,7 @@ docker_answers() { timeout 10 docker version --format '{{.Server.Version}}' >/de
 docker_start() {
   command -v docker >/dev/null || return 1
   if docker_answers; then
-    say "using the Docker engine that runs: $(docker version --format '{{.Server.Version}}')"
+    say "using the running Docker engine: $(docker version --format '{{.Server.Version}}')"
     return 0
   fi
   if ! command -v dockerd >/dev/null; then
@@ -20,10 +19,10 @@ docker_start() {
     return 1
   fi
   if [ "$(id -u)" -ne 0 ]; then
-    lack "a Docker engine: none answers, and only root can start one; $(without dockerd)"
+    lack "a Docker engine: none answers, and only root can start one: $(without dockerd)"
     return 1
   fi
-  # Of runs that were killed: only one runs at a time.
+  # Left by killed runs: only one runs at a time.
   rm -rf "$cache"/engine.* 2>/dev/null || true
   # Not below $work, which may lie in memory.
   docker_data=$(mktemp -d "$cache/engine.XXXXXX")
@@ -36,29 +35,28 @@ docker_start() {
   docker_pid=$!
   if ! wait_until 60 docker_answers_or_ended || ! docker_answers; then
     grep -E 'level=(error|fatal)|^failed' "$logs/dockerd.log" | tail -n 3 || true
-    lack "a Docker engine: dockerd does not come up here; $(without dockerd)"
+    lack "a Docker engine: dockerd does not start (log: $logs/dockerd.log): $(without dockerd)"
     return 1
   fi
   say "started a Docker engine: $(docker version --format '{{.Server.Version}}')"
 }
 
-# Puts the network options of the engine into `network`. Beside another engine it gets a bridge and
-# addresses of its own, and leaves the rules of the firewall alone: an engine that starts replaces
-# those of the other one.
+# Puts the engine's network options into `network`. Beside another engine it gets its own bridge and
+# addresses and no firewall rules: a starting engine would replace those of the other one.
 docker_network() {
   if ! grep -qsx dockerd /proc/[0-9]*/comm; then
     [ -e /sys/class/net/docker0 ] || docker_bridge=docker0
     return 0
   fi
   if ! command -v ip >/dev/null; then
-    lack "a Docker engine: another one runs and does not answer here, and without the program ip there is no second one"
+    lack "a Docker engine: another one runs but does not answer, and a second one needs the program ip"
     return 1
   fi
   docker_bridge=rollout$$
   ip link add name "$docker_bridge" type bridge &&
     ip address add 172.29.255.1/24 dev "$docker_bridge" &&
     ip link set "$docker_bridge" up || return 1
-  # The other engine drops what no rule lets through between containers.
+  # The other engine drops traffic between containers that no rule allows.
   if command -v iptables >/dev/null && iptables -I FORWARD "${docker_forward[@]}" 2>/dev/null; then
     docker_forwards=yes
   fi

@@ -1,19 +1,19 @@
-# Installs the programs that the services need. Sourced by tests/run.
+# Installation of the programs that the services need. Sourced by tests/run.
 
-# Program and Debian package of everything beyond Rust.
+# Program and Debian package of each dependency except Rust.
 readonly programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap docker-registry:docker-registry ip:iproute2"
 
-# What can no longer be tested without a program.
+# Prints the consequence of a missing program.
 without() {
   case $1 in
-    dockerd | docker) echo "no test with real containers can run" ;;
-    debootstrap) echo "debian:bookworm-slim can only be pulled, not made" ;;
-    ip) echo "no test can stop a Docker engine of its own" ;;
-    docker-registry) echo "the tests that pull images are skipped" ;;
+    dockerd | docker) echo "tests with real containers are skipped" ;;
+    debootstrap) echo "debian:bookworm-slim can only be pulled, not built" ;;
+    ip) echo "tests that stop a Docker engine are skipped" ;;
+    docker-registry) echo "tests that pull images are skipped" ;;
   esac
 }
 
-# Puts the wanted packages of programs that are absent into `packages`.
+# Puts the packages of missing programs into `packages`.
 packages_wanted() {
   local pair
   packages=()
@@ -40,7 +40,7 @@ install_packages() {
   done
 }
 
-# Installs without starting the packages' own services: docker-registry would listen to the world.
+# Installs without starting the packages' services: docker-registry would listen on all addresses.
 apt_install() {
   local policy=/usr/sbin/policy-rc.d made= status=0
   if [ ! -e "$policy" ]; then
@@ -48,7 +48,7 @@ apt_install() {
   fi
   {
     apt-get update &&
-      # Since Debian 13 the client is a package of its own.
+      # Since Debian 13 the client is a separate package.
       if apt-cache show docker-cli; then packages+=(docker-cli); fi &&
       DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}"
   } >"$logs/apt.log" 2>&1 </dev/null 3>&- 9>&- || status=$?

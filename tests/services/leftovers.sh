@@ -1,13 +1,13 @@
-# Finds what the tests left behind: processes, containers, networks, volumes, control groups, mounts,
-# files. An engine may be shared, so only what provably comes from this run is touched: it carries this
-# run's mark, or names this run's scratch directory. Sourced by tests/run.
+# Detection of leftovers: processes, containers, networks, volumes, control groups, mounts, files. An
+# engine may be shared, so this touches only objects that carry this run's mark or name this run's
+# scratch directory. Sourced by tests/run.
 
-# In the environment of cargo and all it starts, with a value only this run has.
+# Set for cargo and its child processes, to a value unique to this run.
 readonly leftovers_variable=ROLLOUT_TEST_MARK
 
 leftovers_mark() { leftovers_cgroups >"$work/cgroups.before"; }
 
-# The program under test labels what it creates with its owner, whose lock file lies in our scratch.
+# The program under test labels its objects with their owner, whose lock file is in the scratch.
 leftovers_containers() {
   [ "$with_docker" = no ] || docker ps --all --no-trunc --format '{{.ID}} {{.Names}} {{.Labels}}' |
     leftovers_of_scratch
@@ -26,8 +26,7 @@ leftovers_of_scratch() {
     [[ $labels != *"$scratch/"* ]] || echo "$id $name"
   done
 }
-# Control groups do not tell whose they are: those that appeared and hold no process are reported,
-# and left.
+# Control groups have no owner: new ones without processes are reported, but not removed.
 leftovers_cgroups() { find /sys/fs/cgroup -type d -name 'rollout*' 2>/dev/null | sort; }
 leftovers_empty_cgroups() {
   local group
@@ -37,8 +36,8 @@ leftovers_empty_cgroups() {
 }
 leftovers_no_cgroups() { [ -z "$(leftovers_empty_cgroups)" ]; }
 
-# Processes with our mark in their environment, or with our scratch in their arguments or mounts
-# (a sandbox starts from an empty environment).
+# Processes with this run's mark in their environment, or its scratch in their arguments or mounts (a
+# sandbox starts with an empty environment).
 leftovers_processes() {
   local process pid
   for process in /proc/[0-9]*; do
@@ -52,7 +51,7 @@ leftovers_processes() {
 }
 leftovers_no_processes() { [ -z "$(leftovers_processes)" ]; }
 
-# Says what is left, removes it, and fails if there was anything.
+# Reports and removes leftovers; fails if there are any.
 leftovers_check() {
   [ -e "$work/cgroups.before" ] || return 0
   local found=0 line
@@ -83,7 +82,7 @@ leftovers_check() {
   return "$found"
 }
 
-# leftovers_remove KIND COMMAND…: reports what is left of a kind and removes it with the command.
+# leftovers_remove KIND COMMAND…: reports the leftovers of a kind and removes them with the command.
 leftovers_remove() {
   local kind=$1 left line
   shift

@@ -1,16 +1,15 @@
-# nats-server: the one in PATH if it is new enough, and those of newer Debian suites, unpacked and
-# not installed, from the mirror that this machine's apt uses. The tests start servers themselves.
-# Sourced by tests/run.
+# nats-server: the one in PATH if it is new enough, and those of newer Debian suites, unpacked (not
+# installed) from apt's mirror. The tests start servers themselves. Sourced by tests/run.
 
-# The oldest server that is worked with.
+# The oldest supported server.
 readonly nats_oldest=2.10.23
-# One that is widely used, which tests use that need just one, and the newest.
+# A widely used one, for tests that need only one, and the newest.
 readonly nats_suites="trixie sid"
 
-# Exports ROLLOUT_TEST_NATS: the servers, with colons in between.
+# Exports ROLLOUT_TEST_NATS: the servers, separated by colons.
 nats_find() {
   if [ -n "${ROLLOUT_TEST_NATS:-}" ]; then
-    say "using the nats-server that ROLLOUT_TEST_NATS names: $ROLLOUT_TEST_NATS"
+    say "using nats-server from ROLLOUT_TEST_NATS: $ROLLOUT_TEST_NATS"
     return 0
   fi
   local found=() suite program
@@ -21,14 +20,14 @@ nats_find() {
     program=$cache/nats/$suite/usr/sbin/nats-server
     if [ ! -x "$program" ] &&
       ! suite_unpack "$suite" nats-server "$cache/nats/$suite" >"$logs/nats-$suite.log" 2>&1; then
-      say "no nats-server from $suite: $(tail -n 1 "$logs/nats-$suite.log")"
+      say "cannot unpack nats-server from $suite: $(tail -n 1 "$logs/nats-$suite.log")"
       continue
     fi
     if nats_is_new_enough "$program"; then found+=("$program"); fi
   done
   if [ ${#found[@]} -eq 0 ]; then
     export ROLLOUT_TEST_NATS=no
-    lack "nats-server $nats_oldest or newer: no test with a server can run (logs: $logs/nats-*.log)"
+    lack "nats-server $nats_oldest or newer: tests with a server are skipped (logs: $logs/nats-*.log)"
     return 1
   fi
   ROLLOUT_TEST_NATS=$(IFS=: && echo "${found[*]}")

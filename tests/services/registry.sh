@@ -3,7 +3,7 @@
 registry_pid=
 
 registry_start() {
-  # What is missing has been said by the installation.
+  # install_packages has already reported a missing program.
   command -v docker-registry >/dev/null || return 1
   local port tries
   for tries in 1 2 3 4 5; do
@@ -11,7 +11,7 @@ registry_start() {
     registry_configuration "$port" >"$work/registry.yml"
     setsid docker-registry serve "$work/registry.yml" >"$logs/registry.log" 2>&1 </dev/null 3>&- 9>&- &
     registry_pid=$!
-    # A registry that ended met a port in use: the next one is tried.
+    # The registry exits if the port is in use; then another port is tried.
     if wait_until 20 registry_answers_or_ended "$port" && ! registry_ended; then
       export ROLLOUT_TEST_REGISTRY=127.0.0.1:$port
       say "started a registry on $ROLLOUT_TEST_REGISTRY"

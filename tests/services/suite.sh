@@ -1,8 +1,7 @@
-# Packages of newer Debian suites, unpacked and not installed, from the mirror that this machine's
-# apt uses. Sourced by tests/run.
+# Packages of newer Debian suites, unpacked (not installed) from apt's mirror. Sourced by tests/run.
 
-# suite_unpack SUITE PACKAGE DIRECTORY: unpacks a package into a directory that is made anew. In a
-# shell of its own: errors end it.
+# suite_unpack SUITE PACKAGE DIRECTORY: unpacks a package and replaces the directory. Runs in a
+# subshell, which ends at the first error.
 suite_unpack() (
   set -e
   command -v apt-get && command -v dpkg-deb
@@ -24,7 +23,7 @@ suite_unpack() (
   mv "$state/unpacked" "$3"
 )
 
-# The mirror that apt's own sources name first.
+# The first Debian mirror in apt's sources.
 suite_mirror() {
   { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list \
     2>/dev/null || true; } |

@@ -1,4 +1,4 @@
-//! Who may depend on whom, and which crates nobody may.
+//! Rules on dependencies: direction between the workspace's crates, and banned crates.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::{Violation, assert_none, files};
 
-/// Our crates with those of ours they may use: `protocol <- worker <- coordinator <- tests`.
+/// The workspace's crates with those that they may use:
+/// `protocol <- worker <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-worker", &["rollout-protocol"]),
@@ -14,7 +15,8 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-tests", &["rollout-protocol", "rollout-worker", "rollout-coordinator"]),
 ];
 
-/// Crate names with the crates of ours they depend on, development dependencies included.
+/// Dependencies between the workspace's crates that `DIRECTION` forbids, development dependencies
+/// included.
 fn direction(crates: &BTreeMap<String, Vec<String>>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (name, dependencies) in crates {

@@ -51,7 +51,7 @@ fn unexplained(manifest: &str, document: &str) -> Vec<Violation> {
         .collect()
 }
 
-/// Links to files, relative to the document, that lead nowhere.
+/// Relative links of a document to files that do not exist.
 fn dead_links(source: &SourceFile) -> Vec<Violation> {
     let link = Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
     let directory = files::root().join(&source.path);
@@ -59,7 +59,7 @@ fn dead_links(source: &SourceFile) -> Vec<Violation> {
     let targets = link.captures_iter(&source.text).map(|found| found[1].to_owned());
     targets
         .filter(|target| !directory.join(target).exists())
-        .map(|target| Violation::new(&source.path, 0, format!("`{target}` is not there")))
+        .map(|target| Violation::new(&source.path, 0, format!("`{target}` does not exist")))
         .collect()
 }
 

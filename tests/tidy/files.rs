@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use crate::mask::{MaskedSource, mask};
 
-/// What is not a source.
+/// Directories without sources.
 const SKIPPED: &[&str] = &["target", ".git", "jobs", "tree_runs"];
 
 /// A text file of the repository.
@@ -20,7 +20,7 @@ pub(crate) struct SourceFile {
 }
 
 impl SourceFile {
-    /// A source as if it stood at `path`.
+    /// A source with this path and text.
     pub(crate) fn new(path: &str, text: &str) -> Self {
         let masked = if path.ends_with(".rs") { mask(text) } else { MaskedSource::default() };
         Self { path: path.to_owned(), text: text.to_owned(), masked }

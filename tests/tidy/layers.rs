@@ -1,4 +1,4 @@
-//! Which modules of a crate may import which: the layers inside the coordinator and the worker.
+//! Rules on imports between modules: the layers of the coordinator and the worker.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// A module with the other modules that it may import from. The most specific rule for a file
-/// counts; a module may always import from itself.
+/// applies; a module may always import from itself.
 type LayerRule = (&'static str, &'static [&'static str]);
 
 /// The coordinator's modules, lowest first. A rule names modules of earlier rules only, so modules
-/// form no circle.
+/// form no cycle.
 const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
     ("sources", &["config"]),
@@ -60,10 +60,10 @@ const WORKER: &[&[&str]] = &[
     &["service"],
 ];
 
-/// Modules for tests, which may use everything.
+/// Modules for tests, which may import everything.
 const TESTING: &[&str] = &["testing", "contract"];
 
-/// The module of a source file below `root`, such as `engine::core`; none for other files, test
+/// The module of a source file below `root`, such as `engine::core`; `None` for other files, test
 /// code and the crate's root.
 fn module(source: &SourceFile, root: &str) -> Option<String> {
     let path = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
@@ -107,7 +107,7 @@ fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Adds the paths of a use tree that begins at `text` below `base`; the length of the tree.
+/// Adds the paths of a use tree that begins at `text` below `base`. Returns the length of the tree.
 fn expand(base: &str, text: &str, paths: &mut Vec<String>) -> usize {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut base = base.to_owned();
@@ -182,7 +182,7 @@ fn worker(source: &SourceFile) -> Vec<Violation> {
         .collect()
 }
 
-/// The imports between modules at the top of a crate.
+/// The imports between top-level modules of a crate.
 fn edges(sources: &[&SourceFile], root: &str) -> BTreeSet<(String, String)> {
     let top = |path: &str| path.split("::").next().unwrap_or(path).to_owned();
     let modules: Vec<_> =
@@ -196,7 +196,7 @@ fn edges(sources: &[&SourceFile], root: &str) -> BTreeSet<(String, String)> {
     modules.iter().flat_map(edge).collect()
 }
 
-/// Modules at the top of a crate that import one another, over others or not.
+/// Top-level modules of a crate that import one another, directly or through others.
 fn circles(sources: &[&SourceFile], root: &str) -> Vec<Violation> {
     let edges = edges(sources, root);
     let reaches = |from: &str, to: &str| {
@@ -221,7 +221,7 @@ fn circles(sources: &[&SourceFile], root: &str) -> Vec<Violation> {
 #[test]
 fn top_level_modules_form_no_cycle() {
     let sources: Vec<_> = files::rust().collect();
-    // Rules of the coordinator form none, see below.
+    // The coordinator's rules form none, see `layer_rules_form_no_cycle`.
     for root in ["protocol/src/", "worker/src/"] {
         assert_none(&circles(&sources, root));
     }

@@ -1,6 +1,6 @@
-//! The house rules that a compiler does not check: who may depend on whom, sizes, purity of the
-//! core, banned crates, unlisted files, words, undocumented codes. Each rule is a function from
-//! sources to violations, with a test that shows it catching one.
+//! Rules on the source code that a compiler does not check: dependencies, layers, names, sizes,
+//! purity of the core, unlisted files, unfinished work, documentation. Each rule is a function from
+//! sources to violations, with a test that shows it finding one.
 
 mod dependencies;
 mod documentation;
@@ -22,7 +22,7 @@ struct Violation {
     path: String,
     /// Line, from 1; 0 when it is the file as a whole.
     line: usize,
-    /// What is wrong.
+    /// Description of the problem.
     what: String,
 }
 

@@ -1,7 +1,7 @@
-//! Separates Rust code from comments and literals, so that rules see only what they are about.
+//! Separation of Rust code from comments and literals, so that a rule reads only its part.
 
-/// A Rust source in two layers with the same lines; what belongs to the other layer, and the
-/// content of literals, is blank.
+/// A Rust source in two layers with the same lines; the other layer's text and the content of
+/// literals are blank.
 #[derive(Default)]
 pub(crate) struct MaskedSource {
     /// Code, literals emptied.

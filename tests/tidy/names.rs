@@ -1,4 +1,4 @@
-//! Names can be searched for: types have names of their own, files are named by their subject.
+//! Rules on names: a type name is unambiguous in its crate, and a file is named by its subject.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use regex::Regex;
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// Uses of one type name in a crate: two where the types are alternatives of one platform each, or
-/// one is a test's.
+/// Most definitions of one type name in a crate: two for alternatives by platform, or with one in a
+/// test.
 const MOST_USES: usize = 2;
 
-/// File names that say nothing about what is inside, or that only an insider reads.
+/// Retired file names: they do not describe the content.
 const RETIRED: &[&str] = &[
     "alike",
     "apart",
@@ -111,7 +111,7 @@ fn ambiguous_types(sources: &[&SourceFile]) -> Vec<Violation> {
 fn retired(source: &SourceFile) -> Option<Violation> {
     let path = source.path.strip_suffix(".rs")?;
     let name = path.split('/').find(|part| RETIRED.contains(part))?;
-    Some(Violation::new(&source.path, 0, format!("`{name}` says too little about the content")))
+    Some(Violation::new(&source.path, 0, format!("`{name}` does not describe the content")))
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! No clock, chance, task or IO where the same input must always give the same output; no printing
-//! and no silenced tests or lints anywhere.
+//! Rules on purity: no clock, randomness, task or IO in deterministic modules, no printing in
+//! libraries, no silenced tests or lints.
 
 use regex::Regex;
 
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// What must be pure: the words, and the deciding parts of the control plane.
+/// Modules that must be pure: the protocol, and the deciding parts of the control plane.
 const PURE: &[&str] = &[
     "protocol/src/",
     "coordinator/src/engine/core",
@@ -18,7 +18,7 @@ const PURE: &[&str] = &[
 
 const IMPURE: &str = r"\b(Instant|SystemTime|rand::|tokio::|(Timestamp|Zoned)::now|std::(fs|net|env|thread|process)\b)|\buse std::\{[^}]*\b(fs|net|env|thread|process)\b";
 
-/// Where text for people is made.
+/// Directories whose code may print.
 const PRINTING: &[&str] =
     &["coordinator/src/cli/", "coordinator/src/bin/", "coordinator/examples/", "worker/examples/"];
 

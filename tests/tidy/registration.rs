@@ -1,4 +1,4 @@
-//! Files that no compiler sees: a module nobody names, a test nobody lists.
+//! Rule on registration: every source file belongs to a module or a listed target.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use regex::Regex;
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// Files that start a compilation of their own, beside those that `tests/Cargo.toml` lists.
+/// Whether a file is the root of a crate, by its name or by `tests/Cargo.toml`.
 fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
     ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/src/{name}")))
         || ["/src/bin/", "/examples/"].iter().any(|directory| path.contains(directory))
@@ -27,7 +27,7 @@ fn listed(manifest: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where `mod name;` for a file may stand.
+/// Files that may declare a file's `mod name;`.
 fn parents(path: &str) -> Vec<String> {
     let path = path.strip_suffix("/mod.rs").or_else(|| path.strip_suffix(".rs")).unwrap_or(path);
     let Some((directory, _)) = path.rsplit_once('/') else { return Vec::new() };
@@ -55,7 +55,7 @@ fn orphans(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> 
 fn absent(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
     let exists = |path: &String| sources.iter().any(|source| source.path == *path);
     let gone = listed.iter().filter(|path| !exists(path));
-    gone.map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is not there"))).collect()
+    gone.map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is missing"))).collect()
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! Files and functions that a reader can hold in the head.
+//! Rules on sizes of files and functions.
 
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// Longest file.
+/// Most lines of a file.
 const FILE_LINES: usize = 600;
 
-/// Longest function, from `fn` to its closing brace.
+/// Most lines of a function, from `fn` to its closing brace.
 const FUNCTION_LINES: usize = 70;
 
 /// Longer functions: path, name, reason.
@@ -59,7 +59,7 @@ fn functions(code: &str) -> Vec<FunctionSpan> {
     found
 }
 
-/// Where the function that starts at `code` ends; none when it is only declared.
+/// The end of the function that starts at `code`; `None` for a declaration without a body.
 fn body_end(code: &str) -> Option<usize> {
     let mut braces = 0;
     let mut parentheses = 0;

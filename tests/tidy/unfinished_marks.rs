@@ -1,14 +1,14 @@
-//! The text of the repository says what is, not what might be done.
+//! Rule on unfinished work: no marks of it in code, comments or documents.
 
 use regex::Regex;
 
 use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
-/// Marks of unfinished work, which stand nowhere: in code, comments or documents.
+/// Marks of unfinished work.
 const UNFINISHED: &str = r"\b(TODO|FIXME|XXX|HACK)\b";
 
-/// This file names the marks; the other is generated.
+/// Exempt files: this one names the marks, the other is generated.
 const EXCEPT: &[&str] = &["tests/tidy/unfinished_marks.rs", "Cargo.lock"];
 
 fn unfinished(source: &SourceFile) -> Vec<Violation> {

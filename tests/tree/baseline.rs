@@ -1,4 +1,4 @@
-//! The results of the root, and results that say nothing of the profile's metrics.
+//! The baseline of a search, and results without the profile's metrics.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::results::json;
@@ -6,7 +6,8 @@ use rollout_tests::results::json;
 use crate::DEADLINE;
 use crate::small_search::{SmallSearch, results_script};
 
-/// Runs a search with these results of the root; nothing of it is there when it is refused.
+/// Runs a search with this baseline; fails unless it is refused with these messages and creates
+/// nothing.
 fn assert_refused(baseline: &str, says: &[&str]) {
     let project = SmallSearch { baseline: baseline.to_owned(), ..SmallSearch::default() }.write();
     let mut ended =
@@ -14,7 +15,7 @@ fn assert_refused(baseline: &str, says: &[&str]) {
     for words in says {
         ended = ended.expect_stderr(words);
     }
-    assert!(!project.path().join("runs/small").exists(), "nothing was made");
+    assert!(!project.path().join("runs/small").exists(), "a search was created");
 }
 
 #[test]

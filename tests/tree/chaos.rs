@@ -1,4 +1,4 @@
-//! A search whose process is killed, and one that two processes want.
+//! Searches whose process is killed repeatedly, and the lock of a search.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn lock_takeover_of_search_stops_resumed_owner() {
     let finished = search::comparable_manifest(&directory);
     first.signal(Signal::CONT);
     let _woken = first.wait(DEADLINE).expect_code(ExitCode::LockLost);
-    assert_eq!(search::comparable_manifest(&directory), finished, "a woken owner changes nothing");
+    assert_eq!(search::comparable_manifest(&directory), finished, "resumed owner changes nothing");
     assert_eq!(search::leaked_files(&directory), Vec::<String>::new());
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
     let events = manifest["events"].as_array().expect("events");

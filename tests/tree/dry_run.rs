@@ -1,4 +1,4 @@
-//! `rollout tree run --dry-run`, and what looks at the search that it leaves.
+//! `rollout tree run --dry-run`, and the commands that read its result.
 
 use std::fs;
 use std::path::Path;
@@ -62,7 +62,7 @@ fn dry_run_repeated_leaves_equal_bytes() {
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(alike(manifest), alike(read(&three, "manifest.json")));
-    assert!(!one.join("run.lock.json").exists(), "the lock is let go of");
+    assert!(!one.join("run.lock.json").exists(), "the lock is released");
 }
 
 #[test]

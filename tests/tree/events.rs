@@ -1,4 +1,4 @@
-//! Progress of searches as lines of JSON.
+//! Progress events of searches as JSON lines.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::DEADLINE;
 use crate::small_search::SmallSearch;
 
-/// The lines of a search that ends.
+/// Output lines of a search that runs to its end.
 fn run_lines(project: &Project) -> Vec<Value> {
     let ended = project.rollout(&SmallSearch::run(&["--json"])).wait(DEADLINE);
     let out = ended.expect_code(ExitCode::Success).stdout;

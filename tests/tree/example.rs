@@ -1,4 +1,4 @@
-//! The example, as its README tells people to run it.
+//! The search example in sandboxes and in containers.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{DEADLINE, project};
 
-/// What was decided: the nodes' ideas, and every eval's status, reason and score.
+/// Decisions of a search: the nodes' ideas, and every eval's status, reason and score.
 fn decisions(search: &ExampleSearch, project: &Project) -> Vec<Value> {
     let directory = search.directory(project, "runs");
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");

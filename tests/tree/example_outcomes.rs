@@ -1,4 +1,4 @@
-//! What comes of the example: what its README says, however often it runs.
+//! Outcomes of the search example: those that its README lists, equal in every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use crate::project;
 
-/// How long a search of 20 evals may take, one of which is ended by its time limit.
+/// Longest duration of a search of 20 evals, of which one ends by its time limit.
 const DEADLINE: Duration = Duration::from_secs(400);
 
 const REPORTS: [&str; 3] = ["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
 
-/// What comes of every eval: its node, its idea, and the node that it became or the reason why not.
+/// Outcome of every eval: its node, its idea, and the node that it became or the reason against it.
 const OUTCOMES: &[(&str, &str, &str)] = &[
     ("0000", "1-trapezoid.md", "0002"),
     ("0000", "2-midpoint.md", "0001"),
@@ -47,7 +47,7 @@ fn example() -> PathBuf {
     repository().join("examples/tree")
 }
 
-/// Runs the example to its end; its directory.
+/// Runs the example to its end. Returns its directory.
 fn run(project: &Project, root: &str) -> PathBuf {
     let words = ["tree", "run", "examples/tree/tree.yaml", "--runs-root", root];
     let started = project.rollout(&words);
@@ -87,7 +87,7 @@ fn assert_outcomes(manifest: &Value) {
     assert_eq!(skipped.len(), 1, "{skipped:#?}");
     assert_eq!(skipped[0]["path"], "node_ideas/0000/3-midpoint-again.md");
     assert_eq!(skipped[0]["repeats"], "node_ideas/0000/2-midpoint.md");
-    // Digits gained over the root on the way to the best.
+    // Digits gained over the root on the path to the best node.
     let gained = ["0001", "0005", "0012"].map(|eval| {
         let delta = &manifest["evaluations"][eval]["root_relative"]["primary_delta"];
         delta.as_f64().expect("a number")

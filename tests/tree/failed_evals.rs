@@ -1,4 +1,4 @@
-//! Evals that fail: what is told of them, and the code of a search in which all do.
+//! Failed evals: their messages, and the exit code of a search in which all evals fail.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Everything that can become of an idea, by real commands in sandboxes; tries, costs, interruptions.
+//! Every outcome of an idea with real commands in sandboxes: attempts, costs, interruptions.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use crate::project;
 const DEADLINE: Duration = Duration::from_secs(240);
 
 const SEARCH: &str = r#"
-tree_run_id: fates
+tree_run_id: outcomes
 repository: program
 root_baseline_csv: baseline.csv
 ideas_per_node: 6
@@ -35,32 +35,32 @@ environment: {type: process}
 commands:
   ideas:
     run: |
-      for fate in better fails-its-tests is-rejected no-results odd-results sweep-fails; do
-        echo "- $fate" > "$ROLLOUT_IDEAS_DIR/$fate.md"
+      for outcome in better fails-its-tests is-rejected no-results odd-results sweep-fails; do
+        echo "- $outcome" > "$ROLLOUT_IDEAS_DIR/$outcome.md"
       done
       echo 0.5 > "$ROLLOUT_COST_FILE"
   implement:
     run: |
-      sed 's/- //' "$ROLLOUT_IDEA_FILE" > fate.txt
+      sed 's/- //' "$ROLLOUT_IDEA_FILE" > outcome.txt
       echo 0.25 > "$ROLLOUT_COST_FILE"
-  tests: {run: "! grep fails-its-tests fate.txt"}
-  review: {run: "! grep is-rejected fate.txt"}
+  tests: {run: "! grep fails-its-tests outcome.txt"}
+  review: {run: "! grep is-rejected outcome.txt"}
   sweep:
     run: |
       echo row >> "$ROLLOUT_OUTPUT_DIR/seen.txt"
-      case $(cat fate.txt) in
+      case $(cat outcome.txt) in
         no-results) exit 0 ;;
         odd-results) echo hello > "$ROLLOUT_RESULTS_CSV" ;;
         *) printf 'config_id,status,v\n0,ok,2\n' > "$ROLLOUT_RESULTS_CSV" ;;
       esac
-      ! grep sweep-fails fate.txt
+      ! grep sweep-fails outcome.txt
 "#;
 
-/// A repository with one file, the results of its commit, and a search.
+/// A project with a search, its repository of one file, and the baseline.
 fn write_project(search: &str) -> Project {
     project()
         .write("tree.yaml", search)
-        .write("program/fate.txt", "nothing\n")
+        .write("program/outcome.txt", "nothing\n")
         .write("baseline.csv", "config_id,status,v\n0,ok,1\n")
         .commit()
 }
@@ -70,7 +70,7 @@ fn evals(directory: &Path) -> Vec<Value> {
     manifest["evaluations"].as_object().expect("evals").values().cloned().collect()
 }
 
-/// Seconds that a try took.
+/// Duration of an attempt, in seconds.
 fn try_duration(experiment: &Path) -> f64 {
     let record = json(&experiment.join("record.json")).expect("a record");
     let at = |name: &str| -> Timestamp {
@@ -84,7 +84,7 @@ fn idea_outcome_has_reason_and_try_has_directory() {
     let project = write_project(SEARCH);
     let ended = project.rollout(&["tree", "run", "tree.yaml"]).wait(DEADLINE);
     let _well = ended.expect_code(ExitCode::Success);
-    let directory = project.path().join("tree_runs/fates");
+    let directory = project.path().join("tree_runs/outcomes");
     let evals = evals(&directory);
     let found = evals.iter().map(|eval| {
         let error = &eval["error"]["error_type"];
@@ -95,7 +95,7 @@ fn idea_outcome_has_reason_and_try_has_directory() {
         found.collect::<Vec<_>>(),
         [
             value!(["completed", null, 1, 0.25, true]),
-            // What was not approved is no commit, and is not measured.
+            // An idea that was not approved has no commit and is not measured.
             value!(["failed", "tests_failed", 2, 0.5, false]),
             value!(["failed", "review_failed", 2, 0.5, false]),
             value!(["failed", "results_missing", 2, 0.5, true]),
@@ -111,10 +111,10 @@ fn idea_outcome_has_reason_and_try_has_directory() {
             seconds += try_duration(&directory.join(format!("eval/{eval}/experiment/attempt-{n}")));
             let output = format!("eval/{eval}/experiment/attempt-{n}/output/seen.txt");
             let text = std::fs::read_to_string(directory.join(&output));
-            assert_eq!(text.expect(&output), "row\n", "a try begins with an empty directory");
+            assert_eq!(text.expect(&output), "row\n", "an attempt starts with an empty directory");
         }
         let told = manifest["evaluations"][eval]["seconds"].as_f64().expect("a number");
-        assert!((told - seconds).abs() < 1e-6, "{eval}: {told}, its tries took {seconds}");
+        assert!((told - seconds).abs() < 1e-6, "{eval}: {told}, its attempts took {seconds}");
     }
     let rejected = directory.join("eval/0002/experiment/attempt-2");
     assert!(rejected.join("review/stdout.txt").is_file() && !rejected.join("sweep").exists());
@@ -126,35 +126,36 @@ fn resume_after_interrupt_ends_like_uninterrupted() {
     let slow = SEARCH.replace("echo row", "sleep 2; echo row");
     let project = write_project(&slow);
     let words = ["tree", "run", "tree.yaml", "--runs-root", "stopped"];
-    let directory = project.path().join("stopped/fates");
+    let directory = project.path().join("stopped/outcomes");
     let mut running = project.rollout(&words);
     wait::until(DEADLINE, "an eval", || directory.join("eval/0000/experiment").is_dir());
     running.signal(Signal::INT);
     let stopped = running.wait(DEADLINE).expect_code(ExitCode::Cancelled);
-    let _told = stopped.expect_stderr("the same command goes on");
+    let _told = stopped.expect_stderr("run the same command again to resume");
     let status = evals(&directory).iter().filter(|eval| eval["status"] == "running").count();
-    assert!(status > 0, "it was stopped within its evals");
+    assert!(status > 0, "it was stopped during its evals");
     let resumed = ["tree", "resume", "tree.yaml", "--runs-root", "stopped"];
     let _well = project.rollout(&resumed).wait(DEADLINE).expect_code(ExitCode::Success);
     let whole = ["tree", "run", "tree.yaml", "--runs-root", "whole"];
     let _well = project.rollout(&whole).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(
         comparable_manifest(&directory),
-        comparable_manifest(&project.path().join("whole/fates"))
+        comparable_manifest(&project.path().join("whole/outcomes"))
     );
     assert_eq!(leaked_files(&directory), Vec::<String>::new());
 
-    // What is done is not done again, but on request.
+    // Settled evals run again only on request.
     let before = evals(&directory);
     let again = project.rollout(&resumed).wait(DEADLINE);
     let _well = again.expect_code(ExitCode::Success);
     assert_eq!(evals(&directory), before);
-    let gc = ["tree", "gc", "stopped/fates"];
+    let gc = ["tree", "gc", "stopped/outcomes"];
     let _well = project.rollout(&gc).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_nothing_left(&project);
 }
 
-/// An engine that is there and answers everything with an error: silence would be waited for.
+/// A Docker engine that answers every request with an error; a run would wait for one that is
+/// silent.
 fn broken_engine() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -173,7 +174,7 @@ fn broken_engine() -> String {
             };
             let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json");
             let length = format!("Content-Length: {}\r\nConnection: close", body.len());
-            // A client that is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _written = write!(stream, "{head}\r\n{length}\r\n\r\n{body}");
         }
     };
@@ -197,10 +198,10 @@ fn infrastructure_error_is_not_counted_as_idea_failure() {
         let _broken = command.env("DOCKER_HOST", &engine);
         project.start(command).wait(DEADLINE)
     };
-    let directory = project.path().join("tree_runs/fates");
+    let directory = project.path().join("tree_runs/outcomes");
     for _ in 0..2 {
         let failed = run(&[]).expect_code(ExitCode::Failure).expect_stderr("could not be run");
-        let _hinted = failed.expect_stderr("tries them again");
+        let _hinted = failed.expect_stderr("to retry them");
         let evals = evals(&directory);
         assert!(evals.iter().all(|eval| eval["status"] == "running" || eval["status"] == "queued"));
     }

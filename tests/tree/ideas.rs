@@ -1,4 +1,4 @@
-//! The command for ideas in sandboxes of this kernel, and in containers.
+//! The command that writes ideas, in sandboxes and in containers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ use rollout_worker::work::eval::Repositories;
 use rollout_worker::work::ideas::{self, IdeasContext};
 use tokio::sync::watch;
 
-/// Longest that something may take that is due at once.
+/// Longest wait for something that happens at once.
 const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Not told of phases.
+/// A phase sink that ignores phases.
 #[derive(Debug)]
 struct IgnoredPhases;
 
@@ -47,7 +47,7 @@ struct IdeasFixture {
     stop: watch::Sender<Option<StopLevel>>,
     store: Arc<MemoryStore>,
     user: UserRepository,
-    /// The image of containers; sandboxes without one.
+    /// The image of containers; `None` for sandboxes.
     image: Option<&'static str>,
 }
 
@@ -153,7 +153,7 @@ impl IdeasFixture {
         let finished = ideas::run(context, &services, &repositories.expect("opened")).await;
         let left = std::fs::read_dir(self.path("sandboxes")).map_or(0, Iterator::count);
         assert_eq!(left, 0, "sandboxes after {finished:?}");
-        // A sandbox that was killed while it was made may take a moment to be gone.
+        // A sandbox that was killed during its creation may take a moment to end.
         let is_gone = async || processes::with_mark(&self.mark()).is_empty();
         wait::until_async(WAIT_DEADLINE, "no process is left", is_gone).await;
         finished.store(self.store.as_ref()).await.expect("stored")
@@ -227,7 +227,7 @@ async fn symlink_and_special_files_in_ideas_are_left_out() {
     let record = bench.run(script, 60.0).await;
     assert_eq!((record.end, record.reported_cost), (IdeasEnd::Written, None), "{record:?}");
     let ideas = bench.files(record.ideas.as_ref()).await;
-    // Of two names of one file, one may be given as a link.
+    // One of two names of a file may be archived as a link.
     assert!(ideas.iter().all(|(name, text)| {
         ["good.md", "same.md"].contains(&name.as_str()) && text == "good\n"
     }));
@@ -259,7 +259,7 @@ async fn ideas_command_failure_or_timeout_leaves_no_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_of_ideas_command_is_immediate() {
     let bench = IdeasFixture::new();
-    // The mark alone is in the arguments of those who make the sandbox, too.
+    // The mark alone is also in the arguments of the processes that create the sandbox.
     let command = format!("{}-command", bench.mark());
     let script = format!("echo x > /ideas/a.md; exec -a {command} sleep 100000");
     let killing = async {

@@ -1,4 +1,4 @@
-//! Limits of a search, as who sees every command counts them, while the process is killed.
+//! Limits of a search whose process is killed, counted by a server to which every command connects.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use rustix::process::Signal;
 
 use crate::{DEADLINE, project};
 
-/// Runs a search to its end, whose process is killed whenever one of these sees another command.
+/// Runs a search to its end. For each of `kills`, kills its process once that counter sees a new
+/// command.
 fn run(search: &ExampleSearch, project: &Project, kills: &[&LiveCounter]) {
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
     for witness in kills {
@@ -50,7 +51,7 @@ fn llm_limits_bound_inflight_and_rate() {
     let began: Vec<Instant> = llm.observed().iter().map(|one| one.began).collect();
     assert!(began.len() >= 5, "one for ideas, four for evals: {began:?}");
     for few in began.windows(4) {
-        // Three times a second and a half, less what the first may have come late.
+        // Three intervals of 1.5 seconds, less the delay of the first.
         assert!(few[3] - few[0] > Duration::from_millis(3500), "{began:?}");
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use rollout_tests::project::Project;
 
-/// How long a command may take, on a machine with two processors that does other things too.
+/// Longest duration of a command on a busy machine with two processors.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// An empty project for the program under test.

@@ -1,4 +1,4 @@
-//! The template of a search that asks a language model, with a server that stands for the model.
+//! The template of a search that asks a language model, with a fake model server.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,13 +16,13 @@ use serde_json::{Value, json as value};
 
 use crate::{DEADLINE, project};
 
-/// A key that stands nowhere else.
+/// An API key that occurs nowhere else.
 const KEY: &str = "key-of-the-model-5f0e9c1d7a";
 
-/// Requests that the model got: the key and the prompt of each.
+/// Requests that the server got: the key and the prompt of each.
 type SeenRequests = Arc<Mutex<Vec<(String, String)>>>;
 
-/// Starts a server that answers as a model does. Its first answer is that it is busy.
+/// Starts a fake model server, whose first answer is the status 503.
 fn model() -> (String, SeenRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -66,7 +66,7 @@ fn serve(mut stream: TcpStream, seen: &SeenRequests) {
         seen.push((key, prompt.clone()));
         seen.len() == 1
     };
-    // Whatever has the key in it must not be kept.
+    // Answers repeat the key, which must not be stored.
     let (code, document) = match is_first {
         true => ("503 Busy", value!({ "error": format!("too much for {KEY}") })),
         false => {
@@ -77,11 +77,12 @@ fn serve(mut stream: TcpStream, seen: &SeenRequests) {
     };
     let text = document.to_string();
     let head = format!("HTTP/1.1 {code}\r\nConnection: close\r\nContent-Length: {}", text.len());
-    // A client that is gone has its own error.
+    // A client that has disconnected reports its own error.
     let _gone = stream.write_all(format!("{head}\r\n\r\n{text}").as_bytes());
 }
 
-/// Ideas of which one is good, one changes nothing and one is not understood; or the change.
+/// Three ideas (a good one, one without a change, one that is not understood), or the change of
+/// one.
 fn answer(prompt: &str) -> String {
     if prompt.starts_with("Propose") {
         return format!(
@@ -100,7 +101,7 @@ fn answer(prompt: &str) -> String {
     }
 }
 
-/// Files below a directory that have the key in them.
+/// Files below a directory that contain the key.
 fn files_with_key(directory: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -141,7 +142,7 @@ fn model_template_stores_no_api_key() {
         .expect_stderr("implement: the command ended with code 1: the answer of the model has no");
     assert!(!ended.stderr.contains(KEY) && !ended.stdout.contains(KEY), "{}", ended.stderr);
     let seen = seen.lock().expect("requests");
-    assert_eq!(seen.len(), 5, "one that was tried again, one for ideas, three for changes");
+    assert_eq!(seen.len(), 5, "one that was retried, one for ideas, three for changes");
     assert!(seen.iter().all(|(key, _)| *key == format!("Bearer {KEY}")));
 
     let directory = search.directory(&project, "runs");

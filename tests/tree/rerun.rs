@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::DEADLINE;
 use crate::small_search::SmallSearch;
 
-/// The execution that made each eval, and the key that it has in the run.
+/// The execution of each eval, and its item in the run.
 fn executions(project: &Project) -> BTreeMap<String, (Value, Value)> {
     let directory = SmallSearch::directory(project);
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");

@@ -1,4 +1,4 @@
-//! `rollout tree score`: the vectors of the format, and files that are not as they should be.
+//! `rollout tree score`: reference vectors, invalid files, odd rows and cells.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
@@ -10,7 +10,7 @@ const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,co
                       core_topN_sharpe,core_topN_max_drawdown,core_topN_cvar_05";
 const BASELINE: &str = "0,ok,0.02,0.60,1.50,-0.25,-0.09";
 
-/// The document of a comparison.
+/// The JSON document of a comparison.
 fn score_document(project: &Project, options: &[&str]) -> Value {
     let files = ["tree", "score", "--json", "--baseline", "a.csv", "--candidate", "b.csv"];
     let ended = project.rollout(&[&files[..], options].concat()).wait(DEADLINE);
@@ -117,7 +117,7 @@ fn score_of_odd_rows_and_cells_is_defined() {
         options.extend(["--profile", "sharpe"]);
         score_document(&files(baseline, text), &options)
     };
-    // No rows at all: nothing is on both sides.
+    // No rows: no configuration is on both sides.
     let found = candidate("config_id,status,core_topN_sharpe\n", &["--limit", "2"]);
     assert_eq!(found["candidate_rows_used"], 0);
     assert_eq!(
@@ -125,12 +125,13 @@ fn score_of_odd_rows_and_cells_is_defined() {
         (&Value::Null, &false.into())
     );
     assert_eq!(found["recommendation"]["grade"], "mixed");
-    // Without the columns that say so, completeness is unknown and the first rows are used.
+    // Without the columns `config_id` and `status`, completeness is unknown and the first rows are
+    // used.
     let found = candidate("core_topN_sharpe\n2\n4\n9\n", &["--limit", "2"]);
     assert_eq!(found["candidate_completeness"], Value::Null);
     assert_eq!(found["candidate_rows_used"], 2);
     assert_near(&found["primary_delta"], 2.0, "the first two");
-    // A configuration that stands twice makes a sweep incomplete, a fractional one is none.
+    // A duplicate configuration makes a sweep incomplete; a fractional one does not count.
     let found = candidate("config_id,status,core_topN_sharpe\n0,ok,1\n0,ok,1\n", &["--limit", "2"]);
     assert_eq!(
         (&found["candidate_is_complete"], &found["candidate_rows_used"]),
@@ -143,7 +144,7 @@ fn score_of_odd_rows_and_cells_is_defined() {
         (&true.into(), &2.into())
     );
     assert_near(&found["primary_delta"], 1.0, "0 and 1.0");
-    // Cells that are no finite numbers are left out of the mean, also those that are not there.
+    // Cells that are missing or not finite numbers are left out of the mean.
     let text = "config_id,status,core_topN_sharpe\n0,ok,nan\n1,ok,inf\n2,ok\n3,ok,-Infinity\n4,ok,3,7\n5,ok,\n";
     let found = candidate(text, &[]);
     assert_eq!(found["candidate_rows_used"], 6);

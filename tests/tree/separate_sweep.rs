@@ -1,4 +1,4 @@
-//! Sweeps in an environment of their own.
+//! Sweeps in a separate environment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::{DEADLINE, project};
 
-/// What `implement` leaves outside of its checkout.
+/// Script of `implement` that leaves files outside of its checkout.
 const LEAVE_MARKS_SCRIPT: &str = "run: |\n      bash search/implement\n      \
     echo left >/tmp/mark\n      echo implemented >\"$ROLLOUT_LOGS_DIR/by\"";
 
-/// What the sweep tells of the place where it runs.
+/// Lines of the sweep's script that log the files it sees.
 const SHOW_MARKS_SCRIPT: &str =
     "cat /tmp/mark >\"$ROLLOUT_LOGS_DIR/seen\" 2>/dev/null || true\n      limit=$";
 
@@ -29,7 +29,7 @@ fn search(keys: &str) -> ExampleSearch {
         .with_replacement("  sweep:\n", &format!("  sweep:\n{keys}"))
 }
 
-/// Runs it; its directory.
+/// Runs the search. Returns its directory.
 fn run(search: &ExampleSearch, project: &Project) -> PathBuf {
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
     let _ended = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success);
@@ -39,7 +39,7 @@ fn run(search: &ExampleSearch, project: &Project) -> PathBuf {
     directory
 }
 
-/// The last try of an eval that was swept: what it left, and its record.
+/// The last attempt of an eval that was swept: its directory and its record.
 fn last_try(search: &Path) -> (PathBuf, Value) {
     let tried = search.join("eval/0001/experiment/attempt-1");
     let record = json(&tried.join("record.json")).expect("a record");
@@ -58,16 +58,16 @@ fn decisions(search: &Path) -> Vec<Value> {
     evals.map(of).chain(commits.map(|node| node["commit"].clone())).collect()
 }
 
-/// Runs the search with a sweep apart, and shows that it was and came to the same.
+/// Runs the search with a separate sweep; fails unless it ran separately with the same decisions.
 #[track_caller]
 fn assert_separate(apart: &ExampleSearch, providers: [&str; 2], shared: &Path) {
     let project = apart.write(project());
     let directory = run(apart, &project);
-    assert_eq!(decisions(&directory), decisions(shared), "what is measured are the commits");
+    assert_eq!(decisions(&directory), decisions(shared), "the commits are what is measured");
     let (tried, record) = last_try(&directory);
     let read = |file: &str| fs::read_to_string(tried.join(file)).expect(file);
     assert_eq!(read("logs/by"), "implemented\n");
-    assert_eq!(read("sweep_logs/seen"), "", "nothing but the commit is there");
+    assert_eq!(read("sweep_logs/seen"), "", "only the commit is there");
     assert!(!tried.join("sweep_logs/by").exists() && !tried.join("logs/seen").exists());
     let made = ["environment", "sweep_environment"].map(|key| &record[key]);
     assert_eq!(made.map(|environment| environment["provider"].as_str()), providers.map(Some));

@@ -1,4 +1,4 @@
-//! Searches of a program with one file, whose results are what its sweep prints.
+//! Searches of a program with one file and fixed results.
 
 use std::path::PathBuf;
 
@@ -18,9 +18,9 @@ pub(crate) struct SmallSearch {
     pub(crate) keys: String,
     /// The script for ideas.
     pub(crate) ideas: String,
-    /// The script that makes a change.
+    /// The script that implements an idea.
     pub(crate) implement: String,
-    /// The script that measures.
+    /// The script that measures a change.
     pub(crate) sweep: String,
 }
 
@@ -45,17 +45,17 @@ pub(crate) fn results_script(text: &str) -> String {
 }
 
 impl SmallSearch {
-    /// Where the search is when it was run with `--runs-root runs`.
+    /// Directory of a search that was run with `--runs-root runs`.
     pub(crate) fn directory(project: &Project) -> PathBuf {
         project.path().join("runs/small")
     }
 
-    /// Words of the command that runs it.
+    /// Arguments of the command that runs it.
     pub(crate) fn run<'a>(more: &[&'a str]) -> Vec<&'a str> {
         [&["tree", "run", "tree.yaml", "--runs-root", "runs"], more].concat()
     }
 
-    /// Puts it into a project, which becomes a git repository.
+    /// Writes it into a project, which becomes a git repository.
     pub(crate) fn write(&self) -> Project {
         let script =
             |text: &str| text.lines().map(|line| format!("      {line}\n")).collect::<String>();

@@ -1,4 +1,4 @@
-//! `rollout tree validate` on a search that was run, and what its manifest points to.
+//! `rollout tree validate` on a finished search, and the paths in its manifest.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rollout_tests::results::json;
 use crate::DEADLINE;
 use crate::small_search::SmallSearch;
 
-/// A search of two evals, of which one failed.
+/// A finished search of two evals, one of which failed.
 fn finished_project(keys: &str) -> Project {
     let implement = "cp \"$ROLLOUT_IDEA_FILE\" x.txt; echo made; ! grep -q 2 x.txt".to_owned();
     let keys = format!("sweep_config_limit: 3\nmax_depth: 1\n{keys}");
@@ -51,7 +51,7 @@ fn validate_of_changed_or_unreadable_file_fails() {
     assert_validates(&project, ExitCode::RunDamaged, "missing file: eval 0000");
 }
 
-/// Every text of a manifest that is a path below the directory of the search leads to something.
+/// Collects the paths in a manifest that do not exist below the directory of the search.
 fn missing_paths(value: &serde_json::Value, root: &Path, gone: &mut Vec<String>) {
     const PLACES: [&str; 6] = ["eval/", "wt/", "cand/", "artifacts/", "node_ideas/", "context/"];
     match value {
@@ -78,7 +78,7 @@ fn manifest_after_cleanup_has_no_missing_paths() {
         let root = SmallSearch::directory(&project);
         let mut manifest = json(&root.join("manifest.json")).expect("a manifest");
         for node in manifest["nodes"].as_object_mut().expect("nodes").values_mut() {
-            // Where ideas would have been written.
+            // No ideas were written, so their directory does not exist.
             if node["generated_idea_files"].is_null() {
                 node["node_ideas_dir"].take();
             }

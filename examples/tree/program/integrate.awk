@@ -1,7 +1,7 @@
-# integral(a, b, calls): an estimate of the integral of f from a to b. f may be called `calls`
-# times.
+# integral(a, b, calls): an estimate of the integral of f from a to b, with at most `calls` calls
+# of f.
 
-# How many steps that many calls are.
+# The number of steps for a number of calls.
 function steps(calls) {
     return calls
 }

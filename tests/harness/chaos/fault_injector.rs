@@ -1,4 +1,4 @@
-//! Chooses what to do to whom, and does it.
+//! Random faults: selection and injection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -14,16 +14,17 @@ use crate::cluster::ClusterMember;
 use crate::nats::NatsServer;
 use crate::wait;
 
-/// Longest stop or cut, in leases.
+/// Longest pause or connection cut, in leases.
 const LONGEST_DISTURBANCE: f64 = 1.4;
 
-/// Sides of the dice that choose an action.
+/// Total weight of the actions.
 const ACTION_WEIGHTS: usize = 25;
 
-/// Workers that may die under one item: one more, and it is given up, as no undisturbed run does.
+/// Worker deaths allowed per item. One more and the run gives the item up, which an undisturbed run
+/// never does.
 const MAX_DEATHS_PER_ITEM: u32 = DEATHS_BEFORE_SOLO + SOLO_DEATHS - 1;
 
-/// Whom something is done to.
+/// The process that a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FaultTarget {
     Server,
@@ -31,33 +32,33 @@ enum FaultTarget {
     Worker(usize),
 }
 
-/// What is done.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FaultAction {
-    /// kill -9, and started again at once.
+    /// kill -9, then an immediate restart.
     Kill,
-    /// Kill of the server, and its store is gone.
+    /// Kill of the server and loss of its store.
     Wipe,
     /// SIGSTOP for a time.
     Stop,
     /// Connections are closed for a time.
     Cut,
-    /// Bytes wait for a time.
+    /// Bytes are held back for a time.
     Stall,
 }
 
-/// Disturbs a cluster until its runs are complete.
+/// Injects faults into a cluster until its runs are complete.
 pub(super) struct FaultInjector<'a> {
     plan: &'a ChaosPlan,
     random: ChaosRng,
     server: &'a mut NatsServer,
     coordinators: Vec<ClusterMember>,
     workers: Vec<ClusterMember>,
-    /// What ends when.
+    /// End time, target and kind of each temporary fault.
     ends: Vec<(Instant, FaultTarget, FaultAction)>,
     retired: Option<usize>,
     complete: Vec<bool>,
-    /// How many workers were killed while they ran an item.
+    /// Number of workers killed while they ran the item.
     deaths: HashMap<ItemId, u32>,
     began: Instant,
     say: &'a dyn Fn(&str),
@@ -90,8 +91,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Until every run is complete or something went wrong: what did. What is not complete when the
-    /// time of the plan has passed is left alone from then on, and has to complete.
+    /// Injects faults until every run is complete or something fails; returns the failures. After
+    /// the plan's time no more faults are injected, and unfinished runs must still complete.
     pub(super) fn run_until_complete(&mut self) -> Vec<String> {
         while self.began.elapsed() < self.plan.disturbed {
             let pause = self.random.between(self.plan.pause.0, self.plan.pause.1);
@@ -106,17 +107,17 @@ impl<'a> FaultInjector<'a> {
                 None => self.inject_random(),
             }
         }
-        self.log("everything is left alone");
+        self.log("no more faults");
         self.end_all_actions();
         let (mut outcome, calm) = (None, self.plan.completion_deadline());
         wait::holds_within(calm, || {
             outcome = self.outcome();
             outcome.is_some()
         });
-        outcome.unwrap_or_else(|| vec![format!("not complete after {calm:?} without disturbance")])
+        outcome.unwrap_or_else(|| vec![format!("not complete {calm:?} after the last fault")])
     }
 
-    /// Some when it is over.
+    /// `Some` when all runs are complete or one failed.
     fn outcome(&mut self) -> Option<Vec<String>> {
         for (coordinator, complete) in self.coordinators.iter_mut().zip(&mut self.complete) {
             if *complete || coordinator.is_running() {
@@ -168,7 +169,7 @@ impl<'a> FaultInjector<'a> {
         self.begin_action(target, action);
     }
 
-    /// A process that is not meant to have ended.
+    /// Chooses a process that should be running.
     fn target(&mut self) -> FaultTarget {
         let coordinators = (0..self.coordinators.len()).filter(|number| !self.complete[*number]);
         let workers = (0..self.workers.len()).filter(|number| self.retired != Some(*number));
@@ -192,8 +193,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Whether killing it would make the run give an item up. A worker is stopped here, so that what
-    /// it runs is counted before it is gone.
+    /// Whether killing the target would make the run give an item up. Pauses a worker first, so
+    /// that the items it runs can be counted before it dies.
     fn would_exhaust_item(&mut self, target: FaultTarget) -> bool {
         let FaultTarget::Worker(number) = target else { return false };
         let worker = &mut self.workers[number];
@@ -254,7 +255,7 @@ impl<'a> FaultInjector<'a> {
         let now = Instant::now();
         let due: Vec<_> = self.ends.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, target, action) in due {
-            self.log(&format!("{} goes on", self.name(target)));
+            self.log(&format!("{} recovers", self.name(target)));
             self.end_action(target, action);
         }
     }
@@ -271,7 +272,7 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Lets everything go on: the workers that are left, and the dead one.
+    /// Ends all temporary faults and returns the workers, dead ones included.
     pub(super) fn into_workers(mut self) -> Vec<ClusterMember> {
         self.end_all_actions();
         self.workers

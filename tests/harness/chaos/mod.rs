@@ -1,5 +1,5 @@
-//! A run over a cluster whose processes are killed, stopped and cut off all the time, and the proof
-//! that it came to what an undisturbed one comes to.
+//! Chaos runs: kill, pause and cut off the processes of a cluster, then check that the results
+//! equal those of an undisturbed run.
 
 mod fault_injector;
 mod random;
@@ -20,42 +20,42 @@ use crate::{audit, leak_check, wait};
 
 pub use self::search::{run_local_search, run_search};
 
-/// How long after the end anything may be left.
+/// Time after the end within which all leftovers must disappear.
 const LEFTOVER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long an idle worker may take to leave.
+/// Time an idle worker may take to exit.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What to do.
+/// Parameters of a chaos run.
 #[derive(Debug, Clone)]
 pub struct ChaosPlan {
-    /// Decides every action and pause.
+    /// Seed of all actions and pauses.
     pub seed: u64,
-    /// How long processes are disturbed, unless the runs are complete before.
+    /// How long faults are injected, unless the runs complete earlier.
     pub disturbed: Duration,
     /// Trials of each provider.
     pub items: u32,
     /// Workers.
     pub workers: u32,
-    /// Trials that each has room for.
+    /// Slots of each worker.
     pub slots: u32,
     /// Duration of the shortest and the longest agent.
     pub seconds: (f64, f64),
-    /// Providers, each with a run of its own.
+    /// Providers, each with its own run.
     pub providers: Vec<String>,
-    /// Shortest and longest time between two actions, seconds.
+    /// Shortest and longest pause between two actions, in seconds.
     pub pause: (f64, f64),
     /// The lease of the queue.
     pub lease: Duration,
     /// The first worker that is killed stays dead.
     pub no_return: bool,
-    /// Only kill -9, of any process, and each is started again at once.
+    /// Only kill -9 and immediate restart, of any process.
     pub only_kills: bool,
 }
 
 impl ChaosPlan {
-    /// Within which runs are complete that nobody disturbs any more: who was given up is back after
-    /// a lease, and everything may have to be run once more.
+    /// Time within which runs must complete after the last fault: a worker given up for dead
+    /// returns after a lease, and all work may have to be repeated once.
     fn completion_deadline(&self) -> Duration {
         let slots = f64::from(self.workers * self.slots);
         let work = f64::from(self.items) * self.seconds.1 * self.providers.len() as f64 / slots;
@@ -63,24 +63,24 @@ impl ChaosPlan {
     }
 }
 
-/// What came of it.
+/// Result of a chaos run.
 #[derive(Debug, Default)]
 pub struct ChaosReport {
-    /// How long the runs took, the time without disturbance included.
+    /// Duration of the runs, including the time without faults.
     pub took: Duration,
     /// How often each action was taken.
     pub actions: BTreeMap<&'static str, u32>,
-    /// Executions of agents, as the witness has seen them.
+    /// Executions of agents, as seen by the live counter.
     pub executions: usize,
-    /// Those beyond the first of each trial.
+    /// Executions beyond the first of each trial.
     pub repeated: usize,
-    /// Those that were killed.
+    /// Killed executions.
     pub killed: usize,
-    /// Executions that ran where and when something was done to their worker.
+    /// Executions that were running on a worker when a fault hit it.
     pub exposed: usize,
-    /// What the records say of executions that did not settle their trials.
+    /// Executions that did not settle their trials, by how they ended according to the records.
     pub superseded: BTreeMap<String, usize>,
-    /// What is not as it should be.
+    /// Violated expectations.
     pub problems: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for ChaosReport {
         writeln!(
             f,
             "{executions} executions, {killed} of them killed; {repeated} repeated, {exposed} were \
-             running where something was done; records: {:?}",
+             running on a disturbed worker; records: {:?}",
             self.superseded
         )?;
         for problem in &self.problems {
@@ -101,11 +101,10 @@ impl fmt::Display for ChaosReport {
     }
 }
 
-/// Runs the plan in an empty project; none where there is no nats-server. `say` is told every
-/// action.
+/// Runs the plan in an empty project; `None` without a nats-server. Reports every action to `say`.
 ///
 /// # Panics
-/// When something is left behind, or a process does what no process may.
+/// When anything is left behind, or a process misbehaves.
 pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
     let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
     let witness = LiveCounter::start();
@@ -176,10 +175,10 @@ fn check(
     let seen = witness.executions();
     let trials: usize = loads.iter().map(|load| load.items as usize).sum();
     if seen.len() != trials {
-        report.problems.push(format!("{} of {trials} trials were ever seen", seen.len()));
+        report.problems.push(format!("only {} of {trials} trials were seen", seen.len()));
     }
     if report.repeated > report.exposed {
-        report.problems.push("more was repeated than was running at the disturbances".to_owned());
+        report.problems.push("more was repeated than ran on disturbed workers".to_owned());
     }
     let left = cluster.host_files();
     if !left.is_empty() {
@@ -188,11 +187,11 @@ fn check(
     report.problems.extend(leak_check::cluster_leaks(cluster, &executions, LEFTOVER_DEADLINE));
 }
 
-/// Waits until nothing runs, and has the workers leave.
+/// Waits until nothing runs, then terminates the workers.
 fn drain_workers(report: &mut ChaosReport, witness: &LiveCounter, mut workers: Vec<ClusterMember>) {
     let idle = |workers: &[ClusterMember]| workers.iter().all(|w| w.executing_items().is_empty());
     if !wait::holds_within(LEFTOVER_DEADLINE, || idle(&workers) && witness.running() == 0) {
-        report.problems.push("something runs although everything is settled".to_owned());
+        report.problems.push("an agent still runs although all trials are settled".to_owned());
     }
     for worker in &mut workers {
         if !worker.is_running() {
@@ -201,7 +200,7 @@ fn drain_workers(report: &mut ChaosReport, witness: &LiveCounter, mut workers: V
         let name = worker.name.clone();
         let ended = worker.terminate(DRAIN_DEADLINE);
         if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
-            report.problems.push(format!("{name} left with {}: {}", ended.status, ended.stderr));
+            report.problems.push(format!("{name} exited with {}: {}", ended.status, ended.stderr));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Random numbers that are the same for the same beginning, on every machine.
+//! Seeded random numbers, identical on every machine.
 
-/// The generator SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Debug)]
 pub(super) struct ChaosRng(u64);
 
@@ -17,15 +17,15 @@ impl ChaosRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).expect("64 bits");
         usize::try_from(self.next() % bound).expect("smaller than a usize")
     }
 
-    /// A number from `from` to `to`.
+    /// Number from `from` to `to`.
     pub(super) fn between(&mut self, from: f64, to: f64) -> f64 {
-        // 53 bits are what a float holds.
+        // 53 bits: the precision of a float.
         let share = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         from + share * (to - from)
     }

@@ -1,5 +1,5 @@
-//! A tree search whose processes are killed all the time, and the proof that it came to what an
-//! undisturbed one comes to.
+//! Chaos runs of a tree search: kill its processes all the time, then check that the result equals
+//! that of an undisturbed search.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,13 +20,13 @@ use crate::results::Results;
 use crate::search::{self, ExampleSearch};
 use crate::{audit, wait};
 
-/// Where the runs of the undisturbed search are, and of the other.
+/// Run directories of the undisturbed and the disturbed search.
 const RUNS: [&str; 2] = ["undisturbed", "disturbed"];
 
 /// How long an undisturbed search may take.
 const UNDISTURBED_DEADLINE: Duration = Duration::from_secs(240);
 
-/// A search and what is known of its undisturbed run.
+/// A search and the result of its undisturbed run.
 struct SearchBaseline {
     search: ExampleSearch,
     witness: LiveCounter,
@@ -35,7 +35,7 @@ struct SearchBaseline {
 }
 
 impl SearchBaseline {
-    /// Runs the search in one process, which nobody disturbs. Gives the project with it.
+    /// Runs the search undisturbed in one process. Also returns the project.
     fn new(project: Project, say: &dyn Fn(&str)) -> (Self, Project) {
         let witness = LiveCounter::start();
         let search = ExampleSearch::with_live_counter(&witness);
@@ -51,7 +51,7 @@ impl SearchBaseline {
         RUNS.map(|root| self.search.directory(project, root))
     }
 
-    /// Compares what came of it, and gives the short names of all that was executed.
+    /// Compares the results and returns the short names of all executions.
     fn check(&self, report: &mut ChaosReport, project: &Project) -> Vec<String> {
         let [undisturbed, disturbed] = self.directories(project);
         report.problems.extend(search::differences(&undisturbed, &disturbed));
@@ -73,22 +73,22 @@ impl SearchBaseline {
         report.repeated = report.executions.saturating_sub(self.needed);
         report.killed = self.witness.killed();
         if report.executions < self.needed {
-            report.problems.push(format!("{} of {} were seen", report.executions, self.needed));
+            report.problems.push(format!("only {} of {} seen", report.executions, self.needed));
         }
         if report.repeated > report.exposed {
-            report.problems.push("more was repeated than was running at the kills".to_owned());
+            report.problems.push("more was repeated than ran at the kills".to_owned());
         }
         let unknown = settlements.iter().filter(|s| s.by.is_none()).map(|s| s.name.to_string());
-        report.problems.extend(unknown.map(|name| format!("{name} was settled by nothing")));
+        report.problems.extend(unknown.map(|name| format!("{name} has no settlement")));
         audit::executions(&settlements)
     }
 }
 
-/// Runs the plan for a search over a nats-server, in an empty project; none where there is no
-/// server. `say` is told every action.
+/// Runs the plan for a search over a nats-server in an empty project; `None` without a server.
+/// Reports every action to `say`.
 ///
 /// # Panics
-/// When a process does what no process may.
+/// When a process misbehaves.
 pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
     crate::nats::programs().first()?;
     let (scene, project) = SearchBaseline::new(project, say);
@@ -124,11 +124,11 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
     Some(report)
 }
 
-/// Runs a search in one process, which is killed again and again after a pause of the plan, and
-/// started again by the same command.
+/// Runs a search in one process. Repeatedly kills it after a pause of the plan and resumes it with
+/// the same command.
 ///
 /// # Panics
-/// When the process does what no process may.
+/// When the process misbehaves.
 pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> ChaosReport {
     let (scene, project) = SearchBaseline::new(project, say);
     let [_, directory] = scene.directories(&project);
@@ -155,7 +155,7 @@ pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) 
         let executions = scene.check(&mut report, &project);
         report.problems.extend(leak_check::project_leaks(&project, &executions, LEFTOVER_DEADLINE));
     } else {
-        report.problems.push(format!("it ended with {}:\n{}", ended.status, ended.stderr));
+        report.problems.push(format!("the search ended with {}:\n{}", ended.status, ended.stderr));
     }
     if !report.problems.is_empty() {
         project.preserve();
@@ -163,7 +163,7 @@ pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) 
     report
 }
 
-/// kill -9. Gives the number of executions that were under way, counted while nothing moves.
+/// kill -9. Returns the number of running executions, counted while the process is stopped.
 fn kill(mut run: RunningProgram, directory: &Path) -> usize {
     run.signal(Signal::STOP);
     let workers = directory_entries(&directory.join(".work/workers"));

@@ -1,11 +1,11 @@
-//! Suspicious deliveries.
+//! Claims of suspicious deliveries.
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
 use crate::scenario::Scenario;
 use crate::step::ScheduleStep;
 
-/// A redelivery of what runs elsewhere is forgotten: neither acknowledged nor kept.
+/// A redelivery of an offer that runs elsewhere is forgotten: neither acknowledged nor kept.
 #[test]
 fn redelivery_of_remote_execution_is_forgotten() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -13,11 +13,11 @@ fn redelivery_of_remote_execution_is_forgotten() {
     story.apply(&[ScheduleStep::ServerDies, ScheduleStep::ServerReturns(ServerLoss::default())]);
     story.apply(&[ScheduleStep::Pull(1 - w, 0)]).advance_seconds(70);
     assert_eq!(story.broker.list().len(), 1, "the offer is still there");
-    assert!(story.workers[1 - w].claiming.is_empty(), "and nobody else keeps it");
+    assert!(story.workers[1 - w].claiming.is_empty(), "and no other worker keeps it");
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// A result waits unread when somebody asks: it is read first.
+/// An unread result exists when a claim arrives: it is read first.
 #[test]
 fn claim_with_unread_result_reads_it_first() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -36,7 +36,7 @@ fn claim_with_unread_result_reads_it_first() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Nobody answers for a lease, and the hello of another worker shows the execution.
+/// A claim has no answer for a lease, and another worker's heartbeat shows the execution.
 #[test]
 fn claim_unanswered_is_decided_by_heartbeats() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -52,7 +52,7 @@ fn claim_unanswered_is_decided_by_heartbeats() {
     story.run_to_end();
 }
 
-/// Nobody answers for a lease, nobody runs it, and the store has its result.
+/// A claim has no answer for a lease, no worker runs the try, and the store has its result.
 #[test]
 fn claim_unanswered_is_decided_by_marker() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -69,7 +69,7 @@ fn claim_unanswered_is_decided_by_marker() {
     assert_eq!(story.execution_count(0), 1);
 }
 
-/// Nobody answers for a lease, and nothing is known of it: it runs.
+/// A claim has no answer for a lease, and nothing is known of the try: it runs.
 #[test]
 fn claim_unanswered_without_trace_runs() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -81,7 +81,7 @@ fn claim_unanswered_without_trace_runs() {
     story.run_to_end();
 }
 
-/// After its first connection a worker takes nothing for new.
+/// After its first connection a worker claims every delivery.
 #[test]
 fn worker_after_connect_claims_before_run() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -100,7 +100,7 @@ fn worker_after_connect_claims_before_run() {
     assert_eq!(story.execution_count(0), 2);
 }
 
-/// Two hold the same try, one after the other; one of them runs it.
+/// Two workers hold the same try one after the other; one of them runs it.
 #[test]
 fn try_held_by_two_workers_runs_once() {
     let mut story = Scenario::new(1, &[1, 1]);

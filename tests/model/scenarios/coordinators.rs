@@ -1,4 +1,4 @@
-//! The coordinator dies, and its host lives.
+//! Deaths of the coordinator on a host that survives.
 
 use crate::names::{ExecutionEnding, item};
 use crate::scenario::Scenario;
@@ -6,7 +6,7 @@ use crate::step::ScheduleStep;
 
 const ALL_BYTES: u16 = u16::MAX;
 
-/// Dies between the record of an offer and its publication.
+/// It dies between the record of an offer and its publication.
 #[test]
 fn offer_recorded_before_kill_is_published_on_resume() {
     let mut story = Scenario::new(1, &[1]);
@@ -18,7 +18,7 @@ fn offer_recorded_before_kill_is_published_on_resume() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies before the record of an offer is durable: nobody has seen it.
+/// It dies before the record of an offer is durable: no worker has seen the offer.
 #[test]
 fn offer_not_durable_before_kill_is_made_again() {
     for share in [0, 1, ALL_BYTES / 2, ALL_BYTES] {
@@ -32,7 +32,7 @@ fn offer_not_durable_before_kill_is_made_again() {
     }
 }
 
-/// The answer to a publication is lost: nobody knows that it is there.
+/// The acknowledgement of a publication is lost.
 #[test]
 fn offer_published_without_ack_is_queued_once() {
     let mut story = Scenario::new(1, &[1]);
@@ -47,7 +47,7 @@ fn offer_published_without_ack_is_queued_once() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies between reading a report and recording it.
+/// It dies between reading a report and recording it.
 #[test]
 fn report_read_but_not_recorded_is_read_again() {
     let mut story = Scenario::running(1, &[1]);
@@ -63,7 +63,7 @@ fn report_read_but_not_recorded_is_read_again() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// The records behind the last sync are cut anywhere, in the middle of one, too.
+/// The records after the last sync are cut at any byte, also within a record.
 #[test]
 fn journal_cut_at_any_byte_repeats_no_execution() {
     for share in (0..=ALL_BYTES).step_by(1_500) {
@@ -85,7 +85,7 @@ fn journal_cut_at_any_byte_repeats_no_execution() {
     }
 }
 
-/// Dies after the sync and before anybody is told: what was read is read twice.
+/// It dies after the sync and before the acknowledgement: the same reports are read twice.
 #[test]
 fn report_read_twice_counts_once() {
     let mut story = Scenario::running(2, &[2]);
@@ -102,18 +102,18 @@ fn report_read_twice_counts_once() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies for a while: the workers go on, and nothing is repeated.
+/// It is dead for a while: the workers continue, and nothing is repeated.
 #[test]
 fn execution_after_coordinator_kill_survives() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0)]).finish_first(0).advance_seconds(600);
     story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).advance_seconds(90);
-    assert_eq!(story.judge.settled.len(), 1, "reported while nobody listened");
+    assert_eq!(story.judge.settled.len(), 1, "reported while no coordinator ran");
     story.run_to_end();
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
 }
 
-/// Dies between the journalled `run` and its answer: the question comes again.
+/// It dies between the journaled `run` and its answer: the claim is sent again.
 #[test]
 fn claim_answer_not_sent_before_kill_is_given_again() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -133,7 +133,7 @@ fn claim_answer_not_sent_before_kill_is_given_again() {
     assert_eq!(story.execution_count(0), 2, "one died, one ended");
 }
 
-/// A retry waits when the coordinator dies: it is neither lost nor made twice.
+/// A retry is pending when the coordinator dies: it is neither lost nor made twice.
 #[test]
 fn retry_pending_at_kill_runs_once() {
     let mut story = Scenario::running(1, &[1]);
@@ -143,7 +143,7 @@ fn retry_pending_at_kill_runs_once() {
     assert!(story.judge.settled.contains_key(&item(0)));
 }
 
-/// Offers of tries that the journal does not know are taken out of the queue.
+/// Offers of tries missing in the journal are withdrawn from the queue.
 #[test]
 fn try_missing_in_journal_is_withdrawn() {
     let mut story = Scenario::new(1, &[1]);

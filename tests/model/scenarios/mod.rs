@@ -1,4 +1,4 @@
-//! One schedule for every place at which something can die, and for every rule.
+//! One schedule for every point at which a process can die, and for every rule.
 
 mod claims;
 mod coordinators;

@@ -1,33 +1,33 @@
-//! More than one process thinks that it owns the run, or more than one copy of its journal.
+//! Several processes that claim to own the run, or several copies of its journal.
 
 use crate::names::ExecutionEnding;
 use crate::scenario::Scenario;
 use crate::step::ScheduleStep;
 
-/// The host of the coordinator is gone; another one goes on with a copy of its directory.
+/// The coordinator's host is lost; another one resumes with a copy of its directory.
 #[test]
 fn run_dir_fresh_copy_resumes() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.finish_first(0).advance_seconds(15);
     story.apply(&[ScheduleStep::CopyDirectory, ScheduleStep::KillCoordinator(0, 0)]);
-    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "it may not be dead");
+    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "the owner may be alive");
     story.advance_seconds(31).apply(&[ScheduleStep::StartCoordinator(1, 1)]);
     story.advance_seconds(100).run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }
 
-/// A copy from before the last renewal of the lock is not gone on with.
+/// A copy from before the last lock renewal cannot be resumed.
 #[test]
 fn run_dir_stale_copy_is_refused() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.apply(&[ScheduleStep::CopyDirectory]).finish_first(0).advance_seconds(15);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0)]).advance_seconds(31);
-    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "it lacks a settlement");
+    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "the copy lacks a settlement");
     story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).advance_seconds(60).run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }
 
-/// A stopped owner is succeeded, wakes up and acts until it looks at the lock.
+/// A paused owner is succeeded, resumes and acts until it checks the lock.
 #[test]
 fn owner_resumed_after_takeover_changes_nothing() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -43,12 +43,12 @@ fn owner_resumed_after_takeover_changes_nothing() {
         ScheduleStep::Perform(0),
         ScheduleStep::Pass(100_000),
     ]);
-    assert_eq!(story.coordinators.len(), 1, "it found out");
+    assert_eq!(story.coordinators.len(), 1, "the former owner has ended");
     story.run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }
 
-/// What a woken owner purges was purgeable when it last had the lock.
+/// A resumed owner purges only reports that could be purged when it last held the lock.
 #[test]
 fn owner_resumed_after_takeover_purges_nothing_needed() {
     let mut story = Scenario::running(3, &[1, 1, 1]);
@@ -70,7 +70,7 @@ fn owner_resumed_after_takeover_purges_nothing_needed() {
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
 }
 
-/// The server forgets the lock: its owner writes it again.
+/// The server loses the lock: its owner writes it again.
 #[test]
 fn lock_lost_by_server_is_written_again_by_owner() {
     let mut story = Scenario::running(1, &[1]);
@@ -87,7 +87,7 @@ fn lock_lost_by_server_is_written_again_by_owner() {
     assert_eq!(story.execution_count(0), 1);
 }
 
-/// The answer to a renewal is lost: the owner recognizes its own word.
+/// The answer to a renewal is lost: the owner recognizes its own value.
 #[test]
 fn lock_renewal_with_lost_answer_keeps_owner() {
     let mut story = Scenario::running(1, &[1]);

@@ -1,4 +1,4 @@
-//! The server dies, and forgets more or less.
+//! Deaths of the server with more or less data loss.
 
 use crate::broker::ServerLoss;
 use crate::names::ExecutionEnding;
@@ -28,7 +28,7 @@ fn ack_lost_by_server_repeats_nothing() {
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
 }
 
-/// The offer comes back while nobody has a slot, for longer than anybody is suspicious.
+/// The offer is redelivered while no worker has a slot, until after the suspicion period.
 #[test]
 fn offer_restored_by_lost_ack_is_withdrawn_in_time() {
     let mut story = Scenario::running(2, &[2]);
@@ -43,7 +43,7 @@ fn offer_restored_by_lost_ack_is_withdrawn_in_time() {
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
 }
 
-/// A report was acknowledged and is lost with the tail of its stream: the store still has it.
+/// An acknowledged report is lost with the tail of its stream: the store still has it.
 #[test]
 fn report_lost_by_server_is_found_in_store() {
     let mut story = Scenario::running(1, &[1]);
@@ -57,8 +57,8 @@ fn report_lost_by_server_is_found_in_store() {
     assert_eq!((story.execution_count(0), story.settled_by(0)), (1, Some(1)));
 }
 
-/// The sequences of a lost tail are used again: who goes on behind the old position misses what
-/// stands there now.
+/// Sequences of a lost tail are used again: a reader that continued after the old position would
+/// miss the reports now below it.
 #[test]
 fn report_at_reused_sequence_is_read() {
     let mut story = Scenario::running(3, &[3]);
@@ -75,7 +75,7 @@ fn report_at_reused_sequence_is_read() {
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
 }
 
-/// Everything in flight comes again at once, and nothing of it runs twice.
+/// Everything in flight is redelivered at once, and nothing runs twice.
 #[test]
 fn server_restart_repeats_nothing() {
     let mut story = Scenario::running(3, &[2, 1]);
@@ -83,7 +83,7 @@ fn server_restart_repeats_nothing() {
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
 }
 
-/// Everything is gone but what runs.
+/// Everything is lost except running executions.
 #[test]
 fn execution_survives_server_with_total_loss() {
     let mut story = Scenario::running(3, &[1, 1]);
@@ -92,7 +92,7 @@ fn execution_survives_server_with_total_loss() {
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
 }
 
-/// What was reported and not read is lost with everything: the store still has it.
+/// A reported but unread result is lost with everything else: the store still has it.
 #[test]
 fn result_survives_server_with_total_loss() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -106,7 +106,7 @@ fn result_survives_server_with_total_loss() {
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }
 
-/// Tokens of the former life do not remove offers of the new one.
+/// Tokens of the previous incarnation do not remove offers of the new one.
 #[test]
 fn ack_of_previous_incarnation_removes_nothing() {
     let mut story = Scenario::running(2, &[1]);
@@ -136,7 +136,8 @@ fn outage_of_20_minutes_repeats_nothing() {
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }
 
-/// An hour without the server: what ended is kept, what ran on was ended by its worker.
+/// An hour without the server: finished results are kept, running executions are stopped by their
+/// worker.
 #[test]
 fn outage_of_an_hour_keeps_finished_results() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -149,7 +150,7 @@ fn outage_of_an_hour_keeps_finished_results() {
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 2]);
 }
 
-/// The server is away, the coordinator dies, everything returns in the wrong order.
+/// The server is down, the coordinator dies, and both return in the wrong order.
 #[test]
 fn resume_after_outage_waits_before_repeating() {
     let mut story = Scenario::running(2, &[1, 1]);

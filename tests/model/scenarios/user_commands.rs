@@ -1,4 +1,4 @@
-//! Users stop, cancel, and change what is to be done.
+//! User commands: stop, cancel, and changes of specs.
 
 use rollout_protocol::record::ItemOutcome;
 
@@ -6,7 +6,7 @@ use crate::names::ExecutionEnding;
 use crate::scenario::Scenario;
 use crate::step::ScheduleStep;
 
-/// Stopped and gone on with.
+/// Stopped and resumed.
 #[test]
 fn stopped_run_resumes_to_completion() {
     let mut story = Scenario::running(3, &[1, 1]);
@@ -15,7 +15,7 @@ fn stopped_run_resumes_to_completion() {
     assert_eq!(story.judge.settled.len(), 3);
 }
 
-/// The spec of an unsettled item changes while an execution of the old one runs.
+/// The spec of an unsettled item changes while an execution of the old spec runs.
 #[test]
 fn result_of_previous_spec_does_not_count() {
     let mut story = Scenario::running(1, &[1]);
@@ -31,7 +31,7 @@ fn result_of_previous_spec_does_not_count() {
     assert_eq!((story.execution_count(0), story.settled_by(0)), (2, Some(2)));
 }
 
-/// Cancelled while it runs: it settles as cancelled when the execution has ended.
+/// Cancelled while running: it settles as cancelled when the execution has ended.
 #[test]
 fn cancel_of_running_item_settles_as_cancelled() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -42,7 +42,7 @@ fn cancel_of_running_item_settles_as_cancelled() {
     assert_eq!(story.outcome(1), Some(ItemOutcome::Completed));
 }
 
-/// A result that was recorded before stands.
+/// A result recorded before the cancel counts.
 #[test]
 fn cancel_of_settled_item_changes_nothing() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -51,7 +51,7 @@ fn cancel_of_settled_item_changes_nothing() {
     assert_eq!(story.outcome(0), Some(ItemOutcome::Completed));
 }
 
-/// Cancelled before anybody asked for it.
+/// Cancelled before it was offered.
 #[test]
 fn cancel_of_unoffered_item_settles_as_cancelled() {
     let mut story = Scenario::running(1, &[1]);
@@ -65,7 +65,7 @@ fn cancel_of_unoffered_item_settles_as_cancelled() {
     assert_eq!((story.execution_count(1), story.outcome(1)), (0, Some(ItemOutcome::Cancelled)));
 }
 
-/// The coordinator dies right after the promise, before anybody was stopped.
+/// The coordinator dies right after acknowledging the cancel, before any execution was stopped.
 #[test]
 fn cancel_acknowledged_before_kill_survives() {
     let mut story = Scenario::running(1, &[1]);

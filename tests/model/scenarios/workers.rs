@@ -1,4 +1,4 @@
-//! Workers die, are stopped, are out of reach.
+//! Workers that die, are paused or lose their connection.
 
 use rollout_protocol::error::ErrorCode;
 use rollout_protocol::record::ItemOutcome;
@@ -7,18 +7,18 @@ use crate::names::{ExecutionEnding, item};
 use crate::scenario::Scenario;
 use crate::step::ScheduleStep;
 
-/// Dies with a delivery that it had not begun.
+/// It dies with a delivery that it had not started.
 #[test]
 fn delivery_not_started_before_kill_is_redelivered() {
     let mut story = Scenario::new(1, &[1, 1]);
     story.apply(&[ScheduleStep::Sync(0), ScheduleStep::Perform(0), ScheduleStep::Send(0)]);
-    // Suspicious, so that it waits for an answer.
+    // Suspicious, so that it waits for a claim answer.
     story.workers[0].suspicious_until = u64::MAX;
     story.apply(&[ScheduleStep::Pull(0, 0), ScheduleStep::KillWorker(0)]);
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies in the middle and comes back: it says what it lost.
+/// It dies during an execution and returns: it reports the loss.
 #[test]
 fn execution_killed_with_worker_is_repeated_once() {
     let mut story = Scenario::running(1, &[1]);
@@ -26,7 +26,7 @@ fn execution_killed_with_worker_is_repeated_once() {
     assert_eq!(story.execution_count(0), 2);
 }
 
-/// Dies and never comes back, and its host neither: silence says it.
+/// It dies with its host and never returns: missing heartbeats show the loss.
 #[test]
 fn execution_of_lost_host_is_repeated() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -38,8 +38,8 @@ fn execution_of_lost_host_is_repeated() {
     assert_eq!((story.execution_count(0), story.execution_count(1)), (2, 1));
 }
 
-/// Stopped for longer than a lease, environments running on: the redelivery is held elsewhere or
-/// finds out, and the first execution counts.
+/// Paused for longer than a lease while its environments run: the redelivery is held by another
+/// worker or its claim is refused, and the first execution counts.
 #[test]
 fn worker_paused_shorter_than_lease_keeps_execution() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -50,15 +50,15 @@ fn worker_paused_shorter_than_lease_keeps_execution() {
     story.run_to_end();
 }
 
-/// Stopped for minutes: another one runs, which is newer and wins, or the old one is back first and
-/// its result waits for the newer one.
+/// Paused for minutes: another execution runs, is newer and wins. If the old one returns first, its
+/// result waits for the newer one.
 #[test]
 fn worker_paused_for_minutes_loses_to_newer_execution() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
     story.apply(&[ScheduleStep::StopWorker(w)]).advance_seconds(240);
-    assert_eq!(story.running_worker(0), Some(w), "its environment runs on");
-    assert_eq!(story.execution_count(0), 2, "the other one runs it, too");
+    assert_eq!(story.running_worker(0), Some(w), "its environment keeps running");
+    assert_eq!(story.execution_count(0), 2, "the other worker runs it, too");
     story.apply(&[ScheduleStep::ContinueWorker(w)]).advance_seconds(5);
     story.apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false)]).advance_seconds(60);
     assert_eq!(story.settled_by(0), None, "the newer one is open");
@@ -67,7 +67,7 @@ fn worker_paused_for_minutes_loses_to_newer_execution() {
     story.run_to_end();
 }
 
-/// Out of reach for a while, and nobody else has a slot: its execution goes on and counts.
+/// Offline for a while, and no other worker has a slot: its execution continues and counts.
 #[test]
 fn execution_offline_and_not_repeated_counts() {
     let mut story = Scenario::running(1, &[1]);
@@ -78,7 +78,7 @@ fn execution_offline_and_not_repeated_counts() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies after the end of the environment and before its record is stored.
+/// It dies after the end of the environment and before its record is stored.
 #[test]
 fn spool_entry_of_dead_process_is_reported() {
     let mut story = Scenario::running(1, &[1]);
@@ -91,7 +91,7 @@ fn spool_entry_of_dead_process_is_reported() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// Dies with the marker stored and the report not said; the next process says it.
+/// It dies with the marker stored and the report not sent; the next process sends it.
 #[test]
 fn marker_stored_before_kill_is_reported_on_restart() {
     let mut story = Scenario::running(1, &[1]);
@@ -105,7 +105,7 @@ fn marker_stored_before_kill_is_reported_on_restart() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// The report is acknowledged, the work is not: it comes again and is dropped.
+/// The report is acknowledged, the work message is not: it is redelivered and dropped.
 #[test]
 fn ack_not_sent_before_kill_repeats_nothing() {
     let mut story = Scenario::running(2, &[2]);
@@ -120,8 +120,8 @@ fn ack_not_sent_before_kill_repeats_nothing() {
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 2));
 }
 
-/// A late acknowledgement of the first delivery removes the offer under the second one; that one
-/// dies, too: the item is nowhere, and is offered again.
+/// A late acknowledgement of the first delivery removes the offer during the second. The second
+/// execution dies, too: the item is in no queue and on no worker, and is offered again.
 #[test]
 fn offer_removed_by_late_ack_is_made_again() {
     let mut story = Scenario::running(1, &[1, 1]);
@@ -137,7 +137,7 @@ fn offer_removed_by_late_ack_is_made_again() {
     assert_eq!(story.execution_count(0), 3);
 }
 
-/// Kills every worker that runs it: it ends as poisoned, and no other item does.
+/// An item that kills every worker running it ends as poisoned, and no other item does.
 #[test]
 fn item_that_kills_workers_is_poisoned_alone() {
     let mut story = Scenario::running(2, &[1, 1]);
@@ -163,7 +163,7 @@ fn item_that_kills_workers_is_poisoned_alone() {
     assert_eq!(story.outcome(1), Some(ItemOutcome::Completed));
 }
 
-/// Reports that overtake each other, and a beginning after its end.
+/// Reports overtake each other, and a start arrives after its result.
 #[test]
 fn start_report_after_result_changes_nothing() {
     let mut story = Scenario::new(1, &[1]);
@@ -185,7 +185,7 @@ fn start_report_after_result_changes_nothing() {
     assert_eq!(story.run_to_end().execution_count(0), 1);
 }
 
-/// A worker alone for too long ends what it runs by itself, and says so later.
+/// A worker offline for too long stops its executions and reports that later.
 #[test]
 fn worker_offline_too_long_stops_executions() {
     let mut story = Scenario::running(1, &[1]);

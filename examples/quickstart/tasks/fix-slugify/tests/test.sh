@@ -1,5 +1,5 @@
 #!/bin/bash
-# The reward is the share of titles that come out right.
+# The reward is the share of titles with the expected slug.
 passed=0 total=0
 check() {
   local got
