@@ -1,16 +1,18 @@
-//! `rollout bench dispatch` over a NATS server: its figures, and no stream or worker left behind.
+//! `tests/bench/queue_overhead`: its figures, and no stream or worker left behind.
 
 use std::fs;
+use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::program::RunningProgram;
 use rollout_tests::{processes, wait};
 use rustix::process::Signal;
 
 use crate::{DEADLINE, cluster};
 
 #[test]
-fn bench_dispatch_leaves_nothing() {
+fn queue_benchmark_leaves_nothing() {
     let Some(cluster) = cluster() else { return };
     let ended = start(&cluster, "200").wait(DEADLINE).expect_code(ExitCode::Success);
     let lines: Vec<serde_json::Value> =
@@ -27,7 +29,7 @@ fn bench_dispatch_leaves_nothing() {
 }
 
 #[test]
-fn bench_dispatch_interrupted_leaves_nothing() {
+fn queue_benchmark_interrupted_leaves_nothing() {
     let Some(cluster) = cluster() else { return };
     let mut run = start(&cluster, "1000000");
     let below = || processes::descendants(run.pid());
@@ -42,10 +44,11 @@ fn bench_dispatch_interrupted_leaves_nothing() {
     wait::until(DEADLINE, "the worker's end", || !workers.iter().any(lives));
 }
 
-fn start(cluster: &Cluster, items: &str) -> rollout_tests::program::RunningProgram {
-    let (url, dir) = (cluster.server.url(), cluster.project.path().display().to_string());
-    let what = ["bench", "dispatch", "--nats", &url, "--dir", &dir, "--json", "--rounds", "1"];
-    cluster.project.rollout(&[&what[..], &["--window", "4,64", "--items", items]].concat())
+fn start(cluster: &Cluster, items: &str) -> RunningProgram {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queue-overhead"));
+    command.args(["--nats", &cluster.server.url(), "--items", items, "--window", "4,64"]);
+    command.args(["--rounds", "1", "--json", "--dir"]).arg(cluster.project.path());
+    cluster.project.start(command)
 }
 
 /// Streams in the server's store.

@@ -9,7 +9,7 @@ use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{BenchError, floor, noop, usage};
+use super::{DispatchBenchError, floor, noop, usage};
 use crate::engine::journal::RunLayout;
 use crate::events::{MaterializeMode, Reporter};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
@@ -57,12 +57,12 @@ pub struct DispatchMeasurement {
 /// Runs the trials in `directory` (which is left as it is afterwards) and measures the floor there.
 ///
 /// # Errors
-/// [`BenchError`].
+/// [`DispatchBenchError`].
 pub async fn dispatch(
     what: DispatchBench,
     store: Arc<dyn BlobStore>,
     directory: &Path,
-) -> Result<DispatchMeasurement, BenchError> {
+) -> Result<DispatchMeasurement, DispatchBenchError> {
     let plan = Arc::new(noop::plan(what.items, &*store).await?);
     let layout = RunLayout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
@@ -76,7 +76,7 @@ pub async fn dispatch(
     let (took, cpu) = (start.elapsed(), usage::cpu() - cpu);
     drop(report);
     if ended.owed > 0 {
-        return Err(BenchError::Owed { owed: ended.owed });
+        return Err(DispatchBenchError::Owed { owed: ended.owed });
     }
     let journal = std::fs::metadata(layout.segment(1))?.len();
     let (floor, floor_took) = measure_floor(what, &layout, journal).await?;
@@ -123,7 +123,7 @@ async fn measure_floor(
     what: DispatchBench,
     layout: &RunLayout,
     journal: u64,
-) -> Result<(&'static str, Duration), BenchError> {
+) -> Result<(&'static str, Duration), DispatchBenchError> {
     let root = layout.root().to_owned();
     let materialize = what.materialize;
     let items = u64::from(what.items);

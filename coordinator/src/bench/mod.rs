@@ -2,12 +2,10 @@
 //! with the same sizes. Timings are printed, never asserted.
 
 mod floor;
-mod noop;
 mod usage;
 
 pub mod dispatch;
-#[cfg(feature = "nats")]
-pub mod queue;
+pub mod noop;
 
 use crate::engine::RunError;
 use crate::events::ReportError;
@@ -16,7 +14,7 @@ use rollout_worker::store::StoreError;
 
 /// Error of a measurement.
 #[derive(Debug, thiserror::Error)]
-pub enum BenchError {
+pub enum DispatchBenchError {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -16,7 +16,7 @@ use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};
 
-use super::BenchError;
+use super::DispatchBenchError;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockOptions, RunError, RunOpenOptions};
@@ -25,10 +25,13 @@ use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;
 
 /// The provider that the trials ask for.
-pub(super) const PROVIDER: ProviderKind = ProviderKind::Process;
+pub const PROVIDER: ProviderKind = ProviderKind::Process;
 
 /// The plan of trials that do nothing, its documents stored.
-pub(super) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
+///
+/// # Errors
+/// [`DispatchBenchError`]: the plan or the store.
+pub async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, DispatchBenchError> {
     let (plan, documents) = plan::noop(items)?;
     for document in documents {
         store.put_bytes(document, MediaType::Json).await?;
@@ -37,7 +40,7 @@ pub(super) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, B
 }
 
 /// A run of the plan in a directory.
-pub(super) fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -> RunOpenOptions {
+pub fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -> RunOpenOptions {
     RunOpenOptions {
         layout,
         job: "bench".to_owned(),
@@ -51,7 +54,7 @@ pub(super) fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -
 }
 
 /// The facts of the run for its outputs.
-pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobFacts {
+pub fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobFacts {
     JobFacts {
         run_dir,
         agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(items) }],
@@ -66,7 +69,10 @@ pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) 
 }
 
 /// The runner of the trials, for a worker in `dir`.
-pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Runner>, RunError> {
+///
+/// # Errors
+/// [`RunError::File`]: the cache of task files cannot be created.
+pub fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Runner>, RunError> {
     let cache = dir.join("cache");
     let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
         action: "create",

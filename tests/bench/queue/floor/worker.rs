@@ -8,11 +8,11 @@ use rollout_worker::supervise;
 
 use super::messaging::{FloorPublisher, FloorPuller};
 use super::{CONSUMER, FloorConfig};
-use crate::bench::queue::QueueBenchError;
+use crate::comparison::QueueBenchError;
 
 /// Reports every offer.
 #[derive(Debug)]
-pub(in crate::bench::queue) struct FloorWorker {
+pub(crate) struct FloorWorker {
     client: Client,
     floor: FloorConfig,
     offers: FloorPuller,
@@ -20,9 +20,7 @@ pub(in crate::bench::queue) struct FloorWorker {
 }
 
 impl FloorWorker {
-    pub(in crate::bench::queue) async fn connect(
-        floor: FloorConfig,
-    ) -> Result<Self, QueueBenchError> {
+    pub(crate) async fn connect(floor: FloorConfig) -> Result<Self, QueueBenchError> {
         let client = async_nats::connect(&floor.url)
             .await
             .map_err(QueueBenchError::from_display("connect"))?;
@@ -33,7 +31,7 @@ impl FloorWorker {
     }
 
     /// Works until it is dropped.
-    pub(in crate::bench::queue) async fn run(self) -> Result<(), QueueBenchError> {
+    pub(crate) async fn run(self) -> Result<(), QueueBenchError> {
         let working = supervise::spawn("floor", self.report());
         working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?
     }

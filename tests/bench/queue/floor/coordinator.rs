@@ -15,9 +15,9 @@ use serde_json::json;
 
 use super::messaging::{FloorPublisher, FloorPuller};
 use super::{FloorConfig, READER};
-use crate::bench::queue::helper::{HelperProcess, HelperRole};
-use crate::bench::queue::{QueueBenchError, QueueMeasurement};
-use crate::bench::usage::CpuMeter;
+use crate::comparison::{QueueBenchError, QueueMeasurement};
+use crate::helper::{HelperProcess, HelperRole};
+use crate::usage::CpuMeter;
 
 /// Reports between two purges of what was read.
 const PURGE_INTERVAL: u64 = 4096;
@@ -26,7 +26,7 @@ const PURGE_INTERVAL: u64 = 4096;
 const MAX_REPORTS_PER_REQUEST: usize = 2048;
 
 /// Runs the loop for `items` items, each with `journal_bytes` bytes of journal in `directory`.
-pub(in crate::bench::queue) async fn run(
+pub(crate) async fn run(
     floor: &FloorConfig,
     items: u64,
     journal_bytes: usize,

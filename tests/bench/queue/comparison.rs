@@ -1,91 +1,83 @@
-//! `rollout bench dispatch --nats`: trials that do nothing, offered by this process, run by a
-//! worker process and reported back over a server, each result journalled; and their floor.
-//!
-//! Objects on the server have unique names and are removed afterwards, also after an interruption.
-//! Product and floor alternate, so that both see the same state of the machine.
-
-mod floor;
-mod helper;
-mod product;
+//! Product and floor, measured alternately, so that both see the same state of the machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
+use rollout_coordinator::bench::DispatchBenchError;
 use rollout_worker::queue::nats::{
     BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError,
 };
 use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
-use self::floor::FloorConfig;
-pub use self::helper::{HELPER_ARGUMENT, serve};
-use super::BenchError;
-use super::usage::{CpuMeter, CpuUsage};
+use crate::floor::FloorConfig;
+use crate::usage::{CpuMeter, CpuUsage};
+use crate::{floor, product};
 
 /// Parameters of a measurement.
 #[derive(Debug, Clone)]
-pub struct QueueBench {
+pub(crate) struct QueueBench {
     /// The server.
-    pub url: String,
+    pub(crate) url: String,
     /// Its process id, to measure its processor time; it must be on this host.
-    pub server: Option<u32>,
+    pub(crate) server: Option<u32>,
     /// Trials of each measurement.
-    pub items: u32,
+    pub(crate) items: u32,
     /// Measurements of product and floor each, of which the median counts.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// Directory to write to.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// One window, measured.
 #[derive(Debug, Clone, Serialize)]
-pub struct QueueComparison {
+pub(crate) struct QueueComparison {
     /// Trials at a time.
-    pub window: u32,
+    pub(crate) window: u32,
     /// Trials of each measurement.
-    pub items: u32,
+    pub(crate) items: u32,
     /// Trials per second, the median.
-    pub trials_per_second: f64,
+    pub(crate) trials_per_second: f64,
     /// Trials per second of the floor, the median.
-    pub floor_per_second: f64,
+    pub(crate) floor_per_second: f64,
     /// The median of the rounds' ratios.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
     /// The ratio of each round.
-    pub ratios: Vec<f64>,
+    pub(crate) ratios: Vec<f64>,
     /// Processor time per trial, microseconds.
-    pub cpu_us_per_trial: CpuPerTrial,
+    pub(crate) cpu_us_per_trial: CpuPerTrial,
     /// The same of the floor.
-    pub floor_cpu_us_per_trial: CpuPerTrial,
+    pub(crate) floor_cpu_us_per_trial: CpuPerTrial,
     /// Bytes of an offer.
-    pub offer_bytes: usize,
+    pub(crate) offer_bytes: usize,
     /// Bytes of a report.
-    pub report_bytes: usize,
+    pub(crate) report_bytes: usize,
     /// Bytes of journal per trial.
-    pub journal_bytes_per_trial: usize,
+    pub(crate) journal_bytes_per_trial: usize,
 }
 
 /// Processor time per trial, microseconds, medians.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct CpuPerTrial {
+pub(crate) struct CpuPerTrial {
     /// Of the coordinator.
-    pub coordinator: f64,
+    pub(crate) coordinator: f64,
     /// Of the worker.
-    pub worker: f64,
+    pub(crate) worker: f64,
     /// Of the server, if its process is known.
-    pub server: Option<f64>,
+    pub(crate) server: Option<f64>,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, Copy)]
-struct QueueMeasurement {
+pub(crate) struct QueueMeasurement {
     per_second: f64,
     cpu: CpuPerTrial,
 }
 
 impl QueueMeasurement {
-    fn new(items: u64, took: Duration, used: CpuUsage, worker: Duration) -> Self {
+    pub(crate) fn new(items: u64, took: Duration, used: CpuUsage, worker: Duration) -> Self {
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / items as f64;
         Self {
             per_second: items as f64 / took.as_secs_f64(),
@@ -100,7 +92,7 @@ impl QueueMeasurement {
 
 /// Error of a measurement.
 #[derive(Debug, thiserror::Error)]
-pub enum QueueBenchError {
+pub(crate) enum QueueBenchError {
     /// The library or the server.
     #[error("cannot {what}: {reason}")]
     Nats {
@@ -138,14 +130,14 @@ pub enum QueueBenchError {
     Queue(#[from] QueueError),
     /// The run failed.
     #[error(transparent)]
-    Bench(#[from] BenchError),
+    Run(#[from] DispatchBenchError),
     /// The disk failed.
     #[error("the disk failed while it was measured")]
     Io(#[from] std::io::Error),
 }
 
 impl QueueBenchError {
-    fn from_display<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+    pub(crate) fn from_display<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::Nats { what, reason: error.to_string() }
     }
 }
@@ -154,7 +146,7 @@ impl QueueBenchError {
 ///
 /// # Errors
 /// [`QueueBenchError`].
-pub async fn measure(
+pub(crate) async fn measure(
     queue: &QueueBench,
     namespace: &str,
     window: u32,
@@ -221,7 +213,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// A unique namespace.
-pub fn namespace() -> String {
+pub(crate) fn namespace() -> String {
     format!("bench-{:08x}", rand::random::<u32>())
 }
 
@@ -229,7 +221,7 @@ pub fn namespace() -> String {
 ///
 /// # Errors
 /// [`QueueBenchError`].
-pub async fn clear(url: &str, namespace: &str) -> Result<(), QueueBenchError> {
+pub(crate) async fn clear(url: &str, namespace: &str) -> Result<(), QueueBenchError> {
     let client =
         async_nats::connect(url).await.map_err(QueueBenchError::from_display("connect"))?;
     let context = jetstream::new(client);

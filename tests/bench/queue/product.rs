@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_coordinator::bench::{DispatchBenchError, noop};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
@@ -18,18 +19,17 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
-use super::helper::{self, HelperProcess};
-use super::{QueueBench, QueueBenchError, QueueMeasurement};
-use crate::bench::usage::CpuMeter;
-use crate::bench::{BenchError, noop};
-use crate::engine::journal::RunLayout;
-use crate::engine::reconcile::{self, RemoteRun};
-use crate::engine::{
+use crate::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
+use crate::helper::{self, HelperProcess};
+use crate::usage::CpuMeter;
+use rollout_coordinator::engine::journal::RunLayout;
+use rollout_coordinator::engine::reconcile::{self, RemoteRun};
+use rollout_coordinator::engine::{
     self, EngineOutcome, KvLockOptions, LockOptions, Planner as _, RunError, RunLock,
     RunOpenOptions, RunState,
 };
-use crate::events::{MaterializeMode, Reporter};
-use crate::workloads::job::JobPlanner;
+use rollout_coordinator::events::{MaterializeMode, Reporter};
+use rollout_coordinator::workloads::job::JobPlanner;
 
 /// Pool of the run and its worker.
 const POOL: &str = "default";
@@ -42,7 +42,7 @@ const SPOOL_BYTES: u64 = 1024 * 1024;
 
 /// Configuration of the worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ProductWorkerConfig {
+pub(crate) struct ProductWorkerConfig {
     url: String,
     namespace: String,
     slots: u32,
@@ -54,19 +54,19 @@ pub(super) struct ProductWorkerConfig {
 
 /// Sizes and run that the floor repeats.
 #[derive(Debug)]
-pub(super) struct MessageSizes {
+pub(crate) struct MessageSizes {
     /// Bytes of an offer.
-    pub(super) offer: usize,
+    pub(crate) offer: usize,
     /// Bytes of a report.
-    pub(super) report: usize,
+    pub(crate) report: usize,
     /// Bytes of journal per trial.
-    pub(super) journal: usize,
+    pub(crate) journal: usize,
     /// The token of the run in subjects.
-    pub(super) run: String,
+    pub(crate) run: String,
 }
 
 /// Runs all trials at a window.
-pub(super) async fn run(
+pub(crate) async fn run(
     queue: &QueueBench,
     namespace: &str,
     window: u32,
@@ -80,7 +80,7 @@ pub(super) async fn run(
         store: directory.join("blobs"),
         directory: directory.join("workers"),
     };
-    let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
+    let store = store::open(&part.store.clone().into()).await.map_err(DispatchBenchError::from)?;
     let plan = Arc::new(noop::plan(queue.items, &*store).await?);
     let nats = part.connect().await?;
     let pool: NatsName = POOL.parse()?;
@@ -93,21 +93,21 @@ pub(super) async fn run(
     let facts = noop::facts(layout.root().to_owned(), queue.items, MaterializeMode::None);
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) =
-        Reporter::start(facts, store.clone(), Vec::new()).map_err(BenchError::from)?;
+        Reporter::start(facts, store.clone(), Vec::new()).map_err(DispatchBenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
     let opening = noop::run_open_options(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());
     let (id, ended, lock) =
         run_session(&nats, dispatch.clone(), store, opening, planner, events).await?;
-    reporter.finish().await.map_err(BenchError::from)?;
+    reporter.finish().await.map_err(DispatchBenchError::from)?;
     lock.release(Some(RunState::Completed))
         .await
         .map_err(RunError::LockLost)
-        .map_err(BenchError::from)?;
+        .map_err(DispatchBenchError::from)?;
     let took = start.elapsed();
     let used = meter.read().since(&before);
     if ended.owed > 0 {
-        return Err(QueueBenchError::Bench(BenchError::Owed { owed: ended.owed }));
+        return Err(QueueBenchError::Run(DispatchBenchError::Owed { owed: ended.owed }));
     }
     let worker = helper.finish().await?;
 
@@ -141,7 +141,7 @@ async fn run_session(
     let opening = RunOpenOptions { taking, ..opening };
     let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops)
         .await
-        .map_err(BenchError::from)?;
+        .map_err(DispatchBenchError::from)?;
     let id = run.id();
     let news = reconcile::message_channel();
     let _attending = lock.monitor(id, dispatch.clone(), news.0.clone());
@@ -157,7 +157,7 @@ async fn run_session(
         stops,
         news,
     });
-    Ok((id, ended.await.map_err(BenchError::from)?, lock))
+    Ok((id, ended.await.map_err(DispatchBenchError::from)?, lock))
 }
 
 /// Waits for the worker's heartbeat, so that the measurement does not include that wait.
@@ -194,20 +194,21 @@ impl ProductWorkerConfig {
 
 /// The worker of the run.
 #[derive(Debug)]
-pub(super) struct ProductWorker {
+pub(crate) struct ProductWorker {
     worker: service::Worker,
     dir: WorkerDir,
     _nats: Nats,
 }
 
 impl ProductWorker {
-    pub(super) async fn connect(part: ProductWorkerConfig) -> Result<Self, QueueBenchError> {
+    pub(crate) async fn connect(part: ProductWorkerConfig) -> Result<Self, QueueBenchError> {
         let nats = part.connect().await?;
-        let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
+        let store =
+            store::open(&part.store.clone().into()).await.map_err(DispatchBenchError::from)?;
         let source = nats.source(&POOL.parse()?, store.identity()).await?;
         std::fs::create_dir_all(&part.directory)?;
         let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
-        let runner = noop::runner(dir.path(), store.clone()).map_err(BenchError::from)?;
+        let runner = noop::runner(dir.path(), store.clone()).map_err(DispatchBenchError::from)?;
         let providers = [(noop::PROVIDER, EnvironmentCapacity::default())].into();
         let profile = WorkerProfile { providers, ..WorkerProfile::default() };
         let config = WorkerConfig {
@@ -229,7 +230,7 @@ impl ProductWorker {
     }
 
     /// Works until it is dropped.
-    pub(super) async fn run(self) -> Result<(), QueueBenchError> {
+    pub(crate) async fn run(self) -> Result<(), QueueBenchError> {
         let (_shutdown, told) = watch::channel(ShutdownLevel::No);
         let working = supervise::spawn("worker", self.worker.run(told));
         working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?;

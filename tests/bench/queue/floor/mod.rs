@@ -20,20 +20,20 @@ use async_nats::jetstream::{self, Context};
 use rollout_protocol::limits;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::coordinator::run;
-pub(super) use self::worker::FloorWorker;
-use super::QueueBenchError;
+pub(crate) use self::coordinator::run;
+pub(crate) use self::worker::FloorWorker;
+use crate::comparison::QueueBenchError;
 
 /// Configuration of both processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct FloorConfig {
-    pub(super) url: String,
-    pub(super) namespace: String,
+pub(crate) struct FloorConfig {
+    pub(crate) url: String,
+    pub(crate) namespace: String,
     /// The token of the run in subjects.
-    pub(super) run: String,
-    pub(super) window: usize,
-    pub(super) offer_bytes: usize,
-    pub(super) report_bytes: usize,
+    pub(crate) run: String,
+    pub(crate) window: usize,
+    pub(crate) offer_bytes: usize,
+    pub(crate) report_bytes: usize,
 }
 
 /// The durable consumer of offers.

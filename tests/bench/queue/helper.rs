@@ -12,18 +12,18 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use super::{QueueBenchError, floor, product};
-use crate::bench::usage;
+use crate::comparison::QueueBenchError;
+use crate::{floor, product, usage};
 
-/// First argument that makes the program the worker of a measurement; internal.
-pub const HELPER_ARGUMENT: &str = "__bench-worker";
+/// First argument that makes the program the worker of a measurement.
+pub(crate) const HELPER_ARGUMENT: &str = "worker";
 
 /// Line that it prints when the clock may start.
 const READY_LINE: &str = "ready";
 
 /// Role of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum HelperRole {
+pub(crate) enum HelperRole {
     /// Runs trials.
     Product(product::ProductWorkerConfig),
     /// Reports at once.
@@ -32,7 +32,7 @@ pub(super) enum HelperRole {
 
 /// Handle of the worker process. Dropping it ends the process.
 #[derive(Debug)]
-pub(super) struct HelperProcess {
+pub(crate) struct HelperProcess {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -40,7 +40,7 @@ pub(super) struct HelperProcess {
 
 impl HelperProcess {
     /// Starts it and waits until it is ready.
-    pub(super) async fn start(part: &HelperRole) -> Result<Self, QueueBenchError> {
+    pub(crate) async fn start(part: &HelperRole) -> Result<Self, QueueBenchError> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(HELPER_ARGUMENT)
             .stdin(Stdio::piped())
@@ -64,7 +64,7 @@ impl HelperProcess {
     }
 
     /// Ends it. Returns the processor time that it used since it was ready.
-    pub(super) async fn finish(self) -> Result<Duration, QueueBenchError> {
+    pub(crate) async fn finish(self) -> Result<Duration, QueueBenchError> {
         let Self { mut child, input, mut output } = self;
         drop(input);
         let line = output.next_line().await?;
@@ -80,7 +80,7 @@ impl HelperProcess {
 ///
 /// # Errors
 /// [`QueueBenchError`].
-pub async fn serve() -> Result<(), QueueBenchError> {
+pub(crate) async fn serve() -> Result<(), QueueBenchError> {
     let (told, tell) = oneshot::channel();
     let (close, closed) = oneshot::channel();
     // A separate thread: nothing waits for it when the work fails.

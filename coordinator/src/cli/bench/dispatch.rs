@@ -1,4 +1,4 @@
-//! `rollout bench dispatch` in one process.
+//! `rollout bench dispatch`.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store;
