@@ -17,17 +17,18 @@ pub const REPORTS_PER_RUN: usize = 65_536;
 /// long.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// How long a worker that cannot reach the queue keeps its executions running: longer than the
-/// restart of a server or a switch, shorter than a user would wait for a lost host.
+/// How long a worker that cannot reach the queue keeps its executions running, unless its command
+/// line says otherwise: longer than the restart of a server or a switch, shorter than a user would
+/// wait for a lost host.
 pub const MAX_OFFLINE: Duration = Duration::from_secs(30 * 60);
 
 /// How long an execution waits for a service that does not answer, unless the job says otherwise:
 /// longer than the restart of a host, shorter than a user would wait for a run that seems to hang.
 pub const MAX_PARK: Duration = Duration::from_secs(15 * 60);
 
-/// How long items that no registered worker can run wait for a suitable worker: longer than an
-/// autoscaler needs to start one.
-pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How long items that no registered worker can run wait for a suitable worker, unless the command
+/// line says otherwise: longer than an autoscaler needs to start one.
+pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// How long an owner of a run sends no heartbeat before another one may take over: many heartbeats,
 /// so that a slow disk or a short outage does not lose the run.
@@ -146,13 +147,18 @@ pub const MAX_DEATHS: u32 = 10;
 /// looked for. A row takes about 200 bytes of the coordinator's memory.
 pub const READY_AHEAD: usize = 65_536;
 
-/// Heartbeats older than this fraction of a lease prove nothing any more: short enough that the
-/// items of a dead worker can run on other workers as soon as they are redelivered, long enough for
-/// several heartbeats.
-pub const SILENCE_PART: u32 = 4;
+/// Fraction of a lease after which a worker without a heartbeat counts as silent: short enough that
+/// the items of a dead worker can run on other workers as soon as they are redelivered, long enough
+/// for several heartbeats.
+const SILENCE_PART: u32 = 4;
 
-/// … but not before three heartbeats, which are a second apart, are missing.
-pub const SILENCE_LEAST: Duration = Duration::from_secs(3);
+/// A worker does not count as silent before three heartbeats are missing, which are a second apart.
+const SILENCE_LEAST: Duration = Duration::from_secs(3);
+
+/// Age from which the heartbeat of a worker proves nothing any more.
+pub fn worker_silence(lease: Duration) -> Duration {
+    (lease / SILENCE_PART).max(SILENCE_LEAST)
+}
 
 /// Longest name of a job, agent, dataset or task: it becomes a path component.
 pub const NAME_BYTES: usize = 100;
@@ -174,7 +180,14 @@ pub fn shorten(mut text: String, max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shorten;
+    use super::*;
+
+    #[test]
+    fn worker_silence_is_a_quarter_of_the_lease_and_at_least_three_heartbeats() {
+        for (lease, silence) in [(60, 15), (12, 3), (4, 3)] {
+            assert_eq!(worker_silence(Duration::from_secs(lease)), Duration::from_secs(silence));
+        }
+    }
 
     #[test]
     fn shorten_at_limit_keeps_utf8_characters_whole() {

@@ -193,6 +193,7 @@ pub struct Durations {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
     /// [`crate::version::RUN_FORMAT`].
+    #[serde(deserialize_with = "crate::version::read")]
     pub format: u32,
     /// Run.
     pub run: RunId,
@@ -358,13 +359,6 @@ pub struct ImageBuild {
     /// Its base images, each as named in the Dockerfile, with its digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bases: BTreeMap<String, String>,
-}
-
-impl ImageBuild {
-    /// A build by this builder.
-    pub fn for_builder(builder: &str) -> Self {
-        Self { builder: builder.to_owned(), bases: BTreeMap::new() }
-    }
 }
 
 /// How the limits of an environment were enforced.

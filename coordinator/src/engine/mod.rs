@@ -1,9 +1,15 @@
 //! The engine of a run, independent of its workload.
 //!
-//! `core` decides, and is pure. `journal` stores its records. `lock` excludes other processes.
-//! `event_loop` holds the only select loop: it turns events into inputs of the core, hands the
-//! records to the journal, and carries out effects once their records are durable. `reconcile` is
-//! the side towards remote workers. A [`Planner`] supplies the items.
+//! * `core`: all decisions; pure
+//! * `journal`: the core's records on disk; `records`: the settlements; `manifest`: a summary
+//! * `lock`: exclusion of other processes
+//! * `open`: opening of a run directory; `reopen`: trials that a session runs again
+//! * `event_loop`: the only select loop. It turns events into inputs of the core, hands the records
+//!   to the journal, and carries out effects once their records are durable.
+//! * `reconcile`: the side towards remote workers
+//! * `planner`: the interface to a [`Planner`], which supplies the items; `requirements`: the
+//!   properties that a worker must have to run them
+//! * `concurrency`: permits for the commands of a search
 
 pub(crate) mod atomic_file;
 pub mod concurrency;
@@ -45,13 +51,13 @@ pub enum RunError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another process owns the run now.
-    #[error("cannot continue the run: its lock is lost")]
+    #[error("the lock of the run is lost")]
     LockLost(#[source] LockLostError),
     /// The journal cannot be written.
-    #[error("cannot continue the run: its journal cannot be written")]
+    #[error("the journal of the run cannot be written")]
     Journal(#[from] JournalError),
     /// The queue failed.
-    #[error("cannot continue the run: its queue failed")]
+    #[error("the queue of the run failed")]
     Queue(#[from] QueueError),
     /// A file of the run directory cannot be written.
     #[error("cannot {action} {}", path.display())]

@@ -178,6 +178,7 @@ mod tests {
             )]
             .into(),
             variables: BTreeSet::new(),
+            max_offline_sec: None,
             draining: false,
             low_disk: false,
             gone: false,

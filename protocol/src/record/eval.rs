@@ -16,6 +16,7 @@ use crate::spec::eval::{CommitBundle, EvalOrigin, EvalStage};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalRecord {
     /// [`crate::version::RUN_FORMAT`].
+    #[serde(deserialize_with = "crate::version::read")]
     pub format: u32,
     /// Run.
     pub run: RunId,

@@ -15,6 +15,7 @@ use crate::spec::ideas::IdeasOrigin;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdeasRecord {
     /// [`crate::version::RUN_FORMAT`].
+    #[serde(deserialize_with = "crate::version::read")]
     pub format: u32,
     /// Run.
     pub run: RunId,

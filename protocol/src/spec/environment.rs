@@ -55,12 +55,20 @@ impl ProviderSpec {
     }
 }
 
-impl fmt::Display for ProviderKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ProviderKind {
+    /// The name used in documents, files and options.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Docker => "docker",
             Self::Process => "process",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::control::StopLevel;
-
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -13,11 +11,6 @@ pub enum RunCommand {
     Cancel {
         /// The trials.
         selection: TrialSelection,
-    },
-    /// Stop the session, as a signal to the coordinator would. The run can be resumed.
-    Stop {
-        /// How hard.
-        level: StopLevel,
     },
 }
 

@@ -38,6 +38,9 @@ pub struct Heartbeat {
     /// Names of the variables that trials can see there. Never values.
     #[serde(default)]
     pub variables: BTreeSet<String>,
+    /// How long it continues without the queue, seconds; absent in heartbeats of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_offline_sec: Option<u64>,
     /// Takes no more work.
     #[serde(default)]
     pub draining: bool,
@@ -67,6 +70,7 @@ impl Heartbeat {
             budget: ResourceBudget::default(),
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
+            max_offline_sec: None,
             draining: true,
             low_disk: false,
             gone: true,
@@ -93,9 +97,6 @@ pub struct ResourceBudget {
     /// Memory, MiB.
     #[serde(default)]
     pub memory_mb: Option<u64>,
-    /// Disk, MiB.
-    #[serde(default)]
-    pub disk_mb: Option<u64>,
 }
 
 /// The largest environment that a provider can make on a host. Absent values have no limit.

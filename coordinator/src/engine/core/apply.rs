@@ -2,16 +2,15 @@
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
-use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
 use super::effect::CoreEffect;
 use super::item::{ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 use super::merge;
-use super::record::{JournalRecord, NamedItem, OfferedTry, RecordBlobStatus, WithdrawnTry};
+use super::record::{JournalRecord, NamedItem, OfferedTry, WithdrawnTry};
 
 /// The try of a known item that was never offered.
 pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
@@ -50,13 +49,7 @@ impl Core {
                 self.position = Some(position);
                 self.apply_report(at, *report, effects);
             }
-            JournalRecord::Unbacked { position, report, why } => {
-                self.position = Some(position);
-                let report = self.without_record(*report, why);
-                self.apply_report(at, report, effects);
-            }
             JournalRecord::Recovered { report } => self.apply_report(at, *report, effects),
-            JournalRecord::Checked { item, exec, found } => self.apply_checked(item, exec, found),
             JournalRecord::Claimed { claim } => {
                 self.add_execution(claim.item, claim.exec, claim.try_id, claim.worker);
             }
@@ -225,37 +218,6 @@ impl Core {
         let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
         if !row.is_settled() {
             self.settle(item, effects, |row| merge::fail(item, row, error.clone(), at));
-        }
-    }
-
-    /// The report that counts in place of one whose record blob is missing or was not checked.
-    fn without_record(&mut self, mut report: Report, why: RecordBlobStatus) -> Report {
-        let ReportBody::Result(body) = &mut report.body else { return report };
-        match (why, &body.record) {
-            (RecordBlobStatus::Unchecked, Some(record)) => {
-                self.unchecked.insert(report.exec, (report.item, record.clone()));
-            }
-            (RecordBlobStatus::Unchecked, None) => {}
-            (RecordBlobStatus::Missing, _) => {
-                body.verdict.outcome = ItemOutcome::Failed;
-                body.verdict.reward = None;
-                body.verdict.error = Some(TrialError::transient(
-                    ErrorType::InternalError,
-                    ErrorCode::STORE_FAILED,
-                    "the record of the execution is not in the blob store",
-                ));
-                body.record = None;
-            }
-        }
-        report
-    }
-
-    fn apply_checked(&mut self, item: ItemId, exec: ExecId, found: bool) {
-        self.unchecked.remove(&exec);
-        let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
-        // The settlement stays: its numbers came with the report.
-        if let Some(known) = known.filter(|_| !found) {
-            known.lose_record();
         }
     }
 }

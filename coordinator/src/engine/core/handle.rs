@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::wire::position::PositionedReport;
+use rollout_protocol::wire::position::{PositionedReport, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
@@ -35,22 +35,7 @@ impl Core {
             CoreInput::Begin => self.resume_remote(now, out),
             CoreInput::Reported(reported) => {
                 let PositionedReport { position, report } = *reported;
-                self.on_report(
-                    now,
-                    report,
-                    |report| JournalRecord::Reported { position, report },
-                    out,
-                );
-            }
-            CoreInput::Unbacked { reported, why } => {
-                let PositionedReport { position, report } = *reported;
-                let record = |report| JournalRecord::Unbacked { position, report, why };
-                self.on_report(now, report, record, out);
-            }
-            CoreInput::Checked { item, exec, found } => {
-                if self.unchecked.contains_key(&exec) {
-                    self.commit(now, JournalRecord::Checked { item, exec, found }, out);
-                }
+                self.on_report(now, position, report, out);
             }
             CoreInput::Claim { id, claim } => self.claim(now, id, claim, out),
             CoreInput::HellosKept(kept) => {
@@ -101,13 +86,13 @@ impl Core {
     fn on_report(
         &mut self,
         now: InputTime,
+        position: ReportPosition,
         report: Report,
-        record: impl FnOnce(Box<Report>) -> JournalRecord,
         out: &mut impl CoreOutput,
     ) {
         let began = matches!(report.body, ReportBody::Started);
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);
-        self.commit(now, record(Box::new(report)), out);
+        self.commit(now, JournalRecord::Reported { position, report: Box::new(report) }, out);
         if began {
             if let Some(elsewhere) = &mut self.elsewhere {
                 elsewhere.record_seen(now.monotonic_ms, exec);

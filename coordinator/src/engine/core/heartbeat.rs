@@ -23,6 +23,7 @@ impl Core {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             if let Some(elsewhere) = &mut self.elsewhere {
                 elsewhere.record_sign_of_life(now.monotonic_ms, &hello.worker, age, hello.gone);
+                elsewhere.record_offline_limit(&hello.worker, hello.max_offline_sec);
             }
             self.on_heartbeat(now, &hello.worker, age, &hello.executions, out);
         }

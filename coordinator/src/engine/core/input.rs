@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::{ExecId, ItemId};
+use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::QueuedOffer;
@@ -13,8 +13,6 @@ use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::PositionedReport;
 use rollout_protocol::wire::report::Report;
-
-use super::record::RecordBlobStatus;
 
 /// The time of an input.
 #[derive(Debug, Clone, Copy)]
@@ -37,24 +35,6 @@ pub enum CoreInput {
     FormerExecutorsDead,
     /// A report was read.
     Reported(Box<PositionedReport>),
-    /// A report was read whose record blob is missing from the store or cannot be checked.
-    Unbacked {
-        /// The report with its position.
-        reported: Box<PositionedReport>,
-        /// Missing or unchecked.
-        why: RecordBlobStatus,
-    },
-    /// The record blob of an unchecked result was checked, see [`Core::unchecked_results`].
-    ///
-    /// [`Core::unchecked_results`]: super::Core::unchecked_results
-    Checked {
-        /// Item.
-        item: ItemId,
-        /// Execution.
-        exec: ExecId,
-        /// Whether the store has it.
-        found: bool,
-    },
     /// A worker asks whether to run a suspicious delivery. Since the claim arrived, the reports
     /// were read to their head.
     Claim {

@@ -203,14 +203,6 @@ impl KnownExecution {
         !matches!(self.end, ExecutionState::Result { .. })
     }
 
-    /// Marks the record of its result as missing from the store after all.
-    pub(super) fn lose_record(&mut self) {
-        if let ExecutionState::Result { void, body, .. } = &mut self.end {
-            void.get_or_insert(VoidReason::Retried);
-            body.record = None;
-        }
-    }
-
     /// Sort key of an item's executions: by try, then by first hearing.
     pub(super) fn order_key(&self) -> (TryId, i64) {
         (self.try_id, self.order)

@@ -2,9 +2,9 @@
 //! randomness, no tasks; time arrives with the inputs.
 //!
 //! ```text
-//! Input ──handle──▶ Record ──apply──▶ state, Effect
-//!                     ▲
-//!           journal ──┘ (replay: the same apply)
+//! CoreInput ──handle──▶ JournalRecord ──apply──▶ state, CoreEffect
+//!                             ▲
+//!                   journal ──┘ (replay: the same apply)
 //! ```
 //!
 //! [`Core::handle`] decides and writes records. [`Core::apply`] is the one transition function,
@@ -55,11 +55,10 @@ pub use handle::CoreOutput;
 pub use input::{CoreInput, InputTime, NewItem};
 pub use invariants::InvariantViolation;
 pub use record::{
-    JournalRecord, NamedItem, OfferedTry, PredecessorSegment, RecordBlobStatus, ReplacedSegment,
-    SeenExecution, SessionEnd, SessionStart, Takeover, WithdrawnTry,
+    JournalRecord, NamedItem, OfferedTry, PredecessorSegment, ReplacedSegment, SeenExecution,
+    SessionEnd, SessionStart, Takeover, WithdrawnTry,
 };
 use rollout_protocol::Timestamp;
-use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
@@ -87,7 +86,8 @@ pub struct CoreSettings {
 pub struct RemoteTimeouts {
     /// How long a delivery belongs to a silent worker.
     pub lease: Duration,
-    /// How long an unreachable worker keeps its executions; after that they are dead.
+    /// How long an unreachable worker keeps its executions, unless its heartbeats name a longer
+    /// time; after that they are dead.
     pub max_offline: Duration,
     /// How long items that no registered worker could run wait for a suitable one.
     pub unplaceable_timeout: Duration,
@@ -131,8 +131,6 @@ pub struct Core {
     heard: i64,
     /// Unsettled items with known executions.
     disturbed: BTreeSet<ItemId>,
-    /// Results whose record blobs were not checked yet.
-    unchecked: BTreeMap<ExecId, (ItemId, BlobRef)>,
     /// Limits on unstarted offers, by size class.
     rooms: BTreeMap<SizeClass, usize>,
     /// Lanes that no registered worker could ever run.
@@ -161,7 +159,6 @@ impl Core {
             position: None,
             heard: 0,
             disturbed: BTreeSet::new(),
-            unchecked: BTreeMap::new(),
             rooms: BTreeMap::new(),
             closed: BTreeMap::new(),
             elsewhere: None,
@@ -199,11 +196,6 @@ impl Core {
     /// The stop level, if a stop was requested.
     pub fn stopping(&self) -> Option<StopLevel> {
         self.stop
-    }
-
-    /// Results whose record blobs must be checked when the store can be reached again.
-    pub fn unchecked_results(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
-        self.unchecked.iter().map(|(exec, (item, record))| (*item, *exec, record))
     }
 
     /// The item's position in the plan's order, if it was ever planned or offered.

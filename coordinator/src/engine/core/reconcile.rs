@@ -92,12 +92,12 @@ impl Core {
         })
     }
 
-    /// Lost executions whose workers were unreachable for longer than any worker continues alone.
+    /// Lost executions whose workers were unreachable for longer than they continue alone.
     fn dead_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
         self.disturbed_executions(|known, elsewhere| {
             let presumed = matches!(&known.end, ExecutionState::Lost(loss) if loss.is_presumed());
             let silent = elsewhere.silent_for(now.monotonic_ms, &known.worker);
-            presumed && silent >= elsewhere.times.max_offline
+            presumed && silent >= elsewhere.offline_limit(&known.worker)
         })
     }
 

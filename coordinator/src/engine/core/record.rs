@@ -68,24 +68,6 @@ pub enum JournalRecord {
         /// The report.
         report: Box<Report>,
     },
-    /// A report was read whose record blob is missing from the store or could not be checked.
-    Unbacked {
-        /// Its position.
-        position: ReportPosition,
-        /// The complete report.
-        report: Box<Report>,
-        /// Missing or unchecked.
-        why: RecordBlobStatus,
-    },
-    /// An unchecked record blob was checked.
-    Checked {
-        /// Item.
-        item: ItemId,
-        /// Execution.
-        exec: ExecId,
-        /// Whether the store has it.
-        found: bool,
-    },
     /// A user cancelled these items: no later result settles them.
     Cancelled {
         /// The items.
@@ -234,17 +216,6 @@ pub struct NamedItem {
     /// Digest of its spec.
     #[serde(rename = "s")]
     pub spec: Digest,
-}
-
-/// State of a report's record blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RecordBlobStatus {
-    /// Not found during one lease of looking: the result does not count, and the item is tried
-    /// again.
-    Missing,
-    /// The store cannot be reached: the result counts, and the blob is checked later.
-    Unchecked,
 }
 
 /// The end of a session.

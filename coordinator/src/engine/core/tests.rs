@@ -13,7 +13,6 @@ mod schedules;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
@@ -29,7 +28,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use super::item::{ItemEntry, ItemStatus};
 use super::{
     Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, ItemSettlement,
-    JournalRecord, NewItem, RecordBlobStatus, RemoteTimeouts, SessionStart,
+    JournalRecord, NewItem, RemoteTimeouts, SessionStart,
 };
 
 const FIRST: TryId = TryId { epoch: 1, n: 1 };
@@ -267,21 +266,6 @@ impl CoreFixture {
             body,
         };
         self.handle(CoreInput::Reported(Box::new(PositionedReport { position, report })));
-    }
-
-    /// A result of the first item whose record is missing or unchecked.
-    fn unbacked(&mut self, try_id: TryId, e: u64, why: RecordBlobStatus) {
-        self.sequence += 1;
-        let worker = "w".parse().expect("valid");
-        let mut body = ok(1.0);
-        if let ReportBody::Result(body) = &mut body {
-            body.record = Some(BlobRef::for_bytes(b"record", MediaType::Json));
-        }
-        let report =
-            Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
-        let position = ReportPosition::for_report(Incarnation(1), self.sequence, &report);
-        let reported = Box::new(PositionedReport { position, report });
-        self.handle(CoreInput::Unbacked { reported, why });
     }
 
     fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> ClaimAnswer {

@@ -37,6 +37,9 @@ pub(super) struct WorkerLiveness {
     pub(super) after_outage: bool,
     /// When each worker was last heard.
     pub(super) workers: HashMap<WorkerId, u64>,
+    /// How long workers continue without the queue that said so and continue longer than
+    /// `times.max_offline`.
+    offline_limits: HashMap<WorkerId, u64>,
     /// When each worker that may run something was last heard, including before the session.
     pub(super) signs: HashMap<WorkerId, i64>,
     /// Since when every heartbeat was kept.
@@ -74,7 +77,7 @@ impl LivenessTimeouts {
         let ms = |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         Self {
             lease: ms(bounds.lease),
-            silence: ms((bounds.lease / limits::SILENCE_PART).max(limits::SILENCE_LEAST)),
+            silence: ms(limits::worker_silence(bounds.lease)),
             max_offline: ms(bounds.max_offline),
         }
     }
@@ -142,6 +145,7 @@ impl WorkerLiveness {
             looked_since: now,
             after_outage: false,
             workers: HashMap::new(),
+            offline_limits: HashMap::new(),
             signs: HashMap::new(),
             kept_since: None,
             shown: HashMap::new(),
@@ -203,6 +207,21 @@ impl WorkerLiveness {
             .entry(worker.clone())
             .and_modify(|before| *before = at.max(*before))
             .or_insert(at);
+    }
+
+    /// Records how long a worker continues without the queue.
+    pub(super) fn record_offline_limit(&mut self, worker: &WorkerId, seconds: Option<u64>) {
+        let limit = seconds.unwrap_or_default().saturating_mul(1000);
+        if limit > self.times.max_offline {
+            self.offline_limits.insert(worker.clone(), limit);
+        } else {
+            self.offline_limits.remove(worker);
+        }
+    }
+
+    /// How long a silent worker may continue to run what it has.
+    pub(super) fn offline_limit(&self, worker: &WorkerId) -> u64 {
+        self.offline_limits.get(worker).copied().unwrap_or(self.times.max_offline)
     }
 
     /// Removes workers that no watch waits for any more.

@@ -51,30 +51,17 @@ impl<P: Planner> Engine<P> {
     }
 
     fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
-        match command {
-            RunCommand::Cancel { selection } => {
-                let items = self.planner.select(&selection);
-                if items.is_empty() {
-                    let refused = Some("the run has no such trial".to_owned());
-                    // A caller that no longer waits can ask again.
-                    let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
-                    return;
-                }
-                let id = self.next_request_id();
-                self.commands.insert(id, reply);
-                self.handle(CoreInput::Cancel { id, items });
-            }
-            RunCommand::Stop { level } => {
-                self.stop(level);
-                let owed = self.planner.total() - self.run.core.settled() as u64;
-                let _gone = reply.send(CommandReceipt {
-                    named: self.planner.total(),
-                    settled: self.planner.total() - owed,
-                    ended: owed,
-                    refused: None,
-                });
-            }
+        let RunCommand::Cancel { selection } = command;
+        let items = self.planner.select(&selection);
+        if items.is_empty() {
+            let refused = Some("the run has no such trial".to_owned());
+            // A caller that no longer waits can ask again.
+            let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
+            return;
         }
+        let id = self.next_request_id();
+        self.commands.insert(id, reply);
+        self.handle(CoreInput::Cancel { id, items });
     }
 
     fn next_request_id(&mut self) -> u64 {

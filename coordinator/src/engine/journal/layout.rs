@@ -21,6 +21,12 @@ impl RunLayout {
         Self { root: root.into(), manifest: "engine.json" }
     }
 
+    /// Whether the directory is that of a tree search. A simulated search has no engine.
+    pub fn is_search(root: &Path) -> bool {
+        let is_simulated = || root.join("node_ideas").is_dir() && !Self::new(root).plan().exists();
+        Self::for_search(root).manifest().exists() || is_simulated()
+    }
+
     /// The run directory.
     pub fn root(&self) -> &Path {
         &self.root

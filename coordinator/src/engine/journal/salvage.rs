@@ -115,11 +115,6 @@ impl JournalSalvage {
         self.segments.iter().filter(|scan| scan.changed).map(|scan| &scan.path)
     }
 
-    /// Whether nothing is damaged.
-    pub fn is_undamaged(&self) -> bool {
-        self.damages().next().is_none() && self.is_complete()
-    }
-
     /// Whether every damaged place can be restored as it was.
     pub fn is_repairable(&self) -> bool {
         self.damages().all(|damage| damage.mended.is_some()) && self.is_complete()

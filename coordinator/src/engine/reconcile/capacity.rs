@@ -97,6 +97,7 @@ mod tests {
             budget: ResourceBudget { cpus, ..ResourceBudget::default() },
             providers: [(ProviderKind::Process, Default::default())].into(),
             variables: BTreeSet::new(),
+            max_offline_sec: None,
             draining: false,
             low_disk: false,
             gone: false,

@@ -3,8 +3,8 @@
 //! Nothing here makes a decision: each module turns one kind of event into messages for the engine.
 //! * `report_reader`: reports, from where the journal ends
 //! * `requests`: claims and commands
-//! * `worker_watch`: heartbeats, and how much may be offered
-//! * `reconciler`: reconciliation rounds
+//! * `worker_watch`: heartbeats; `capacity`: how much may be offered
+//! * `reconciler`: reconciliation rounds; `stream_head`: waiting until every report was read
 //! * `result_lookup`: markers of results that the queue lost
 
 mod capacity;
@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::store::BlobStore;
@@ -113,7 +114,7 @@ pub async fn run<P: Planner + Sync + 'static>(
         lanes,
         pool,
         store: store.identity().to_owned(),
-        silence: lease / 4,
+        silence: limits::worker_silence(lease),
         results,
         to: to.clone(),
     };

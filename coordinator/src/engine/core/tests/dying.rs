@@ -1,6 +1,7 @@
 //! Worker deaths and their consequences.
 
 use rollout_protocol::limits::{DEATHS_BEFORE_SOLO, MAX_DEATHS, SOLO_DEATHS, TRIES_PER_ITEM};
+use rollout_protocol::wire::heartbeat::Heartbeat;
 
 use super::fleet::running_execution;
 use super::*;
@@ -86,6 +87,22 @@ fn execution_unreachable_past_offline_limit_is_worker_death() {
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.lost_executions().len(), 2, "once");
     world.assert_replay_matches();
+}
+
+#[test]
+fn worker_with_longer_offline_limit_is_dead_only_past_it() {
+    let mut world = CoreFixture::remote(1, 1);
+    world.now_ms += 1000;
+    let running = vec![running_execution(0, nth(1), 1, false)];
+    let hello = Heartbeat { max_offline_sec: Some(3600), ..fleet::heartbeat("a", running) };
+    world.handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::ZERO }]));
+    world.watch(1890, &[("b", &[])]);
+    world.observe(&[(0, nth(1), true)]);
+    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
+    world.watch(1800, &[("b", &[])]);
+    world.observe(&[(0, nth(1), true)]);
+    let died = (exec(1), LostReason::WorkerDied);
+    assert_eq!(world.lost_executions().last(), Some(&died));
 }
 
 #[test]

@@ -537,6 +537,7 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         budget: ResourceBudget::default(),
         providers: BTreeMap::new(),
         variables: std::collections::BTreeSet::new(),
+        max_offline_sec: None,
         draining: false,
         low_disk: false,
         gone: false,

@@ -102,10 +102,10 @@ fn unplaceable_item_fails_at_timeout() {
     world.report(0, FIRST, 1, 1, ok(1.0));
     let timeout = RemoteTimeouts::default().unplaceable_timeout.as_millis();
     assert_eq!(world.core.next_due_ms().map(u128::from), Some(timeout));
-    world.wait(600_000);
+    world.wait(400_000);
     world.handle(CoreInput::Unplaceable(reason()));
     assert_eq!(world.settled().len(), 1);
-    world.wait(300_000);
+    world.wait(200_000);
     let settled = world.settled();
     assert_eq!(settled.len(), 3);
     let error = settled[2].verdict.error.clone().expect("an error");

@@ -200,26 +200,3 @@ fn offer_of_item_removed_from_plan_is_withdrawn() {
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.core.is_complete());
 }
-
-#[test]
-fn result_without_stored_record_is_infrastructure_failure() {
-    let mut world = CoreFixture::remote(1, 1);
-    world.unbacked(FIRST, 1, RecordBlobStatus::Missing);
-    assert!(world.settled().is_empty());
-    world.wait(60_000);
-    world.report(0, SECOND, 2, 1, ok(1.0));
-    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(2)));
-    world.assert_replay_matches();
-}
-
-#[test]
-fn result_with_unchecked_record_counts_and_is_checked_later() {
-    let mut world = CoreFixture::remote(1, 1);
-    world.unbacked(FIRST, 1, RecordBlobStatus::Unchecked);
-    assert_eq!(world.settled().len(), 1);
-    assert_eq!(world.core.unchecked_results().count(), 1);
-    world.take_over(&[1]);
-    assert_eq!(world.core.unchecked_results().count(), 1);
-    world.handle(CoreInput::Checked { item: item(0), exec: exec(1), found: true });
-    assert_eq!(world.core.unchecked_results().count(), 0);
-}

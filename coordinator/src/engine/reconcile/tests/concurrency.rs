@@ -130,7 +130,7 @@ impl Runner for ConcurrencyProbe {
             context.tickets.release(stage);
         }
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
-        let mut finished = Finished::<EvalRecord>::failed(&context, "test", error);
+        let mut finished = Finished::<EvalRecord>::failed(&context, error);
         (finished.record.end, finished.record.error) = (EvalEnd::NoChanges, None);
         finished
     }
