@@ -187,9 +187,7 @@ impl HistoryReplay {
 
 /// The try that a record reports.
 fn reported_try(record: &JournalRecord) -> Option<(ItemId, TryId, Digest)> {
-    let (JournalRecord::Reported { report, .. }
-    | JournalRecord::Unbacked { report, .. }
-    | JournalRecord::Recovered { report }) = record
+    let (JournalRecord::Reported { report, .. } | JournalRecord::Recovered { report }) = record
     else {
         return None;
     };

@@ -138,6 +138,7 @@ impl LiveBackend {
         let logs = self.tree.run_dir().join("logs").join("ideas").join(node.to_string());
         let store = &*self.store;
         if let Some(record) = &record {
+            self.fence.check()?;
             let written = self.handle.block_on(write_logs(store, record, &logs));
             written.map_err(backend_error("cannot write the logs of a command for ideas"))?;
         }
@@ -155,6 +156,7 @@ impl LiveBackend {
             let count = record.left_out.len();
             tracing::warn!("skipped {count} entries among the ideas of node {node}");
         }
+        self.fence.check()?;
         let taken = self.handle.block_on(accept_ideas(store, &record, order));
         taken.map_err(backend_error("cannot accept ideas"))
     }

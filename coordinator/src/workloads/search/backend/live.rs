@@ -20,6 +20,7 @@ use super::outcome::AttemptTotals;
 use super::requests::{RunNotification, WorkKind, WorkRequest, WorkRequests};
 use super::{SearchPlan, events, outcome, results};
 use crate::config::TreeFile;
+use crate::engine::Fence;
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, FailedRemoval, IdeasOrder,
@@ -33,6 +34,8 @@ use rollout_protocol::search::{NodeId, SearchEvent};
 pub(super) struct LiveBackend {
     /// Runtime for asynchronous calls: the search runs on a thread of its own.
     pub(super) handle: Handle,
+    /// Checks that this process still owns the search, before files are written.
+    pub(super) fence: Fence,
     pub(super) tree: TreeFile,
     pub(super) plan: SearchPlan,
     pub(super) store: Arc<dyn BlobStore>,
@@ -145,6 +148,7 @@ impl LiveBackend {
         let mut result = outcome::result(&order, attempt, &settled, record.as_ref(), path);
         (result.seconds, result.cost) = (Some(tries.seconds), tries.cost);
         if let Some(candidate) = record.as_ref().and_then(|record| record.candidate.as_ref()) {
+            self.fence.check()?;
             self.repository()?;
             let repository = self.repository.as_ref().expect("it was opened");
             let parent = &order.parent_commit;
@@ -157,6 +161,7 @@ impl LiveBackend {
                 Err(error) => return Err(backend_error("cannot import a candidate")(error)),
             }
         }
+        self.fence.check()?;
         result.write(&order.root).map_err(backend_error("cannot write an eval's result"))?;
         self.send_events(vec![events::eval_ended(&result)]);
         Ok(Some(result))
@@ -184,13 +189,16 @@ impl LiveBackend {
         let writing = async {
             let mut patience = outage.backoff();
             loop {
+                self.fence.check()?;
                 match results::write(store, record, &order.root, attempt, file).await {
                     Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
-                    written => return written,
+                    written => {
+                        return written.map_err(backend_error("cannot write an eval's files"));
+                    }
                 }
             }
         };
-        self.handle.block_on(writing).map_err(backend_error("cannot write an eval's files"))
+        self.handle.block_on(writing)
     }
 
     fn send_events(&self, told: Vec<SearchEvent>) {

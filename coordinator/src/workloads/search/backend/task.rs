@@ -109,6 +109,7 @@ impl SearchTask {
         }
         let shop = LiveBackend {
             handle: Handle::current(),
+            fence: ours.ownership.fence.clone(),
             tree: opening.tree.clone(),
             plan,
             store,

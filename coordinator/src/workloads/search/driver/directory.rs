@@ -99,7 +99,7 @@ impl SearchDirectory {
     /// Reads the manifest; `None` if there is none.
     ///
     /// # Errors
-    /// [`SearchError`] if it is unreadable, damaged or of another version.
+    /// [`SearchError`] if it is unreadable, damaged, of another version or the manifest of a job.
     pub fn read(&self) -> Result<Option<SearchManifest>, SearchError> {
         let path = self.manifest_file();
         let file = match File::open(&path) {
@@ -115,6 +115,9 @@ impl SearchDirectory {
         let value: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         let version = value.get("manifest_version").and_then(serde_json::Value::as_u64);
+        if version.is_none() && value.get("job").is_some() {
+            return Err(SearchError::Job { root: self.root().to_owned() });
+        }
         if version != Some(u64::from(MANIFEST_VERSION)) {
             let found = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
             return Err(damaged(format!(
@@ -214,5 +217,19 @@ pub(super) fn remove_all(path: &Path) -> Result<(), SearchError> {
             Err(SearchError::io("remove", path)(error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_of_job_is_not_called_damaged() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let manifest = r#"{"format": 1, "job": "j"}"#;
+        fs::write(temp.path().join("manifest.json"), manifest).expect("writable");
+        let found = SearchDirectory::new(temp.path()).manifest();
+        assert!(matches!(found, Err(SearchError::Job { .. })), "{found:?}");
     }
 }

@@ -42,6 +42,12 @@ pub enum SearchError {
         /// The directory.
         root: PathBuf,
     },
+    /// The directory of a job.
+    #[error("`{}` is the directory of a job, not of a search", root.display())]
+    Job {
+        /// The directory.
+        root: PathBuf,
+    },
     /// A search exists already.
     #[error("`{}` already contains a search", root.display())]
     Exists {
@@ -74,7 +80,7 @@ pub enum SearchError {
     },
     /// Commands or repository failed.
     #[error(transparent)]
-    Work(#[from] BackendError),
+    Work(BackendError),
     /// The spec of evals cannot be prepared.
     #[error("cannot prepare the evals of the search")]
     Plan(#[from] SearchPlanError),
@@ -89,6 +95,9 @@ pub enum BackendError {
     /// A user requested a stop.
     #[error("stopped on request")]
     Stopped,
+    /// Another process took the search over.
+    #[error("the lock of the search is lost")]
+    Lost(#[from] LockLostError),
     /// The infrastructure could not run evals; their ideas are not at fault.
     #[error("{} could not be run", count(evals))]
     Unable {
@@ -103,6 +112,15 @@ pub enum BackendError {
         /// The reason.
         reason: String,
     },
+}
+
+impl From<BackendError> for SearchError {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Lost(lost) => Self::Lost(lost),
+            other => Self::Work(other),
+        }
+    }
 }
 
 impl From<FileError> for SearchError {
@@ -132,4 +150,16 @@ impl From<RunError> for SearchError {
 
 fn count(evals: &[String]) -> String {
     if let [_] = evals { "an eval".to_owned() } else { format!("{} evals", evals.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_lost_by_backend_is_lost_by_search() {
+        let lost = LockLostError { by: "another process".to_owned() };
+        let error = SearchError::from(BackendError::from(lost.clone()));
+        assert!(matches!(&error, SearchError::Lost(found) if *found == lost), "{error}");
+    }
 }

@@ -53,6 +53,31 @@ pub struct SearchOwnership {
     pub former: Option<String>,
 }
 
+/// Refuses an existing search that [`open`] would refuse: its manifest is invalid or of another
+/// version, its configuration has changed, or it may not be resumed. Writes nothing, so that a
+/// refused command leaves no session behind. Blocks.
+///
+/// # Errors
+/// [`SearchError`].
+pub fn check_existing(opening: &SearchOpenOptions) -> Result<(), SearchError> {
+    let directory = SearchDirectory::new(opening.tree.run_dir());
+    existing_manifest(&directory, opening).map(drop)
+}
+
+/// The manifest of an existing search with the current configuration.
+fn existing_manifest(
+    directory: &SearchDirectory,
+    opening: &SearchOpenOptions,
+) -> Result<Option<SearchManifest>, SearchError> {
+    match directory.read()? {
+        Some(_) if !opening.resume => {
+            Err(SearchError::Exists { root: directory.root().to_owned() })
+        }
+        Some(manifest) => resume::check_config(directory, manifest, opening).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Takes the lock of a search and opens it. `stop` ends the session between two blocks.
 ///
 /// # Errors
@@ -66,7 +91,11 @@ pub async fn lock_and_open<W: SearchBackend + Send + 'static>(
 ) -> Result<(SearchSession<W>, RunLock), SearchError> {
     let directory = SearchDirectory::new(opening.tree.run_dir());
     let made = directory.clone();
-    supervise::blocking(move || made.create()).await?;
+    let opening = supervise::blocking(move || {
+        check_existing(&opening)?;
+        made.create().map(|()| opening)
+    });
+    let opening = opening.await?;
     let (lock, taken) = RunLock::acquire(directory.layout(), taking, stops).await?;
     let opened = supervise::blocking(move || {
         write_epoch_mark(&directory, taken.epoch)?;
@@ -90,11 +119,8 @@ pub fn open<W: SearchBackend>(
     owned.fence.check()?;
     directory.create()?;
     directory.remove_unfinished()?;
-    let mut manifest = match directory.read()? {
-        Some(_) if !opening.resume => {
-            return Err(SearchError::Exists { root: directory.root().to_owned() });
-        }
-        Some(manifest) => resume::check_config(&directory, manifest, opening)?,
+    let mut manifest = match existing_manifest(&directory, opening)? {
+        Some(manifest) => manifest,
         None => {
             let manifest = new_manifest(&directory, opening, &mut workshop)?;
             directory.write(&manifest, &owned.fence)?;

@@ -28,6 +28,22 @@ async fn search_resume_with_changed_config_is_refused() {
 }
 
 #[tokio::test]
+async fn search_of_other_version_is_refused_without_new_session() {
+    let lab = SearchFixture::new();
+    assert!(!lab.run_session(5).await);
+    let sessions = || std::fs::read_dir(lab.root().join("journal")).expect("listed").count();
+    let before = sessions();
+    let path = lab.root().join("manifest.json");
+    let text = std::fs::read(&path).expect("readable");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    manifest["manifest_version"] = 4.into();
+    std::fs::write(&path, manifest.to_string()).expect("writable");
+    let refused = lab.open(lab.opening(), lab.backend()).await.err();
+    assert!(matches!(refused, Some(SearchError::Damaged { .. })), "{refused:?}");
+    assert_eq!(sessions(), before);
+}
+
+#[tokio::test]
 async fn rerun_evals_repeats_results_of_current_depth() {
     let whole = SearchFixture::new();
     whole.run().await;
