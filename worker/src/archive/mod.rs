@@ -136,6 +136,14 @@ pub enum ArchiveTruncation {
     Source(String),
 }
 
+impl ArchiveTruncation {
+    /// Whether the content exceeds a limit. Otherwise it could not be read.
+    #[must_use]
+    pub const fn is_limit(&self) -> bool {
+        matches!(self, Self::Entries(_) | Self::Bytes(_))
+    }
+}
+
 /// Errors of writing or extracting an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {

@@ -13,6 +13,9 @@ use super::{ComposeFile, Failure, Provider};
 /// The kind of a job that does not set one.
 pub const DEFAULT_KIND: ProviderKind = ProviderKind::Docker;
 
+/// The names that files and options may give, as references show them.
+pub const NAMES: &str = "docker|process";
+
 /// Key of the provider's name in its stored settings.
 const TYPE_KEY: &str = "type";
 
@@ -142,7 +145,7 @@ pub(super) const DOCKER_SETTINGS: &[ProviderSetting] = &[
 
 static DOCKER: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
-    name: "docker",
+    name: ProviderKind::Docker.as_str(),
     is_public: true,
     harbor: HarborName::Type("docker"),
     settings: DOCKER_SETTINGS,
@@ -169,7 +172,7 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
 
 static PROCESS: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Process,
-    name: "process",
+    name: ProviderKind::Process.as_str(),
     is_public: true,
     harbor: HarborName::Class("rollout:Process"),
     settings: &[
@@ -276,12 +279,13 @@ mod tests {
     #[test]
     fn provider_names_match_protocol_kinds() {
         for descriptor in public_descriptors() {
-            assert_eq!(descriptor.name, descriptor.kind.to_string());
+            let serialized = serde_json::to_value(descriptor.kind).expect("serializable");
+            assert_eq!(serialized, descriptor.name);
             assert_eq!(for_kind(descriptor.kind).name, descriptor.name);
             assert_eq!(by_name(descriptor.name).map(|found| found.kind), Some(descriptor.kind));
             assert_eq!(descriptor.default_spec().kind(), descriptor.kind);
         }
-        assert_eq!(names(), "docker or process");
+        assert_eq!(names(), NAMES.replace('|', " or "));
         assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
     }
 

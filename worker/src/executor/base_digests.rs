@@ -62,11 +62,20 @@ mod tests {
         let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
         let of = |run: u8| RunBaseDigests::new(Arc::clone(&store), RunId::from_bytes([run; 16]));
         let image = "registry:5000/a/b:c";
-        assert_eq!(of(1).chosen_digest(image).await.unwrap(), None);
+        assert_eq!(of(1).chosen_digest(image).await.expect("readable"), None);
         for digest in ["sha256:1", "sha256:2"] {
-            assert_eq!(of(1).choose_digest(image, digest.to_owned()).await.unwrap(), "sha256:1");
+            assert_eq!(
+                of(1).choose_digest(image, digest.to_owned()).await.expect("chosen"),
+                "sha256:1"
+            );
         }
-        assert_eq!(of(1).chosen_digest(image).await.unwrap().as_deref(), Some("sha256:1"));
-        assert_eq!(of(2).choose_digest(image, "sha256:2".to_owned()).await.unwrap(), "sha256:2");
+        assert_eq!(
+            of(1).chosen_digest(image).await.expect("readable").as_deref(),
+            Some("sha256:1")
+        );
+        assert_eq!(
+            of(2).choose_digest(image, "sha256:2".to_owned()).await.expect("chosen"),
+            "sha256:2"
+        );
     }
 }

@@ -35,6 +35,8 @@ pub struct DirectoryReading {
     pub captured: Vec<CapturedFile>,
     /// Why it could not be read completely.
     pub failure: Option<String>,
+    /// Whether the failure is that its content exceeds a limit.
+    pub exceeds_limit: bool,
     /// The resource of this host that ran out, if one did.
     pub shortage: Option<Shortage>,
 }
@@ -101,7 +103,13 @@ pub(crate) async fn read_sanitized(
     options: SanitizeOptions,
 ) -> DirectoryReading {
     let captured = vec![CapturedFile::Unknown; options.captures.len()];
-    let mut reading = DirectoryReading { taken: None, captured, failure: None, shortage: None };
+    let mut reading = DirectoryReading {
+        taken: None,
+        captured,
+        failure: None,
+        exceeds_limit: false,
+        shortage: None,
+    };
     match open_stream(environment, path).await {
         Ok(None) => reading.captured.fill(CapturedFile::Missing),
         Ok(Some(stream)) => sanitize_into(stream, path, to, options, &mut reading).await,
@@ -137,6 +145,8 @@ async fn sanitize_into(
         Ok(packed) => {
             let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
             let entries = packed.entries;
+            reading.exceeds_limit =
+                report.cut.as_ref().is_some_and(archive::ArchiveTruncation::is_limit);
             reading.failure = report.cut.map(|cut| format!("{path} is incomplete: {cut}"));
             reading.taken = Some(CleanArchive { file, entries, skipped, truncated });
         }

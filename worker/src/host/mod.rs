@@ -97,7 +97,7 @@ mod tests {
         let me = me();
         assert!(!me.host.is_empty());
         assert_eq!(me.pid, std::process::id());
-        assert_eq!(Owner::from_label(&me.to_label().unwrap()), Some(me.clone()));
+        assert_eq!(Owner::from_label(&me.to_label().expect("a label")), Some(me.clone()));
         assert_eq!(Owner::from_label("{}"), None);
         if cfg!(target_os = "linux") {
             assert_eq!(me.boot_id.len(), 36, "{me:?}");
@@ -110,8 +110,9 @@ mod tests {
     fn owner_is_dead_only_with_proof() {
         let me = Owner { host: "debian/1".into(), ..me() };
         let owners = HostOwners::new(me.clone());
-        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
-        let start_ticks = process::start_ticks(child.id()).unwrap();
+        let mut child =
+            Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().expect("started");
+        let start_ticks = process::start_ticks(child.id()).expect("known");
         let other = Owner { pid: child.id(), start_ticks, ..me.clone() };
         assert!(!owners.is_dead(&me));
         assert!(!owners.is_dead(&other));
@@ -124,8 +125,8 @@ mod tests {
         assert!(!owners.is_dead(&Owner { boot_id: String::new(), ..other.clone() }));
         let contained = Owner { pid_namespace: 1, start_ticks: 1, ..other.clone() };
         assert!(!owners.is_dead(&contained), "its numbers mean nothing here");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill().expect("killed");
+        child.wait().expect("ended");
         assert!(owners.is_dead(&other));
     }
 
@@ -134,8 +135,8 @@ mod tests {
     fn owner_of_other_boot_without_machine_id_needs_free_lock() {
         let me = Owner { host: "debian".into(), ..me() };
         let owners = HostOwners::new(me.clone());
-        let base = tempfile::TempDir::new().unwrap();
-        let dir = WorkerDir::create(base.path()).unwrap();
+        let base = tempfile::TempDir::new().expect("a directory");
+        let dir = WorkerDir::create(base.path()).expect("created");
         let other = Owner { boot_id: "another".into(), lock: dir.path().to_owned(), ..me };
         assert!(!owners.is_dead(&other), "it may be alive on another machine");
         assert!(!owners.is_dead(&Owner { lock: "/nowhere".into(), ..other.clone() }));
@@ -145,8 +146,8 @@ mod tests {
 
     #[test]
     fn owner_with_free_lock_is_dead() {
-        let base = tempfile::TempDir::new().unwrap();
-        let dir = WorkerDir::create(base.path()).unwrap();
+        let base = tempfile::TempDir::new().expect("a directory");
+        let dir = WorkerDir::create(base.path()).expect("created");
         let hidden = Owner { pid_namespace: 1, pid: 1, ..Owner::current(dir.path().to_owned()) };
         let owners = HostOwners::new(me());
         assert!(!owners.is_dead(&hidden));
@@ -156,7 +157,7 @@ mod tests {
         }
         let mut adopted = Vec::new();
         until(|| {
-            adopted = WorkerDir::adoptable(base.path()).unwrap();
+            adopted = WorkerDir::adoptable(base.path()).expect("listed");
             !adopted.is_empty()
         });
         assert!(!owners.is_dead(&hidden), "somebody holds the lock");

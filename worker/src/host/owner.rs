@@ -49,6 +49,12 @@ impl Owner {
         }
     }
 
+    /// Name of its host; other machines may have the same.
+    #[must_use]
+    pub fn host_name(&self) -> &str {
+        process::name_in(&self.host)
+    }
+
     /// As label text: JSON without blanks.
     ///
     /// # Errors

@@ -256,7 +256,7 @@ mod tests {
     fn adopt_one(base: &Path) -> Vec<WorkerDir> {
         let mut adopted = Vec::new();
         until(|| {
-            adopted = WorkerDir::adoptable(base).unwrap();
+            adopted = WorkerDir::adoptable(base).expect("listed");
             !adopted.is_empty()
         });
         assert_eq!(adopted.len(), 1);
@@ -273,52 +273,55 @@ mod tests {
 
     #[test]
     fn worker_dir_of_dead_owner_is_adopted_once() {
-        let temp = TempDir::new().unwrap();
+        let temp = TempDir::new().expect("a directory");
         let base = temp.path().join("workers");
-        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
-        let dir = WorkerDir::create(&base).unwrap();
+        assert!(WorkerDir::adoptable(&base).expect("listed").is_empty());
+        let dir = WorkerDir::create(&base).expect("created");
         let (id, path) = (dir.id().clone(), dir.path().to_owned());
         assert!(dir.spool().is_dir() && dir.scratch().is_dir());
         assert_eq!(dir.owner(), Some(Owner::current(path.clone())));
-        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
-        fs::write(dir.spool().join("record"), "kept").unwrap();
+        assert!(WorkerDir::adoptable(&base).expect("listed").is_empty());
+        fs::write(dir.spool().join("record"), "kept").expect("written");
         drop(dir);
         let adopted = adopt_one(&base);
         assert_eq!((adopted[0].id(), adopted[0].path()), (&id, path.as_path()));
-        assert_eq!(fs::read_to_string(adopted[0].spool().join("record")).unwrap(), "kept");
-        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
+        assert_eq!(
+            fs::read_to_string(adopted[0].spool().join("record")).expect("readable"),
+            "kept"
+        );
+        assert!(WorkerDir::adoptable(&base).expect("listed").is_empty());
         for dir in adopted {
-            dir.remove().unwrap();
+            dir.remove().expect("removed");
         }
         assert!(!path.exists() && base.exists());
     }
 
     #[test]
     fn worker_dir_incomplete_or_foreign_is_not_adopted() {
-        let temp = TempDir::new().unwrap();
+        let temp = TempDir::new().expect("a directory");
         let base = temp.path();
         for name in [".new-a", "empty", "foreign", "Not_A_Worker"] {
-            fs::create_dir(base.join(name)).unwrap();
+            fs::create_dir(base.join(name)).expect("created");
         }
-        fs::write(base.join(".new-a/lock"), "").unwrap();
-        fs::create_dir(base.join(".new-a/spool")).unwrap();
-        fs::write(base.join("foreign/file"), "").unwrap();
-        fs::write(base.join("Not_A_Worker/lock"), "").unwrap();
-        fs::write(base.join("file"), "").unwrap();
-        symlink("foreign", base.join("link")).unwrap();
-        assert!(WorkerDir::adoptable(base).unwrap().is_empty());
+        fs::write(base.join(".new-a/lock"), "").expect("written");
+        fs::create_dir(base.join(".new-a/spool")).expect("created");
+        fs::write(base.join("foreign/file"), "").expect("written");
+        fs::write(base.join("Not_A_Worker/lock"), "").expect("written");
+        fs::write(base.join("file"), "").expect("written");
+        symlink("foreign", base.join("link")).expect("linked");
+        assert!(WorkerDir::adoptable(base).expect("listed").is_empty());
         let mut left: Vec<_> =
-            fs::read_dir(base).unwrap().map(|e| e.unwrap().file_name()).collect();
+            fs::read_dir(base).expect("listed").map(|e| e.expect("an entry").file_name()).collect();
         left.sort();
         assert_eq!(left, ["Not_A_Worker", "file", "foreign", "link"]);
     }
 
     #[test]
     fn worker_dir_sweep_removes_only_dead_and_empty() {
-        let temp = TempDir::new().unwrap();
-        let make = || WorkerDir::create(temp.path()).unwrap();
+        let temp = TempDir::new().expect("a directory");
+        let make = || WorkerDir::create(temp.path()).expect("created");
         let (live, full, empty) = (make(), make(), make());
-        fs::write(full.spool().join("record"), "kept").unwrap();
+        fs::write(full.spool().join("record"), "kept").expect("written");
         let (kept, gone) = (full.path().to_owned(), empty.path().to_owned());
         drop((full, empty));
         until(|| {
@@ -330,15 +333,15 @@ mod tests {
 
     #[test]
     fn worker_dir_removal_interrupted_is_finished_later() {
-        let temp = TempDir::new().unwrap();
-        let dir = WorkerDir::create(temp.path()).unwrap();
-        fs::remove_dir_all(dir.spool()).unwrap();
-        fs::remove_file(dir.path().join("owner.json")).unwrap();
+        let temp = TempDir::new().expect("a directory");
+        let dir = WorkerDir::create(temp.path()).expect("created");
+        fs::remove_dir_all(dir.spool()).expect("removed");
+        fs::remove_file(dir.path().join("owner.json")).expect("removed");
         drop(dir);
         for dir in adopt_one(temp.path()) {
             assert_eq!(dir.owner(), None);
-            dir.remove().unwrap();
+            dir.remove().expect("removed");
         }
-        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(temp.path()).expect("listed").count(), 0);
     }
 }

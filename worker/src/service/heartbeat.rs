@@ -122,6 +122,9 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
         budget: config.budget,
         providers: profile.providers,
         variables: profile.variables,
+        max_offline_sec: config
+            .max_offline
+            .and_then(|longest| longest.as_millis().div_ceil(1000).try_into().ok()),
         draining: shared.is_closing(),
         low_disk,
         gone: false,

@@ -95,7 +95,7 @@ pub trait Runner: Send + Sync + fmt::Debug {
             ErrorCode::BUG,
             "this worker does not run evals",
         );
-        Finished::<EvalRecord>::failed(&context, "", error)
+        Finished::<EvalRecord>::failed(&context, error)
     }
 
     /// Runs one execution of a command that writes ideas until its environment is removed. May

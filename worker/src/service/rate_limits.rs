@@ -62,7 +62,7 @@ mod tests {
         first.wait_for_start().await;
         other.wait_for_start().await;
         drop((first, other));
-        let known = |paces: &RunRateLimiters| paces.0.lock().unwrap().len();
+        let known = |paces: &RunRateLimiters| paces.0.lock().expect("not poisoned").len();
         paces.for_offer(&offer(3, limits));
         assert_eq!(known(&paces), 2, "the second run started an environment just now");
         tokio::time::sleep(std::time::Duration::from_secs(11)).await;

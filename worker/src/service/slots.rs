@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn slot_pool(cpus: Option<u32>, memory_mb: Option<u64>) -> Arc<SlotPool> {
-        Arc::new(SlotPool::new(4, &ResourceBudget { cpus, memory_mb, disk_mb: None }))
+        Arc::new(SlotPool::new(4, &ResourceBudget { cpus, memory_mb }))
     }
 
     fn try_reservation(rooms: &Arc<SlotPool>) -> Option<SlotReservation> {

@@ -8,7 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ExecutionRecord;
-use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::version;
 use rollout_protocol::wire::heartbeat::ActiveExecution;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub(super) const ENTRY_FILE: &str = "entry.json";
 /// One finished execution, kept in the spool until its report is acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SpoolEntry {
-    /// [`RUN_FORMAT`].
+    /// [`version::RUN_FORMAT`].
     pub(super) format: u32,
     pub(super) record: ExecutionRecord,
     /// The phase in which a stop ended the execution, if it has no verdict.
@@ -128,14 +128,10 @@ impl SpoolEntry {
             Err(error) => return Err(error),
         };
         let text = digest_line::check(&bytes).map_err(io::Error::other)?;
-        let mut entry: Self = serde_json::from_slice(text)?;
-        if entry.format > RUN_FORMAT {
-            let text = format!(
-                "format {} of the entry is newer than {RUN_FORMAT}, the newest this version reads",
-                entry.format
-            );
-            return Err(io::Error::other(text));
+        if let Some(newer) = version::newer_format(text) {
+            return Err(io::Error::other(newer));
         }
+        let mut entry: Self = serde_json::from_slice(text)?;
         dir.clone_into(&mut entry.dir);
         Ok(Some(entry))
     }

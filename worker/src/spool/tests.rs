@@ -44,7 +44,7 @@ struct RecordingSource {
 
 impl RecordingSource {
     fn recorded_reports(&self) -> Vec<Report> {
-        self.heard.lock().unwrap().clone()
+        self.heard.lock().expect("not poisoned").clone()
     }
 }
 
@@ -72,13 +72,13 @@ impl WorkSource for RecordingSource {
         &self,
         reports: Vec<Report>,
     ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
-        let mut full = self.full.lock().unwrap();
+        let mut full = self.full.lock().expect("not poisoned");
         let answers = reports.into_iter().map(|report| {
             if *full > 0 {
                 *full -= 1;
                 return Err(PublishError::Full);
             }
-            self.heard.lock().unwrap().push(report);
+            self.heard.lock().expect("not poisoned").push(report);
             Ok(())
         });
         Ok(answers.collect())
@@ -112,12 +112,12 @@ struct SpoolFixture {
 impl SpoolFixture {
     /// An execution with a scratch directory, two captured files and some litter.
     async fn new() -> Self {
-        let dir = TempDir::new().unwrap();
-        std::fs::create_dir(dir.path().join("scratch")).unwrap();
+        let dir = TempDir::new().expect("a directory");
+        std::fs::create_dir(dir.path().join("scratch")).expect("created");
         let store = Arc::new(FaultyStore::default());
         let offer = SampleRun::store(store.inner()).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);
-        let worker: WorkerId = "dead".parse().unwrap();
+        let worker: WorkerId = "dead".parse().expect("a token");
         let OfferedWork::Trial(trial) = offer.work else { unreachable!("samples are trials") };
         let TrialRef { settings, agent, task, attempt } = trial;
         let owner = Owner::current(dir.path().to_owned());
@@ -133,16 +133,18 @@ impl SpoolFixture {
         };
         let context = TrialContext {
             execution,
-            settings: Arc::new(get_json::<TrialSettings>(&*store, &settings).await.unwrap()),
-            agent: Arc::new(get_json::<AgentSpec>(&*store, &agent).await.unwrap()),
-            task: Arc::new(get_json::<TaskSpec>(&*store, &task).await.unwrap()),
+            settings: Arc::new(
+                get_json::<TrialSettings>(&*store, &settings).await.expect("stored"),
+            ),
+            agent: Arc::new(get_json::<AgentSpec>(&*store, &agent).await.expect("stored")),
+            task: Arc::new(get_json::<TaskSpec>(&*store, &task).await.expect("stored")),
             attempt,
             pacing: None,
         };
-        context.execution.create_scratch().await.unwrap();
+        context.execution.create_scratch().await.expect("created");
         for name in ["a.txt", "logs.tar", "litter"] {
             std::fs::write(context.execution.scratch.join(name), format!("content of {name}"))
-                .unwrap();
+                .expect("written");
         }
         Self { dir, store, queue: Arc::default(), context }
     }
@@ -160,7 +162,7 @@ impl SpoolFixture {
 
     async fn recover(&self) -> RecoverySummary {
         let (store, queue) = (self.store.clone(), self.queue.clone());
-        recover(self.dir.path(), None, REASON, store, queue).await.unwrap()
+        recover(self.dir.path(), None, REASON, store, queue).await.expect("recovered")
     }
 
     fn is_clean(&self) -> bool {
@@ -178,7 +180,7 @@ impl SpoolFixture {
         );
         assert_eq!(body.verdict.reward, Some(1.0));
         let blob = body.record.clone().expect("a record");
-        let record: TrialRecord = get_json(&*self.store, &blob.digest).await.unwrap();
+        let record: TrialRecord = get_json(&*self.store, &blob.digest).await.expect("stored");
         assert_eq!(self.store.inner().text(&record.outputs[0].blob), "content of a.txt");
         let logs = record.logs.expect("logs");
         assert_eq!(
@@ -194,13 +196,13 @@ impl SpoolFixture {
 async fn spool_write_killed_at_any_step_loses_no_finished_record() {
     let steps = {
         let scene = SpoolFixture::new().await;
-        persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len()
+        persist_plan(scene.dir.path(), scene.finished(), true).expect("planned").1.len()
     };
     let (mut published, mut lost) = (0, 0);
     for done in 0..=steps {
         let scene = SpoolFixture::new().await;
-        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).unwrap();
-        planned.iter().take(done).for_each(|step| step.perform().unwrap());
+        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned");
+        planned.iter().take(done).for_each(|step| step.perform().expect("performed"));
         let recovered = scene.recover().await;
         let heard = scene.queue.recorded_reports();
         assert_eq!((heard.len(), recovered.left), (1, 0), "after {done} steps");
@@ -224,13 +226,13 @@ async fn spool_write_killed_at_any_step_loses_no_finished_record() {
 #[tokio::test]
 async fn spool_write_failed_at_any_step_is_repeated() {
     let scene = SpoolFixture::new().await;
-    let steps = persist_plan(scene.dir.path(), scene.finished(), true).unwrap().1.len();
+    let steps = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned").1.len();
     for failed_after in 0..steps {
         let scene = SpoolFixture::new().await;
-        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).unwrap();
-        planned.iter().take(failed_after).for_each(|step| step.perform().unwrap());
+        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned");
+        planned.iter().take(failed_after).for_each(|step| step.perform().expect("performed"));
         let spool = Spool::new(scene.dir.path().to_owned());
-        let kept = spool.persist(&scene.finished(), true).await.unwrap();
+        let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
         assert!(spool.bytes() > 30, "{}", spool.bytes());
         let outage = crate::backoff::OutageLog::new("store");
         scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
@@ -244,7 +246,10 @@ async fn spool_write_failed_at_any_step_is_repeated() {
 async fn spool_recovery_killed_at_any_store_call_is_repeated() {
     for calls in 0..6 {
         let scene = SpoolFixture::new().await;
-        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+        Spool::new(scene.dir.path().to_owned())
+            .persist(&scene.finished(), true)
+            .await
+            .expect("persisted");
         scene.store.fail_after_calls(Some(calls));
         let dies = tokio::time::timeout(Duration::from_secs(60), scene.recover()).await;
         scene.store.fail_after_calls(None);
@@ -261,12 +266,15 @@ async fn spool_recovery_killed_at_any_store_call_is_repeated() {
 async fn spool_file_corrupted_fails_try_as_retryable() {
     for file in ["0", "1"] {
         let scene = SpoolFixture::new().await;
-        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+        Spool::new(scene.dir.path().to_owned())
+            .persist(&scene.finished(), true)
+            .await
+            .expect("persisted");
         let exec = scene.context.execution.labels.exec.to_string();
         let path = scene.dir.path().join("spool").join(exec).join(file);
-        let mut bytes = fs::read(&path).unwrap();
+        let mut bytes = fs::read(&path).expect("readable");
         bytes[3] ^= 1;
-        fs::write(&path, bytes).unwrap();
+        fs::write(&path, bytes).expect("written");
         assert_eq!(scene.recover().await.published, 1);
         let heard = scene.queue.recorded_reports();
         let ReportBody::Result(body) = &heard[0].body else { panic!("{heard:?}") };
@@ -281,18 +289,21 @@ async fn spool_file_corrupted_fails_try_as_retryable() {
 #[tokio::test]
 async fn spool_entry_corrupted_is_not_published() {
     let scene = SpoolFixture::new().await;
-    Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+    Spool::new(scene.dir.path().to_owned())
+        .persist(&scene.finished(), true)
+        .await
+        .expect("persisted");
     let exec = scene.context.execution.labels.exec.to_string();
     let path = scene.dir.path().join("spool").join(exec).join("entry.json");
-    let whole = fs::read(&path).unwrap();
+    let whole = fs::read(&path).expect("readable");
     for at in (0..whole.len() - 1).step_by(11) {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
-        fs::write(&path, bytes).unwrap();
+        fs::write(&path, bytes).expect("written");
         let recovered = scene.recover().await;
         assert_eq!((recovered.published, recovered.left), (0, 1), "changed at {at}");
     }
-    fs::write(&path, &whole).unwrap();
+    fs::write(&path, &whole).expect("written");
     assert_eq!(scene.recover().await.published, 1);
     scene.assert_published(&scene.queue.recorded_reports()[0]).await;
 }
@@ -300,7 +311,7 @@ async fn spool_entry_corrupted_is_not_published() {
 #[tokio::test(start_paused = true)]
 async fn spool_recovery_with_full_queue_retries_report() {
     let scene = SpoolFixture::new().await;
-    *scene.queue.full.lock().unwrap() = 3;
+    *scene.queue.full.lock().expect("not poisoned") = 3;
     let recovered = scene.recover().await;
     assert_eq!(recovered, RecoverySummary { published: 0, lost: 1, left: 0 });
     assert_eq!(scene.queue.recorded_reports().len(), 1);
@@ -310,18 +321,21 @@ async fn spool_recovery_with_full_queue_retries_report() {
 #[tokio::test]
 async fn spool_entry_of_other_run_or_newer_format_is_left() {
     let scene = SpoolFixture::new().await;
-    let kept =
-        Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+    let kept = Spool::new(scene.dir.path().to_owned())
+        .persist(&scene.finished(), true)
+        .await
+        .expect("persisted");
     let other = Some(RunId::from_bytes([99; 16]));
     let (store, queue) = (scene.store.clone(), scene.queue.clone());
-    let recovered = recover(scene.dir.path(), other, REASON, store, queue).await.unwrap();
+    let recovered =
+        recover(scene.dir.path(), other, REASON, store, queue).await.expect("recovered");
     assert_eq!(recovered, RecoverySummary { published: 0, lost: 0, left: 1 });
 
     let file = kept.dir.join("entry.json");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, text.replacen("\"format\":1", "\"format\":1000", 1)).unwrap();
+    let text = fs::read_to_string(&file).expect("readable");
+    fs::write(&file, text.replacen("\"format\":1", "\"format\":1000", 1)).expect("written");
     assert_eq!(scene.recover().await, RecoverySummary { published: 0, lost: 0, left: 1 });
-    fs::write(&file, text).unwrap();
+    fs::write(&file, text).expect("written");
     assert_eq!(scene.recover().await, RecoverySummary { published: 1, lost: 0, left: 0 });
     scene.assert_published(&scene.queue.recorded_reports()[0]).await;
 }
@@ -329,16 +343,22 @@ async fn spool_entry_of_other_run_or_newer_format_is_left() {
 #[tokio::test]
 async fn spool_with_missing_output_file_keeps_verdict() {
     let scene = SpoolFixture::new().await;
-    fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
-    Spool::new(scene.dir.path().to_owned()).persist(&scene.finished(), true).await.unwrap();
+    fs::remove_file(scene.context.execution.scratch.join("a.txt")).expect("removed");
+    Spool::new(scene.dir.path().to_owned())
+        .persist(&scene.finished(), true)
+        .await
+        .expect("persisted");
     scene.recover().await;
     let ReportBody::Result(body) = &scene.queue.recorded_reports()[0].body else {
         panic!("a result")
     };
     assert_eq!(body.verdict.reward, Some(1.0));
-    let bytes =
-        scene.store.get_bytes(&body.record.as_ref().unwrap().digest, 1 << 20).await.unwrap();
-    let record: TrialRecord = serde_json::from_slice(&bytes).unwrap();
+    let bytes = scene
+        .store
+        .get_bytes(&body.record.as_ref().expect("a record").digest, 1 << 20)
+        .await
+        .expect("stored");
+    let record: TrialRecord = serde_json::from_slice(&bytes).expect("JSON");
     assert_eq!((record.outputs.len(), record.secondary_errors.len()), (0, 1));
     assert!(record.logs.is_some());
 }
@@ -351,7 +371,7 @@ fn spool_file_json_round_trips_unchanged() {
         r#"{"media_type":"application/x-tar","of":"eval","role":"logs","entries":1,"skipped":2,"truncated":true}"#,
         r#"{"media_type":"application/octet-stream","of":"eval","role":"candidate","commit":"a","parent":"b"}"#,
     ] {
-        let file: super::entry::SpoolFile = serde_json::from_str(text).unwrap();
-        assert_eq!(serde_json::to_string(&file).unwrap(), text);
+        let file: super::entry::SpoolFile = serde_json::from_str(text).expect("JSON");
+        assert_eq!(serde_json::to_string(&file).expect("serializable"), text);
     }
 }

@@ -281,18 +281,18 @@ mod tests {
         store.inject(StoreCall::PutBytes, 2, StoreFault::Fail);
         store.inject(StoreCall::PutBytes, 3, StoreFault::FailAfter);
         store.inject(StoreCall::PutBytes, 4, StoreFault::DiskFull);
-        let blob = put("one").await.unwrap();
+        let blob = put("one").await.expect("stored");
         assert!(put("two").await.unwrap_err().is_transient());
-        assert!(!store.contains(&Digest::sha256(b"two")).await.unwrap());
+        assert!(!store.contains(&Digest::sha256(b"two")).await.expect("answered"));
         assert!(put("three").await.unwrap_err().is_transient());
-        assert!(store.contains(&Digest::sha256(b"three")).await.unwrap());
+        assert!(store.contains(&Digest::sha256(b"three")).await.expect("answered"));
         assert!(matches!(put("four").await, Err(StoreError::DiskFull { .. })));
-        put("four").await.unwrap();
+        put("four").await.expect("stored");
         assert_eq!(store.count(StoreCall::PutBytes), 5);
 
         store.inject(StoreCall::Get, 1, StoreFault::Corrupt);
         let mut text = String::new();
-        let mut reader = store.get(&blob.digest).await.unwrap();
+        let mut reader = store.get(&blob.digest).await.expect("stored");
         let error = reader.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         store.inject_always(StoreCall::GetBytes, Some(StoreFault::Corrupt));
@@ -301,6 +301,6 @@ mod tests {
             assert!(matches!(read, Err(StoreError::Corrupt { .. })));
         }
         store.inject_always(StoreCall::GetBytes, None);
-        assert_eq!(store.get_bytes(&blob.digest, 10).await.unwrap(), "one");
+        assert_eq!(store.get_bytes(&blob.digest, 10).await.expect("stored"), "one");
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn sanitize_hostile_archive_skips_links_and_captures_file() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let to = temp.path().join("clean.tar");
     let long = format!("logs/agent/{}", "n".repeat(150));
     let archive = tar_of(&[
@@ -20,22 +20,22 @@ async fn sanitize_hostile_archive_skips_links_and_captures_file() {
         raw("logs/verifier/reward.txt", b'0', b"0.5\n"),
     ]);
     let clean = sanitize(source(archive), &to, logs()).await;
-    let packed = clean.archive.unwrap();
+    let packed = clean.archive.expect("an archive");
     assert_eq!(clean.captured, [CapturedFile::Found("0.5\n".into())]);
     assert_eq!((clean.report.files, clean.report.directories, clean.report.bytes), (2, 1, 604));
     assert_eq!((clean.report.skipped.links, clean.report.skipped.names), (1, 1));
-    let bytes = fs::read(&to).unwrap();
+    let bytes = fs::read(&to).expect("readable");
     assert_eq!(packed.digest, Digest::sha256(&bytes));
     assert_eq!((packed.entries, packed.size_bytes), (3, bytes.len() as u64));
     let out = temp.path().join("out");
-    extract_trusted(source(bytes), &out, SMALL).await.unwrap();
+    extract_trusted(source(bytes), &out, SMALL).await.expect("extracted");
     assert_eq!(tree(&out)["verifier/reward.txt"], "file 644 0.5\n");
     assert_eq!(tree(&out).len(), 4);
 }
 
 #[tokio::test]
 async fn capture_failed_or_found_reports_reason() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let name = "logs/verifier/reward.txt";
     let filler = raw("logs/agent/big", b'0', &vec![1; 5000]);
     let cases = [
@@ -62,13 +62,13 @@ async fn capture_failed_or_found_reports_reason() {
         let to = temp.path().join(n.to_string());
         let clean = sanitize(source(tar_of(&members)), &to, logs()).await;
         assert_eq!(clean.captured, [expected], "case {n}");
-        list(source(fs::read(&to).unwrap()), SMALL).await.expect("a whole archive");
+        list(source(fs::read(&to).expect("readable")), SMALL).await.expect("a whole archive");
     }
 }
 
 #[tokio::test]
 async fn sanitize_of_cut_source_or_bad_disk_keeps_captured_file() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let mut bytes = tar_of(&[
         raw("logs/a", b'0', b"whole"),
         raw("logs/verifier/reward.txt", b'0', b"1"),
@@ -79,10 +79,10 @@ async fn sanitize_of_cut_source_or_bad_disk_keeps_captured_file() {
     let clean = sanitize(source(bytes.clone()), &to, logs()).await;
     assert_eq!(clean.report.cut, Some(ArchiveTruncation::Ended));
     assert_eq!(clean.captured, [CapturedFile::Found("1".into())]);
-    let packed = clean.archive.unwrap();
-    let kept = fs::read(&to).unwrap();
+    let packed = clean.archive.expect("an archive");
+    let kept = fs::read(&to).expect("readable");
     assert_eq!((packed.entries, packed.digest), (2, Digest::sha256(&kept)));
-    assert_eq!(list(source(kept), SMALL).await.unwrap().len(), 2);
+    assert_eq!(list(source(kept), SMALL).await.expect("listed").len(), 2);
 
     let nowhere = temp.path().join("missing/clean.tar");
     let clean = sanitize(source(bytes), &nowhere, logs()).await;
@@ -92,7 +92,7 @@ async fn sanitize_of_cut_source_or_bad_disk_keeps_captured_file() {
 
 #[tokio::test]
 async fn sanitize_faithful_keeps_modes_and_inner_symlinks() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let members = [
         raw("app/", b'5', b""),
         raw("app/run", b'0', b"#!"),
@@ -116,9 +116,11 @@ async fn sanitize_faithful_keeps_modes_and_inner_symlinks() {
     let clean = sanitize(source(tar_of(&[raw("note.txt", b'0', b"n")])), &alone, options()).await;
     assert_eq!(clean.first, Some(MemberKind::File));
     let joined = temp.path().join("joined.tar");
-    join(vec![to, alone], &joined).await.unwrap();
+    join(vec![to, alone], &joined).await.expect("joined");
     let out = temp.path().join("out");
-    extract_trusted(source(fs::read(&joined).unwrap()), &out, SMALL).await.unwrap();
+    extract_trusted(source(fs::read(&joined).expect("readable")), &out, SMALL)
+        .await
+        .expect("extracted");
     let expected = [("again", "link run"), ("note.txt", "file 755 n"), ("run", "file 755 #!")];
     let expected = expected.map(|(name, what)| (name.to_owned(), what.to_owned()));
     assert_eq!(tree(&out), expected.into());

@@ -17,9 +17,9 @@ use super::*;
 
 #[tokio::test]
 async fn extract_hostile_archive_writes_only_files_and_dirs() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let out = temp.path().join("out");
-    fs::write(temp.path().join("canary"), "alive").unwrap();
+    fs::write(temp.path().join("canary"), "alive").expect("written");
     let long = "l".repeat(200);
     let archive = tar_of(&[
         raw("logs/", b'5', b""),
@@ -44,7 +44,7 @@ async fn extract_hostile_archive_writes_only_files_and_dirs() {
         RawMember { how: NameEncoding::GnuLong, ..raw(&"e/".repeat(65), b'5', b"") },
         raw("old/", b'0', b""),
     ]);
-    let report = extract(source(archive), &out, SMALL).await.unwrap();
+    let report = extract(source(archive), &out, SMALL).await.expect("extracted");
     assert_eq!(report.cut, None);
     let skipped = SkippedMembers { links: 2, special: 4, names: 3, conflicts: 2 };
     assert_eq!(report.skipped, skipped);
@@ -58,32 +58,32 @@ async fn extract_hostile_archive_writes_only_files_and_dirs() {
     assert_eq!(found["esc\u{1b}\n\u{fffd}"], "file 644 odd");
     assert_eq!(found["old"], "dir 755");
     assert!(!found.contains_key("hard") && !found.contains_key("fifo"));
-    assert_eq!(fs::read_to_string(temp.path().join("canary")).unwrap(), "alive");
+    assert_eq!(fs::read_to_string(temp.path().join("canary")).expect("readable"), "alive");
 }
 
 #[tokio::test]
 async fn extract_over_existing_symlink_does_not_follow_it() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let out = temp.path().join("out");
-    fs::create_dir(&out).unwrap();
-    fs::write(temp.path().join("canary"), "alive").unwrap();
-    symlink("..", out.join("up")).unwrap();
-    symlink("../canary", out.join("file")).unwrap();
+    fs::create_dir(&out).expect("created");
+    fs::write(temp.path().join("canary"), "alive").expect("written");
+    symlink("..", out.join("up")).expect("linked");
+    symlink("../canary", out.join("file")).expect("linked");
     let archive = tar_of(&[raw("up/canary", b'0', b"dead"), raw("file", b'0', b"fresh")]);
-    let report = extract(source(archive), &out, SMALL).await.unwrap();
+    let report = extract(source(archive), &out, SMALL).await.expect("extracted");
     assert_eq!(report.skipped.conflicts, 1);
     assert_eq!(tree(&out)["file"], "file 644 fresh");
-    assert_eq!(fs::read_to_string(temp.path().join("canary")).unwrap(), "alive");
+    assert_eq!(fs::read_to_string(temp.path().join("canary")).expect("readable"), "alive");
 }
 
 #[tokio::test]
 async fn extract_beyond_limits_is_cut_and_keeps_earlier_files() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let mut case = 0;
     let mut cut = async |bytes: Vec<u8>, limits: ArchiveLimits| {
         case += 1;
         let out = temp.path().join(case.to_string());
-        let report = extract(source(bytes), &out, limits).await.unwrap();
+        let report = extract(source(bytes), &out, limits).await.expect("extracted");
         assert_eq!(tree(&out)["a"], "file 644 first", "case {case}");
         report.cut
     };
@@ -148,7 +148,7 @@ impl Drop for HangingReader {
 
 #[tokio::test]
 async fn extract_cancelled_closes_source() {
-    let temp = TempDir::new().unwrap();
+    let temp = TempDir::new().expect("a directory");
     let dropped = Arc::new(AtomicBool::new(false));
     let mut bytes = tar_of(&[raw("a", b'0', b"x")]);
     bytes.truncate(1024);
@@ -215,28 +215,28 @@ proptest! {
         bytes in 0..6000u64,
         cut in prop::option::of(0..40_000usize),
     ) {
-        let temp = TempDir::new().unwrap();
+        let temp = TempDir::new().expect("a directory");
         let (inner, canary) = (temp.path().join("in"), temp.path().join("canary"));
-        fs::create_dir(&inner).unwrap();
-        fs::write(&canary, "alive").unwrap();
+        fs::create_dir(&inner).expect("created");
+        fs::write(&canary, "alive").expect("written");
         let mut archive = tar_of(&members);
         archive.truncate(cut.unwrap_or(usize::MAX));
         let limits = ArchiveLimits { entries, bytes };
         let (out, clean, again) =
             (inner.join("out"), inner.join("clean.tar"), inner.join("again"));
         let options = SanitizeOptions { limits, root: RootHandling::Kept, faithful: true, ..logs() };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (report, cleaned) = runtime.block_on(async {
-            let report = extract(source(archive.clone()), &out, limits).await.unwrap();
+            let report = extract(source(archive.clone()), &out, limits).await.expect("extracted");
             let cleaned = sanitize(source(archive), &clean, options).await;
             cleaned.archive.as_ref().expect("the disk is fine");
-            let bytes = fs::read(&clean).unwrap();
-            let second = extract(source(bytes), &again, ArchiveLimits::BUNDLE).await.unwrap();
+            let bytes = fs::read(&clean).expect("readable");
+            let second = extract(source(bytes), &again, ArchiveLimits::BUNDLE).await.expect("extracted");
             assert_eq!(second.cut, None);
             (report, cleaned.report)
         });
         prop_assert_eq!(names(temp.path()).into_iter().filter(|n| !n.starts_with("in")).count(), 1);
-        prop_assert_eq!(fs::read_to_string(&canary).unwrap(), "alive");
+        prop_assert_eq!(fs::read_to_string(&canary).expect("readable"), "alive");
         for (dir, report) in [(&out, &report), (&again, &cleaned)] {
             let found = tree(dir);
             prop_assert!(found.values().all(|what| !what.starts_with("link")), "{:?}", found);
@@ -248,10 +248,10 @@ proptest! {
 
     #[test]
     fn extract_random_bytes_is_cut(noise in prop::collection::vec(any::<u8>(), 0..5000)) {
-        let temp = TempDir::new().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let temp = TempDir::new().expect("a directory");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let report = runtime.block_on(extract(source(noise), &temp.path().join("o"), SMALL));
-        prop_assert!(report.unwrap().cut.is_some());
+        prop_assert!(report.expect("extracted").cut.is_some());
     }
 }
 
@@ -263,8 +263,8 @@ fn long_name_extension_above_limit_is_bad_path() {
     let name = vec![b'a'; 900_000];
     block(&mut bytes, b"././@LongLink", b'L', name.len() as u64, b"", &name);
     block(&mut bytes, b"x", b'0', 0, b"", b"");
-    bytes.write_all(&[0; 1024]).unwrap();
+    bytes.write_all(&[0; 1024]).expect("written");
     let mut members = read::MemberReader::new(&bytes[..], SMALL);
-    let member = members.next().unwrap().unwrap();
+    let member = members.next().expect("readable").expect("a member");
     assert_eq!(member.path, Err(InvalidArchivePath::Long));
 }

@@ -103,21 +103,23 @@ fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![dir.to_owned()];
     while let Some(next) = waiting.pop() {
-        for entry in fs::read_dir(&next).unwrap() {
-            let path = entry.unwrap().path();
-            let metadata = fs::symlink_metadata(&path).unwrap();
-            let name =
-                String::from_utf8_lossy(path.strip_prefix(dir).unwrap().as_os_str().as_bytes())
-                    .into_owned();
+        for entry in fs::read_dir(&next).expect("listed") {
+            let path = entry.expect("an entry").path();
+            let metadata = fs::symlink_metadata(&path).expect("readable");
+            let name = String::from_utf8_lossy(
+                path.strip_prefix(dir).expect("below").as_os_str().as_bytes(),
+            )
+            .into_owned();
             let mode = metadata.permissions().mode() & 0o7777;
             let what = if metadata.is_dir() {
                 waiting.push(path);
                 format!("dir {mode:o}")
             } else if metadata.is_file() {
-                let content = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+                let content =
+                    String::from_utf8_lossy(&fs::read(&path).expect("readable")).into_owned();
                 format!("file {mode:o} {content}")
             } else {
-                format!("link {}", fs::read_link(&path).unwrap().display())
+                format!("link {}", fs::read_link(&path).expect("a link").display())
             };
             found.insert(name, what);
         }
@@ -130,7 +132,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn reward() -> ArchivePath {
-    ArchivePath::clean(b"verifier/reward.txt").unwrap().unwrap()
+    ArchivePath::clean(b"verifier/reward.txt").expect("a valid path").expect("not the root")
 }
 
 fn logs() -> SanitizeOptions {

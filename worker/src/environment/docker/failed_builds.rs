@@ -94,7 +94,7 @@ mod tests {
         let failed = FailedBuilds::default();
         assert!(failed.get(&key(1)).is_none());
         failed.record(key(1), &broken(FailureKind::Refused));
-        assert_eq!(failed.get(&key(1)).unwrap().message, "why");
+        assert_eq!(failed.get(&key(1)).expect("known").message, "why");
         assert!(failed.get(&key(2)).is_none());
     }
 
@@ -111,7 +111,7 @@ mod tests {
             assert!(failed.get(&key(1)).is_none());
             failed.record(key(1), &timed_out);
         }
-        let answer = failed.get(&key(1)).unwrap();
+        let answer = failed.get(&key(1)).expect("known");
         assert_eq!(answer.kind, FailureKind::TimedOut);
         assert_eq!(answer.message, "not built again after 3 failures in this run: why");
     }
@@ -120,12 +120,12 @@ mod tests {
     fn failed_build_log_above_limit_is_dropped() {
         let failed = FailedBuilds::default();
         for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            file.as_file().set_len(bytes).unwrap();
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            file.as_file().set_len(bytes).expect("extended");
             let log = Some(std::sync::Arc::new(file.into_temp_path()));
             let broken = ImageFailure { kind: FailureKind::Refused, message: String::new(), log };
             failed.record(key(run), &Err::<(), _>(broken));
-            assert_eq!(failed.get(&key(run)).unwrap().log.is_some(), kept, "{bytes}");
+            assert_eq!(failed.get(&key(run)).expect("known").log.is_some(), kept, "{bytes}");
         }
     }
 }

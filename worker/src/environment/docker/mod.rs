@@ -2,7 +2,7 @@
 //!
 //! * `client`, `connection`, `failure`: connections, and the classification of engine errors.
 //! * `image`, `single_flight`, `lock`, `build`: images, each pulled or built once per host, by
-//!   BuildKit where the engine has it.
+//!   BuildKit where the engine has it; `failed_builds`: failures, so that they are not repeated.
 //! * `base_images`: the base images of builds, by digest.
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `upload`, `copy`: files in and out, without running anything in the container.
@@ -67,7 +67,7 @@ use super::{
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
 
-pub use self::compose::check as check_compose;
+pub use self::compose::{check as check_compose, find_compose};
 pub use self::prune::{ImageLimits, PrunedImages, TaskImage};
 
 /// Options of the provider.

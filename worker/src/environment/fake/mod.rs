@@ -1,6 +1,6 @@
 //! A scripted provider in memory, for tests. Its environments have files and a small shell, no
-//! processes and no kernel. Any call can be made to fail, hang or panic. Every call is recorded, so
-//! that a test can check that no environment is left at its end.
+//! processes and no kernel. Any call can be made to fail, hang or panic (`faults`). Every call is
+//! recorded, so that a test can check that no environment is left at its end.
 //!
 //! # The shell
 //! Commands are `sh|bash -c TEXT` and `sh|bash PATH ARGUMENT…` (no statement reads arguments).
@@ -22,6 +22,7 @@
 //! Every user exists, except those whose names begin with `no-such`.
 
 mod environment;
+mod faults;
 mod files;
 mod shell;
 
@@ -39,6 +40,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
+pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
 pub use self::files::{FileNode, FileTree, raw_entry, raw_entry_with_mode};
 use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
@@ -63,66 +65,6 @@ pub struct FakeProvider {
     in_memory: bool,
     engine: Option<Arc<Dependency>>,
     state: Arc<Mutex<FakeState>>,
-}
-
-/// A kind of call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FakeCall {
-    /// [`Provider::prepare`].
-    Prepare,
-    /// [`Provider::create`].
-    Create,
-    /// [`Environment::copy_to`].
-    CopyTo,
-    /// [`Environment::copy_from`].
-    CopyFrom,
-    /// [`Environment::exec`].
-    Exec,
-    /// [`Environment::kill_processes`].
-    Kill,
-    /// [`Environment::set_network`].
-    SetNetwork,
-    /// [`Environment::oom_killed`].
-    OomKilled,
-    /// [`Environment::stop`].
-    Stop,
-    /// [`Environment::destroy`].
-    Destroy,
-    /// [`Environment::preserve`].
-    Preserve,
-}
-
-/// An injected fault.
-#[derive(Debug, Clone, Copy)]
-pub struct FakeFault {
-    /// The calls that it hits, counted from 0.
-    pub at: FaultTrigger,
-    /// Its effect on them.
-    pub effect: FaultEffect,
-}
-
-/// Which calls a fault hits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultTrigger {
-    /// The n-th call of any kind.
-    Any(usize),
-    /// The n-th call of one kind.
-    Nth(FakeCall, usize),
-    /// Every call of one kind.
-    Every(FakeCall),
-}
-
-/// Effect of a fault on a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultEffect {
-    /// It fails and does nothing.
-    Fail(FailureKind),
-    /// It takes effect, but returns a failure.
-    FailAfterwards(FailureKind),
-    /// It never returns.
-    Hang,
-    /// It panics.
-    Panic,
 }
 
 struct FakeState {
@@ -229,11 +171,6 @@ impl FakeProvider {
         DESCRIPTOR.default_spec()
     }
 
-    /// Adds a fault.
-    pub fn fault(&self, at: FaultTrigger, effect: FaultEffect) {
-        self.lock().faults.push(FakeFault { at, effect });
-    }
-
     /// Adds a file to the image of every environment.
     pub fn image_file(&self, path: &str, content: &str) {
         let node = FileNode::File { bytes: content.as_bytes().to_vec().into(), executable: false };
@@ -256,11 +193,6 @@ impl FakeProvider {
     /// Replaces the result of reading paths.
     pub fn set_hostile_reader(&self, hostile: HostileReader) {
         self.lock().hostile = Some(hostile);
-    }
-
-    /// Every call so far, in order.
-    pub fn calls(&self) -> Vec<FakeCall> {
-        self.lock().calls.clone()
     }
 
     /// Every command of every environment, in order of creation.
@@ -297,41 +229,6 @@ impl FakeProvider {
         // Scripted panics happen without the lock.
         self.state.lock().expect("nothing panics while it holds the state")
     }
-
-    /// Records a call and runs it unless a fault hits it.
-    async fn call<T>(
-        &self,
-        call: FakeCall,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        match self.begin(call) {
-            None => work.await,
-            Some(FaultEffect::Fail(kind)) => Err(failure(call, kind)),
-            Some(FaultEffect::FailAfterwards(kind)) => {
-                work.await?;
-                Err(failure(call, kind))
-            }
-            Some(FaultEffect::Hang) => std::future::pending().await,
-            Some(FaultEffect::Panic) => panic!("{call:?} panicked as it was told to"),
-        }
-    }
-
-    fn begin(&self, call: FakeCall) -> Option<FaultEffect> {
-        let mut state = self.lock();
-        let any = state.calls.len();
-        let nth = state.calls.iter().filter(|c| **c == call).count();
-        state.calls.push(call);
-        let hits = |at: FaultTrigger| match at {
-            FaultTrigger::Any(n) => n == any,
-            FaultTrigger::Nth(kind, n) => kind == call && n == nth,
-            FaultTrigger::Every(kind) => kind == call,
-        };
-        state.faults.iter().find(|fault| hits(fault.at)).map(|fault| fault.effect)
-    }
-}
-
-fn failure(call: FakeCall, kind: FailureKind) -> Failure {
-    Failure::new(kind, format!("{call:?} failed as it was told to"))
 }
 
 #[async_trait]

@@ -116,6 +116,7 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
         budget: ResourceBudget::default(),
         providers: BTreeMap::new(),
         variables: BTreeSet::new(),
+        max_offline_sec: None,
         draining: false,
         low_disk: false,
         gone: false,

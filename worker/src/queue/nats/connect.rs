@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(parse_version("2.10.27"), Some((2, 10, 27)));
         assert_eq!(parse_version("v2.15.1-beta.2"), Some((2, 15, 1)));
         assert_eq!(parse_version("2.9"), None);
-        assert!(parse_version("2.10.3").unwrap() < MINIMUM_SERVER);
-        assert!(parse_version("2.9.100").unwrap() < MINIMUM_SERVER);
+        assert!(parse_version("2.10.3").expect("a version") < MINIMUM_SERVER);
+        assert!(parse_version("2.9.100").expect("a version") < MINIMUM_SERVER);
     }
 }

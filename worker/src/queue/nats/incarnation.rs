@@ -35,11 +35,7 @@ pub(super) struct StreamState {
     #[serde(default)]
     pub(super) bytes: u64,
     #[serde(default)]
-    pub(super) first_seq: u64,
-    #[serde(default)]
     pub(super) last_seq: u64,
-    #[serde(default)]
-    pub(super) consumer_count: u64,
 }
 
 /// The result of a check over one connection.

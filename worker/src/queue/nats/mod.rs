@@ -16,6 +16,7 @@
 
 mod client;
 mod connect;
+mod consumers;
 mod delivery_metadata;
 mod dispatch;
 mod error;

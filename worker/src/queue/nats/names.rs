@@ -198,6 +198,12 @@ pub(super) fn consumer_name(pool: &NatsName, class: SizeClass) -> String {
     format!("{pool}-{class}")
 }
 
+/// The pool and the class whose consumer has this name.
+pub(super) fn parse_consumer(consumer: &str) -> Option<(NatsName, SizeClass)> {
+    let (pool, class) = consumer.rsplit_once('-')?;
+    Some((pool.parse().ok()?, parse_class(class)?))
+}
+
 /// The class of this pool whose consumer has this name.
 pub(super) fn class_of_consumer(pool: &NatsName, consumer: &str) -> Option<SizeClass> {
     parse_class(consumer.strip_prefix(pool.as_str())?.strip_prefix('-')?)
@@ -227,7 +233,7 @@ mod tests {
 
     #[test]
     fn nats_subjects_round_trip_and_malformed_is_refused() {
-        let names = NamespaceNames::new(&"my-lab".parse().unwrap());
+        let names = NamespaceNames::new(&"my-lab".parse().expect("a name"));
         let offer = OfferSubject {
             pool: "gpu-c0",
             class: SizeClass::SOLO,
@@ -253,15 +259,17 @@ mod tests {
 
     #[test]
     fn consumer_of_longer_pool_name_is_not_owned() {
-        let pool = |name: &str| name.parse::<NatsName>().unwrap();
+        let pool = |name: &str| name.parse::<NatsName>().expect("a name");
         assert_eq!(
             class_of_consumer(&pool("a"), &consumer_name(&pool("a-c0"), SizeClass(1))),
             None
         );
         let own = consumer_name(&pool("a-c0"), SizeClass(1));
         assert_eq!(class_of_consumer(&pool("a-c0"), &own), Some(SizeClass(1)));
+        assert_eq!(parse_consumer(&own), Some((pool("a-c0"), SizeClass(1))));
         for bad in ["a-", "a-c", "a-c01", "a-c255", "a-c+1", "a-x"] {
             assert_eq!(class_of_consumer(&pool("a"), bad), None, "{bad}");
+            assert_eq!(parse_consumer(bad), None, "{bad}");
         }
     }
 }

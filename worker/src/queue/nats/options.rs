@@ -270,14 +270,15 @@ mod tests {
 
     #[test]
     fn nats_credentials_are_not_in_address_debug_or_errors() {
-        let options = NatsOptions::parse("tls://me:s%40crt@example.org,nats://other:1").unwrap();
+        let options =
+            NatsOptions::parse("tls://me:s%40crt@example.org,nats://other:1").expect("valid");
         assert_eq!(options.address(), "tls://example.org:4222,nats://other:1");
         let password = NatsSecret::new("s@crt");
         let user = "me".to_owned();
         assert_eq!(options.credentials, NatsCredentials::Password { user, password });
         assert!(!format!("{options:?}").contains("crt"), "{options:?}");
         assert_eq!(options.inbox_prefix(), "_INBOX.me");
-        let token = NatsOptions::parse("nats://hush@[::1]").unwrap();
+        let token = NatsOptions::parse("nats://hush@[::1]").expect("valid");
         assert_eq!(token.credentials, NatsCredentials::Token(NatsSecret::new("hush")));
         assert_eq!(token.address(), "nats://[::1]:4222");
         for bad in ["http://u:hush@x", "nats://", "nats://u:%zz@hush", "nats://hush:x:y"] {
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn nats_without_credentials_is_refused_beyond_loopback() {
-        let check = |address| NatsOptions::parse(address).unwrap().check();
+        let check = |address| NatsOptions::parse(address).expect("valid").check();
         for good in ["localhost", "127.0.0.1:9", "nats://[::1]:4", "nats://a:b@10.0.0.1"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }

@@ -4,9 +4,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::NatsClient;
+use super::consumers::{ListedConsumer, list_consumers};
 use super::error::NatsError;
 use super::incarnation::{StreamInfo, StreamState};
-use super::setup::{self, RequiredResource, ResourceInfo};
+use super::names;
+use super::setup::{self, RequiredResource, ResourceInfo, ServerSettings};
 
 /// Information about a server.
 #[derive(Debug, Clone)]
@@ -57,7 +59,7 @@ pub struct StreamStatus {
     pub bytes: u64,
     /// Last sequence.
     pub last_sequence: u64,
-    /// Settings that differ from the required ones, as `setting: found, required`.
+    /// Settings that differ from the required ones, one text each.
     pub differences: Vec<String>,
 }
 
@@ -78,6 +80,18 @@ pub struct ConsumerStatus {
     /// Requests for work that wait.
     #[serde(rename = "num_waiting", default)]
     pub waiting_pulls: u64,
+    /// Settings that differ from the required ones, one text each.
+    #[serde(skip)]
+    pub differences: Vec<String>,
+}
+
+impl NatsServerInfo {
+    /// Whether an existing stream or consumer has other settings than the required ones.
+    pub fn has_differences(&self) -> bool {
+        let streams = self.streams.iter().map(|stream| &stream.differences);
+        let consumers = self.consumers.iter().map(|consumer| &consumer.differences);
+        streams.chain(consumers).any(|differences| !differences.is_empty())
+    }
 }
 
 #[derive(Deserialize)]
@@ -90,12 +104,6 @@ struct JetStreamAccount {
     limits: Map<String, Value>,
     #[serde(default)]
     api: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct ConsumerList {
-    #[serde(default)]
-    consumers: Option<Vec<ConsumerStatus>>,
 }
 
 pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo, NatsError> {
@@ -111,12 +119,8 @@ pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo
     for wanted in setup::required_streams(link) {
         streams.push(stream_status(link, &wanted).await?);
     }
-    let list = format!("CONSUMER.LIST.{}", link.names.work);
-    let consumers = match link.api_call::<ConsumerList>(&list, &json!({})).await {
-        Ok(found) => found.consumers.unwrap_or_default(),
-        Err(fault) if fault.is_missing() => Vec::new(),
-        Err(fault) => return Err(fault),
-    };
+    let listed = list_consumers(link).await?.into_iter();
+    let consumers = listed.map(|listed| consumer_status(link, listed)).collect();
     let server = link.client.server_info();
     Ok(NatsServerInfo {
         address: link.options.address(),
@@ -147,13 +151,23 @@ async fn stream_status(
         Err(fault) if fault.is_missing() => (None, StreamState::default(), Vec::new()),
         Err(fault) => return Err(fault),
         Ok(StreamAnswer { info, configured }) => {
-            let differences = wanted.differences(&configured.config).into_iter();
-            let text =
-                |d: setup::SettingDifference| format!("{}: {}, {}", d.setting, d.found, d.wanted);
-            (Some(info.created), info.state, differences.map(text).collect())
+            (Some(info.created), info.state, differences(wanted, &configured.config))
         }
     };
     let StreamState { messages, bytes, last_seq: last_sequence, .. } = state;
     let present = created.is_some();
     Ok(StreamStatus { name, present, created, messages, bytes, last_sequence, differences })
+}
+
+fn consumer_status(link: &NatsClient, listed: ListedConsumer) -> ConsumerStatus {
+    let ListedConsumer { mut status, config } = listed;
+    // Something else may have made consumers of other names.
+    if let Some((pool, class)) = names::parse_consumer(&status.name) {
+        status.differences = differences(&setup::required_consumer(link, &pool, class), &config);
+    }
+    status
+}
+
+fn differences(wanted: &RequiredResource, found: &ServerSettings) -> Vec<String> {
+    wanted.differences(found).iter().map(ToString::to_string).collect()
 }

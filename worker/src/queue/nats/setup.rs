@@ -1,6 +1,8 @@
 //! Required streams, buckets and consumers on the server, and their creation.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
 
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Deserialize;
@@ -45,9 +47,9 @@ pub enum NatsSetupError {
         name: String,
         /// Setting.
         setting: String,
-        /// Required value, as JSON.
+        /// Required value.
         wanted: String,
-        /// Actual value, as JSON.
+        /// Actual value.
         found: String,
     },
 }
@@ -58,7 +60,8 @@ impl From<NatsError> for NatsSetupError {
     }
 }
 
-type ServerSettings = Map<String, Value>;
+/// The settings of a stream or consumer.
+pub(super) type ServerSettings = Map<String, Value>;
 
 /// A required stream or consumer.
 #[derive(Debug, Clone)]
@@ -106,8 +109,8 @@ impl RequiredResource {
             let same = found == wanted || nothing(found) && nothing(wanted);
             (!same).then(|| SettingDifference {
                 setting: setting.clone(),
-                wanted: wanted.to_string(),
-                found: found.to_string(),
+                wanted: value_text(setting, wanted),
+                found: value_text(setting, found),
             })
         };
         self.settings.iter().filter_map(differs).collect()
@@ -129,14 +132,26 @@ impl RequiredResource {
     fn check(&self, found: &ServerSettings) -> Result<(), NatsSetupError> {
         match self.differences(found).into_iter().next() {
             None => Ok(()),
-            Some(SettingDifference { setting, mut wanted, mut found }) => {
-                if matches!(setting.as_str(), "ack_wait" | "max_age") {
-                    wanted.push_str(" ns");
-                    found.push_str(" ns");
-                }
+            Some(SettingDifference { setting, wanted, found }) => {
                 Err(NatsSetupError::Differs { name: self.name.clone(), setting, wanted, found })
             }
         }
+    }
+}
+
+impl fmt::Display for SettingDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, {} is required", self.setting, self.found, self.wanted)
+    }
+}
+
+/// The value of a setting as JSON, or as a duration.
+fn value_text(setting: &str, value: &Value) -> String {
+    match value.as_u64() {
+        Some(nanoseconds) if matches!(setting, "ack_wait" | "max_age") => {
+            format!("{:?}", Duration::from_nanos(nanoseconds))
+        }
+        _ => value.to_string(),
     }
 }
 
@@ -286,6 +301,16 @@ mod tests {
         let settings: Vec<_> = differences.iter().map(|d| d.setting.as_str()).collect();
         assert_eq!(settings, ["a", "d"]);
         assert_eq!((&*differences[1].wanted, &*differences[1].found), (r#"["x"]"#, "null"));
+    }
+
+    #[test]
+    fn consumer_with_other_lease_differs_in_ack_wait() {
+        let ack_wait = |seconds: u64| json!({ "ack_wait": seconds * NANOSECONDS });
+        let wanted = RequiredResource::new("C", ack_wait(30));
+        let found = ack_wait(60).as_object().expect("an object").clone();
+        let differences: Vec<_> =
+            wanted.differences(&found).iter().map(ToString::to_string).collect();
+        assert_eq!(differences, ["ack_wait is 60s, 30s is required"]);
     }
 
     #[test]

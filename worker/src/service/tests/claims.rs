@@ -94,7 +94,7 @@ async fn claim_unanswered_with_result_marker_is_not_run() {
         exec: ExecId::from_bytes([5; 16]),
         record: Digest::sha256(b"record"),
     };
-    scene.store.put_document(&marker.to_string(), Bytes::new()).await.unwrap();
+    scene.store.put_document(&marker.to_string(), Bytes::new()).await.expect("stored");
     scene.offer_as([1], LATER).await;
     assert_eq!(scene.read(1, 3 * LEASE).await, []);
     assert_eq!(scene.begun(), Vec::<u32>::new());
@@ -128,7 +128,7 @@ async fn claim_pending_at_shutdown_is_given_back() {
     let began = tokio::time::Instant::now();
     scene.shut_down(ShutdownLevel::Finish).await;
     assert!(began.elapsed() < SECOND);
-    let again = queue.pull(FreeCapacity::with_slots(1), Duration::ZERO).await.unwrap();
+    let again = queue.pull(FreeCapacity::with_slots(1), Duration::ZERO).await.expect("pulled");
     assert_eq!(again[0].delivered, 2);
 }
 
@@ -136,7 +136,7 @@ async fn claim_pending_at_shutdown_is_given_back() {
 async fn claim_unanswered_in_peer_heartbeat_is_not_run() {
     let scene = ServiceFixture::new();
     let mut other = scene.last_heartbeat().await;
-    other.worker = "w-0".parse().unwrap();
+    other.worker = "w-0".parse().expect("a token");
     other.executions = vec![ActiveExecution {
         run: scene.sample.run,
         item: scene.sample.item(1),
@@ -150,7 +150,7 @@ async fn claim_unanswered_in_peer_heartbeat_is_not_run() {
     scene.offer_as([1], LATER).await;
     let asked = tokio::time::Instant::now();
     while asked.elapsed() < 3 * LEASE {
-        scene.queue.heartbeat(other.clone()).await.unwrap();
+        scene.queue.heartbeat(other.clone()).await.expect("sent");
         // Paused time: it passes at once.
         tokio::time::sleep(SECOND).await;
     }
@@ -166,7 +166,7 @@ async fn claim_stopped_is_forgotten_without_run() {
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     let (run, exec) = (scene.sample.run, scene.heartbeat_entries().await[0].exec);
     let stop = ControlMessage::StopExecution { run, exec, level: StopLevel::Drain };
-    scene.queue.control(stop).await.unwrap();
+    scene.queue.control(stop).await.expect("sent");
     scene.until("it is forgotten", async || scene.heartbeat_entries().await.is_empty()).await;
     assert_eq!((scene.queued().await, scene.begun()), (1, vec![]));
 }
@@ -175,7 +175,7 @@ async fn claim_stopped_is_forgotten_without_run() {
 async fn claim_reply_lost_is_repeated_with_same_exec() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;
-    let first = scene.queue.next_claim(scene.sample.run).await.unwrap();
+    let first = scene.queue.next_claim(scene.sample.run).await.expect("a claim");
     let exec = first.claim.exec;
     drop(first.reply);
     tokio::time::sleep(LEASE / 2).await;

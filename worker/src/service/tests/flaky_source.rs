@@ -54,12 +54,12 @@ impl FlakySource {
 
     /// The calls since the last call of this method.
     pub(super) fn take_calls(&self) -> Vec<SourceCall> {
-        std::mem::take(&mut self.said.lock().unwrap())
+        std::mem::take(&mut self.said.lock().expect("not poisoned"))
     }
 
     fn record_call(&self, said: SourceCall) -> Result<(), QueueError> {
         self.check_connected()?;
-        self.said.lock().unwrap().push(said);
+        self.said.lock().expect("not poisoned").push(said);
         Ok(())
     }
 

@@ -49,8 +49,11 @@ pub(super) struct ScriptedRunner {
 #[async_trait]
 impl Runner for ScriptedRunner {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
-        self.begun.lock().unwrap().push((context.attempt, context.execution.labels.exec));
-        let act = self.acts.lock().unwrap().get(&context.attempt).copied();
+        self.begun
+            .lock()
+            .expect("not poisoned")
+            .push((context.attempt, context.execution.labels.exec));
+        let act = self.acts.lock().expect("not poisoned").get(&context.attempt).copied();
         let Some(act) = act else { return passed_trial(&context) };
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(running, Ordering::Relaxed);
@@ -71,13 +74,14 @@ impl ScriptedRunner {
                 panic!("as scripted");
             }
             ScriptedAct::UntilStopped => {
-                let _level = context.execution.stop.wait_for(Option::is_some).await.unwrap();
+                let _level =
+                    context.execution.stop.wait_for(Option::is_some).await.expect("a stop level");
                 finished.stopped = Some(Phase::AgentExecution);
             }
             ScriptedAct::Produce(duration) => {
-                context.execution.create_scratch().await.unwrap();
+                context.execution.create_scratch().await.expect("created");
                 let file = context.execution.scratch.join("out.txt");
-                std::fs::write(&file, "a captured line").unwrap();
+                std::fs::write(&file, "a captured line").expect("written");
                 tokio::time::sleep(duration).await;
                 finished.record.verifier_stdout = Some("seen".into());
                 let role =
@@ -129,8 +133,8 @@ impl ServiceFixture {
     }
 
     pub(super) fn with_setup(setup: ServiceSetup) -> Self {
-        let dir = TempDir::new().unwrap();
-        std::fs::create_dir(dir.path().join("scratch")).unwrap();
+        let dir = TempDir::new().expect("a directory");
+        std::fs::create_dir(dir.path().join("scratch")).expect("created");
         let store = Arc::new(FaultyStore::default());
         let sample = SampleRun::store(store.inner());
         let config = BrokerModelConfig {
@@ -141,7 +145,7 @@ impl ServiceFixture {
         let queue = Arc::new(EmbeddedQueue::new(config));
         let runner = Arc::new(ScriptedRunner::default());
         let config = WorkerConfig {
-            worker: "w-1".parse().unwrap(),
+            worker: "w-1".parse().expect("a token"),
             owner: Owner::current(dir.path().to_owned()),
             dir: dir.path().to_owned(),
             pool: "default".into(),
@@ -163,7 +167,7 @@ impl ServiceFixture {
     }
 
     pub(super) fn script(&self, attempt: u32, act: ScriptedAct) {
-        self.runner.acts.lock().unwrap().insert(attempt, act);
+        self.runner.acts.lock().expect("not poisoned").insert(attempt, act);
     }
 
     pub(super) async fn offer(&self, attempts: impl IntoIterator<Item = u32>) {
@@ -173,13 +177,13 @@ impl ServiceFixture {
     pub(super) async fn offer_as(&self, attempts: impl IntoIterator<Item = u32>, try_id: TryId) {
         let offers: Vec<_> =
             attempts.into_iter().map(|attempt| self.sample.offer(attempt, try_id)).collect();
-        self.queue.offer(&offers).await.unwrap();
+        self.queue.offer(&offers).await.expect("offered");
     }
 
     pub(super) async fn offer_with_class(&self, class: SizeClass, attempts: &[u32]) {
         let offer = |attempt| Offer { class, ..self.sample.offer(attempt, FIRST) };
         let offers: Vec<_> = attempts.iter().copied().map(offer).collect();
-        self.queue.offer(&offers).await.unwrap();
+        self.queue.offer(&offers).await.expect("offered");
     }
 
     /// The next reports, journalled.
@@ -198,32 +202,32 @@ impl ServiceFixture {
 
     /// Reports that are present or arrive within `wait`, journalled.
     pub(super) async fn read(&self, max: usize, wait: Duration) -> Vec<Report> {
-        let from = *self.position.lock().unwrap();
-        let read = self.queue.reports(self.sample.run, from, max, wait).await.unwrap();
+        let from = *self.position.lock().expect("not poisoned");
+        let read = self.queue.reports(self.sample.run, from, max, wait).await.expect("read");
         let read = read.reports;
         if let Some(last) = read.last() {
-            *self.position.lock().unwrap() = Some(last.position);
-            self.queue.mark_journaled(self.sample.run, last.position).await.unwrap();
+            *self.position.lock().expect("not poisoned") = Some(last.position);
+            self.queue.mark_journaled(self.sample.run, last.position).await.expect("marked");
         }
         read.into_iter().map(|reported| reported.report).collect()
     }
 
     /// Answers the next claim.
     pub(super) async fn answer_claim(&self, answer: ClaimAnswer) -> Claim {
-        let pending = self.queue.next_claim(self.sample.run).await.unwrap();
-        pending.reply.send(answer).unwrap();
+        let pending = self.queue.next_claim(self.sample.run).await.expect("a claim");
+        pending.reply.send(answer).expect("sent");
         pending.claim
     }
 
     /// The executions in the worker's last heartbeat.
     pub(super) async fn heartbeat_entries(&self) -> Vec<ActiveExecution> {
-        let hellos = self.queue.heartbeats().await.unwrap();
+        let hellos = self.queue.heartbeats().await.expect("listed");
         hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
     }
 
     /// Number of offers in the queue.
     pub(super) async fn queued(&self) -> usize {
-        self.queue.list(self.sample.run).await.unwrap().len()
+        self.queue.list(self.sample.run).await.expect("listed").len()
     }
 
     /// Waits, in paused time, until a condition holds.
@@ -246,7 +250,7 @@ impl ServiceFixture {
     pub(super) fn files(&self) -> Vec<String> {
         let list = |name: &str| match std::fs::read_dir(self.dir.path().join(name)) {
             Ok(entries) => {
-                entries.map(|e| format!("{name}/{:?}", e.unwrap().file_name())).collect()
+                entries.map(|e| format!("{name}/{:?}", e.expect("an entry").file_name())).collect()
             }
             Err(_) => Vec::new(),
         };
@@ -259,7 +263,13 @@ impl ServiceFixture {
     }
 
     pub(super) fn begun(&self) -> Vec<u32> {
-        self.runner.begun.lock().unwrap().iter().map(|(attempt, _)| *attempt).collect()
+        self.runner
+            .begun
+            .lock()
+            .expect("not poisoned")
+            .iter()
+            .map(|(attempt, _)| *attempt)
+            .collect()
     }
 
     pub(super) async fn shut_down(self, level: ShutdownLevel) -> TempDir {
@@ -269,16 +279,20 @@ impl ServiceFixture {
 
     /// The worker's exit and its directory.
     pub(super) async fn ended(self) -> (WorkerExit, TempDir) {
-        let ended =
-            tokio::time::timeout(LONG, self.working).await.expect("the worker ends").unwrap();
+        let ended = tokio::time::timeout(LONG, self.working)
+            .await
+            .expect("the worker ends")
+            .expect("no panic");
         (ended, self.dir)
     }
 
     /// The worker's last heartbeat.
     pub(super) async fn last_heartbeat(&self) -> Heartbeat {
-        self.until("a heartbeat", async || !self.queue.heartbeats().await.unwrap().is_empty())
-            .await;
-        self.queue.heartbeats().await.unwrap().remove(0).hello
+        self.until("a heartbeat", async || {
+            !self.queue.heartbeats().await.expect("listed").is_empty()
+        })
+        .await;
+        self.queue.heartbeats().await.expect("listed").remove(0).hello
     }
 
     /// Waits until `n` executions run.

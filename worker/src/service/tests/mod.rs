@@ -36,7 +36,7 @@ async fn offer_is_run_reported_and_acknowledged_once() {
     assert_eq!(scene.store.reads(), 3, "documents are fetched once");
     assert_eq!(scene.read(1, Duration::ZERO).await, []);
     let dir = scene.shut_down(ShutdownLevel::Finish).await;
-    let entries = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().count();
+    let entries = |dir: &std::path::Path| std::fs::read_dir(dir).expect("listed").count();
     let written = (entries(dir.path()), entries(&dir.path().join("scratch")));
     assert_eq!(written, (1, 0), "nothing beside the empty scratch directory");
 }
@@ -59,7 +59,8 @@ async fn result_record_is_stored_before_report() {
     scene.offer([1, 2]).await;
     let brief = scene.report().await;
     let record = result(&brief).record.clone().expect("a record");
-    let record: TrialRecord = serde_json::from_str(&scene.store.inner().text(&record)).unwrap();
+    let record: TrialRecord =
+        serde_json::from_str(&scene.store.inner().text(&record)).expect("JSON");
     assert_eq!(record.exec, brief.exec);
     assert_eq!(scene.store.inner().text(&record.outputs[0].blob), "a captured line");
     assert_eq!(
@@ -119,7 +120,7 @@ async fn stop_ends_only_named_execution_or_run() {
     let run = scene.sample.run;
     let level = StopLevel::Drain;
     let one = ControlMessage::StopExecution { run, exec: started[1].exec, level };
-    scene.queue.control(one).await.unwrap();
+    scene.queue.control(one).await.expect("sent");
     let stopped = scene.report().await;
     let lost = ReportBody::Lost {
         reason: LostReason::Stopped,
@@ -128,7 +129,11 @@ async fn stop_ends_only_named_execution_or_run() {
         cost: 0.0,
     };
     assert_eq!((stopped.exec, &stopped.body), (started[1].exec, &lost));
-    scene.queue.control(ControlMessage::StopRun { run, level: StopLevel::Kill }).await.unwrap();
+    scene
+        .queue
+        .control(ControlMessage::StopRun { run, level: StopLevel::Kill })
+        .await
+        .expect("sent");
     let rest = scene.reports(2).await;
     assert!(rest.iter().all(|report| report.body == lost), "{rest:?}");
     scene.until_acknowledged().await;
@@ -162,7 +167,7 @@ async fn spec_missing_in_store_is_retryable_store_error() {
         unreachable!("samples are trials")
     };
     trial.task = rollout_protocol::digest::Digest::sha256(b"nowhere");
-    scene.queue.offer(&[offer]).await.unwrap();
+    scene.queue.offer(&[offer]).await.expect("offered");
     let report = scene.report().await;
     let error = result(&report).verdict.error.clone().expect("an error");
     assert_eq!((error.code.clone(), error.is_retryable()), (ErrorCode::STORE_FAILED, true));
@@ -202,9 +207,9 @@ async fn redelivery_of_running_execution_is_not_run_again() {
 async fn report_not_journalled_is_sent_again_to_wiped_queue() {
     let scene = ServiceFixture::new();
     scene.offer([1]).await;
-    let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
+    let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.expect("read").reports;
     scene.queue.inject_fault(|model| model.wipe(rollout_protocol::wire::position::Incarnation(7)));
-    let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
+    let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.expect("read").reports;
     assert_eq!(read[0].report, again[0].report);
 }
 
@@ -219,7 +224,7 @@ async fn shutdown_drain_stops_running_and_reports_lost() {
     assert!(matches!(stopped.body, ReportBody::Lost { reason: LostReason::Stopped, .. }));
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     scene.shut_down(ShutdownLevel::Drain).await;
-    let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
+    let left: Vec<_> = queue.list(run).await.expect("listed").iter().map(|l| l.item).collect();
     assert_eq!(left, [other], "not taken any more");
 }
 
@@ -238,13 +243,13 @@ async fn spool_of_killed_worker_is_recovered() {
     let reason = LostReason::ProcessDied;
     let recovering = spool::recover(dir.path(), Some(run), reason, store.clone(), queue.clone());
     let coordinator = async {
-        let read = queue.reports(run, None, 5, LONG).await.unwrap().reports;
-        queue.mark_journaled(run, read.last().unwrap().position).await.unwrap();
+        let read = queue.reports(run, None, 5, LONG).await.expect("read").reports;
+        queue.mark_journaled(run, read.last().expect("a report").position).await.expect("marked");
         read
     };
     let (recovered, read) = tokio::join!(recovering, coordinator);
     let expected = spool::RecoverySummary { published: 1, lost: 0, left: 0 };
-    assert_eq!(recovered.unwrap(), expected);
+    assert_eq!(recovered.expect("recovered"), expected);
     assert!(result(&read[0].report).record.is_some());
-    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 0);
 }

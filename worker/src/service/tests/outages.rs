@@ -54,7 +54,13 @@ async fn reconnect_sends_heartbeat_then_claims_then_pulls() {
     scene.answer_claim(ClaimAnswer::Drop).await;
     scene
         .until("it pulls", async || {
-            scene.cable.said.lock().unwrap().iter().any(|said| matches!(said, SourceCall::Pull(_)))
+            scene
+                .cable
+                .said
+                .lock()
+                .expect("not poisoned")
+                .iter()
+                .any(|said| matches!(said, SourceCall::Pull(_)))
         })
         .await;
     let said = scene.cable.take_calls();
@@ -118,6 +124,7 @@ async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     scene.script(2, ScriptedAct::Produce(SECOND));
     scene.offer([1, 2]).await;
     scene.until_running(2).await;
+    assert_eq!(scene.last_heartbeat().await.max_offline_sec, Some(limit.as_secs()));
     let cut = tokio::time::Instant::now();
     scene.cable.disconnect();
     scene
@@ -130,7 +137,7 @@ async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     assert!(cut.elapsed() >= limit && cut.elapsed() < limit + LEASE, "{:?}", cut.elapsed());
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Offline, unreported: 2 });
     assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing keeps running");
-    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

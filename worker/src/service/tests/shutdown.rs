@@ -22,7 +22,7 @@ async fn shutdown_finish_completes_running_and_pulls_nothing() {
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     let (ended, _dir) = scene.ended().await;
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
-    let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
+    let left: Vec<_> = queue.list(run).await.expect("listed").iter().map(|l| l.item).collect();
     assert_eq!(left, [other], "not taken any more");
 }
 
@@ -35,7 +35,7 @@ async fn shutdown_finish_gives_back_unstarted_delivery() {
     let queue = scene.queue.clone();
     let (ended, _dir) = scene.ended().await;
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
-    let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.unwrap();
+    let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.expect("pulled");
     assert_eq!(again.len(), 1, "redelivered to another worker");
 }
 
@@ -76,5 +76,5 @@ async fn shutdown_during_outage_leaves_result_in_spool() {
     let (ended, dir) = scene.ended().await;
     assert!(told.elapsed() < LEASE, "{:?}", told.elapsed());
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 1 });
-    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 1);
 }

@@ -18,7 +18,7 @@ fn pulled_capacity(scene: &ServiceFixture) -> Vec<FreeCapacity> {
 
 #[tokio::test(start_paused = true)]
 async fn pull_and_heartbeat_state_free_slots_and_shares() {
-    let budget = ResourceBudget { cpus: Some(9), memory_mb: Some(20 * 1024), disk_mb: None };
+    let budget = ResourceBudget { cpus: Some(9), memory_mb: Some(20 * 1024) };
     let scene = ServiceFixture::with_setup(ServiceSetup { budget, ..ServiceSetup::default() });
     for n in [1, 2, 3] {
         scene.script(n, ScriptedAct::UntilStopped);

@@ -4,14 +4,16 @@
 use std::path::PathBuf;
 
 use rollout_protocol::limits;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
 use super::environment::EvalEnvironmentState;
 use super::run::EvalRun;
 use super::variables::{self, LOGS};
+use super::{EvalFilesError, failure};
 use crate::archive::{ArchiveLimits, ArchivePath, CapturedFile};
-use crate::executor::errors::{self, ResultError, SetupError};
+use crate::executor::errors::{self, ResultError};
 use crate::executor::{CleanArchive, read_directory};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
@@ -115,7 +117,10 @@ impl EvalRun<'_> {
                         (self.collected.results, self.end) = (Some(to), EvalEnd::Completed);
                         return;
                     }
-                    Err(error) => SetupError::Disk(error).into_error(redactor),
+                    Err(error) => {
+                        let error = EvalFilesError::disk_error("write", &to, error);
+                        failure::files_error(&error, redactor).in_phase(Phase::Collection)
+                    }
                 }
             }
             CapturedFile::Missing => {

@@ -213,32 +213,35 @@ impl Mirrors {
         }
     }
 
+    /// Takes surplus repositories out of the index and renames them. One that is in use or cannot
+    /// be renamed stays in the index: it still occupies the disk, and the next call tries again.
     fn take_surplus(&self) -> Vec<PathBuf> {
         let mut known = self.known.lock().expect("nothing panics while it holds the index");
         let total = |entry: &Arc<MirrorEntry>| entry.bytes.load(Ordering::Relaxed);
         let mut bytes: u64 = known.iter().map(|(_, entry)| total(entry)).sum();
-        let (mut surplus, mut used) = (Vec::new(), Vec::new());
+        let (mut surplus, mut kept) = (Vec::new(), Vec::new());
         while bytes > self.max_bytes
             && let Some((root, entry)) = known.pop_lru()
         {
             if Arc::strong_count(&entry) > 1 {
-                used.push((root, entry));
-                if known.is_empty() {
-                    break;
-                }
+                kept.push((root, entry));
                 continue;
             }
-            bytes -= total(&entry);
             // Its path may be needed again at once: it is removed under another name.
             let aside = self.unfinished_path();
             match std::fs::rename(&entry.path, &aside) {
                 Ok(()) => surplus.push(aside),
+                // It was never fetched.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::warn!(path = %entry.path.display(), %error, "cannot rename a repository");
+                    kept.push((root, entry));
+                    continue;
                 }
             }
+            bytes -= total(&entry);
         }
-        for (root, entry) in used {
+        for (root, entry) in kept {
             known.push(root, entry);
         }
         surplus

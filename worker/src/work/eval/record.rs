@@ -13,8 +13,9 @@ use super::run::EvalRun;
 use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
 
 impl Finished<EvalRecord> {
-    /// An execution that failed before anything else is known about it, on `host`.
-    pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
+    /// The result of an execution that failed before anything else is known about it.
+    pub fn failed(ctx: &EvalContext, error: TrialError) -> Self {
+        let host = ctx.execution.labels.owner.host_name();
         let record = EvalRecord { error: Some(error), ..empty_record(ctx, host) };
         Self { record, files: Vec::new(), stopped: None }
     }

@@ -77,7 +77,7 @@ impl IdeasRun<'_> {
         )
         .await;
         if let Some(why) = read.failure {
-            return Err(failure::unreadable(&why, read.taken.is_some(), &redactor));
+            return Err(failure::unreadable(&why, read.exceeds_limit, &redactor));
         }
         let mut skipped = 0;
         let sorted = match read.taken {

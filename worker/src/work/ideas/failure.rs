@@ -26,11 +26,11 @@ pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -
     TrialError::new(kind, Code::REWARD_MISSING, Class::Agent, Retry::Permanent, message)
 }
 
-/// Ideas that could not be read to their end; `is_cut` when a limit ended the reading.
-pub(super) fn unreadable(why: &str, is_cut: bool, redactor: &Redactor) -> TrialError {
+/// Ideas that could not be read to their end. Only the agent can have exceeded a limit.
+pub(super) fn unreadable(why: &str, exceeds_limit: bool, redactor: &Redactor) -> TrialError {
     let (kind, code) = (Type::AgentExecutionFailed, Code::COLLECTION_FAILED);
     let message = redactor.text(&format!("cannot read the ideas: {why}"));
-    match is_cut {
+    match exceeds_limit {
         true => TrialError::new(kind, code, Class::Agent, Retry::Permanent, message),
         false => TrialError::transient(kind, code, message),
     }

@@ -16,7 +16,8 @@ const BUILD_LOG: &str = "build.log";
 impl Finished<IdeasRecord> {
     /// The result of an execution that failed before anything else is known about it.
     pub fn failed(ctx: &IdeasContext, error: TrialError) -> Self {
-        let record = IdeasRecord { error: Some(error), ..empty_record(ctx, "") };
+        let host = ctx.execution.labels.owner.host_name();
+        let record = IdeasRecord { error: Some(error), ..empty_record(ctx, host) };
         Self { record, files: Vec::new(), stopped: None }
     }
 }

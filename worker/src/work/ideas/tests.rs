@@ -3,7 +3,7 @@ use std::io::Cursor;
 use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::error::{ErrorClass, ErrorCode};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin};
@@ -18,6 +18,7 @@ use crate::environment::fake::{
     FakeCall, FaultEffect, FaultTrigger, raw_entry, raw_entry_with_mode,
 };
 use crate::environment::{ByteStream, FailureKind};
+use crate::executor::Finished;
 use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
@@ -75,14 +76,18 @@ impl IdeasFixture {
         Self { store, repositories, rig, spec, dir, executions: 0, _user: user }
     }
 
-    async fn run(&mut self) -> IdeasRecord {
-        self.executions += 1;
+    fn context(&self) -> IdeasContext {
         let scratch = self.dir.path().join(format!("scratch-{}", self.executions));
-        let context = IdeasContext {
+        IdeasContext {
             execution: self.rig.execution(scratch),
             ideas: Arc::new(self.spec.clone()),
             tickets: Arc::new(()),
-        };
+        }
+    }
+
+    async fn run(&mut self) -> IdeasRecord {
+        self.executions += 1;
+        let context = self.context();
         let finished = super::run(context, &self.rig.services(), &self.repositories).await;
         assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{finished:?}");
         finished.store(self.store.as_ref()).await.expect("stored")
@@ -116,7 +121,11 @@ impl IdeasFixture {
 
     /// Makes `/ideas` return an archive.
     fn archived(&self, members: &[Vec<u8>]) {
-        let bytes = [members.concat(), vec![0; 1024]].concat();
+        self.streamed([members.concat(), vec![0; 1024]].concat());
+    }
+
+    /// Makes `/ideas` return these bytes.
+    fn streamed(&self, bytes: Vec<u8>) {
         self.rig.provider.set_hostile_reader(Arc::new(move |path: &str| {
             let stream: ByteStream = Box::new(Cursor::new(bytes.clone()));
             (path == variables::IDEAS).then_some(Some(stream))
@@ -177,6 +186,15 @@ async fn ideas_command_failed_or_timed_out_reports_output() {
 }
 
 #[tokio::test]
+async fn ideas_record_names_host_even_of_command_not_run() {
+    let mut bench = IdeasFixture::new("echo x > /ideas/a.md").await;
+    assert_eq!(bench.run().await.host, "host");
+    let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "not run");
+    let finished = Finished::<IdeasRecord>::failed(&bench.context(), error);
+    assert_eq!(finished.record.host, "host");
+}
+
+#[tokio::test]
 async fn ideas_directory_entries_not_ideas_are_left_out() {
     use EntryType::{Directory, Fifo, Regular, Symlink};
     let mut bench = IdeasFixture::new("echo").await;
@@ -218,6 +236,18 @@ async fn ideas_directory_above_limits_gives_no_ideas() {
     bench.archived(&[raw_entry(b"ideas", EntryType::Symlink, b"/etc", b"")]);
     let record = bench.run().await;
     assert!(message(&record).contains("the command wrote no idea"), "{record:?}");
+}
+
+#[tokio::test]
+async fn ideas_not_read_to_their_end_are_retryable() {
+    let mut bench = IdeasFixture::new("echo").await;
+    let mut cut_off = raw_entry(b"ideas/a.md", EntryType::Regular, b"", &[b'x'; 2000]);
+    cut_off.truncate(1500);
+    bench.streamed(cut_off);
+    let record = bench.run().await;
+    assert!(message(&record).contains("cannot read the ideas"), "{record:?}");
+    let error = record.error.expect("an error");
+    assert_eq!((error.class, error.is_retryable()), (ErrorClass::Infrastructure, true));
 }
 
 #[tokio::test]

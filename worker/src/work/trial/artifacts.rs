@@ -8,8 +8,7 @@ use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
 use crate::archive::{
-    self, ArchiveLimits, ArchiveReport, ArchiveTruncation, ExcludePatterns, MemberKind,
-    RootHandling, SanitizeOptions,
+    self, ArchiveLimits, ArchiveReport, ExcludePatterns, MemberKind, RootHandling, SanitizeOptions,
 };
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
@@ -186,8 +185,7 @@ impl Artifacts {
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is incomplete: {cut}");
-            let large = matches!(cut, ArchiveTruncation::Bytes(_) | ArchiveTruncation::Entries(_));
-            return Some(if large {
+            return Some(if cut.is_limit() {
                 IncompleteWork::TooLarge(why)
             } else {
                 IncompleteWork::Unread(why)

@@ -1,6 +1,7 @@
 //! Files of a step: placed before the agent's work, and collected after it.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::spec::task::{CollectHook, StepSpec};
@@ -14,7 +15,7 @@ use super::run::TrialRun;
 use super::variables::ScriptEnv;
 use super::{health, setup};
 use crate::agents::{self, bash, shell};
-use crate::archive::{self, ArchiveLimits};
+use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
 use crate::environment::{ExecCommand, Upload};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{
@@ -200,11 +201,17 @@ impl TrialRun<'_> {
 /// Whether there is a setup script at the top of an archive.
 async fn has_setup_script(part: &TaskPart) -> Result<bool, SetupError> {
     let path = part.path().to_owned();
-    let opened = tokio::fs::File::open(&path).await;
     let what = "the step's files";
-    let file =
-        opened.map_err(|source| SetupError::Files(FilesError::Disk { what, path, source }))?;
-    let members = archive::list(file, ArchiveLimits::BUNDLE).await.unwrap_or_default();
+    let unread = |source| SetupError::Files(FilesError::Disk { what, path: path.clone(), source });
+    let file = tokio::fs::File::open(&path).await.map_err(unread)?;
+    let listed = archive::list(file, ArchiveLimits::BUNDLE).await;
+    let members = listed.map_err(|cut| match cut {
+        ArchiveTruncation::Source(reason) => unread(io::Error::other(reason)),
+        cut => {
+            let source = ArchiveError::Untrusted { reason: cut.to_string() };
+            SetupError::Files(FilesError::Unpack { what, source })
+        }
+    })?;
     let is_setup = |member: &archive::ArchiveMember| {
         let path = member.path.as_ref().ok().and_then(Option::as_ref);
         path.is_some_and(|path| path.as_bytes() == SETUP_SCRIPT.as_bytes())

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn build_step_failed_reports_its_output() {
-        let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::new().unwrap());
+        let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::new().expect("a file"));
         let begun =
             vec![vertex("a", "[1/3] FROM x", "", true), vertex("b", "[2/3] RUN y", "", false)];
         take(&mut steps, &mut log, &StatusResponse { vertexes: begun, logs: Vec::new() });
@@ -217,7 +217,7 @@ mod tests {
         ];
         take(&mut steps, &mut log, &StatusResponse { vertexes: ended, logs: Vec::new() });
         steps.read_status("image", "no base64", &mut log);
-        let failed = steps.failed("executor failed: exit code: 3").unwrap();
+        let failed = steps.failed("executor failed: exit code: 3").expect("a failed step");
         assert_eq!((failed.name.as_str(), failed.printed().as_str()), ("[2/3] RUN y", "one\ntwo"));
         let entry = |stream, text: String| VertexLog {
             vertex: "b".to_owned(),
@@ -226,9 +226,9 @@ mod tests {
         };
         let logs = vec![entry(STDERR, "the reason\n".to_owned()), entry(1, "much\n".repeat(4000))];
         take(&mut steps, &mut log, &StatusResponse { vertexes: Vec::new(), logs });
-        let printed = steps.failed("exit code: 3").unwrap().printed();
+        let printed = steps.failed("exit code: 3").expect("a failed step").printed();
         assert!(printed.ends_with("much\nthe reason"), "{printed}");
-        let log = std::fs::read_to_string(log.into_file().unwrap()).unwrap();
+        let log = std::fs::read_to_string(log.into_file().expect("a file")).expect("readable");
         for line in
             ["#1 [1/3] FROM x", "#1 DONE 0.0 s", "#2 two", "#3 other", "#2 ERROR: exit code: 3"]
         {

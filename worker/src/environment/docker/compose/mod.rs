@@ -38,6 +38,7 @@ use tokio::sync::OnceCell;
 pub use self::files::check;
 use self::host_paths::HostPath;
 use self::program::ComposeProgram;
+pub use self::program::find_compose;
 use self::project::ProjectContainer;
 use self::render::{
     MAIN, PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements,

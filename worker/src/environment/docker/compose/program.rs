@@ -108,6 +108,11 @@ impl ComposeProgram {
     }
 }
 
+/// Path of the installed program, version 2 or newer.
+pub async fn find_compose() -> Option<PathBuf> {
+    ComposeProgram::find(None).await.ok().map(|program| program.0)
+}
+
 fn plugin_paths() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/cli-plugins"));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -216,8 +216,9 @@ mod tests {
             "c": {"deploy": {"replicas": 1, "resources": {"limits": {"cpus": "0.5"}}}},
         });
         let shares = shares(&services, 2, 1024).expect("enough");
-        let memory: Vec<_> = shares.values().map(|s| s.memory_bytes.unwrap() / MIB).collect();
-        let cpus: Vec<_> = shares.values().map(|s| s.cpus.unwrap()).collect();
+        let memory: Vec<_> =
+            shares.values().map(|s| s.memory_bytes.expect("a limit") / MIB).collect();
+        let cpus: Vec<_> = shares.values().map(|s| s.cpus.expect("a limit")).collect();
         assert_eq!((memory, cpus), (vec![256, 256, 256], vec![0.5, 0.5, 0.5]));
         assert_eq!(shares["a"].pids, PIDS);
     }

@@ -79,7 +79,7 @@ impl NatsSource {
             supervise::spawn("acknowledgements", acks.clone().resend_after_reconnect(link.clone())),
             supervise::spawn("controls", forward_controls(heard, controls.clone())),
         ];
-        let classes = PoolClasses::new(pool.clone(), store);
+        let classes = PoolClasses::new(pool.clone(), store, link.options.lease);
         let others = PeerHeartbeats::default();
         Ok(Self { nats, pool, arrivals, acks, classes, others, controls, _tasks: tasks })
     }
@@ -89,13 +89,14 @@ impl NatsSource {
         &self.pool
     }
 
-    /// Whether the pool is bound to the blob store that this worker uses, or to none yet.
+    /// Checks that the pool is bound to the blob store that this worker uses, or to none yet, and
+    /// that its consumers have this worker's lease.
     ///
     /// # Errors
-    /// [`QueueError::Denied`] with both identities when it is bound to another.
-    pub async fn check_binding(&self) -> Result<(), QueueError> {
+    /// [`QueueError::Denied`] with both stores or both leases when they differ.
+    pub async fn check_pool(&self) -> Result<(), QueueError> {
         self.classes.refresh(self.client(), &self.arrivals).await?;
-        self.classes.check_binding()
+        self.classes.check()
     }
 
     fn client(&self) -> &NatsClient {
@@ -135,7 +136,7 @@ impl WorkSource for NatsSource {
             };
             self.acks.enter_incarnation(life);
             self.classes.refresh_if_due(self.client(), &self.arrivals).await?;
-            self.classes.check_binding()?;
+            self.classes.check()?;
             self.client().take_refusal()?;
             let mut told = std::pin::pin!(self.arrivals.notified());
             told.as_mut().enable();

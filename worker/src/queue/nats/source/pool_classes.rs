@@ -1,17 +1,15 @@
-//! The pool's size classes and the blob store it is bound to, refreshed every two seconds.
+//! The pool's size classes, its lease, and the blob store it is bound to, refreshed every two
+//! seconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rollout_protocol::wire::offer::SizeClass;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::pull_buffer::PullBuffer;
 use crate::queue::nats::client::NatsClient;
-use crate::queue::nats::error::NatsError;
-use crate::queue::nats::names::{self, NatsName};
+use crate::queue::nats::consumers::PoolConsumers;
+use crate::queue::nats::names::NatsName;
 use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
 use crate::queue::traits::QueueError;
 
@@ -24,6 +22,7 @@ const EMPTY_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) struct PoolClasses {
     pool: NatsName,
     store: String,
+    lease: Duration,
     state: Mutex<PoolClassesState>,
 }
 
@@ -32,27 +31,14 @@ struct PoolClassesState {
     due: Instant,
     /// The pool's binding, if it is to another store than this worker's.
     elsewhere: Option<PoolBinding>,
-}
-
-#[derive(Deserialize)]
-struct ConsumerPage {
-    #[serde(default)]
-    total: usize,
-    #[serde(default)]
-    consumers: Option<Vec<ConsumerSummary>>,
-}
-
-#[derive(Deserialize)]
-struct ConsumerSummary {
-    name: String,
-    #[serde(default)]
-    num_pending: u64,
+    /// The lease of the pool's consumers, if it is not this worker's.
+    other_lease: Option<Duration>,
 }
 
 impl PoolClasses {
-    pub(super) fn new(pool: NatsName, store: String) -> Self {
-        let state = Mutex::new(PoolClassesState { due: Instant::now(), elsewhere: None });
-        Self { pool, store, state }
+    pub(super) fn new(pool: NatsName, store: String, lease: Duration) -> Self {
+        let state = PoolClassesState { due: Instant::now(), elsewhere: None, other_lease: None };
+        Self { pool, store, lease, state: Mutex::new(state) }
     }
 
     /// When the next refresh is due.
@@ -77,57 +63,36 @@ impl PoolClasses {
         link: &NatsClient,
         arrivals: &PullBuffer,
     ) -> Result<(), QueueError> {
-        let (bound, classes) =
-            tokio::join!(read_binding(link, &self.pool), list_classes(link, &self.pool));
+        let (bound, consumers) =
+            tokio::join!(read_binding(link, &self.pool), PoolConsumers::read(link, &self.pool));
         let elsewhere = bound?.filter(|bound| bound.store != self.store);
-        let classes = classes?;
+        let PoolConsumers { classes, other_lease } = consumers?;
         let pause = if classes.is_empty() { EMPTY_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
         arrivals.set_classes(classes);
-        *self.state() = PoolClassesState { due: Instant::now() + pause, elsewhere };
+        *self.state() = PoolClassesState { due: Instant::now() + pause, elsewhere, other_lease };
         Ok(())
     }
 
-    pub(super) fn check_binding(&self) -> Result<(), QueueError> {
-        match &self.state().elsewhere {
-            None => Ok(()),
-            Some(bound) => Err(QueueError::Denied {
-                reason: format!(
-                    "pool {} uses the blob store {}, this worker uses {}: it could not read the \
-                     inputs of trials, and coordinators could not find their results",
-                    self.pool, bound.store, self.store
-                ),
-            }),
-        }
+    /// Fails if this worker must not take work of the pool.
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        let state = self.state();
+        let (pool, own) = (&self.pool, self.lease);
+        let reason = match (&state.elsewhere, state.other_lease) {
+            (Some(bound), _) => format!(
+                "pool {pool} uses the blob store {}, this worker uses {}: it could not read the \
+                 inputs of trials, and coordinators could not find their results",
+                bound.store, self.store
+            ),
+            (None, Some(found)) => format!(
+                "the consumers of pool {pool} have the lease {found:?}, this worker has {own:?}: \
+                 all processes of a namespace need the same `--lease`"
+            ),
+            (None, None) => return Ok(()),
+        };
+        Err(QueueError::Denied { reason })
     }
 
     fn state(&self) -> MutexGuard<'_, PoolClassesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The classes of a pool with the number of waiting offers in each. A pool that was not set up has
-/// none.
-async fn list_classes(
-    link: &NatsClient,
-    pool: &NatsName,
-) -> Result<Vec<(SizeClass, u64)>, NatsError> {
-    let verb = format!("CONSUMER.LIST.{}", link.names.work);
-    let (mut classes, mut seen) = (Vec::new(), 0);
-    loop {
-        let page: ConsumerPage = match link.api_call(&verb, &json!({ "offset": seen })).await {
-            Ok(page) => page,
-            Err(fault) if fault.is_missing() => return Ok(classes),
-            Err(fault) => return Err(fault),
-        };
-        let found = page.consumers.unwrap_or_default();
-        let last_page = found.is_empty();
-        seen += found.len();
-        classes.extend(found.into_iter().filter_map(|consumer| {
-            let class = names::class_of_consumer(pool, &consumer.name)?;
-            Some((class, consumer.num_pending))
-        }));
-        if last_page || seen >= page.total {
-            return Ok(classes);
-        }
     }
 }

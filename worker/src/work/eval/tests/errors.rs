@@ -2,6 +2,7 @@
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 
 use super::runs::{EvalFixture, command};
@@ -54,6 +55,18 @@ async fn build_log_after_a_failed_build_is_kept() {
         let kept = record.outputs.iter().find(|output| output.path == "setup/build.log");
         assert_eq!(kept.map(|output| output.total_bytes), fails.then_some(13), "{record:?}");
     }
+}
+
+#[tokio::test]
+async fn eval_results_not_written_on_worker_fail_collection_and_are_retryable() {
+    let mut eval = EvalFixture::new().await;
+    // A directory is in the way of the file.
+    let file = eval.world.dir.path().join("scratch-1/results.csv");
+    std::fs::create_dir_all(&file).expect("created");
+    let record = eval.run().await;
+    let error = record.error.expect("an error");
+    assert_eq!((record.end, error.kind), (EvalEnd::Failed, ErrorType::InternalError));
+    assert_eq!((error.phase, error.is_retryable()), (Phase::Collection, true), "{error}");
 }
 
 #[tokio::test]

@@ -57,15 +57,21 @@ async fn mirror_damaged_by_crash_is_recreated() {
     mirror.bare().tree(repository.commit()).await.expect("a tree");
 }
 
-#[tokio::test]
-async fn mirrors_above_size_limit_evict_only_unused() {
-    let world = MirrorFixture::new();
+/// Repositories of 200,000 bytes each.
+async fn large_repositories(world: &MirrorFixture, count: u32) -> Vec<RepositorySpec> {
     let mut repositories = Vec::new();
-    for number in 0..3 {
+    for number in 0..count {
         let noise: Vec<u8> = (0..200_000).map(|_| rand::random()).collect();
         world.user.write("a", noise);
         repositories.push(world.root_spec(&world.user.commit(&number.to_string())).await);
     }
+    repositories
+}
+
+#[tokio::test]
+async fn mirrors_above_size_limit_evict_only_unused() {
+    let world = MirrorFixture::new();
+    let repositories = large_repositories(&world, 3).await;
     let dir = tempfile::tempdir().expect("a directory");
     let mirrors = Mirrors::open(dir.path(), world.store.clone(), 500_000).expect("opened");
     let used = mirrors.get(&repositories[0]).await.expect("a mirror");
@@ -77,6 +83,24 @@ async fn mirrors_above_size_limit_evict_only_unused() {
     let there = |at: usize| exists(&dir.path().join(repositories[at].root.blob.digest.hex()));
     assert!(there(0) && !there(1) && there(2));
     mirrors.get(&repositories[1]).await.expect("it comes back");
+}
+
+#[tokio::test]
+async fn mirror_that_cannot_be_renamed_is_evicted_later() {
+    let world = MirrorFixture::new();
+    let repositories = large_repositories(&world, 2).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mirrors = Mirrors::open(dir.path(), world.store.clone(), 300_000).expect("opened");
+    mirrors.get(&repositories[0]).await.expect("a mirror");
+    // Each repository takes two names: the next one that is used belongs to the eviction.
+    let in_the_way = dir.path().join("new-4/file");
+    std::fs::create_dir_all(&in_the_way).expect("created");
+    mirrors.get(&repositories[1]).await.expect("a mirror");
+    let first = dir.path().join(repositories[0].root.blob.digest.hex());
+    assert!(exists(&in_the_way) && exists(&first));
+    assert_eq!(mirrors.len(), 2, "it still counts");
+    mirrors.get(&repositories[1]).await.expect("a mirror");
+    assert_eq!((mirrors.len(), exists(&first)), (1, false));
 }
 
 #[tokio::test]

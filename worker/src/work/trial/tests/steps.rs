@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord};
 use rollout_protocol::spec::task::{AfterAgentError, Healthcheck, StepStrategy};
@@ -169,6 +170,17 @@ async fn step_setup_script_runs_in_workdir_and_is_removed() {
         "environment_start_failed non_zero_exit task permanent"
     );
     assert!(error(&finished).message.contains("setup script ended with code 9"));
+}
+
+#[tokio::test]
+async fn step_files_unreadable_end_trial_before_they_are_placed() {
+    let mut rig = rig(&[1.0]).await;
+    let invalid = rig.store.put_bytes(vec![b'x'; 600].into(), MediaType::Tar).await;
+    rig.task.steps[0].files.workdir = Some(invalid.expect("stored"));
+    let finished = run(&rig).await;
+    assert_eq!(error_summary(error(&finished)), "internal_error bug infrastructure permanent");
+    let message = &error(&finished).message;
+    assert!(message.contains("cannot unpack the step's files"), "{message}");
 }
 
 #[tokio::test]
