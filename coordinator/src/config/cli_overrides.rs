@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::diagnostics::{Diagnostics, ErrorKind, nearest};
-use super::elements::agents::BUILT_IN_AGENTS;
+use super::elements::agents::built_in_names;
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, flag_line, parse_plain};
 use super::yaml;
@@ -224,7 +224,7 @@ fn select_agents(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut 
         let own = agents.iter().find(|node| name_of(node).as_deref() == Some(name));
         if let Some(node) = own {
             chosen.push(node.clone());
-        } else if BUILT_IN_AGENTS.contains(&name.as_str()) {
+        } else if built_in_names().any(|built_in| built_in == name) {
             let value = ConfigValue::String(name.clone());
             chosen.push(ConfigNode {
                 line: flag_line(index),
@@ -232,9 +232,9 @@ fn select_agents(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut 
             });
         } else {
             let mut known: Vec<String> = agents.iter().filter_map(name_of).collect();
-            for built_in in BUILT_IN_AGENTS {
+            for built_in in built_in_names() {
                 if !known.iter().any(|name| name == built_in) {
-                    known.push((*built_in).to_owned());
+                    known.push(built_in.to_owned());
                 }
             }
             let near = nearest(name, known.iter().map(String::as_str));

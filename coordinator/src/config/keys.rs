@@ -40,12 +40,12 @@ impl KeyTableEntry {
 }
 
 /// Declares tables of keys. A key is
-/// `NAME [as "KEY"] [(FORMAT)]: "TYPE", "DEFAULT", "MEANING"[, "PATH" => TABLE]…;`. `KEY` is its
+/// `NAME [as "KEY"] [(FORMAT)]: TYPE, DEFAULT, "MEANING"[, "PATH" => TABLE]…;`. `KEY` is its
 /// name in files if that is not a Rust name; the rows of the tables follow that of the key.
 macro_rules! keys {
     ($($(#[$doc:meta])* $vis:vis table $table:ident { $($first:literal => $top:expr;)*
         $($name:ident $(as $word:literal)? $(($format:ident))?:
-            $kind:literal, $default:literal, $meaning:literal $(, $path:literal => $inner:expr)*;)*
+            $kind:expr, $default:expr, $meaning:literal $(, $path:literal => $inner:expr)*;)*
     })*) => {$(
         $(#[$doc])*
         $vis enum $table {}

@@ -29,8 +29,9 @@ keys! {
     }
 }
 
-/// Names of the built-in agents, which need no scripts.
-pub(crate) const BUILT_IN_AGENTS: &[&str] = &["oracle", "nop"];
+/// The built-in agents, which need no scripts, by name.
+const BUILT_IN_AGENTS: &[(&str, AgentKind)] =
+    &[("oracle", AgentKind::Oracle), ("nop", AgentKind::Nop)];
 
 /// An agent as written in the job file.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,10 +105,9 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option
     let description = fields.take(AgentKeys::description).text();
     let install = fields.take(AgentKeys::install);
     let execute = fields.take(AgentKeys::execute);
-    let kind = match name.as_deref() {
-        Some("oracle") => built_in("oracle", AgentKind::Oracle, &[install, execute]),
-        Some("nop") => built_in("nop", AgentKind::Nop, &[install, execute]),
-        _ => script(item, name.as_deref(), &install, &execute),
+    let kind = match name.as_deref().and_then(find_built_in) {
+        Some((name, kind)) => built_in(name, kind.clone(), &[install, execute]),
+        None => script(item, name.as_deref(), &install, &execute),
     };
     let env = variables::read(&fields.take(AgentKeys::env));
     let limits = AgentLimits {
@@ -132,6 +132,15 @@ fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Source
     }
 }
 
+/// Names of the built-in agents.
+pub(crate) fn built_in_names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN_AGENTS.iter().map(|(name, _)| *name)
+}
+
+fn find_built_in(name: &str) -> Option<&'static (&'static str, AgentKind)> {
+    BUILT_IN_AGENTS.iter().find(|(built_in, _)| *built_in == name)
+}
+
 fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> AgentKind {
     for script in scripts.iter().filter(|script| script.is_present()) {
         let found = format!("a script for the built-in agent `{name}`");
@@ -153,14 +162,14 @@ fn script(
 ) -> AgentKind {
     if !install.is_present() && !execute.is_present() {
         let expected = "an `execute` or `install` script";
-        match name.map(str::to_lowercase).as_deref() {
-            Some(built_in @ ("oracle" | "nop")) => item.reject_with_hint(
+        match name.and_then(|name| find_built_in(&name.to_lowercase())) {
+            Some((built_in, _)) => item.reject_with_hint(
                 ErrorKind::MissingKey,
                 "neither",
                 expected,
                 format!("the built-in agent is spelled `{built_in}`"),
             ),
-            _ => item.reject(ErrorKind::MissingKey, "neither", expected),
+            None => item.reject(ErrorKind::MissingKey, "neither", expected),
         }
     }
     AgentKind::Script { install: install.non_empty_string(), execute: execute.non_empty_string() }

@@ -14,7 +14,8 @@ use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 keys! {
     /// The keys of `environment` in job files.
     pub(crate) table EnvironmentKeys {
-        kind as "type": "docker|process", "docker", "Provider of the environments.";
+        kind as "type": descriptor::NAMES, descriptor::DEFAULT_KIND.as_str(),
+            "Provider of the environments.";
         force_build: "true|false", "false",
             "Build images without cache, even for tasks that name an image.";
         preserve_env: "never|always|on_failure|true|false", "never",

@@ -34,7 +34,8 @@ keys! {
 
     /// The keys of a command's environment.
     pub(crate) table PlaceKeys {
-        kind as "type": "docker|process", "docker", "Provider of the environment.";
+        kind as "type": descriptor::NAMES, descriptor::DEFAULT_KIND.as_str(),
+            "Provider of the environment.";
         docker_image: "text", "", "Its image.";
         context: "path", "", "Directory of a Dockerfile, instead of `docker_image`.";
         provider_config: "table", "", "Settings of the provider.",

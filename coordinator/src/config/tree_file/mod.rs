@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::eval::RESULTS_FILE;
 
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::{names, retry};
@@ -213,7 +214,7 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         search: search::read(fields),
         profile: profile::read(&fields.take(TreeKeys::profile), base_dir(file)),
         results_file: names::read(&fields.take(TreeKeys::results_file))
-            .unwrap_or_else(|| "meta_config_sweep_results.csv".to_owned()),
+            .unwrap_or_else(|| RESULTS_FILE.to_owned()),
         commands: commands::read(&fields.take(TreeKeys::commands), &default),
         environment,
         limits: limits(&fields.take(TreeKeys::limits)),

@@ -38,7 +38,7 @@ struct ArtifactEntry<'a> {
 /// existing files there. Returns errors of artifacts whose content is damaged or missing.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store or the disk fails, or a record has an invalid path.
+/// [`TrialFilesError`] when the store or the disk fails, or an artifact has an invalid path.
 pub(super) async fn write(
     store: &dyn BlobStore,
     artifacts: &[ArtifactRecord],
@@ -121,9 +121,9 @@ async fn unpack(
     let beside =
         tempfile::tempdir_in(parent).map_err(FileError::at("create a directory in", parent))?;
     extract(store, &artifact.path, archive, beside.path()).await?;
-    let name = artifact.path.clone();
+    let what = artifact.path.clone();
     supervise::blocking(move || {
-        let only = only_file(beside.path())?.ok_or(TrialFilesError::OutputPath(name))?;
+        let only = only_file(beside.path())?.ok_or(TrialFilesError::NoFile { what })?;
         fs::rename(only, &target).map_err(FileError::at("move a file to", &target))?;
         Ok(())
     })

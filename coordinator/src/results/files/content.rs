@@ -6,6 +6,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
+use rollout_protocol::version;
 use rollout_worker::archive::{ArchivePath, ArchiveTruncation};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -18,7 +19,8 @@ use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target}
 /// Reads the record of the execution that settled a trial.
 ///
 /// # Errors
-/// [`TrialFilesError`] when the store fails, or the record is not of that execution.
+/// [`TrialFilesError`] when the store fails, or the record is of a newer format or not of that
+/// execution.
 pub(crate) async fn read_record(
     store: &dyn BlobStore,
     blob: &BlobRef,
@@ -26,13 +28,17 @@ pub(crate) async fn read_record(
 ) -> Result<TrialRecord, TrialFilesError> {
     let bytes = (store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
         .map_err(|source| TrialFilesError::Store { what: "the record".to_owned(), source })?;
-    let record: TrialRecord = serde_json::from_slice(&bytes)
-        .map_err(|source| TrialFilesError::Record { digest: blob.digest, source })?;
+    let digest = blob.digest;
+    let record: TrialRecord =
+        serde_json::from_slice(&bytes).map_err(|source| match version::newer_format(&bytes) {
+            Some(source) => TrialFilesError::NewerRecord { digest, source },
+            None => TrialFilesError::Record { digest, source },
+        })?;
     let exec = settlement.by.as_ref().map(|by| by.exec);
     if record.item == settlement.item && Some(record.exec) == exec {
         Ok(record)
     } else {
-        Err(TrialFilesError::OtherRecord(blob.digest))
+        Err(TrialFilesError::OtherRecord(digest))
     }
 }
 

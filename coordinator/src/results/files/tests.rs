@@ -266,6 +266,10 @@ async fn trial_record_invalid_is_refused_and_writes_nothing() {
     other.exec = rollout_protocol::id::ExecId::from_bytes([9; 16]);
     let error = place.write(settled.clone(), &other).await.expect_err("another's");
     assert!(matches!(error, TrialFilesError::OtherRecord(_)), "{error}");
+    let mut newer = record(&settled);
+    newer.format += 1;
+    let error = place.write(settled.clone(), &newer).await.expect_err("a newer format");
+    assert!(matches!(error, TrialFilesError::NewerRecord { .. }), "{error}");
     let dotted = settlement(trial("..", "t", 1), 1, passed(1.0));
     let error = place.trees.write(Arc::new(dotted)).await.expect_err("not a name");
     assert!(matches!(error, TrialFilesError::Name { .. }), "{error}");
@@ -383,13 +387,16 @@ async fn trial_with_damaged_content_keeps_result_and_lists_missing() {
     damaged.logs = Some(LogsRecord { archive, entries: 1, skipped: 0, truncated: false });
     let mut artifact = place.artifact("/tmp/x", "artifacts/tmp/x", &[("only", "x")]).await;
     artifact.archive = Some(absent("artifact"));
-    damaged.artifacts = vec![artifact];
+    let mut empty = place.artifact("/tmp/y", "artifacts/tmp/y", &[]).await;
+    empty.kind = Some(ArtifactKind::File);
+    damaged.artifacts = vec![artifact, empty];
     let lost = place.write(settled.clone(), &damaged).await.expect("the rest is written");
-    assert_eq!(lost.len(), 2, "{lost:?}");
+    assert_eq!(lost.len(), 3, "{lost:?}");
     let dir = trial_dir(&place.run_dir(), settled.trial().expect("a trial"));
     assert_eq!(fs::read(dir.join("command/stdout.txt")).expect("whole"), b"whole");
     let text = fs::read_to_string(dir.join("missing.txt")).expect("named");
     assert!(text.contains("the logs") && text.contains("artifacts/tmp/x"), "{text}");
+    assert!(text.contains("the archive of artifacts/tmp/y contains no file"), "{text}");
     assert!(!dir.join("logs").exists() && !dir.join("artifacts/tmp/x").exists());
     assert_eq!(result(&dir)["reward"], 1.0);
 

@@ -11,6 +11,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::name::{self, InvalidPathComponent};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::version::NewerFormat;
 use rollout_worker::archive::{self, ArchiveError};
 use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
@@ -57,6 +58,12 @@ pub enum TrialFilesError {
         /// Point of truncation.
         cut: archive::ArchiveTruncation,
     },
+    /// The archive of a single file is empty.
+    #[error("the archive of {what} contains no file")]
+    NoFile {
+        /// Name of its content.
+        what: String,
+    },
     /// The record cannot be parsed.
     #[error("cannot parse the record {digest}")]
     Record {
@@ -65,6 +72,15 @@ pub enum TrialFilesError {
         /// Cause.
         #[source]
         source: serde_json::Error,
+    },
+    /// The record was written by a newer version.
+    #[error("cannot read the record {digest}")]
+    NewerRecord {
+        /// The blob.
+        digest: rollout_protocol::digest::Digest,
+        /// Its format.
+        #[source]
+        source: NewerFormat,
     },
     /// The record is another execution's.
     #[error("the record {0} belongs to another execution")]
@@ -77,8 +93,8 @@ pub enum TrialFilesError {
         /// Reason.
         bad: InvalidPathComponent,
     },
-    /// A file with an invalid path, or an archive without the expected single file.
-    #[error("the record has an invalid file `{0}`")]
+    /// A file with an invalid path.
+    #[error("the record has a file with the invalid path `{0}`")]
     OutputPath(String),
 }
 
@@ -101,8 +117,12 @@ impl TrialFilesError {
                     archive::ArchiveTruncation::Malformed(_) | archive::ArchiveTruncation::Ended
                 )
             }
-            Self::Record { .. } => true,
-            Self::File(_) | Self::OtherRecord(_) | Self::Name { .. } | Self::OutputPath(_) => false,
+            Self::NoFile { .. } | Self::Record { .. } => true,
+            Self::File(_)
+            | Self::NewerRecord { .. }
+            | Self::OtherRecord(_)
+            | Self::Name { .. }
+            | Self::OutputPath(_) => false,
         }
     }
 }

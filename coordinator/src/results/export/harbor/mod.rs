@@ -12,7 +12,8 @@
 //!   in Harbor's documents is in `agent_result.metadata.rollout`.
 //! * Errors have the names of Harbor's exceptions, see [`errors`]. Harbor has no exception for a
 //!   teardown error: it is in `exception.txt` only.
-//! * `pass_at_k` in `stats` leaves out infrastructure failures instead of counting them as zeros.
+//! * `metrics` in `stats` count every trial without a reward as 0, as Harbor does. `pass_at_k`
+//!   leaves out trials that are not scored, such as infrastructure failures; Harbor counts them.
 //! * Environment variables of agents and environments are left out: their values may be secrets.
 
 mod documents;

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rollout_protocol::error::ErrorClass;
 use rollout_protocol::record::{ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 use serde_json::{Map, Value, json};
 
 use super::errors::exception;
 use crate::results::export::source::SettledTrial;
-use crate::results::metrics::{KeyRewards, TrialScore};
+use crate::results::metrics::{FailureParty, KeyRewards, TrialScore};
 
 /// The figures of a job.
 #[derive(Default)]
@@ -85,7 +84,7 @@ impl HarborStats {
 }
 
 impl HarborEval {
-    /// Counts a trial of `task` for pass@k, unless it is no evidence about its agent.
+    /// Counts a trial of `task` for pass@k, unless it is not scored.
     fn count(&mut self, task: &str, settlement: &Settlement) {
         let verdict = &settlement.verdict;
         let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
@@ -98,8 +97,7 @@ impl HarborEval {
                 return;
             }
             (ItemOutcome::Failed, _) => {
-                let infrastructure = |class| class == ErrorClass::Infrastructure;
-                if verdict.error.as_ref().is_none_or(|error| infrastructure(error.class)) {
+                if FailureParty::from_verdict(verdict).is_none_or(|party| !party.is_counted()) {
                     return;
                 }
                 false
@@ -111,7 +109,8 @@ impl HarborEval {
         task.1 += u64::from(passed);
     }
 
-    /// The metrics as Harbor computes them: over all trials, with 0 for every missing number.
+    /// The metrics as Harbor computes them: over all trials, with 0 for every missing number, also
+    /// for one that the infrastructure caused.
     fn metrics(&self, kinds: &[MetricKind]) -> Vec<Value> {
         let lone = self.keys.iter().count() <= 1;
         let metrics = kinds.iter().map(|kind| {
@@ -165,8 +164,10 @@ fn pass_at_k(n: u64, c: u64, k: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 
     use super::*;
+    use crate::results::testing::{failed, passed, settlement, trial};
 
     /// Harbor's computation of the metrics, trial by trial.
     fn harbor_pass_at_k(
@@ -224,6 +225,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn pass_at_k_leaves_out_failures_that_are_not_scored() {
+        let lost = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "lost");
+        let unsupported = TrialError::unsupported("no graphics processors");
+        let mut eval = HarborEval::default();
+        for verdict in [passed(1.0), passed(0.0), failed(lost), failed(unsupported)] {
+            eval.count("task", &settlement(trial("agent", "task", 1), 1, verdict));
+        }
+        assert_eq!(eval.tasks["task"], (2, 1));
     }
 
     #[test]
