@@ -142,7 +142,7 @@ pub(super) struct RunArgs {
 
     /// How long trials that no worker can run wait before they fail
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::value_parsers::duration)]
+    #[arg(long, value_name = "TIME", default_value = super::value_parsers::UNPLACEABLE_TIMEOUT, value_parser = super::value_parsers::duration)]
     pub(super) unplaceable_timeout: Duration,
 
     #[cfg(feature = "nats")]
@@ -208,7 +208,7 @@ pub(super) struct WorkerArgs {
     pub(super) drain_timeout: Duration,
 
     /// How long to work without the server before exiting
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = value_parsers::duration)]
+    #[arg(long, value_name = "TIME", default_value = value_parsers::MAX_OFFLINE, value_parser = value_parsers::duration)]
     pub(super) max_offline: Duration,
 
     /// Log level
@@ -281,10 +281,6 @@ pub(super) enum BenchCommand {
 }
 
 /// Measure how fast trials pass queue, worker, journal and outputs, compared with the disk alone
-///
-/// With `--nats`, the queue is a server, the worker is a separate process, and the floor is a bare
-/// loop of the same messages and bytes over the same server. Both figures depend on whether the
-/// server syncs messages before it acknowledges them (its setting `sync_interval`).
 #[derive(Debug, Args)]
 pub(super) struct DispatchArgs {
     /// Number of trials
@@ -298,21 +294,6 @@ pub(super) struct DispatchArgs {
     /// Also write the directory of every trial
     #[arg(long)]
     pub(super) materialize: bool,
-
-    /// Measure over this server and leave nothing on it: nats://[user:password@]host[:port]
-    #[cfg(feature = "nats")]
-    #[arg(long, value_name = "URL", conflicts_with = "materialize")]
-    pub(super) nats: Option<String>,
-
-    /// Process id of the server, to measure its processor time as well
-    #[cfg(feature = "nats")]
-    #[arg(long, value_name = "PID", requires = "nats")]
-    pub(super) server_pid: Option<u32>,
-
-    /// Measurements per window over a server, alternating with the floor; the median counts
-    #[cfg(feature = "nats")]
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) rounds: u32,
 
     /// Directory to write to; the files are removed afterwards [default: the current directory]
     #[arg(long)]

@@ -28,7 +28,7 @@ pub(super) struct CheckArgs {
     format: FormatOption,
 
     /// Provider to check the tasks for
-    #[arg(long, value_name = "docker|process", default_value = "docker", value_parser = provider)]
+    #[arg(long, value_name = descriptor::NAMES, default_value = descriptor::DEFAULT_KIND.as_str(), value_parser = provider)]
     environment: ProviderKind,
 
     /// Print everything as one JSON document

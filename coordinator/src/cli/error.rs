@@ -165,7 +165,7 @@ impl From<RunError> for CliError {
         match error {
             RunError::Open(error) => error.into(),
             RunError::LockLost(_) => {
-                Self::from_cause(ExitCode::LockLost, "the run was interrupted", &error).hint(
+                Self::from_cause(ExitCode::LockLost, "cannot continue the run", &error).hint(
                     "work of this process since then is discarded; the new owner continues the run",
                 )
             }
@@ -181,7 +181,7 @@ impl From<RunError> for CliError {
                     .hint("use a newer rollout")
             }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
-                Self::failure("the run was interrupted", &error)
+                Self::failure("cannot continue the run", &error)
                     .hint("remove the cause and run the same command again to resume")
             }
             RunError::NotBuilt(_) => {
@@ -193,7 +193,7 @@ impl From<RunError> for CliError {
                      that needs none: `environment.type: process`, or `-e process` for a job",
                 )
             }
-            RunError::PartEnded(_) => Self::failure("the run was interrupted", &error)
+            RunError::PartEnded(_) => Self::failure("cannot continue the run", &error)
                 .hint("this is a bug; run the same command again to resume"),
         }
     }
@@ -223,7 +223,7 @@ impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
         let what = "cannot start the run";
         match &error {
-            OpenError::Lock(error) => from_lock(what, error),
+            OpenError::Lock(error) => from_lock(what, error, "`--name` for another run"),
             OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),
             OpenError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
@@ -238,7 +238,8 @@ impl From<OpenError> for CliError {
     }
 }
 
-pub(super) fn from_lock(what: &str, error: &LockError) -> CliError {
+/// The error of taking a lock; `other` names the option for another run or search.
+pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError {
     let code = match error {
         LockError::Held { .. } | LockError::Elsewhere { .. } => ExitCode::LockHeld,
         LockError::Copy { .. } => ExitCode::StaleCopy,
@@ -248,11 +249,11 @@ pub(super) fn from_lock(what: &str, error: &LockError) -> CliError {
     };
     let failed = CliError::from_cause(code, what, error);
     match error {
-        LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(
-            "wait until it ends, use `--name` for another run, or `--force` to take this one over",
-        ),
+        LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(&format!(
+            "wait until its owner ends, use {other}, or `--force` to take this one over"
+        )),
         LockError::Copy { .. } => {
-            failed.hint("resume in the directory that has them, or use `--name` for another run")
+            failed.hint(&format!("resume in the directory that has them, or use {other}"))
         }
         LockError::Unreadable => failed.hint("use a newer rollout"),
         LockError::Journal(error) => failed.with_journal_hint(error),
@@ -288,7 +289,9 @@ mod nats {
     impl From<ConnectError> for CliError {
         fn from(error: ConnectError) -> Self {
             match &error {
-                ConnectError::Unreachable { .. } => Self::failure("cannot connect to NATS", &error),
+                ConnectError::Unreachable { .. } => {
+                    Self::from_cause(ExitCode::OutOfReach, "cannot connect to NATS", &error)
+                }
                 _ => Self::config("cannot use the NATS server", &error),
             }
         }
@@ -296,9 +299,20 @@ mod nats {
 
     impl From<NatsSetupError> for CliError {
         fn from(error: NatsSetupError) -> Self {
-            Self::config("the NATS server is not set up", &error).hint(
-                "`rollout doctor` shows what differs; `rollout setup` creates what is missing",
-            )
+            match error {
+                NatsSetupError::Queue(error) => error.into(),
+                error => {
+                    let failed = Self::config("the NATS server is not set up", &error).hint(
+                        "`rollout doctor` shows what differs; `rollout setup` creates what is \
+                         missing",
+                    );
+                    match &error {
+                        NatsSetupError::Differs { setting, .. } if setting == "ack_wait" => failed
+                            .hint("start all processes of a namespace with the same `--lease`"),
+                        _ => failed,
+                    }
+                }
+            }
         }
     }
 
@@ -311,8 +325,9 @@ mod nats {
                     &error,
                 )
                 .hint(
-                    "use the same `--store` everywhere, name another `pool:` in the job, or rebind \
-                         the pool: `rollout setup --pool NAME --store DIR --rebind`",
+                    "use the same `--store` everywhere, name another `pool:` in the job, or, once \
+                     no run uses the pool, rebind it: `rollout setup --pool NAME --store DIR \
+                     --rebind`",
                 ),
             }
         }
@@ -322,6 +337,7 @@ mod nats {
         fn from(error: QueueError) -> Self {
             let code = match error {
                 QueueError::Denied { .. } => ExitCode::Config,
+                QueueError::Unreachable { .. } => ExitCode::OutOfReach,
                 _ => ExitCode::Failure,
             };
             Self::from_cause(code, "the queue failed", &error)

@@ -8,7 +8,7 @@ use rollout_worker::store;
 
 use super::error::CliError;
 use super::output::Printer;
-use super::store_url;
+use super::{search_dir, store_url};
 use crate::launch::export;
 use crate::results::escape;
 use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
@@ -39,8 +39,12 @@ pub(super) struct ExportArgs {
 /// Formats that cannot go to standard output.
 const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parquet")];
 
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of a search";
+
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    search_dir::refuse("export", &args.run_dir, SEARCH_HINT)?;
     let blobs = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
     let store = store::open(&blobs).await?;
     let ExportArgs { run_dir, format, out, .. } = args;

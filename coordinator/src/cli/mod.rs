@@ -23,6 +23,7 @@ mod overrides;
 mod repair;
 mod retry;
 mod run;
+mod search_dir;
 mod store_url;
 mod task_init;
 #[cfg(test)]
@@ -62,12 +63,6 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     #[cfg(feature = "process")]
     if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
-    }
-    #[cfg(feature = "nats")]
-    if arguments.get(1).is_some_and(|first| first == bench::WORKER) {
-        let printer = Printer::from_environment(false);
-        let served = runtime().and_then(|runtime| runtime.block_on(bench::serve(&printer)));
-        return ended(served, &printer);
     }
     rollout_worker::open_files::raise_limit();
     let cli = match Cli::try_parse_from(args::with_run(arguments)) {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::error::CliError;
 use crate::config::env_vars;
 use crate::events::sinks::terminal::{Screen, Style};
+use crate::events::{SinkStarter, sinks};
 use crate::results::escape;
 
 /// Prints for one command.
@@ -41,6 +42,11 @@ impl Printer {
         }
     }
 
+    /// The same, but only errors are shown if `quiet` is set.
+    pub(super) fn with_quiet(self, quiet: bool) -> Self {
+        Self { quiet: self.quiet || quiet, ..self }
+    }
+
     /// Whether only errors are shown.
     pub(super) fn is_quiet(&self) -> bool {
         self.quiet
@@ -55,9 +61,12 @@ impl Printer {
         }
     }
 
-    /// Standard output for lines of JSON.
-    pub(super) fn json(&self) -> Box<dyn Write + Send> {
-        Box::new(io::stdout())
+    /// The outputs of a run's events: progress on the screen, and lines of JSON on standard output.
+    pub(super) fn sinks(&self, screen: Screen, progress: bool, json: bool) -> Vec<SinkStarter> {
+        let progress = progress && !self.quiet;
+        let terminal = progress.then(|| sinks::terminal(screen, self.err));
+        let json = json.then(|| sinks::json(Box::new(io::stdout())));
+        terminal.into_iter().chain(json).collect()
     }
 
     /// Prints the requested data.

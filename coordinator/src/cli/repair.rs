@@ -41,9 +41,10 @@ pub(super) struct RepairArgs {
 
 /// Runs the command.
 pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let search = RunLayout::for_search(&args.run_dir);
-    let is_search = search.manifest().exists() || args.run_dir.join("node_ideas").is_dir();
-    let layout = if is_search { search } else { RunLayout::new(&args.run_dir) };
+    let layout = match RunLayout::is_search(&args.run_dir) {
+        true => RunLayout::for_search(&args.run_dir),
+        false => RunLayout::new(&args.run_dir),
+    };
     let blobs = match store_url::for_run(args.store.as_deref(), &args.run_dir) {
         Err(error) if args.store.is_some() => return Err(error),
         found => found,

@@ -3,16 +3,22 @@
 use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
 
-use super::args::{Cli, Command, RetryArgs};
+use super::args::{Cli, Command, RetryArgs, RunArgs};
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::run;
+use super::{run, search_dir};
 use crate::engine::ReopenSelection;
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again: it retries what \
+                           the infrastructure failed, and with `--rerun-evals` all evals of the \
+                           current depth";
 
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let RetryArgs { run_dir, failed, trial, options, .. } = args;
+    search_dir::refuse("retry", &run_dir, SEARCH_HINT)?;
     let reopen = match (failed, trial.is_empty()) {
         (true, _) => ReopenSelection::Failed,
         (false, true) => ReopenSelection::Infrastructure,
@@ -23,8 +29,9 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
     if let Some(name) = missing.first() {
         return Err(CliError::usage(format!(
             "cannot retry: the run's value of `{name}` is not stored; give it again, as in \
-             `rollout retry {} --failed -- {name} VALUE`",
-            run_dir.display()
+             `rollout retry {} {} -- {name} VALUE`",
+            run_dir.display(),
+            option(&reopen)
         )));
     }
     // Paths in the options are relative to it.
@@ -34,12 +41,50 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
             "cannot retry here: the run was started in {directory}; run this command there"
         )));
     }
-    let words = ["rollout".to_owned(), "run".to_owned()].into_iter().chain(arguments);
-    let parsed = Cli::try_parse_from(words.chain(options))
-        .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))?;
-    let Command::Run(mut again) = parsed.command else {
-        return Err(CliError::usage("cannot retry: the stored options are not those of a run"));
-    };
+    let mut again = run_args(arguments.into_iter().chain(options))?;
     again.reopen = Some(reopen);
-    run::run(*again, printer).await
+    let printer = printer.with_quiet(again.quiet);
+    run::run(*again, &printer).await
+}
+
+/// The options of a run.
+fn run_args(words: impl Iterator<Item = String>) -> Result<Box<RunArgs>, CliError> {
+    let command = ["rollout".to_owned(), "run".to_owned()];
+    let parsed = Cli::try_parse_from(command.into_iter().chain(words))
+        .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))?;
+    match parsed.command {
+        Command::Run(args) => Ok(args),
+        _ => Err(CliError::usage("cannot retry: the stored options are not those of a run")),
+    }
+}
+
+/// The option of `rollout retry` that selects these trials.
+fn option(reopen: &ReopenSelection) -> String {
+    match reopen {
+        ReopenSelection::Failed => "--failed".to_owned(),
+        ReopenSelection::Infrastructure => "--infra".to_owned(),
+        ReopenSelection::Trials(trials) => format!("--trial {}", trials.join(" --trial ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_hint_repeats_selection_of_command_line() {
+        let trials = vec!["a/d/t__1".to_owned(), "a/d/t__2".to_owned()];
+        assert_eq!(option(&ReopenSelection::Failed), "--failed");
+        assert_eq!(option(&ReopenSelection::Infrastructure), "--infra");
+        let named = option(&ReopenSelection::Trials(trials));
+        assert_eq!(named, "--trial a/d/t__1 --trial a/d/t__2");
+    }
+
+    #[test]
+    fn retry_with_quiet_option_prints_errors_only() {
+        let words = ["job.yaml", "-q"].map(str::to_owned);
+        let args = run_args(words.into_iter()).expect("valid");
+        assert!(Printer::from_environment(false).with_quiet(args.quiet).is_quiet());
+        assert!(Printer::from_environment(true).with_quiet(false).is_quiet());
+    }
 }

@@ -12,8 +12,8 @@ use super::invocation::Invocation;
 use super::output::Printer;
 use super::{dry_run, env_file, exit, logging, store_url};
 use crate::config::{ConfigWarning, JobOptions, LogLevel};
+use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
-use crate::events::{RunReport, SinkStarter, sinks};
 use crate::launch::host;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
 use crate::plan::{self, PreparedJob};
@@ -50,7 +50,7 @@ async fn start(
         store: store_url::parse_optional(args.store.as_deref())?,
         materialize: args.materialize,
         invocation: invocation(args),
-        sinks: sinks(args, screen, printer),
+        sinks: printer.sinks(screen, true, args.json),
         patience: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
         stops: StopSource::Signals,
@@ -58,13 +58,6 @@ async fn start(
     let RunOutcome { run_dir, cancelled, report } = Box::pin(launch::run(request)).await?;
     print_report(&report, &run_dir, args.json, printer)?;
     Ok(exit::for_run(cancelled, &report.tally, args.fail_under))
-}
-
-/// The outputs that the command line requests.
-fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
-    let terminal = (!printer.is_quiet()).then(|| sinks::terminal(screen, printer.err));
-    let json = args.json.then(|| sinks::json(printer.json()));
-    terminal.into_iter().chain(json).collect()
 }
 
 /// Prints the summary of a run.

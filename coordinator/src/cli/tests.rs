@@ -7,6 +7,7 @@ use rollout_protocol::record::ItemOutcome;
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
+use crate::engine::{LockLostError, RunError};
 use crate::events::sinks::terminal::Style;
 use crate::results::metrics::{FailureParty, Tally, TrialScore};
 
@@ -179,6 +180,15 @@ fn cli_error_is_rendered_escaped_with_details_and_hints() {
 fn cli_error_message_contains_each_cause_once() {
     let error = CliError::failure("cannot start", &std::io::Error::other("no thread left"));
     assert_eq!(error.message, "cannot start: no thread left");
+}
+
+#[test]
+fn interrupted_run_says_once_that_it_cannot_continue() {
+    let lost = RunError::LockLost(LockLostError { by: "another process".to_owned() });
+    assert_eq!(
+        CliError::from(lost).message,
+        "cannot continue the run: the lock of the run is lost: it was taken over by another process"
+    );
 }
 
 #[cfg(feature = "docker")]

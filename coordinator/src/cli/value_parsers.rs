@@ -7,6 +7,18 @@ use jiff::SignedDuration;
 #[cfg(feature = "docker")]
 use crate::config::units;
 
+/// Default of `--unplaceable-timeout`.
+#[cfg(feature = "nats")]
+pub(super) const UNPLACEABLE_TIMEOUT: &str = "10m";
+
+/// Default of `--max-offline`.
+#[cfg(feature = "nats")]
+pub(super) const MAX_OFFLINE: &str = "30m";
+
+/// Default of `--lease`.
+#[cfg(feature = "nats")]
+pub(super) const LEASE: &str = "60s";
+
 /// Longest accepted duration: a longer one would mean "no limit".
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -53,6 +65,16 @@ mod tests {
         for bad in ["", "soon", "-3s", "-1", "nan", "10x", "9999999999", "1000000h"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn defaults_of_durations_equal_limits() {
+        use rollout_protocol::limits;
+
+        assert_eq!(duration(UNPLACEABLE_TIMEOUT), Ok(limits::UNPLACEABLE_TIMEOUT));
+        assert_eq!(duration(MAX_OFFLINE), Ok(limits::MAX_OFFLINE));
+        assert_eq!(duration(LEASE), Ok(limits::LEASE));
     }
 
     #[cfg(feature = "docker")]

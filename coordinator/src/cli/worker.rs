@@ -21,9 +21,7 @@ use super::error::CliError;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
-use crate::launch::host::{
-    HostPaths, RunnerDecorator, StateDir, WorkerProcess, image_locks, sandbox_helper,
-};
+use crate::launch::host::{HostPaths, RunnerDecorator, StateDir, WorkerProcess, environment};
 use crate::launch::signals;
 
 /// Prefix of the worker's own variables, which trials never see.
@@ -60,14 +58,11 @@ pub(super) async fn run(
         source: Arc::new(source),
         workers: home.workers(namespace.as_str(), store.identity(), pool.as_str()),
         store,
-        host: HostPaths {
-            image_locks: image_locks(|name| std::env::var_os(name), home.locks()),
-            sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
-        },
+        host: HostPaths::for_process(home.root()).map_err(LaunchError::Program)?,
         sandboxes: home.sandboxes(),
         pool: pool.to_string(),
         slots: args.slots.count(),
-        budget: ResourceBudget { cpus: args.cpus, memory_mb: args.memory, disk_mb: None },
+        budget: ResourceBudget { cpus: args.cpus, memory_mb: args.memory },
         providers: providers(&args.provider),
         variables: variables(&args.trial_env),
         lease,
@@ -104,10 +99,9 @@ fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
 
 /// The variables that the operator exports to trials, never the worker's own secrets.
 fn variables(patterns: &[String]) -> TrialVariables {
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| !name.starts_with(OWN_VARIABLE_PREFIX));
-    TrialVariables::select(patterns.iter().map(String::as_str), environment)
+    let visible =
+        environment().into_iter().filter(|(name, _)| !name.starts_with(OWN_VARIABLE_PREFIX));
+    TrialVariables::select(patterns.iter().map(String::as_str), visible)
 }
 
 /// Error of connecting to the source of work.
@@ -164,21 +158,40 @@ async fn attempt(
     };
     match nats.pool_binding(pool).await {
         Ok(Some(bound)) if bound.store != store => {
-            let message = format!(
-                "cannot take work: pool `{pool}` uses the blob store {}, this worker uses {store} \
-                 and could not read what trials need",
-                bound.store
-            );
-            let hint = "use `--store` with the blob store of the pool's runs, or another `--pool`";
-            let refused = CliError::new(ExitCode::OtherStore, message).hint(hint);
-            return Err(SourceError::Refused(refused));
+            return Err(SourceError::Refused(other_store(pool, store, &bound.store)));
         }
-        // Setting up the pool binds it; pulls check the binding as well.
+        // The pool may be set up later, so pulls check binding and lease as well.
         Ok(_) => {}
         Err(error) => tracing::debug!("cannot read the binding of the pool: {error}"),
+    }
+    match nats.other_lease(pool).await {
+        Ok(Some(found)) => {
+            return Err(SourceError::Refused(other_lease(pool, options.lease, found)));
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!("cannot read the lease of the pool: {error}"),
     }
     nats.source(pool, store).await.map_err(|error| match error {
         QueueError::Unreachable { reason } => SourceError::Unreachable(reason),
         error => SourceError::Refused(CliError::failure("cannot take work", &error)),
     })
+}
+
+/// The error of a worker whose blob store is not that of the pool.
+fn other_store(pool: &NatsName, store: &str, found: &str) -> CliError {
+    let message = format!(
+        "cannot take work: pool `{pool}` uses the blob store {found}, this worker uses {store} and \
+         could not read what trials need"
+    );
+    CliError::new(ExitCode::OtherStore, message)
+        .hint("use `--store` with the blob store of the pool's runs, or another `--pool`")
+}
+
+/// The error of a worker whose lease is not that of the pool's consumers.
+fn other_lease(pool: &NatsName, lease: Duration, found: Duration) -> CliError {
+    CliError::refused(format!(
+        "cannot take work: the consumers of pool `{pool}` have the lease {found:?}, this worker \
+         has {lease:?}"
+    ))
+    .hint("start all processes of a namespace with the same `--lease`")
 }

@@ -11,6 +11,7 @@ use rollout_worker::queue::traits::QueueError;
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::cli::search_dir;
 use crate::engine::RunManifest;
 use crate::engine::journal::RunLayout;
 
@@ -47,6 +48,10 @@ pub(in crate::cli) struct CancelArgs {
     #[command(flatten)]
     nats: RequiredNatsArgs,
 }
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str =
+    "evals of a search cannot be cancelled; stop its `rollout tree run` with Ctrl-C or SIGTERM";
 
 /// Runs the command.
 pub(in crate::cli) async fn cancel(
@@ -96,6 +101,7 @@ fn print_receipt(
 fn run_id(text: &str) -> Result<RunId, CliError> {
     let directory = Path::new(text);
     if directory.is_dir() {
+        search_dir::refuse("cancel trials of", directory, SEARCH_HINT)?;
         return match RunManifest::read(&RunLayout::new(directory))? {
             Some(manifest) => Ok(manifest.run),
             None => Err(CliError::refused(format!(

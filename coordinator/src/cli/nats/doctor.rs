@@ -2,6 +2,7 @@
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits;
 use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo};
 
 use super::RequiredNatsArgs;
@@ -11,7 +12,8 @@ use crate::results::escape;
 
 /// Show the state of a NATS server and what it lacks for runs
 ///
-/// Exits with 3 when a setting has to be corrected.
+/// Exits with 3 when a setting has to be corrected. The lease of consumers is compared with
+/// `--lease`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DoctorArgs {
     #[command(flatten)]
@@ -28,7 +30,7 @@ pub(in crate::cli) async fn doctor(
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
     let survey = nats.server_info().await?;
-    let silence = args.nats.access.lease / 4;
+    let silence = limits::worker_silence(args.nats.access.lease);
     let mut workers = nats.heartbeats().await?;
     workers.retain(|seen| !seen.hello.gone);
     let living = workers.iter().filter(|seen| seen.age < silence).count();
@@ -36,8 +38,7 @@ pub(in crate::cli) async fn doctor(
     lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));
     let text: String = lines.iter().map(|line| format!("{}\n", escape::line(line))).collect();
     printer.data(&text)?;
-    let different = survey.streams.iter().any(|stream| !stream.differences.is_empty());
-    Ok(if different { ExitCode::Config } else { ExitCode::Success })
+    Ok(if survey.has_differences() { ExitCode::Config } else { ExitCode::Success })
 }
 
 fn describe(survey: &NatsServerInfo) -> Vec<String> {
@@ -64,9 +65,7 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
             "stream     {name}: {} messages, {} bytes",
             stream.messages, stream.bytes
         ));
-        for difference in &stream.differences {
-            lines.push(format!("  differs  {difference}"));
-        }
+        lines.extend(difference_lines(&stream.differences));
     }
     for consumer in &survey.consumers {
         lines.push(format!(
@@ -77,8 +76,13 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
             consumer.redelivered,
             consumer.waiting_pulls
         ));
+        lines.extend(difference_lines(&consumer.differences));
     }
     lines
+}
+
+fn difference_lines(differences: &[String]) -> impl Iterator<Item = String> {
+    differences.iter().map(|difference| format!("  differs  {difference}"))
 }
 
 fn describe_limits(limits: &AccountLimits) -> String {

@@ -10,7 +10,7 @@ use rollout_worker::queue::nats::{
 
 use super::POOL;
 use crate::cli::error::CliError;
-use crate::cli::value_parsers::duration;
+use crate::cli::value_parsers::{self, duration};
 use crate::config::env_vars;
 use crate::launch::nats::RemoteOptions;
 
@@ -71,7 +71,7 @@ pub(in crate::cli) struct NatsAccessArgs {
 
     /// Time without a heartbeat after which other workers get a worker's work; the same for all
     /// processes of a namespace
-    #[arg(long, value_name = "TIME", env = "ROLLOUT_LEASE", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "ROLLOUT_LEASE", default_value = value_parsers::LEASE, value_parser = duration)]
     pub(in crate::cli) lease: Duration,
 
     /// User; the password comes from ROLLOUT_NATS_PASSWORD or `--nats-password-file`
@@ -239,12 +239,12 @@ mod tests {
         let user = ["--nats", "tls://far:1", "--nats-user", "me"];
         let expected =
             NatsCredentials::Password { user: "me".into(), password: NatsSecret::new("hush") };
-        assert_eq!(options(&user, &[password]).unwrap().credentials, expected);
-        let temp = tempfile::TempDir::new().unwrap();
+        assert_eq!(options(&user, &[password]).expect("valid").credentials, expected);
+        let temp = tempfile::TempDir::new().expect("a directory");
         let file = temp.path().join("token");
-        std::fs::write(&file, "hush\n").unwrap();
-        let token = ["--nats", "far", "--nats-token-file", file.to_str().unwrap()];
-        let good = options(&token, &[]).unwrap();
+        std::fs::write(&file, "hush\n").expect("written");
+        let token = ["--nats", "far", "--nats-token-file", file.to_str().expect("UTF-8")];
+        let good = options(&token, &[]).expect("valid");
         assert_eq!(good.credentials, NatsCredentials::Token(NatsSecret::new("hush")));
         let inside = "nats://me:hush@far";
         assert!(options(&["--nats", inside], &[("ROLLOUT_NATS_URL", inside)]).is_ok());

@@ -14,7 +14,8 @@ use crate::cli::store_url;
 /// Create what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
 /// Every run does the same for what it needs. Existing objects are compared with the required
-/// settings and never changed.
+/// settings; a difference is an error. Only the stream of reports of an earlier version is changed:
+/// it gets the subjects that it lacks.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SetupArgs {
     #[command(flatten)]
@@ -25,10 +26,14 @@ pub(in crate::cli) struct SetupArgs {
     pool: NatsName,
 
     /// Bind the pool to this blob store, which its runs and workers use
+    ///
+    /// A run binds its pool as well. It replaces a binding to another store only if no running run
+    /// of the pool uses that store.
     #[arg(long)]
     store: Option<String>,
 
-    /// Bind the pool even if it is bound to another store; no run of the pool may be active
+    /// Bind the pool even if it is bound to another store; make sure first that no run of the pool
+    /// is active
     #[arg(long, requires = "store")]
     rebind: bool,
 }

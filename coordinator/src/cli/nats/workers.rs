@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_worker::queue::nats::NatsName;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub(in crate::cli) async fn workers(
         let key = |seen: &ReceivedHeartbeat| (seen.hello.pool.clone(), seen.hello.worker.clone());
         key(a).cmp(&key(b))
     });
-    let silence = args.nats.access.lease / 4;
+    let silence = limits::worker_silence(args.nats.access.lease);
     let text = if args.json { render_json(&seen) } else { render_table(&seen, silence) };
     printer.data(&text)?;
     Ok(ExitCode::Success)

@@ -9,6 +9,9 @@ use crate::workloads::search::driver::{BackendError, SearchError};
 /// Part of the hints that `for_unnamed_search` completes.
 const RESUME_HINT: &str = "the same command again";
 
+/// Part of hints: the option that starts another search.
+const OTHER_SEARCH: &str = "`--tree-run-id` for another search";
+
 impl CliError {
     /// Adds the search's name to the hints: the search file does not have it.
     pub(super) fn for_unnamed_search(mut self, name: &str) -> Self {
@@ -38,12 +41,6 @@ impl From<SearchError> for CliError {
         };
         let what = "cannot continue the search";
         match &error {
-            SearchError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
-                Self::from_cause(ExitCode::LockHeld, what, &error).hint(
-                    "wait until its owner ends, use `--tree-run-id` for another search, or \
-                     `--force` to take this one over",
-                )
-            }
             SearchError::Lock(LockError::Interrupted)
             | SearchError::Work(BackendError::Stopped) => {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
@@ -58,19 +55,16 @@ impl From<SearchError> for CliError {
                 "work of this process since then is discarded; the new owner continues the search",
             ),
             SearchError::Damaged { .. } => Self::from_cause(ExitCode::RunDamaged, what, &error),
-            SearchError::Lock(
-                lock @ (LockError::Journal(_) | LockError::Copy { .. } | LockError::Unreadable),
-            ) => from_lock(what, lock),
-            SearchError::Nothing { .. } => Self::new(ExitCode::Config, error.to_string()),
+            SearchError::Lock(lock) => from_lock(what, lock, OTHER_SEARCH),
+            SearchError::Nothing { .. } | SearchError::Job { .. } => {
+                Self::new(ExitCode::Config, error.to_string())
+            }
             SearchError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
-                .hint("use `--tree-run-id` for another search, or resume this one"),
+                .hint(&format!("use {OTHER_SEARCH}, or resume this one")),
             SearchError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
-                refused.hint(
-                    "use `--tree-run-id` for another search, or undo the changes to resume this \
-                     one",
-                )
+                refused.hint(&format!("use {OTHER_SEARCH}, or undo the changes to resume this one"))
             }
             SearchError::Baseline { missing, .. } => {
                 let mut refused =
@@ -91,17 +85,35 @@ impl From<SearchError> for CliError {
             }
             SearchError::Ideas { .. } | SearchError::Work(_) => Self::failure(what, &error)
                 .hint("remove the cause and run the same command again to resume"),
-            SearchError::Lock(_)
-            | SearchError::File { .. }
-            | SearchError::Plan(_)
-            | SearchError::Run(_) => Self::failure(what, &error),
+            SearchError::File { .. } | SearchError::Plan(_) | SearchError::Run(_) => {
+                Self::failure(what, &error)
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::id::RunId;
+
     use super::*;
+    use crate::engine::journal::{JournalPrefix, MissingRecords, RecordChain};
+
+    #[test]
+    fn copied_search_hints_tree_run_id() {
+        let wanted =
+            JournalPrefix { epoch: 3, records: 5, bytes: 700, chain: RecordChain::default() };
+        let copy = LockError::Copy {
+            run: RunId::from_bytes([1; 16]),
+            lack: MissingRecords { wanted, found: None },
+            holder: "another process".to_owned(),
+        };
+        let error = CliError::from(SearchError::Lock(copy));
+        assert_eq!(error.code, ExitCode::StaleCopy);
+        let hint =
+            "resume in the directory that has them, or use `--tree-run-id` for another search";
+        assert_eq!(error.hints, [hint]);
+    }
 
     #[test]
     fn stopped_search_without_name_hints_generated_tree_run_id() {

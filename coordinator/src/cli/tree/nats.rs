@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::cli::error::CliError;
 use crate::cli::nats::NatsArgs;
+use crate::cli::value_parsers;
 use crate::launch::nats::RemoteOptions;
 
 /// Server and pool of the workers.
@@ -16,7 +17,7 @@ pub(super) struct RemoteArgs {
     pool: Option<String>,
 
     /// How long evals that no worker can run wait before they fail
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::cli::value_parsers::duration)]
+    #[arg(long, value_name = "TIME", default_value = value_parsers::UNPLACEABLE_TIMEOUT, value_parser = value_parsers::duration)]
     unplaceable_timeout: Duration,
 
     #[command(flatten)]

@@ -11,7 +11,6 @@ use crate::cli::store_url;
 use crate::config::TreeFile;
 use crate::engine::LockWaitPolicy;
 use crate::events::sinks::terminal::Screen;
-use crate::events::{SinkStarter, sinks};
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
 use crate::workloads::search::driver::{ManifestClock, SearchOpenOptions};
@@ -49,17 +48,9 @@ pub(super) async fn run_search(
         #[cfg(feature = "nats")]
         remote: if args.dry_run { None } else { args.elsewhere.remote()? },
         stops,
-        sinks: sinks(args, screen, printer),
+        sinks: printer.sinks(screen, !args.dry_run, args.json),
     };
     Ok(Box::pin(search::run(request)).await?)
-}
-
-/// The outputs that the command line requests.
-fn sinks(args: &TreeRunArgs, screen: Screen, printer: &Printer) -> Vec<SinkStarter> {
-    let shown = !printer.is_quiet() && !args.dry_run;
-    let terminal = shown.then(|| sinks::terminal(screen, printer.err));
-    let json = args.json.then(|| sinks::json(printer.json()));
-    terminal.into_iter().chain(json).collect()
 }
 
 fn lock_wait_policy(args: &TreeRunArgs) -> LockWaitPolicy {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use rollout_worker::open_files;
 
-pub use self::process::{SANDBOX_COMMAND, environment, sandbox_helper};
+pub use self::process::{SANDBOX_COMMAND, environment};
 pub use self::providers::{check_services, provider, runner};
 pub use self::recovery::{HostRecovery, reap, recover_dead_workers};
 pub use self::state_dir::StateDir;

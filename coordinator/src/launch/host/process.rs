@@ -10,10 +10,7 @@ use super::{HostPaths, image_locks};
 pub const SANDBOX_COMMAND: &str = "__sandbox";
 
 /// The program and first argument that start the supervisor of a sandbox.
-///
-/// # Errors
-/// When the program's own file cannot be found.
-pub fn sandbox_helper() -> io::Result<Vec<OsString>> {
+fn sandbox_helper() -> io::Result<Vec<OsString>> {
     Ok(vec![std::env::current_exe()?.into(), SANDBOX_COMMAND.into()])
 }
 

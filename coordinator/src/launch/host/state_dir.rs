@@ -59,11 +59,6 @@ impl StateDir {
     pub fn sandboxes(&self) -> PathBuf {
         self.0.join("sandboxes")
     }
-
-    /// Locks of image builds, where the user has no cache.
-    pub fn locks(&self) -> PathBuf {
-        self.0.join("locks")
-    }
 }
 
 #[cfg(test)]

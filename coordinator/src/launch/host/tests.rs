@@ -38,7 +38,7 @@ struct WorkerFixture {
 
 impl WorkerFixture {
     fn new() -> Self {
-        let temp = TempDir::new().unwrap();
+        let temp = TempDir::new().expect("a directory");
         let home = StateDir::new(temp.path().to_owned());
         let queue = Arc::new(EmbeddedQueue::with_immediate_acks(BrokerModelConfig::default()));
         Self { home, _temp: temp, store: Arc::default(), queue }
@@ -53,7 +53,10 @@ impl WorkerFixture {
         let process = WorkerProcess {
             source: self.queue.clone(),
             store: self.store.clone(),
-            host: HostPaths { image_locks: self.home.locks(), sandbox_helper: Vec::new() },
+            host: HostPaths {
+                image_locks: self.home.root().join("locks"),
+                sandbox_helper: Vec::new(),
+            },
             workers: self.workers(),
             sandboxes: self.home.sandboxes(),
             pool: "default".into(),
@@ -72,7 +75,7 @@ impl WorkerFixture {
 
     /// Creates the directory of a worker that died during an execution.
     fn add_dead_worker(&self, base: &Path, exec: u8) -> RunId {
-        let dir = WorkerDir::create(base).unwrap();
+        let dir = WorkerDir::create(base).expect("created");
         let exec = ExecId::from_bytes([exec; 16]);
         let mark = ScratchMark {
             run: RunId::from_bytes([1; 16]),
@@ -83,8 +86,9 @@ impl WorkerFixture {
             worker: dir.id().clone(),
         };
         let scratch = dir.scratch().join(exec.to_string());
-        fs::create_dir(&scratch).unwrap();
-        fs::write(scratch.join("execution.json"), serde_json::to_vec(&mark).unwrap()).unwrap();
+        fs::create_dir(&scratch).expect("created");
+        fs::write(scratch.join("execution.json"), serde_json::to_vec(&mark).expect("serializable"))
+            .expect("written");
         mark.run
     }
 }
@@ -112,21 +116,25 @@ async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     }
     let run = scene.add_dead_worker(&scene.workers(), 9);
     let (signal, working) = scene.start();
-    let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
+    let said = scene.queue.reports(run, None, 10, LONG).await.expect("read").reports;
     let lost =
         ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
     assert_eq!((said.len(), &said[0].report.body), (1, &lost));
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&scene.workers()) == 1).await;
     let hellos = async |gone: bool| {
-        let mut seen = scene.queue.heartbeats().await.unwrap();
+        let mut seen = scene.queue.heartbeats().await.expect("listed");
         seen.retain(|seen| seen.hello.gone == gone);
         seen
     };
     until("it sends heartbeats", async || hellos(false).await.len() == 1).await;
     assert_eq!(hellos(true).await.len(), 1, "the final heartbeat of the dead one");
-    signal.send(StopLevel::Drain).await.unwrap();
-    let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
+    signal.send(StopLevel::Drain).await.expect("sent");
+    let ended = tokio::time::timeout(LONG, working)
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("it worked");
     assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
     assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
     assert!(!scene.workers().exists());

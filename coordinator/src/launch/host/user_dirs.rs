@@ -35,9 +35,9 @@ mod tests {
 
     #[test]
     fn image_lock_dir_is_per_user_or_falls_back_to_given_one() {
-        let temp = tempfile::TempDir::new().unwrap();
+        let temp = tempfile::TempDir::new().expect("a directory");
         let at = |name: &str| temp.path().join(name);
-        std::fs::write(at("file"), "").unwrap();
+        std::fs::write(at("file"), "").expect("written");
         let (cache, home, file) = (at("cache"), at("home"), at("file"));
         let relative = PathBuf::from("relative");
         let cases = [

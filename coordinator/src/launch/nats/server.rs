@@ -21,9 +21,7 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
-use crate::launch::host::{
-    HostPaths, StateDir, image_locks, provider, reap, recover_dead_workers, sandbox_helper,
-};
+use crate::launch::host::{HostPaths, StateDir, provider, reap, recover_dead_workers};
 use crate::launch::run::JobSession;
 use crate::workloads::job::JobLanes;
 
@@ -144,12 +142,9 @@ fn spawn_recovery(
     layout: &RunLayout,
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, LaunchError> {
-    let variable = |name: &str| std::env::var_os(name);
-    let home = StateDir::for_user(variable).unwrap_or_else(|| StateDir::new(own));
-    let host = HostPaths {
-        image_locks: image_locks(variable, home.locks()),
-        sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
-    };
+    let of_user = StateDir::for_user(|name| std::env::var_os(name));
+    let home = of_user.unwrap_or_else(|| StateDir::new(own));
+    let host = HostPaths::for_process(home.root()).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
         for sandboxes in [home.sandboxes(), layout.sandboxes()] {

@@ -29,7 +29,9 @@ use crate::workloads::search::backend::SearchPlan;
 #[cfg(feature = "nats")]
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::driver::simulated::SimulatedBackend;
-use crate::workloads::search::driver::{SearchError, SearchOpenOptions, lock_and_open};
+use crate::workloads::search::driver::{
+    SearchError, SearchOpenOptions, check_existing, lock_and_open,
+};
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::SearchOverview;
 
@@ -81,6 +83,8 @@ async fn run_live(
     mut request: SearchRequest,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
+    let opening = request.opening.clone();
+    supervise::blocking(move || check_existing(&opening)).await?;
     let state = request.opening.tree.runs_root.join(".rollout");
     let (named, run_dir) = (request.store.take(), request.opening.tree.run_dir());
     let url = find_or_default(named, &run_dir, state.join("blobs"))?;
