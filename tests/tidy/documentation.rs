@@ -1,5 +1,8 @@
 //! Documents explain exit codes, error types and dependencies, and their links resolve.
 
+use std::collections::BTreeSet;
+use std::fs;
+
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::exit::ExitCode;
 
@@ -51,16 +54,55 @@ fn unexplained(manifest: &str, document: &str) -> Vec<Violation> {
         .collect()
 }
 
-/// Relative links of a document to files that do not exist.
+/// Relative links of a document to files or headings that do not exist.
 fn dead_links(source: &SourceFile) -> Vec<Violation> {
-    let link = Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
-    let directory = files::root().join(&source.path);
-    let directory = directory.parent().expect("a file has a directory");
-    let targets = link.captures_iter(&source.text).map(|found| found[1].to_owned());
-    targets
-        .filter(|target| !directory.join(target).exists())
-        .map(|target| Violation::new(&source.path, 0, format!("`{target}` does not exist")))
-        .collect()
+    let link = Regex::new(r"\]\(([^)#:]*)(?:#([^)]*))?\)").expect("a pattern");
+    let faults = link.captures_iter(&source.text).filter_map(|found| {
+        let anchor = found.get(2).map(|anchor| anchor.as_str());
+        dead_link(source, &found[1], anchor)
+    });
+    faults.map(|what| Violation::new(&source.path, 0, what)).collect()
+}
+
+/// The fault of a link to a file, or to the document itself if `target` is empty.
+fn dead_link(source: &SourceFile, target: &str, anchor: Option<&str>) -> Option<String> {
+    let own = files::root().join(&source.path);
+    let file = own.parent().expect("a file has a directory").join(target);
+    if !target.is_empty() && !file.exists() {
+        return Some(format!("`{target}` does not exist"));
+    }
+    let anchor = anchor?;
+    let text = match target {
+        "" => source.text.clone(),
+        _ if target.ends_with(".md") => fs::read_to_string(&file).expect("a readable document"),
+        _ => return None,
+    };
+    (!anchors(&text).contains(anchor)).then(|| format!("`{target}` has no heading `#{anchor}`"))
+}
+
+/// The anchors of a document's headings. A repeated one gets a number, as on GitHub.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let (mut found, mut in_code) = (BTreeSet::<String>::new(), false);
+    for line in text.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if in_code || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let first = slug(heading);
+        let numbered = (1..).map(|n| format!("{first}-{n}"));
+        let mut names = std::iter::once(first.clone()).chain(numbered);
+        let free = names.find(|name| !found.contains(name));
+        found.extend(free);
+    }
+    found
+}
+
+/// The anchor of a heading by GitHub's rule: lower case, no punctuation, hyphens for blanks.
+fn slug(heading: &str) -> String {
+    let text = heading.trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn document(path: &str) -> &'static SourceFile {
@@ -74,7 +116,7 @@ fn exit_codes_and_error_types_are_documented() {
 
 #[test]
 fn dependencies_have_a_documented_reason() {
-    let manifest = std::fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
+    let manifest = fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
     assert_none(&unexplained(&manifest, &document(CONTRIBUTING).text));
 }
 
@@ -94,6 +136,14 @@ fn documentation_violations_are_found() {
     );
     let manifest = "[workspace.dependencies]\nrollout-x = {}\none = \"1\"\ntwo = \"2\"\n";
     assert_eq!(unexplained(manifest, "| `one` | why |\n| x | `two` |").len(), 1);
-    let text = "[a](README.md) [b](none.md#x) [c](https://example.org) [d](#here)";
-    assert_eq!(dead_links(&SourceFile::new("docs/x.md", text)).len(), 2);
+}
+
+#[test]
+fn dead_links_and_anchors_are_found() {
+    let faults = |text| dead_links(&SourceFile::new("docs/x.md", text)).len();
+    assert_eq!(faults("[a](README.md) [b](none.md#x) [c](https://example.org/#x)"), 2);
+    assert_eq!(faults("[a](../README.md) [b](results.md#exit-codes) [c](results.md#none)"), 1);
+    assert_eq!(faults("# The `--json` of 2 runs\n[a](#the---json-of-2-runs) [b](#json)"), 1);
+    let headings = anchors("# A.\n```sh\n# comment\n```\n## a\n#no\n### It's A_b, c\n");
+    assert_eq!(headings, BTreeSet::from(["a", "a-1", "its-a_b-c"].map(str::to_owned)));
 }
