@@ -68,7 +68,7 @@ fn nats_server_missing_is_explained() {
     let project = project();
     let server = format!("nats://127.0.0.1:{}", net::free_port());
     let exit = project.rollout(&["workers", "--nats", &server]).wait(DEADLINE);
-    assert_error(&project, "no_server", exit, ExitCode::Failure);
+    assert_error(&project, "no_server", exit, ExitCode::OutOfReach);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Workers that join, drain and are refused.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::cluster::Cluster;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::print_notice;
@@ -67,4 +68,30 @@ fn worker_with_other_store_is_refused() {
     assert_undisturbed(&cluster, &load);
     let _ended = stranger.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
     assert_no_leaks(&cluster, &["stores"], [worker]);
+}
+
+#[test]
+fn worker_with_other_store_of_bound_pool_exits_with_its_code() {
+    let Some(cluster) = cluster() else { return };
+    let mut first = cluster.worker("a", 1).started();
+    wait::until(DEADLINE, "the pool is bound", || first.process().stderr().contains("connected"));
+    let elsewhere = cluster.project.path().join("another-store");
+    let stranger = cluster.worker("stranger", 1);
+    let mut stranger =
+        stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
+    let refused = stranger.wait(DEADLINE).expect_code(ExitCode::OtherStore);
+    assert!(refused.stderr.contains("--store"), "{}", refused.stderr);
+    assert_no_leaks(&cluster, &[], [first]);
+}
+
+#[test]
+fn worker_without_server_exits_with_its_code() {
+    let Some(mut cluster) = cluster() else { return };
+    let worker = |cluster: &Cluster| cluster.worker("a", 1).with_option("--max-offline", "2s");
+    let mut connected = worker(&cluster).started();
+    wait::until(DEADLINE, "connected", || connected.process().stderr().contains("connected"));
+    cluster.server.kill();
+    let _ended = connected.wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+    let _ended = worker(&cluster).started().wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+    assert_no_leaks(&cluster, &[], []);
 }

@@ -65,8 +65,9 @@ fn retry_of_failed_trial_keeps_previous_record() {
     // `rollout run` finds nothing to do, and a trial may be named whatever its outcome is.
     let same = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     drop(same);
-    let named = project.rollout(&["retry", &run_dir, "--trial", &needs.name]).wait(DEADLINE);
-    let _named = named.expect_code(ExitCode::Success);
+    let quiet: [&str; 6] = ["retry", &run_dir, "--trial", &needs.name, "--", "-q"];
+    let named = project.rollout(&quiet).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!((&*named.stdout, &*named.stderr), ("", ""));
     let needs = results.trial("a", "needs");
     assert_eq!(needs.result["superseded"].as_array().map(Vec::len), Some(2), "{}", needs.result);
     drop(listener);

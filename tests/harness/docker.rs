@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use bollard::Docker;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
+use rollout_worker::environment::docker::find_compose;
+use rollout_worker::supervise;
 use tokio::runtime::Runtime;
 
 use crate::print_notice;
@@ -93,18 +96,29 @@ impl DockerEngine {
     }
 }
 
-/// Path of `docker compose` for the program under test, if `tests/run` found it in no standard
-/// place.
-pub fn compose_program() -> Option<String> {
-    std::env::var("ROLLOUT_TEST_COMPOSE").ok().filter(|program| program != "no")
+/// Path of `docker compose`: that of `tests/run`, else the installed one. The program under test
+/// cannot find a plugin of the user: its home is in the project.
+pub fn compose_program() -> Option<PathBuf> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || match std::env::var_os("ROLLOUT_TEST_COMPOSE") {
+        Some(program) => (program != "no").then(|| PathBuf::from(program)),
+        // The caller may be in a runtime.
+        None => {
+            let search = supervise::thread("compose", installed_compose).expect("a thread");
+            search.join().expect("no panic")
+        }
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+fn installed_compose() -> Option<PathBuf> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(find_compose())
 }
 
 /// Whether tasks with services can run; if not, prints the reason.
 pub fn has_compose() -> bool {
-    let usual = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
-    let plugin = |base: &&str| Path::new(base).join("docker/cli-plugins/docker-compose").is_file();
-    let refused = std::env::var("ROLLOUT_TEST_COMPOSE").is_ok_and(|program| program == "no");
-    let has = compose_program().is_some() || (!refused && usual.iter().any(plugin));
+    let has = compose_program().is_some();
     if !has {
         print_notice("SKIPPED: tasks with services need docker compose");
     }

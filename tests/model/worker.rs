@@ -171,6 +171,7 @@ impl ModelWorker {
             budget: ResourceBudget::default(),
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
+            max_offline_sec: None,
             draining: false,
             low_disk: false,
             gone: false,

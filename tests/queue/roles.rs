@@ -108,6 +108,11 @@ async fn run_item(
     let read = dispatch.reports(offer.run, None, 9, DEADLINE).await.expect("allowed").reports;
     assert_eq!(read.len(), 1);
     source.heartbeat(samples::heartbeat("worker")).await.expect("allowed");
+    // A coordinator recovers dead workers of its host.
+    let recovery = coordinator.source(&pool("one"), "store").await.expect("a source");
+    let reports = recovery.report(vec![samples::report(1, 2)]).await.expect("allowed");
+    assert_eq!(reports, [Ok(())]);
+    recovery.heartbeat(samples::heartbeat("dead")).await.expect("allowed");
     assert!(!source.is_contested(&samples::claim(1, 1)).await.expect("allowed"));
     let answered = async {
         let pending = dispatch.next_claim(offer.run).await.expect("allowed");
@@ -194,6 +199,32 @@ fn worker_role_cannot_change_streams() {
         }
         let listed = dispatch.list(samples::offer(1, 1).run).await.expect("reachable");
         assert_eq!(listed.len(), 1, "the queue is unchanged");
+    });
+}
+
+/// Uses the plain client for requests that the adapter never sends.
+#[test]
+fn coordinator_role_cannot_delete_streams_or_purge_buckets() {
+    with_every_server(async |program| {
+        let roles = RolesFixture::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        coordinator.prepare(&pool("one"), &CLASSES).await.expect("streams");
+        let client = roles.bare_client("coordinator").await;
+        let info = client.request("$JS.API.STREAM.INFO.LAB_WORK", "{}".into()).await;
+        assert!(info.is_ok(), "the client works: {info:?}");
+        for subject in [
+            "$JS.API.STREAM.DELETE.LAB_WORK",
+            "$JS.API.STREAM.DELETE.KV_LAB_RUNS",
+            "$JS.API.STREAM.PURGE.KV_LAB_RUNS",
+            "$JS.API.STREAM.PURGE.KV_LAB_WORKERS",
+            "$JS.API.STREAM.CREATE.MINE",
+            "$JS.API.STREAM.MSG.DELETE.LAB_REPORTS",
+            "$JS.API.CONSUMER.DELETE.LAB_WORK.one-c0",
+            "$JS.API.CONSUMER.MSG.NEXT.LAB_WORK.one-c0",
+        ] {
+            let answer = client.request(subject, "{\"seq\":1}".into()).await;
+            assert!(answer.is_err(), "{subject}: {answer:?}");
+        }
     });
 }
 

@@ -15,7 +15,7 @@ use rollout_worker::queue::nats::{
 use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
+use crate::fixture::{DEADLINE, LEASE, QueueFixture, pool, until, with_every_server};
 
 /// A fake server that only sends its INFO.
 fn start_fake_server(version: &str) -> (u16, std::thread::JoinHandle<()>) {
@@ -130,7 +130,8 @@ fn stream_settings_that_differ_are_named() {
         nats.prepare(&pool("default"), &CLASSES).await.expect("made");
         nats.prepare(&pool("default"), &CLASSES).await.expect("there already");
         let survey = nats.server_info().await.expect("reachable");
-        assert!(survey.streams.iter().all(|s| s.present && s.differences.is_empty()), "{survey:?}");
+        assert!(survey.streams.iter().all(|s| s.present), "{survey:?}");
+        assert!(!survey.has_differences(), "{survey:?}");
         assert_eq!((survey.streams.len(), survey.consumers.len()), (4, CLASSES.len()));
         options.reports_per_run += 1;
         let other = Nats::connect(options.clone()).await.expect("a server");
@@ -148,6 +149,34 @@ fn stream_settings_that_differ_are_named() {
         let differs = other.prepare(&pool("default"), &CLASSES).await;
         let Err(NatsSetupError::Differs { setting, .. }) = differs else { panic!("{differs:?}") };
         assert_eq!(setting, "ack_wait");
+        let survey = other.server_info().await.expect("reachable");
+        assert!(survey.has_differences(), "{survey:?}");
+        for consumer in survey.consumers {
+            assert_eq!(consumer.differences, ["ack_wait is 3s, 6s is required"]);
+        }
+    });
+}
+
+#[test]
+fn worker_with_other_lease_is_refused() {
+    with_every_server(async |program| {
+        let lab = QueueFixture::new(&program, "");
+        let nats = lab.connect().await;
+        let name = pool("default");
+        let mut options = nats.options().clone();
+        options.lease *= 2;
+        let other = Nats::connect(options).await.expect("a server");
+        assert_eq!(other.other_lease(&name).await.expect("nothing is set up"), None);
+        let source = other.source(&name, "store").await.expect("a source");
+        source.check_pool().await.expect("nothing is set up");
+        let dispatch = nats.dispatch(&name, &CLASSES).await.expect("a dispatch");
+        dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
+        assert_eq!(nats.other_lease(&name).await.expect("reachable"), None);
+        assert_eq!(other.other_lease(&name).await.expect("reachable"), Some(LEASE));
+        let checked = source.check_pool().await.expect_err("another lease").to_string();
+        assert!(checked.contains("3s") && checked.contains("6s"), "{checked}");
+        let pulled = source.pull(FreeCapacity::with_slots(1), DEADLINE).await;
+        assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
     });
 }
 
@@ -165,13 +194,13 @@ fn pool_with_other_store_is_refused() {
         let elsewhere = nats.bind_pool(&name, "there", false).await;
         assert!(matches!(&elsewhere, Err(BindError::Elsewhere { found, .. }) if found == "here"));
         let source = nats.source(&name, "there").await.expect("a source");
-        let checked = source.check_binding().await.expect_err("another store");
+        let checked = source.check_pool().await.expect_err("another store");
         let text = checked.to_string();
         assert!(text.contains("here") && text.contains("there"), "{text}");
         let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_millis(10)).await;
         assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
         nats.bind_pool(&name, "there", true).await.expect("bound again");
-        source.check_binding().await.expect("its store");
+        source.check_pool().await.expect("its store");
         let pulled = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("its store");
         assert_eq!(pulled.len(), 1);
     });
