@@ -1,4 +1,4 @@
-//! What the queue over a server takes for each of its parts, without workers and coordinators:
+//! Rates of each part of the queue over a server, without workers and coordinators:
 //! `cargo run --example nats_rate --features testing -- nats://127.0.0.1:4222 [COUNT]`. What it makes
 //! on the server stays there, under the namespace `rate`.
 #![expect(clippy::print_stdout, reason = "a program that prints what it measured")]

@@ -27,7 +27,7 @@ pub struct RunManifest {
     pub plan: Digest,
     /// Epoch of the last session.
     pub epoch: u32,
-    /// What the run is doing.
+    /// State of the run.
     pub state: RunState,
     /// Items of the plan.
     pub total: u64,
@@ -51,7 +51,7 @@ pub struct RunManifest {
     pub digest: Option<Digest>,
 }
 
-/// What a run is doing.
+/// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {

@@ -11,7 +11,7 @@ pub struct EnvironmentSpec {
     pub provider: ProviderSpec,
     /// Build without cache, even when the task names an image.
     pub force_build: bool,
-    /// What happens to the environment after the trial.
+    /// Whether the environment is kept after the trial.
     pub preserve_env: PreservePolicy,
     /// Prices; all zero unless `provider_config` sets them.
     pub rates: EnvironmentRates,
@@ -119,7 +119,7 @@ pub enum ProcessNetwork {
     None,
 }
 
-/// What happens to an environment after its trial.
+/// Whether an environment is kept after its trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreservePolicy {

@@ -151,7 +151,7 @@ pub struct WorkerConfig {
     pub slots: u32,
     /// Resources that all executions together may use, as set by the operator.
     pub budget: ResourceBudget,
-    /// What it can run now, for placement by coordinators.
+    /// Work that it can run now, for placement by coordinators.
     pub profile: watch::Receiver<WorkerProfile>,
     /// The queue's lease.
     pub lease: Duration,

@@ -21,7 +21,7 @@ pub struct RunEntry {
     pub owner: LockOwner,
     /// The owner's epoch.
     pub epoch: u32,
-    /// What the run is doing.
+    /// State of the run.
     pub state: RunState,
     /// The durable prefix of the journal: a run directory without it does not belong to this run
     /// any more. A new owner keeps its predecessor's until its own segment has a record.

@@ -4,7 +4,9 @@ mod local;
 #[cfg(feature = "nats")]
 mod remote;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "nats")]
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

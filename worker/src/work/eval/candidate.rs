@@ -50,7 +50,7 @@ pub struct Candidate {
     pub file: PathBuf,
     /// Its size.
     pub size_bytes: u64,
-    /// What changed.
+    /// The changes.
     pub changes: CheckoutChanges,
 }
 
