@@ -34,9 +34,9 @@ struct ConsumerPage {
 /// The consumers of one pool. A pool that was not set up has none.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PoolConsumers {
-    /// Their size classes, with the number of waiting offers in each.
+    /// Size classes of those with the lease of this process, with the waiting offers in each.
     pub(super) classes: Vec<(SizeClass, u64)>,
-    /// Lease of the first consumer whose lease is not that of this process.
+    /// Lease of the pool, if it is not that of this process.
     pub(super) other_lease: Option<Duration>,
 }
 
@@ -52,16 +52,23 @@ impl PoolConsumers {
         Ok(Self::from_list(&list_consumers(link).await?, pool, link.options.lease))
     }
 
+    /// The consumer of the class for single trials decides the lease of the pool: every process
+    /// that sets a pool up creates it first. A coordinator that was refused because of its lease
+    /// may have left another class behind, which must not stop the workers of the pool.
     fn from_list(listed: &[ListedConsumer], pool: &NatsName, lease: Duration) -> Self {
-        let mut found = Self::default();
-        for consumer in listed {
-            let name = &consumer.status.name;
-            let Some(class) = names::class_of_consumer(pool, name) else { continue };
-            found.classes.push((class, consumer.status.waiting));
+        let of_pool = |consumer: &ListedConsumer| {
+            let class = names::class_of_consumer(pool, &consumer.status.name)?;
             let other = consumer.lease().filter(|other| *other != lease);
-            found.other_lease = found.other_lease.or(other);
+            Some((class, consumer.status.waiting, other))
+        };
+        let found: Vec<_> = listed.iter().filter_map(of_pool).collect();
+        let solo = found.iter().find(|(class, ..)| *class == SizeClass::SOLO);
+        let other_lease = solo.or(found.first()).and_then(|(.., other)| *other);
+        let usable = found.iter().filter(|(.., other)| other.is_none());
+        Self {
+            classes: usable.map(|(class, waiting, _)| (*class, *waiting)).collect(),
+            other_lease,
         }
-        found
     }
 }
 
@@ -107,16 +114,21 @@ mod tests {
                 "config": { "durable_name": name, "ack_wait": seconds * 1_000_000_000 },
             })
         };
-        let listed = json!([consumer("a-c0", 60), consumer("a-solo", 60), consumer("b-c0", 30)]);
+        let listed = json!([
+            consumer("a-c0", 60),
+            consumer("a-c1", 30),
+            consumer("a-solo", 60),
+            consumer("b-c0", 30),
+        ]);
         let listed: Vec<ListedConsumer> = serde_json::from_value(listed).expect("consumers");
         let found = |pool: &str, seconds| {
             let pool = pool.parse().expect("a valid name");
             PoolConsumers::from_list(&listed, &pool, Duration::from_secs(seconds))
         };
         let classes = vec![(SizeClass(0), 7), (SizeClass::SOLO, 7)];
-        assert_eq!(found("a", 60), PoolConsumers { classes: classes.clone(), other_lease: None });
+        assert_eq!(found("a", 60), PoolConsumers { classes, other_lease: None });
         let other_lease = Some(Duration::from_secs(60));
-        assert_eq!(found("a", 30), PoolConsumers { classes, other_lease });
+        assert_eq!(found("a", 30), PoolConsumers { classes: vec![(SizeClass(1), 7)], other_lease });
         assert_eq!(found("c", 30), PoolConsumers::default());
     }
 }

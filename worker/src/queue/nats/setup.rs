@@ -235,8 +235,12 @@ pub(super) async fn ensure_resources(
     for stream in required_streams(link) {
         ensure_stream(link, &stream).await?;
     }
-    for class in classes {
-        ensure_consumer(link, &required_consumer(link, pool, *class)).await?;
+    // It decides the lease of the pool: a process with another lease is refused before it creates
+    // any other class.
+    let (solo, others): (Vec<SizeClass>, Vec<SizeClass>) =
+        classes.iter().copied().partition(|class| *class == SizeClass::SOLO);
+    for class in solo.into_iter().chain(others) {
+        ensure_consumer(link, &required_consumer(link, pool, class)).await?;
     }
     Ok(())
 }
