@@ -1,5 +1,7 @@
 //! Workers that join, drain and are refused.
 
+use std::path::PathBuf;
+
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
 use rollout_tests::live_counter::LiveCounter;
@@ -73,15 +75,15 @@ fn worker_with_other_store_is_refused() {
 #[test]
 fn worker_with_other_store_of_bound_pool_exits_with_its_code() {
     let Some(cluster) = cluster() else { return };
-    let mut first = cluster.worker("a", 1).started();
-    wait::until(DEADLINE, "the pool is bound", || first.process().stderr().contains("connected"));
-    let elsewhere = cluster.project.path().join("another-store");
-    let stranger = cluster.worker("stranger", 1);
-    let mut stranger =
-        stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
-    let refused = stranger.wait(DEADLINE).expect_code(ExitCode::OtherStore);
+    let path = |path: PathBuf| path.to_str().expect("plain").to_owned();
+    let store = path(cluster.store());
+    let setup = cluster.command(&["setup", "--pool", "default", "--store", &store]);
+    let _bound = setup.wait(DEADLINE).expect_code(ExitCode::Success);
+    let elsewhere = path(cluster.project.path().join("another-store"));
+    let mut worker = cluster.worker("a", 1).with_option("--store", &elsewhere).started();
+    let refused = worker.wait(DEADLINE).expect_code(ExitCode::OtherStore);
     assert!(refused.stderr.contains("--store"), "{}", refused.stderr);
-    assert_no_leaks(&cluster, &[], [first]);
+    assert_no_leaks(&cluster, &[], []);
 }
 
 #[test]
