@@ -235,8 +235,8 @@ pub(super) async fn ensure_resources(
     for stream in required_streams(link) {
         ensure_stream(link, &stream).await?;
     }
-    // It decides the lease of the pool: a process with another lease is refused before it creates
-    // any other class.
+    // The consumer for single trials decides the lease of the pool. It comes first, so that a
+    // process with another lease is refused before it creates any other consumer.
     let (solo, others): (Vec<SizeClass>, Vec<SizeClass>) =
         classes.iter().copied().partition(|class| *class == SizeClass::SOLO);
     for class in solo.into_iter().chain(others) {
