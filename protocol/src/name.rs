@@ -22,7 +22,7 @@ pub enum InvalidPathComponent {
     LeadingDot,
     /// Begins or ends with white space.
     #[error("begins or ends with white space")]
-    Blank,
+    SurroundingWhitespace,
     /// A name that the run directory uses itself.
     #[error("is reserved for the run directory's own files")]
     Reserved,
@@ -73,7 +73,7 @@ pub fn check_component(name: &str) -> Result<(), InvalidPathComponent> {
         return Err(InvalidPathComponent::LeadingDot);
     }
     if name.trim() != name {
-        return Err(InvalidPathComponent::Blank);
+        return Err(InvalidPathComponent::SurroundingWhitespace);
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ mod tests {
             ("a/b", InvalidPathComponent::Separator),
             ("a\\b", InvalidPathComponent::Separator),
             ("a\nb", InvalidPathComponent::Control),
-            (" a", InvalidPathComponent::Blank),
+            (" a", InvalidPathComponent::SurroundingWhitespace),
             ("Result.JSON", InvalidPathComponent::Reserved),
             ("journal", InvalidPathComponent::Reserved),
         ] {

@@ -23,12 +23,12 @@ fn cancel(cluster: &Cluster, more: &[&str]) -> ProgramExit {
 #[test]
 fn cancel_of_running_and_waiting_task_settles_both() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("cancelled", 4, (6.0, 6.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("cancelled", 4, (6.0, 6.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 2).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "two agents", || witness.running() == 2);
-    let running: Vec<_> = witness.executions().into_keys().collect();
+    wait::until(DEADLINE, "two agents", || counter.running() == 2);
+    let running: Vec<_> = counter.executions().into_keys().collect();
     let waiting: Vec<_> =
         (1..=4).map(|n| load.task(n)).filter(|task| !running.contains(task)).collect();
 
@@ -37,28 +37,28 @@ fn cancel_of_running_and_waiting_task_settles_both() {
         let receipt = cancel(&cluster, &["--task", task]).expect_code(ExitCode::Success);
         print_notice(&format!("receipt: {}{}", receipt.stdout, receipt.stderr));
     }
-    wait::until(CANCEL_DEADLINE, "the agent's end", || witness.killed() == 1);
+    wait::until(CANCEL_DEADLINE, "the agent's end", || counter.killed() == 1);
     print_notice(&format!("the environment was removed after {:?}", asked.elapsed()));
 
     let _ended = coordinator.wait(DEADLINE);
     let results = cluster.project.results("cancelled");
     assert_eq!((results.count("completed_trials"), results.count("cancelled_trials")), (2, 2));
-    assert_eq!(witness.executions().get(&waiting[0]), None, "it never began");
-    assert_eq!(witness.repeated(), 0);
+    assert_eq!(counter.executions().get(&waiting[0]), None, "it never began");
+    assert_eq!(counter.repeated(), 0);
     assert_no_leaks(&cluster, &["cancelled"], [worker]);
 }
 
 #[test]
 fn cancel_of_run_settles_every_trial() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("cancelled", 6, (60.0, 60.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("cancelled", 6, (60.0, 60.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 2).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    wait::until(DEADLINE, "two agents", || counter.running() == 2);
     let receipt = cancel(&cluster, &[]).expect_code(ExitCode::Success);
     print_notice(&format!("receipt: {}{}", receipt.stdout, receipt.stderr));
-    wait::until(CANCEL_DEADLINE, "the agents' ends", || witness.running() == 0);
+    wait::until(CANCEL_DEADLINE, "the agents' ends", || counter.running() == 0);
     let _ended = coordinator.wait(DEADLINE);
     let results = cluster.project.results("cancelled");
     let cancelled = results.count("cancelled_trials") + results.count("skipped_trials");
@@ -69,8 +69,8 @@ fn cancel_of_run_settles_every_trial() {
 #[test]
 fn cancel_before_start_runs_nothing() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("cancelled", 3, (0.5, 0.5)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("cancelled", 3, (0.5, 0.5)));
+    load.write(&cluster.project, &counter);
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("cancelled");
     wait::until(DEADLINE, "the run", || results.path().join("manifest.json").exists());
@@ -79,6 +79,6 @@ fn cancel_before_start_runs_nothing() {
     let worker = cluster.worker("a", 2).started();
     let _ended = coordinator.wait(DEADLINE);
     assert_eq!((results.count("completed_trials"), results.count("cancelled_trials")), (2, 1));
-    assert_eq!(witness.executions().get(&load.task(2)), None, "it never began");
+    assert_eq!(counter.executions().get(&load.task(2)), None, "it never began");
     assert_no_leaks(&cluster, &["cancelled"], [worker]);
 }

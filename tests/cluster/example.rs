@@ -43,8 +43,8 @@ fn container_cannot_reach_nats_server() {
     command.env("NATS_SERVER", server).env("NATS_PORT", &port);
     let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("reach").trial("oracle", "reach");
-    let said = trial.text("logs/verifier/stdout.txt").unwrap_or_default();
-    assert_eq!(trial.reward(), Some(1.0), "{said}{}", ended.stderr);
-    let tried: Vec<_> = said.lines().filter(|line| line.starts_with("trying ")).collect();
-    assert!(tried.len() == 2 && tried[0] != tried[1], "{said}");
+    let stdout = trial.text("logs/verifier/stdout.txt").unwrap_or_default();
+    assert_eq!(trial.reward(), Some(1.0), "{stdout}{}", ended.stderr);
+    let tried: Vec<_> = stdout.lines().filter(|line| line.starts_with("trying ")).collect();
+    assert!(tried.len() == 2 && tried[0] != tried[1], "{stdout}");
 }

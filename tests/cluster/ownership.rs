@@ -16,15 +16,15 @@ use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 #[test]
 fn lock_held_refuses_second_coordinator() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("owned", 6, (1.0, 2.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("owned", 6, (1.0, 2.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "three agents", || witness.running() == 3);
+    wait::until(DEADLINE, "three agents", || counter.running() == 3);
     let mut second = cluster.coordinator(&load.file()).with_arguments(&["--no-wait"]).started();
     let _refused = second.wait(DEADLINE).expect_code(ExitCode::LockHeld);
     let _ended = owner.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(witness.repeated(), 0);
+    assert_eq!(counter.repeated(), 0);
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["owned"], [worker]);
 }
@@ -41,8 +41,8 @@ fn lock_stale_takeover_stops_resumed_owner() {
 
 fn assert_takeover(name: &str, how: &[&str]) {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new(name, 16, (1.0, 2.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new(name, 16, (1.0, 2.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results(name);
@@ -54,7 +54,7 @@ fn assert_takeover(name: &str, how: &[&str]) {
     let woken = owner.wait(DEADLINE).expect_code(ExitCode::LockLost);
     print_notice(&format!("woken: {}", woken.stderr));
     let _ended = next.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.executions());
+    assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.executions());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &[name], [worker]);
 }
@@ -62,8 +62,8 @@ fn assert_takeover(name: &str, how: &[&str]) {
 #[test]
 fn owner_resumed_after_run_end_changes_nothing() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("late", 9, (1.0, 2.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("late", 9, (1.0, 2.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("late");
@@ -87,8 +87,8 @@ fn owner_resumed_after_run_end_changes_nothing() {
 #[test]
 fn run_dir_stale_copy_is_refused() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("copied", 18, (1.0, 2.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("copied", 18, (1.0, 2.0)));
+    load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("copied");
@@ -110,7 +110,7 @@ fn run_dir_stale_copy_is_refused() {
 
     owner.start();
     let _ended = owner.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(witness.repeated(), 0, "{:?}", witness.executions());
+    assert_eq!(counter.repeated(), 0, "{:?}", counter.executions());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["copied"], [worker]);
 }

@@ -57,12 +57,12 @@ fn assert_parity(example: &str, provider: &str) {
     let ran_on = results.trials().into_iter().map(|trial| trial.result["worker"].to_string());
     let ran_on: BTreeSet<_> = ran_on.collect();
     assert_eq!(ran_on.len(), 2, "both worked: {ran_on:?}");
-    let alone = comparable_files(&cluster.project.path().join("embedded").join(example));
-    let together = comparable_files(results.path());
+    let local = comparable_files(&cluster.project.path().join("embedded").join(example));
+    let remote = comparable_files(results.path());
     let names = |tree: &BTreeMap<String, String>| tree.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&alone), names(&together));
-    for (name, content) in &alone {
-        assert_eq!(content, &together[name], "{name}");
+    assert_eq!(names(&local), names(&remote));
+    for (name, content) in &local {
+        assert_eq!(content, &remote[name], "{name}");
     }
     assert_no_leaks(&cluster, &[example], workers);
 }

@@ -12,14 +12,14 @@ use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 #[test]
 fn small_run_beside_big_run_is_not_starved() {
     let Some(cluster) = cluster() else { return };
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let big = Load::new("big", 1, (0.3, 0.3)).with_lines("n_attempts: 10000");
     let small = Load::new("small", 10, (0.3, 0.3));
-    big.write(&cluster.project, &witness);
-    small.write(&cluster.project, &witness);
+    big.write(&cluster.project, &counter);
+    small.write(&cluster.project, &counter);
     let workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
     let mut first = cluster.coordinator(&big.file()).started();
-    let of_big = || witness.executions().get(&big.task(1)).copied().unwrap_or_default();
+    let of_big = || counter.executions().get(&big.task(1)).copied().unwrap_or_default();
     wait::until(DEADLINE, "20 trials of the big run", || of_big() >= 20);
 
     let before = of_big();

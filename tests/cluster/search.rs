@@ -22,20 +22,20 @@ fn search_over_three_workers_equals_local_search() {
     let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
         return;
     };
-    let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
+    let local = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
     let workers = ["a", "b", "c"].map(|name| cluster.worker(name, 2).started());
-    let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended = local.wait(DEADLINE).expect_code(ExitCode::Success);
 
     let mut coordinator =
         cluster.search(&search.file).with_arguments(&["--runs-root", "cluster"]).started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     let directory = |root| search.directory(&cluster.project, root);
-    let (alone, together) = (directory("alone"), directory("cluster"));
-    assert_eq!(search::differences(&alone, &together), Vec::<String>::new());
-    for run in [&alone, &together] {
+    let (alone, remote) = (directory("alone"), directory("cluster"));
+    assert_eq!(search::differences(&alone, &remote), Vec::<String>::new());
+    for run in [&alone, &remote] {
         assert_eq!(search::leaked_files(run), Vec::<String>::new());
     }
-    let manifest = json(&together.join("manifest.json")).expect("a manifest");
+    let manifest = json(&remote.join("manifest.json")).expect("a manifest");
     let evals = manifest["evaluations"].as_object().expect("evals").values();
     let ran_on: BTreeSet<_> = evals.map(|eval| eval["worker"].to_string()).collect();
     assert_eq!(ran_on.len(), 3, "all worked: {ran_on:?}");
@@ -44,7 +44,7 @@ fn search_over_three_workers_equals_local_search() {
         let ended = worker.terminate(DRAIN_DEADLINE);
         assert!(ended.status.success(), "{}: {}", worker.name, ended.stderr);
     }
-    let known = audit::executions(&audit::settlements(&results::Results::new(together)));
+    let known = audit::executions(&audit::settlements(&results::Results::new(remote)));
     let left = leak_check::cluster_leaks(&cluster, &known, leak_check::CLEANUP_DEADLINE);
     assert_eq!(left, Vec::<String>::new());
     assert_eq!(cluster.host_files(), Vec::<PathBuf>::new());
@@ -83,8 +83,8 @@ fn worker_kill_during_ideas_changes_nothing() {
     let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
         return;
     };
-    let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
-    let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
+    let local = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
+    let _ended = local.wait(DEADLINE).expect_code(ExitCode::Success);
     let mut workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
     let words = ["--runs-root", "cluster", "--json"];
     let mut coordinator = cluster.search(&search.file).with_arguments(&words).started();
@@ -93,9 +93,9 @@ fn worker_kill_during_ideas_changes_nothing() {
     for depth in 0..3 {
         let mut killed = None;
         wait::until(DEADLINE, "a worker writes ideas", || {
-            let said = coordinator.process().stdout();
+            let stdout = coordinator.process().stdout();
             let kinds = ["ideas_started", "depth_planned"];
-            let [begun, planned] = kinds.map(|kind| depths(&said, kind));
+            let [begun, planned] = kinds.map(|kind| depths(&stdout, kind));
             if begun > depth && planned == depth {
                 killed = workers.iter().position(|worker| !worker.executing_items().is_empty());
             }
@@ -108,9 +108,9 @@ fn worker_kill_during_ideas_changes_nothing() {
     let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(ended.stdout.contains("\"event\":\"trial_lost\""), "{}", ended.stdout);
     let directory = |root| search.directory(&cluster.project, root);
-    let (alone, together) = (directory("alone"), directory("cluster"));
-    assert_eq!(search::differences(&alone, &together), Vec::<String>::new());
-    let settlements = audit::settlements(&results::Results::new(together));
+    let (alone, remote) = (directory("alone"), directory("cluster"));
+    assert_eq!(search::differences(&alone, &remote), Vec::<String>::new());
+    let settlements = audit::settlements(&results::Results::new(remote));
     let lost = audit::superseded(&settlements).values().sum::<usize>();
     assert!(lost >= 3, "{lost} executions were lost");
     let known = audit::executions(&settlements);
@@ -123,7 +123,7 @@ fn worker_kill_during_ideas_changes_nothing() {
 fn depths(json_lines: &str, kind: &str) -> usize {
     let lines = json_lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let kinds: Vec<_> = lines.map(|line| line["event"].as_str().unwrap_or("").to_owned()).collect();
-    let told: Vec<_> = kinds.iter().filter(|k| *k == kind || *k == "depth_decided").collect();
-    let groups = told.split(|k| *k == "depth_decided");
+    let relevant: Vec<_> = kinds.iter().filter(|k| *k == kind || *k == "depth_decided").collect();
+    let groups = relevant.split(|k| *k == "depth_decided");
     groups.filter(|group| !group.is_empty()).count()
 }

@@ -10,22 +10,22 @@ use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 #[test]
 fn server_outage_longer_than_lease_repeats_nothing() {
     let Some(mut cluster) = cluster() else { return };
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let load = Load::new("outage", 8, (14.0, 16.0));
-    load.write(&cluster.project, &witness);
+    load.write(&cluster.project, &counter);
     let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    wait::until(DEADLINE, "six agents", || counter.running() == 6);
     cluster.server.kill();
-    let ended = || witness.running() < 6;
+    let ended = || counter.running() < 6;
     assert!(
         !wait::holds_within(2 * LEASE, ended),
         "the outage ended a trial: {:?}",
-        witness.observed()
+        counter.observed()
     );
     cluster.server.ensure_started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());
+    assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.observed());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["outage"], workers);
 }
@@ -33,17 +33,17 @@ fn server_outage_longer_than_lease_repeats_nothing() {
 #[test]
 fn server_outage_results_are_merged_afterwards() {
     let Some(mut cluster) = cluster() else { return };
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let load = Load::new("spooled", 9, (3.0, 5.0));
-    load.write(&cluster.project, &witness);
+    load.write(&cluster.project, &counter);
     let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    wait::until(DEADLINE, "six agents", || counter.running() == 6);
     cluster.server.kill();
-    wait::until(DEADLINE, "the end of six agents", || witness.running() == 0);
+    wait::until(DEADLINE, "the end of six agents", || counter.running() == 0);
     cluster.server.ensure_started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());
+    assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.observed());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["spooled"], workers);
 }
@@ -51,9 +51,9 @@ fn server_outage_results_are_merged_afterwards() {
 #[test]
 fn server_store_lost_repeatedly_loses_no_result() {
     let Some(mut cluster) = cluster() else { return };
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let load = Load::new("again", 40, (1.0, 3.0));
-    load.write(&cluster.project, &witness);
+    load.write(&cluster.project, &counter);
     let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("again");
@@ -67,7 +67,7 @@ fn server_store_lost_repeatedly_loses_no_result() {
         cluster.server.ensure_started();
     }
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.executions());
+    assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.executions());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["again"], workers);
 }

@@ -21,32 +21,32 @@ const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 /// Starts a worker and a run, and waits until its two trials run.
 fn start_two_trials(
     cluster: &Cluster,
-    witness: &LiveCounter,
+    counter: &LiveCounter,
     load: &Load,
 ) -> (ClusterMember, ClusterMember) {
-    load.write(&cluster.project, witness);
+    load.write(&cluster.project, counter);
     let worker = cluster.worker("a", 2).started();
     let coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    wait::until(DEADLINE, "two agents", || counter.running() == 2);
     (worker, coordinator)
 }
 
 /// Waits until both trials run again.
-fn wait_until_rerun(witness: &LiveCounter) -> Instant {
-    wait::until(DEADLINE, "both to run again", || witness.repeated() == 2);
+fn wait_until_rerun(counter: &LiveCounter) -> Instant {
+    wait::until(DEADLINE, "both to run again", || counter.repeated() == 2);
     Instant::now()
 }
 
 #[test]
 fn worker_kill_moves_trials_within_lease() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
-    let (mut dead, mut coordinator) = start_two_trials(&cluster, &witness, &load);
+    let (counter, load) = (LiveCounter::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
+    let (mut dead, mut coordinator) = start_two_trials(&cluster, &counter, &load);
     let other = cluster.worker("b", 2).started();
     wait::until(DEADLINE, "the other worker", || has_worker_count(&cluster, 2));
     let killed = Instant::now();
     dead.kill();
-    let took = wait_until_rerun(&witness) - killed;
+    let took = wait_until_rerun(&counter) - killed;
     print_notice(&format!("ran on the other worker after {took:?} with a lease of {LEASE:?}"));
     assert!(took < LEASE + DECISION_TIME, "{took:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
@@ -60,12 +60,12 @@ fn worker_kill_moves_trials_within_lease() {
 #[test]
 fn worker_restart_reports_lost_trials_at_once() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("restarted", 2, (6.0, 6.0)));
-    let (mut worker, mut coordinator) = start_two_trials(&cluster, &witness, &load);
+    let (counter, load) = (LiveCounter::start(), Load::new("restarted", 2, (6.0, 6.0)));
+    let (mut worker, mut coordinator) = start_two_trials(&cluster, &counter, &load);
     worker.kill();
     let started = Instant::now();
     worker.start();
-    let took = wait_until_rerun(&witness) - started;
+    let took = wait_until_rerun(&counter) - started;
     print_notice(&format!("ran again after {took:?} with a lease of {LEASE:?}"));
     assert!(took < DECISION_TIME, "{took:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
@@ -76,8 +76,8 @@ fn worker_restart_reports_lost_trials_at_once() {
 #[test]
 fn trial_that_kills_worker_is_poisoned_alone() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("poison", 8, (2.0, 3.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("poison", 8, (2.0, 3.0)));
+    load.write(&cluster.project, &counter);
     let poisonous = load.task(5);
     let mut worker =
         cluster.worker("a", 8).with_variable(DEADLY_TASK_VARIABLE, &poisonous).started();
@@ -92,7 +92,7 @@ fn trial_that_kills_worker_is_poisoned_alone() {
         !coordinator.is_running()
     });
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
-    print_notice(&format!("{deaths} deaths, {} executions", witness.observed().len()));
+    print_notice(&format!("{deaths} deaths, {} executions", counter.observed().len()));
     assert!((3..=6).contains(&deaths), "{deaths} deaths");
     let results = cluster.project.results("poison");
     assert_eq!((results.count("completed_trials"), results.count("failed_trials")), (7, 1));

@@ -14,18 +14,18 @@ use crate::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, clust
 #[test]
 fn worker_join_and_drain_repeat_nothing() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("moving", 24, (1.0, 2.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("moving", 24, (1.0, 2.0)));
+    load.write(&cluster.project, &counter);
     let mut first = cluster.worker("a", 3).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("moving");
     wait::until(DEADLINE, "five results", || results.trials().len() >= 5);
     let second = cluster.worker("b", 3).started();
-    wait::until(DEADLINE, "both to work", || witness.running() > 3);
+    wait::until(DEADLINE, "both to work", || counter.running() > 3);
     let ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
     print_notice(&format!("drained after SIGTERM:\n{}", ended.stderr));
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "a drain lets trials end");
+    assert_eq!((counter.killed(), counter.repeated()), (0, 0), "a drain lets trials end");
     assert_undisturbed(&cluster, &load);
     let workers = results.trials().into_iter().map(|trial| trial.result["worker"].to_string());
     let workers: std::collections::BTreeSet<_> = workers.collect();
@@ -36,16 +36,16 @@ fn worker_join_and_drain_repeat_nothing() {
 #[test]
 fn drain_timeout_moves_trials_to_other_worker() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("drained", 2, (20.0, 20.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("drained", 2, (20.0, 20.0)));
+    load.write(&cluster.project, &counter);
     let mut first = cluster.worker("a", 2).with_arguments(&["--drain-timeout", "1s"]).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    wait::until(DEADLINE, "two agents", || counter.running() == 2);
     let second = cluster.worker("b", 2).started();
     let _ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(witness.killed(), 2, "they were killed: {:?}", witness.observed());
+    assert_eq!(counter.killed(), 2, "they were killed: {:?}", counter.observed());
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(witness.repeated(), 2);
+    assert_eq!(counter.repeated(), 2);
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["drained"], [second]);
 }
@@ -53,18 +53,19 @@ fn drain_timeout_moves_trials_to_other_worker() {
 #[test]
 fn worker_with_other_store_is_refused() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (LiveCounter::start(), Load::new("stores", 3, (0.5, 1.0)));
-    load.write(&cluster.project, &witness);
+    let (counter, load) = (LiveCounter::start(), Load::new("stores", 3, (0.5, 1.0)));
+    load.write(&cluster.project, &counter);
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    let elsewhere = cluster.project.path().join("another-store");
+    let other_store = cluster.project.path().join("another-store");
     let stranger = cluster.worker("stranger", 2);
     let mut stranger =
-        stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
+        stranger.with_option("--store", other_store.to_str().expect("plain")).started();
     // Either side may refuse.
-    let told = || format!("{}{}", stranger.process().stderr(), coordinator.process().stderr());
-    let mut told = told;
+    let stderr_of_both =
+        || format!("{}{}", stranger.process().stderr(), coordinator.process().stderr());
+    let mut told = stderr_of_both;
     wait::until(DEADLINE, "the refusal", || told().contains("store"));
-    assert_eq!(witness.observed(), [], "it got no trial");
+    assert_eq!(counter.observed(), [], "it got no trial");
     let worker = cluster.worker("a", 2).started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);

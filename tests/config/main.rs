@@ -34,9 +34,9 @@ fn render_problems(problems: Diagnostics, has_structure: bool) -> String {
     }
 }
 
-fn assert_names_all(what: &str, said: &str, texts: &[String]) {
-    let missing: Vec<_> = texts.iter().filter(|text| !said.contains(*text)).collect();
-    assert!(missing.is_empty(), "{what}: {missing:?} not in:\n{said}");
+fn assert_names_all(what: &str, messages: &str, texts: &[String]) {
+    let missing: Vec<_> = texts.iter().filter(|text| !messages.contains(*text)).collect();
+    assert!(missing.is_empty(), "{what}: {missing:?} not in:\n{messages}");
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn job_file_with_errors_reports_all() {
     for (name, texts) in ExpectedTrials::read().invalid_jobs {
         // A missing dataset is found later, when tasks are loaded.
         let texts: Vec<_> = texts.into_iter().filter(|text| text != "no-such-directory").collect();
-        let said = job_faults(&fixtures().join("jobs").join(&name));
-        assert_names_all(&name, &said, &texts);
+        let messages = job_faults(&fixtures().join("jobs").join(&name));
+        assert_names_all(&name, &messages, &texts);
     }
 }
 

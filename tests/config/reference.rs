@@ -13,8 +13,8 @@ fn config_reference_in_readme_has_every_key() {
         let begin = format!("<!-- rollout keys {kind} --markdown -->\n");
         let (_, rest) = readme.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?}"));
         let (table, _) = rest.split_once("<!-- end -->").expect("an end");
-        let said = reference.markdown();
-        let differs = table.lines().zip(said.lines()).find(|(there, said)| there != said);
-        assert!(table == said, "put the command's output there; first difference: {differs:?}");
+        let expected = reference.markdown();
+        let differs = table.lines().zip(expected.lines()).find(|(there, said)| there != said);
+        assert!(table == expected, "put the command's output there; first difference: {differs:?}");
     }
 }

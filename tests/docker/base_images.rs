@@ -88,13 +88,13 @@ async fn base_image_changed_is_used_by_next_run_only() {
     assert_eq!((again.made, &again.reference), (false, &first.reference));
     // Another worker that joins the run and has neither the image nor its layers.
     lab.remove_image(&first).await;
-    let elsewhere = lab.another_provider();
-    elsewhere.set_base_digests(run(1), Arc::clone(&kept) as _);
-    let built = prepare_for_run(&lab, &elsewhere, &source, 1).await.expect("built by digest");
+    let other_provider = lab.another_provider();
+    other_provider.set_base_digests(run(1), Arc::clone(&kept) as _);
+    let built = prepare_for_run(&lab, &other_provider, &source, 1).await.expect("built by digest");
     assert_eq!((built.made, &built.reference), (true, &first.reference));
     assert_eq!(version(&lab, &built).await, "one");
 
-    let second = prepare_for_run(&lab, &elsewhere, &source, 2).await.expect("built again");
+    let second = prepare_for_run(&lab, &other_provider, &source, 2).await.expect("built again");
     assert!(second.made && second.reference != first.reference, "{second:?}");
     assert_eq!(version(&lab, &second).await, "two");
     for image in [&built, &second] {
@@ -162,12 +162,12 @@ async fn base_image_built_before_registry_outage_is_reused() {
     let Some(lab) = DockerFixture::open().await else { return };
     let Some(registry) = DockerEngine::registry() else { return };
     // A proxy to the registry that can be closed.
-    let door = crate::closable_proxy::ClosableProxy::open(&registry).await;
-    let base = format!("{}/rollout-away-{}:1", door.address(), std::process::id());
+    let proxy = crate::closable_proxy::ClosableProxy::open(&registry).await;
+    let base = format!("{}/rollout-away-{}:1", proxy.address(), std::process::id());
     publish(&lab, &base, "one").await;
     let source = lab.context(&[("Dockerfile", &format!("FROM {base}\nRUN true\n"))]);
     let first = prepare_for_run(&lab, &lab.provider, &source, 1).await.expect("built");
-    drop(door);
+    drop(proxy);
     let later = prepare_for_run(&lab, &lab.provider, &source, 2).await.expect("found");
     assert_eq!((later.made, &later.reference), (false, &first.reference));
     lab.remove_image(&first).await;

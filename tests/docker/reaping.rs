@@ -38,24 +38,24 @@ async fn reaping_removes_only_objects_of_dead_owners() {
     let dead = Owner { boot_id: boot.clone(), ..owner() };
     let other_user = Owner { uid: dead.uid + 1, ..dead.clone() };
     let name = |what: &str| format!("rollout-{what}-{}", std::process::id());
-    let (doomed, stranger) = (name("half"), format!("theirs-{}", std::process::id()));
-    create_unstarted(&lab, &doomed, &json(&dead)).await;
+    let (removable, unprefixed) = (name("half"), format!("theirs-{}", std::process::id()));
+    create_unstarted(&lab, &removable, &json(&dead)).await;
     create_unstarted(&lab, &name("alive"), &json(&owner())).await;
     create_unstarted(&lab, &name("user"), &json(&other_user)).await;
     create_unstarted(&lab, &name("kept-x"), &json(&dead)).await;
     create_unstarted(&lab, &name("garbled"), "{").await;
-    create_unstarted(&lab, &stranger, &json(&dead)).await;
+    create_unstarted(&lab, &unprefixed, &json(&dead)).await;
 
     let reaped = lab.provider.reap(&DeadBootOwners(boot)).await.expect("listed");
-    let rest = [name("alive"), name("user"), name("kept-x"), name("garbled"), stranger];
+    let rest = [name("alive"), name("user"), name("kept-x"), name("garbled"), unprefixed];
     let options =
         bollard::query_parameters::RemoveContainerOptions { force: true, ..Default::default() };
     let mut left = Vec::new();
     for name in &rest {
         left.push(lab.docker.remove_container(name, Some(options.clone())).await.is_ok());
     }
-    assert_eq!(reaped.removed, std::slice::from_ref(&doomed));
+    assert_eq!(reaped.removed, std::slice::from_ref(&removable));
     assert!(reaped.failed.is_empty() && reaped.kept >= 5, "{reaped:?}");
     assert_eq!(left, [true; 5]);
-    assert!(lab.docker.inspect_container(&doomed, None).await.is_err());
+    assert!(lab.docker.inspect_container(&removable, None).await.is_err());
 }

@@ -71,8 +71,8 @@ fn journal_with_changed_bit_is_refused_and_repaired() {
     for text in ["000001.log is damaged at byte", "whole records follow", "rollout repair"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
-    let told = repair(&project, &["--dry-run"]);
-    assert!(told.contains("would be restored, one bit had changed"), "{told}");
+    let output = repair(&project, &["--dry-run"]);
+    assert!(output.contains("would be restored, one bit had changed"), "{output}");
     assert_ne!(fs::read(&path).expect("readable"), whole, "a dry run changes nothing");
     let told = repair(&project, &[]);
     assert!(told.contains("restored, one bit had changed"), "{told}");
@@ -93,9 +93,9 @@ fn repair_restores_lost_results_from_store() {
     });
     let _refused =
         project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
-    let told = repair(&project, &[]);
+    let output = repair(&project, &[]);
     for trial in &settled {
-        assert!(told.contains("from the blob store"), "{} is not restored: {told}", trial.name);
+        assert!(output.contains("from the blob store"), "{} is not restored: {output}", trial.name);
     }
     assert_resumes(&project, &results, &settled);
     assert_follows_from_journal(results.path());
@@ -126,8 +126,10 @@ fn repair_rewrites_damaged_documents() {
         let path = results.path().join(name);
         let whole = fs::read_to_string(&path).expect("readable");
         // Still JSON, but with another digest.
-        let place = whole.find("sha256:").expect("it has a digest") + 10;
-        change_file(&path, |bytes| bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' });
+        let digest_offset = whole.find("sha256:").expect("it has a digest") + 10;
+        change_file(&path, |bytes| {
+            bytes[digest_offset] = if bytes[digest_offset] == b'0' { b'1' } else { b'0' }
+        });
         for cut in [false, true] {
             if cut {
                 fs::write(&path, &whole[..whole.len() / 2]).expect("writable");
@@ -140,8 +142,8 @@ fn repair_rewrites_damaged_documents() {
             assert!(refused.stderr.contains(&text), "no {text:?} in {}", refused.stderr);
             assert!(refused.stderr.contains("rollout repair"), "{}", refused.stderr);
         }
-        let told = repair(&project, &[]);
-        assert!(told.contains(&format!("{name}: damaged, put aside")), "{told}");
+        let output = repair(&project, &[]);
+        assert!(output.contains(&format!("{name}: damaged, put aside")), "{output}");
     }
     assert_resumes(&project, &results, &settled);
     for name in ["manifest.json", "plan.json"] {

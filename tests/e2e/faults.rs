@@ -157,8 +157,9 @@ fn assert_as_expected(trials: &[(TrialDirectory, &ExpectedTrial)]) {
 /// Fails unless the exit code is that of infrastructure errors exactly when a trial has one.
 #[track_caller]
 fn assert_exit_code_matches(ended: &ProgramExit, results: &Results) {
-    let ours = |trial: &TrialDirectory| trial.result["error"]["class"] == "infrastructure";
-    let infrastructure = results.trials().iter().any(ours);
+    let is_infrastructure =
+        |trial: &TrialDirectory| trial.result["error"]["class"] == "infrastructure";
+    let infrastructure = results.trials().iter().any(is_infrastructure);
     let code = if infrastructure { ExitCode::Infrastructure } else { ExitCode::Success };
     assert_eq!(ended.status.code(), Some(i32::from(code.code())), "{}", ended.stderr);
 }

@@ -16,8 +16,8 @@ fn sixty_containers_at_once_succeed() {
     // No network per trial: an engine has addresses for about thirty.
     let of_trial = |name: &String| name.contains("rollout") && !name.ends_with("_default");
     // Networks with this ending belong to Compose services, which another test may run now.
-    let ours = engine.networks().into_iter().filter(of_trial);
-    assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new());
+    let of_trials = engine.networks().into_iter().filter(of_trial);
+    assert_eq!(of_trials.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[test]

@@ -81,8 +81,8 @@ fn store_unused_by_any_run_is_removed() {
     }
     let arguments = [&arguments[..], &["--force"]].concat();
     let dry = [&arguments[..], &["--dry-run"]].concat();
-    let told = project.rollout(&dry).wait(DEADLINE).expect_code(ExitCode::Success);
-    assert!(told.stdout.contains("would remove the blob store"), "{}", told.stdout);
+    let removed = project.rollout(&dry).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(removed.stdout.contains("would remove the blob store"), "{}", removed.stdout);
     assert!(store.join("store.json").is_file());
     let told = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(told.stdout.contains("removed the blob store"), "{}", told.stdout);

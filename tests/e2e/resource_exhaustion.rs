@@ -29,8 +29,8 @@ fn open_file_limit_bounds_concurrency_and_keeps_rewards() {
         let project = project().tasks(["faults/passes"], &[]).write("job.yaml", DEEP_LOGS_JOB);
         let command = project.limited(&format!("-n {limit}"), &["run", "job.yaml"]);
         let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
-        let said = format!("may have {limit} files open");
-        assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+        let warning = format!("may have {limit} files open");
+        assert!(ended.stderr.contains(&warning), "{}", ended.stderr);
         let results = project.results("deep");
         assert_adds_up(&results, 24);
         for trial in results.trials() {

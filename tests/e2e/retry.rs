@@ -116,8 +116,8 @@ fn repair_after_retry_keeps_retried_verdict() {
     }
     // The opening itself, and then everything in the rebuilt journal.
     damage(2, &|bytes| bytes[40..300].fill(b'x'));
-    let told = repair();
-    assert!(told.contains("trials with a result: 2"), "{told}");
+    let output = repair();
+    assert!(output.contains("trials with a result: 2"), "{output}");
     assert_as_before(&project, &before);
     let rebuilt = (1..40).find(|epoch| journal(*epoch).exists()).expect("a rebuilt segment");
     damage(rebuilt, &|bytes| {

@@ -86,8 +86,8 @@ impl Cluster {
             project: Arc::clone(&self.project),
             arguments: Vec::new(),
             variables: self.variables(),
-            wire: None,
-            run: None,
+            proxy: None,
+            process: None,
             is_paused: false,
         };
         let member = member.with_arguments(words).with_arguments(&["--nats", &self.server.url()]);
@@ -116,8 +116,8 @@ pub struct ClusterMember {
     project: Arc<Project>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
-    wire: Option<TcpProxy>,
-    run: Option<RunningProgram>,
+    proxy: Option<TcpProxy>,
+    process: Option<RunningProgram>,
     is_paused: bool,
 }
 
@@ -154,9 +154,9 @@ impl ClusterMember {
     /// Connects the member to the server through a TCP proxy.
     #[must_use]
     pub fn through_tcp_proxy(mut self, server: &NatsServer) -> Self {
-        let wire = TcpProxy::for_port(server.port());
-        let url = format!("nats://127.0.0.1:{}", wire.port());
-        self.wire = Some(wire);
+        let proxy = TcpProxy::for_port(server.port());
+        let url = format!("nats://127.0.0.1:{}", proxy.port());
+        self.proxy = Some(proxy);
         self.with_option("--nats", &url)
     }
 
@@ -169,11 +169,11 @@ impl ClusterMember {
 
     /// Starts the member, unless it runs.
     pub fn start(&mut self) {
-        if self.run.is_none() {
+        if self.process.is_none() {
             let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
             let mut command = self.project.command(&arguments);
             command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-            self.run = Some(self.project.start(command));
+            self.process = Some(self.project.start(command));
         }
     }
 
@@ -183,7 +183,7 @@ impl ClusterMember {
     /// When it is not started.
     #[track_caller]
     pub fn process(&mut self) -> &mut RunningProgram {
-        self.run.as_mut().expect("it is started")
+        self.process.as_mut().expect("it is started")
     }
 
     /// The member's TCP proxy.
@@ -192,17 +192,17 @@ impl ClusterMember {
     /// When it has none.
     #[track_caller]
     pub fn tcp_proxy(&self) -> &TcpProxy {
-        self.wire.as_ref().expect("it has a proxy")
+        self.proxy.as_ref().expect("it has a proxy")
     }
 
     /// Whether the process is started and has not ended.
     pub fn is_running(&mut self) -> bool {
-        self.run.as_mut().is_some_and(|run| !run.has_ended())
+        self.process.as_mut().is_some_and(|run| !run.has_ended())
     }
 
     /// kill -9.
     pub fn kill(&mut self) -> Option<ProgramExit> {
-        let mut run = self.run.take()?;
+        let mut run = self.process.take()?;
         run.signal(Signal::KILL);
         self.is_paused = false;
         Some(run.wait(EXIT_DEADLINE))
@@ -210,7 +210,7 @@ impl ClusterMember {
 
     /// SIGSTOP.
     pub fn pause(&mut self) {
-        if let Some(run) = &mut self.run {
+        if let Some(run) = &mut self.process {
             run.signal(Signal::STOP);
             self.is_paused = true;
         }
@@ -218,7 +218,7 @@ impl ClusterMember {
 
     /// SIGCONT.
     pub fn resume(&mut self) {
-        if let Some(run) = self.run.as_mut().filter(|_| self.is_paused) {
+        if let Some(run) = self.process.as_mut().filter(|_| self.is_paused) {
             run.signal(Signal::CONT);
         }
         self.is_paused = false;
@@ -235,7 +235,7 @@ impl ClusterMember {
     /// When it does not exit in time, or was not started.
     #[track_caller]
     pub fn wait(&mut self, deadline: Duration) -> ProgramExit {
-        self.run.take().expect("it is started").wait(deadline)
+        self.process.take().expect("it is started").wait(deadline)
     }
 
     /// Sends SIGTERM and waits for its exit.
@@ -263,7 +263,7 @@ impl ClusterMember {
 
     /// Directory of the current process.
     fn own_dir(&self) -> Option<PathBuf> {
-        let pid = self.run.as_ref()?.pid();
+        let pid = self.process.as_ref()?.pid();
         let is_own = |dir: &PathBuf| {
             json(&dir.join("owner.json"))
                 .is_some_and(|owner| owner["pid"].as_u64() == Some(pid.into()))
@@ -278,8 +278,8 @@ impl ClusterMember {
     #[track_caller]
     pub fn wait_for_stderr(&mut self, text: &str, deadline: Duration) {
         let run = self.process();
-        let said = wait::holds_within(deadline, || run.stderr().contains(text));
-        assert!(said, "no {text:?} within {deadline:?} in\n{}", run.stderr());
+        let found = wait::holds_within(deadline, || run.stderr().contains(text));
+        assert!(found, "no {text:?} within {deadline:?} in\n{}", run.stderr());
     }
 }
 

@@ -35,7 +35,7 @@ impl JournalReplay {
             epoch: 1,
             permits: 1,
             retry: RetryPolicy::default(),
-            bounds: RemoteTimeouts::default(),
+            timeouts: RemoteTimeouts::default(),
         };
         let mut core = Core::new(settings);
         let (mut records, mut effects) = (Vec::new(), Vec::new());

@@ -33,8 +33,8 @@ pub struct ObservedExecution {
 #[derive(Debug)]
 pub struct LiveCounter {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<ObservedExecution>>>,
-    over: Arc<AtomicBool>,
+    observed: Arc<Mutex<Vec<ObservedExecution>>>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl LiveCounter {
@@ -46,8 +46,8 @@ impl LiveCounter {
     pub fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let (seen, over) = (Arc::default(), Arc::<AtomicBool>::default());
-        let (sightings, ends) = (Arc::clone(&seen), Arc::clone(&over));
+        let (observed, stopped) = (Arc::default(), Arc::<AtomicBool>::default());
+        let (sightings, ends) = (Arc::clone(&observed), Arc::clone(&stopped));
         let serve = move || {
             for agent in listener.incoming().take_while(|_| !ends.load(Ordering::Relaxed)) {
                 let (agent, sightings) = (agent?, Arc::clone(&sightings));
@@ -56,7 +56,7 @@ impl LiveCounter {
             Ok::<(), io::Error>(())
         };
         supervise::thread("live counter", serve).expect("a thread");
-        Self { address, seen, over }
+        Self { address, observed, stopped }
     }
 
     /// The listening port.
@@ -66,12 +66,12 @@ impl LiveCounter {
 
     /// Everything seen so far, in start order.
     pub fn observed(&self) -> Vec<ObservedExecution> {
-        lock(&self.seen).clone()
+        lock(&self.observed).clone()
     }
 
     /// How many agents run now.
     pub fn running(&self) -> usize {
-        lock(&self.seen).iter().filter(|sighting| sighting.ended.is_none()).count()
+        lock(&self.observed).iter().filter(|sighting| sighting.ended.is_none()).count()
     }
 
     /// The most that ran at once. An end within `ORDER_TOLERANCE` before a start counts as before
@@ -89,7 +89,7 @@ impl LiveCounter {
     /// Number of executions of each task.
     pub fn executions(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for sighting in lock(&self.seen).iter() {
+        for sighting in lock(&self.observed).iter() {
             *counts.entry(sighting.task.clone()).or_default() += 1;
         }
         counts
@@ -102,13 +102,13 @@ impl LiveCounter {
 
     /// Executions that did not exit normally.
     pub fn killed(&self) -> usize {
-        lock(&self.seen).iter().filter(|s| s.ended.is_some() && !s.done).count()
+        lock(&self.observed).iter().filter(|s| s.ended.is_some() && !s.done).count()
     }
 }
 
 impl Drop for LiveCounter {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         // Wakes the listener; fails harmlessly if it has already ended.
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())));
     }

@@ -77,7 +77,7 @@ impl Load {
     ///
     /// # Panics
     /// When that fails.
-    pub fn write(&self, project: &Project, witness: &LiveCounter) {
+    pub fn write(&self, project: &Project, counter: &LiveCounter) {
         for number in 1..=self.items {
             let task = project.path().join(format!("tasks-{}", self.name)).join(self.task(number));
             let write = |name: &str, text: &str| {
@@ -92,7 +92,7 @@ impl Load {
             write("tests/test.sh", "echo \"0.$(cat /app/answer)\" >/logs/verifier/reward.txt\n");
         }
         let path = project.path().join(self.file());
-        fs::write(path, self.job_file(witness.port())).expect("a file");
+        fs::write(path, self.job_file(counter.port())).expect("a file");
     }
 
     fn job_file(&self, port: u16) -> String {

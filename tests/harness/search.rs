@@ -57,8 +57,8 @@ impl ExampleSearch {
 
     /// The example for tests that kill it: its evals take about a second, mostly asleep, failures
     /// are tried twice, and every execution connects to the live counter.
-    pub fn with_live_counter(witness: &LiveCounter) -> Self {
-        let port = witness.port();
+    pub fn with_live_counter(counter: &LiveCounter) -> Self {
+        let port = counter.port();
         let implement = format!(
             "run: |\n      exec 3<>/dev/tcp/127.0.0.1/{port}\n      \
              echo \"$ROLLOUT_EVAL_ID\" >&3\n      bash search/implement\n      echo done >&3"
@@ -239,21 +239,21 @@ pub fn leaked_files(run: &Path) -> Vec<String> {
     if waiting.as_array().is_none_or(|waiting| !waiting.is_empty()) {
         left.push(format!("pending cleanup: {waiting}"));
     }
-    let mut told = |what: &str, wanted: BTreeSet<String>, got: BTreeSet<String>| {
+    let mut check = |what: &str, wanted: BTreeSet<String>, got: BTreeSet<String>| {
         if wanted != got {
             left.push(format!("{what}: {got:?}, wanted {wanted:?}"));
         }
     };
-    told("references", wanted_references(&manifest), references(run));
+    check("references", wanted_references(&manifest), references(run));
     let checkouts = wanted_checkouts(&manifest);
-    told("worktrees", checkouts.clone(), worktrees(run));
+    check("worktrees", checkouts.clone(), worktrees(run));
     let there = |place: &str| {
         let paths = crate::leak_check::directory_entries(&run.join(place)).into_iter();
         paths.map(|path| path.strip_prefix(run).expect("below").display().to_string())
     };
-    told("checkouts", checkouts, there("wt").chain(there("cand")).collect());
+    check("checkouts", checkouts, there("wt").chain(there("cand")).collect());
     let home = ["repository/bare", "repository/bundles.json"].map(str::to_owned);
-    told("the repository", home.into(), there("repository").collect());
+    check("the repository", home.into(), there("repository").collect());
     for name in all_below(&run.join("repository/bare")).into_keys() {
         let last = name.rsplit('/').next().unwrap_or_default();
         let unfinished = UNFINISHED_PREFIXES.iter().any(|begin| last.starts_with(begin));

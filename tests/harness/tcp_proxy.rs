@@ -10,20 +10,20 @@ use rollout_worker::supervise;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProxyMode {
     /// Bytes are forwarded.
-    Whole,
+    Open,
     /// Bytes are held back, and connections stay open.
     Stalled,
     /// Connections are closed, new ones too.
     Cut,
     /// Closed for good.
-    Gone,
+    Closed,
 }
 
 #[derive(Debug)]
 struct ProxyShared {
-    state: Mutex<ProxyMode>,
+    mode: Mutex<ProxyMode>,
     changed: Condvar,
-    ends: Mutex<Vec<TcpStream>>,
+    sockets: Mutex<Vec<TcpStream>>,
 }
 
 /// A port in front of another port.
@@ -42,18 +42,18 @@ impl TcpProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(ProxyShared {
-            state: Mutex::new(ProxyMode::Whole),
+            mode: Mutex::new(ProxyMode::Open),
             changed: Condvar::new(),
-            ends: Mutex::default(),
+            sockets: Mutex::default(),
         });
         let here = Arc::clone(&shared);
         let serve = move || {
             for client in listener.incoming() {
                 let client = client?;
                 match *here.state() {
-                    ProxyMode::Gone => break,
+                    ProxyMode::Closed => break,
                     ProxyMode::Cut => continue,
-                    ProxyMode::Whole | ProxyMode::Stalled => {}
+                    ProxyMode::Open | ProxyMode::Stalled => {}
                 }
                 // No server listens on that port: the client sees its connection close.
                 if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
@@ -84,13 +84,13 @@ impl TcpProxy {
 
     /// Forwards bytes again.
     pub fn restore(&self) {
-        self.shared.set(ProxyMode::Whole);
+        self.shared.set(ProxyMode::Open);
     }
 }
 
 impl Drop for TcpProxy {
     fn drop(&mut self) {
-        self.shared.set(ProxyMode::Gone);
+        self.shared.set(ProxyMode::Closed);
         self.shared.close();
         // Wakes the listener; fails harmlessly if it has already ended.
         drop(TcpStream::connect(self.address));
@@ -99,7 +99,7 @@ impl Drop for TcpProxy {
 
 impl ProxyShared {
     fn state(&self) -> MutexGuard<'_, ProxyMode> {
-        self.state.lock().expect("not poisoned")
+        self.mode.lock().expect("not poisoned")
     }
 
     fn set(&self, state: ProxyMode) {
@@ -108,7 +108,7 @@ impl ProxyShared {
     }
 
     fn close(&self) {
-        for end in self.ends.lock().expect("not poisoned").drain(..) {
+        for end in self.sockets.lock().expect("not poisoned").drain(..) {
             // The other side may have closed it.
             let _closed = end.shutdown(Shutdown::Both);
         }
@@ -117,10 +117,10 @@ impl ProxyShared {
     fn connect(self: &Arc<Self>, client: TcpStream, server: TcpStream) -> io::Result<()> {
         for end in [&client, &server] {
             end.set_nodelay(true)?;
-            self.ends.lock().expect("not poisoned").push(end.try_clone()?);
+            self.sockets.lock().expect("not poisoned").push(end.try_clone()?);
         }
         // A cut in between has not seen these sockets.
-        if matches!(*self.state(), ProxyMode::Cut | ProxyMode::Gone) {
+        if matches!(*self.state(), ProxyMode::Cut | ProxyMode::Closed) {
             self.close();
         }
         let ways = [(client.try_clone()?, server.try_clone()?), (server, client)];
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn tcp_proxy_forwards_stalls_and_cuts() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let wire = TcpProxy::for_port(listener.local_addr().expect("an address").port());
-        let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, wire.port())).expect("the proxy");
+        let proxy = TcpProxy::for_port(listener.local_addr().expect("an address").port());
+        let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).expect("the proxy");
         let mut client = join();
         let (mut server, _) = listener.accept().expect("through the proxy");
         server.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -165,19 +165,19 @@ mod tests {
         client.write_all(b"one").expect("sent");
         server.read_exact(&mut bytes).expect("passes");
 
-        wire.stall();
+        proxy.stall();
         client.write_all(b"two").expect("sent");
         assert!(server.read(&mut bytes).is_err(), "bytes are held back");
-        wire.restore();
+        proxy.restore();
         server.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         server.read_exact(&mut bytes).expect("passes");
         assert_eq!(&bytes, b"two");
 
-        wire.cut();
+        proxy.cut();
         assert_eq!(server.read(&mut bytes).expect("an end"), 0);
         let mut refused = join();
         assert!(matches!(refused.read(&mut bytes), Ok(0) | Err(_)));
-        wire.restore();
+        proxy.restore();
         let mut client = join();
         let (mut server, _) = listener.accept().expect("through the proxy");
         client.write_all(b"end").expect("sent");

@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn condition_is_polled_until_deadline() {
-        let mut looks = 0;
+        let mut checks = 0;
         until(Duration::from_secs(10), "three checks", || {
-            looks += 1;
-            looks == 3
+            checks += 1;
+            checks == 3
         });
         assert!(!holds_within(Duration::from_millis(1), || false));
     }

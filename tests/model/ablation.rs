@@ -12,9 +12,15 @@ use crate::step::{FaultPlan, ScheduleStep};
 /// Far more than needed; the search ends at the first failing schedule.
 const SCHEDULES: u64 = 30_000;
 
-const SERVER_FAULTS: FaultPlan =
-    FaultPlan { workers: false, coordinators: false, owners: false, users: false, ..ALL_FAULTS };
-const COORDINATOR_FAULTS: FaultPlan = FaultPlan { workers: false, users: false, ..ALL_FAULTS };
+const SERVER_FAULTS: FaultPlan = FaultPlan {
+    workers: false,
+    coordinators: false,
+    takeovers: false,
+    user_commands: false,
+    ..ALL_FAULTS
+};
+const COORDINATOR_FAULTS: FaultPlan =
+    FaultPlan { workers: false, user_commands: false, ..ALL_FAULTS };
 
 /// Asserts that some schedule fails with `how` when a rule is removed.
 fn assert_breaks_without(faults: FaultPlan, without: fn(&mut ProtocolRules), how: &str) {
@@ -40,31 +46,43 @@ fn redelivery_suspicion_removed_breaks_model() {
 
 #[test]
 fn hold_answer_forgetting_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.hold_forgets = false, "never becomes idle");
+    assert_breaks_without(
+        ALL_FAULTS,
+        |rules| rules.hold_answer_forgets = false,
+        "never becomes idle",
+    );
 }
 
 #[test]
 fn peer_heartbeat_check_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_peers = false, "in a heartbeat");
+    assert_breaks_without(
+        ALL_FAULTS,
+        |rules| rules.checks_peer_heartbeats = false,
+        "in a heartbeat",
+    );
 }
 
 #[test]
 fn marker_check_removed_breaks_model() {
     assert_breaks_without(
         ALL_FAULTS,
-        |rules| rules.looks_at_markers = false,
+        |rules| rules.checks_markers = false,
         "although the try has a marker",
     );
 }
 
 #[test]
 fn finished_in_heartbeat_removed_breaks_model() {
-    assert_breaks_without(ALL_FAULTS, |rules| rules.hello_lists_finished = false, "is held");
+    assert_breaks_without(ALL_FAULTS, |rules| rules.heartbeat_lists_finished = false, "is held");
 }
 
 #[test]
 fn ack_incarnation_check_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.acks_check_life = false, "old incarnation");
+    assert_breaks_without(
+        SERVER_FAULTS,
+        |rules| rules.acks_check_incarnation = false,
+        "old incarnation",
+    );
 }
 
 #[test]
@@ -80,7 +98,7 @@ fn result_marker_removed_breaks_model() {
 fn result_lookup_removed_breaks_model() {
     assert_breaks_without(
         SERVER_FAULTS,
-        |rules| rules.looks_for_results = false,
+        |rules| rules.looks_up_results = false,
         "is offered again although",
     );
 }
@@ -89,7 +107,7 @@ fn result_lookup_removed_breaks_model() {
 fn position_check_on_reconnect_removed_breaks_model() {
     assert_breaks_without(
         SERVER_FAULTS,
-        |rules| rules.anchor = false,
+        |rules| rules.checks_position_on_reconnect = false,
         "was purged, and the successor lacks it",
     );
 }
@@ -112,7 +130,7 @@ fn journal_head_in_lock_removed_breaks_model() {
 
 #[test]
 fn reconcile_removed_breaks_model() {
-    assert_breaks_without(SERVER_FAULTS, |rules| rules.rounds = false, "items not settled");
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.reconciles = false, "items not settled");
 }
 
 /// A worker that reconnects shortly after the server is not declared dead.
@@ -120,7 +138,7 @@ fn reconcile_removed_breaks_model() {
 fn reconnect_notice_removed_repeats_execution() {
     for (tells, runs) in [(true, 1), (false, 2)] {
         let mut story = Scenario::running(1, &[1, 1]);
-        story.rules.tells_reconnects = tells;
+        story.rules.reports_reconnects = tells;
         story.advance_seconds(100);
         let w = story.running_worker(0).expect("it runs");
         story.apply(&[
@@ -141,7 +159,7 @@ fn reconnect_notice_removed_repeats_execution() {
 #[test]
 fn worker_dir_recovery_removed_repeats_execution() {
     let mut story = Scenario::running(1, &[1]);
-    story.rules.adoption = false;
+    story.rules.dir_recovery = false;
     story.apply(&[
         ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
         ScheduleStep::KillWorker(0),

@@ -34,7 +34,7 @@ pub(crate) struct ModelBroker {
     pub(crate) lock: Option<(u64, LockValue)>,
     revisions: u64,
     /// Last heartbeat of each worker with its time; lost on a restart.
-    pub(crate) hellos: BTreeMap<WorkerId, (u64, Heartbeat)>,
+    pub(crate) heartbeats: BTreeMap<WorkerId, (u64, Heartbeat)>,
 }
 
 /// State that a server loses when it dies.
@@ -63,7 +63,7 @@ impl ModelBroker {
             model: BrokerModel::new(Incarnation(1), config),
             lock: None,
             revisions: 0,
-            hellos: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
         }
     }
 
@@ -166,7 +166,7 @@ impl ModelBroker {
     pub(crate) fn restart(&mut self, loss: ServerLoss) {
         self.up = true;
         self.connections += 1;
-        self.hellos.clear();
+        self.heartbeats.clear();
         if loss.all {
             let next = Incarnation(self.incarnation().0 + 1);
             self.model.wipe(next);

@@ -33,7 +33,7 @@ pub(crate) struct ModelCoordinator {
     pub(crate) core: Core,
     pub(crate) reference: ReferenceModel,
     pub(crate) paused: bool,
-    pub(crate) renew_due: u64,
+    pub(crate) lock_renewal_due: u64,
     /// The last report that any successor's journal is certain to contain.
     pub(crate) confirmed: Option<ReportPosition>,
     /// The last report in the durable journal.
@@ -44,28 +44,28 @@ pub(crate) struct ModelCoordinator {
     /// The connection is new: the report at the cursor was not checked.
     pub(crate) unchecked: bool,
     /// The core was not notified of the connection.
-    pub(crate) untold: bool,
+    pub(crate) reconnect_unreported: bool,
     /// Effects whose records are not yet durable.
-    pub(crate) gathered: Vec<CoreEffect>,
+    pub(crate) undurable_effects: Vec<CoreEffect>,
     /// Effects ready to be performed.
-    pub(crate) ready: VecDeque<CoreEffect>,
+    pub(crate) ready_effects: VecDeque<CoreEffect>,
     /// Effects that wait for the server.
-    pub(crate) outlet: VecDeque<CoreEffect>,
+    pub(crate) outgoing_effects: VecDeque<CoreEffect>,
     /// Received claims that the core has not seen; `pending` holds those that await its answer.
-    pub(crate) asked: Vec<ReceivedClaim>,
-    pub(crate) pending: Vec<(u64, usize, Claim)>,
-    pub(crate) questions: u64,
+    pub(crate) received_claims: Vec<ReceivedClaim>,
+    pub(crate) pending_answers: Vec<(u64, usize, Claim)>,
+    pub(crate) last_request_id: u64,
     pub(crate) commands: Vec<(u64, Vec<ItemId>)>,
     pub(crate) listed: Option<Vec<QueuedOffer>>,
-    pub(crate) round_due: u64,
+    pub(crate) reconcile_due: u64,
     pub(crate) lookups: Vec<ItemId>,
     /// Items looked up in the store since their last offer.
-    pub(crate) looked: Vec<ItemId>,
-    pub(crate) hellos_due: u64,
+    pub(crate) looked_up: Vec<ItemId>,
+    pub(crate) heartbeats_due: u64,
     pub(crate) started: u64,
     pub(crate) fed: usize,
     /// Its report reader is far behind and reads only on demand.
-    pub(crate) lags: bool,
+    pub(crate) is_lagging: bool,
 }
 
 /// A received claim, with the head of the reports at that moment.
@@ -99,8 +99,8 @@ pub(crate) fn policy() -> RetryPolicy {
 
 impl Simulation {
     fn settings(&self, epoch: u32) -> CoreSettings {
-        let bounds = RemoteTimeouts::default();
-        CoreSettings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
+        let timeouts = RemoteTimeouts::default();
+        CoreSettings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), timeouts }
     }
 
     pub(crate) fn new_item(&self, n: usize) -> NewItem {
@@ -116,20 +116,20 @@ impl Simulation {
         let mut reference = ReferenceModel::default();
         let mut settled: Vec<ItemSettlement> = Vec::new();
         let mut effects = Vec::new();
-        let same = self.judge.directory == directory;
+        let same = self.invariants.directory == directory;
         for record in self.directories[directory].replay() {
             reference.apply_record(record);
             core.apply(WALL, record.clone(), &mut effects);
             for effect in effects.drain(..) {
                 if let CoreEffect::Settled(by) = effect {
                     if let Err(broken) = reference.settle(&by) {
-                        self.judge.fail(format!("replay: {broken}"));
+                        self.invariants.fail(format!("replay: {broken}"));
                     }
                     settled.push(*by);
                 }
             }
         }
-        self.judge.check_replay(&settled, same);
+        self.invariants.check_replay(&settled, same);
         self.check_purged(directory);
         let position = core.position();
         core.begin_session(RUN, policy());
@@ -143,31 +143,31 @@ impl Simulation {
             core,
             reference,
             paused: false,
-            renew_due: self.now,
+            lock_renewal_due: self.now,
             confirmed: None,
             journalled: position,
             connections,
             cursor: position,
             unchecked: true,
-            untold: false,
-            gathered: Vec::new(),
-            ready: VecDeque::new(),
-            outlet: VecDeque::new(),
-            asked: Vec::new(),
-            pending: Vec::new(),
-            questions: 0,
+            reconnect_unreported: false,
+            undurable_effects: Vec::new(),
+            ready_effects: VecDeque::new(),
+            outgoing_effects: VecDeque::new(),
+            received_claims: Vec::new(),
+            pending_answers: Vec::new(),
+            last_request_id: 0,
             commands: Vec::new(),
             listed: None,
-            round_due: self.now,
+            reconcile_due: self.now,
             lookups: Vec::new(),
-            looked: Vec::new(),
-            hellos_due: self.now,
+            looked_up: Vec::new(),
+            heartbeats_due: self.now,
             started: self.now,
             fed: 0,
-            lags: false,
+            is_lagging: false,
         });
-        self.judge.owner = owner;
-        self.judge.directory = directory;
+        self.invariants.owner = owner;
+        self.invariants.directory = directory;
         let c = self.coordinators.len() - 1;
         self.adopt_plan(c);
     }
@@ -182,7 +182,7 @@ impl Simulation {
             self.handle(c, CoreInput::Items(items));
         }
         if !self.setup.embedded {
-            self.handle(c, CoreInput::Begin);
+            self.handle(c, CoreInput::ResumeRemote);
         }
         self.feed_plan(c);
     }
@@ -221,10 +221,10 @@ impl Simulation {
                 _ => None,
             })
             .collect();
-        let missing = self.judge.purged.iter().find(|report| !records.contains(&kind(report)));
+        let missing = self.invariants.purged.iter().find(|report| !records.contains(&kind(report)));
         if let Some(report) = missing {
             let what = crate::names::summarize_report(report);
-            self.judge.fail(format!("{what} was purged, and the successor lacks it"));
+            self.invariants.fail(format!("{what} was purged, and the successor lacks it"));
         }
     }
 
@@ -240,7 +240,7 @@ impl Simulation {
             let to = (from + wanted).min(self.setup.items);
             coordinator.fed = to;
             if from == to {
-                self.handle_input(c, CoreInput::Exhausted);
+                self.handle_input(c, CoreInput::PlanComplete);
             } else {
                 let items = (from..to).map(|n| self.new_item(n)).collect();
                 self.handle_input(c, CoreInput::Items(items));
@@ -262,7 +262,7 @@ impl Simulation {
         let now = InputTime { monotonic_ms, wall: WALL };
         coordinator.core.handle(now, input, &mut out);
         if let Err(broken) = coordinator.core.check_invariants() {
-            self.judge.fail(broken.to_string());
+            self.invariants.fail(broken.to_string());
         }
         let mut records = out.records.into_iter().peekable();
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
@@ -272,21 +272,23 @@ impl Simulation {
                 segment.records.push(record);
             }
             if let CoreEffect::Offer { item, .. } = effect
-                && coordinator.looked.contains(item)
+                && coordinator.looked_up.contains(item)
             {
-                coordinator.looked.retain(|looked| looked != item);
-                if let Err(broken) = coordinator.reference.may_offer(item, &self.judge.executions) {
-                    self.judge.fail(broken);
+                coordinator.looked_up.retain(|looked| looked != item);
+                if let Err(broken) =
+                    coordinator.reference.may_offer(item, &self.invariants.executions)
+                {
+                    self.invariants.fail(broken);
                 }
             }
             if let CoreEffect::Settled(settled) = effect {
                 let judged = coordinator.reference.settle(settled);
                 let present = spec(self.specs[crate::names::item_number(&settled.item)]);
-                let owner = self.judge.owner == coordinator.owner;
+                let owner = self.invariants.owner == coordinator.owner;
                 let truth =
-                    if owner { self.judge.check_settlement(settled, present) } else { Ok(()) };
+                    if owner { self.invariants.check_settlement(settled, present) } else { Ok(()) };
                 if let Err(broken) = judged.and(truth) {
-                    self.judge.fail(broken);
+                    self.invariants.fail(broken);
                 }
             }
         }
@@ -294,19 +296,21 @@ impl Simulation {
             coordinator.reference.apply_record(&record);
             segment.records.push(record);
         }
-        coordinator.gathered.extend(out.effects);
+        coordinator.undurable_effects.extend(out.effects);
     }
 
     /// Time of the coordinator's next timer.
     pub(crate) fn next_coordinator_deadline(&self, c: usize) -> u64 {
         let coordinator = &self.coordinators[c];
         let core = coordinator.core.next_due_ms().map(|ms| ms + coordinator.started);
-        let ModelCoordinator { renew_due, round_due, hellos_due, .. } = *coordinator;
-        let own = [renew_due, round_due, hellos_due].into_iter().filter(|_| !self.setup.embedded);
+        let ModelCoordinator { lock_renewal_due, reconcile_due, heartbeats_due, .. } = *coordinator;
+        let own = [lock_renewal_due, reconcile_due, heartbeats_due]
+            .into_iter()
+            .filter(|_| !self.setup.embedded);
         own.chain(core).filter(|due| *due > self.now).min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn schedule_reconcile(&mut self, c: usize) {
-        self.coordinators[c].round_due = self.now + RECONCILE_INTERVAL;
+        self.coordinators[c].reconcile_due = self.now + RECONCILE_INTERVAL;
     }
 }

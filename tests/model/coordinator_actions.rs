@@ -33,12 +33,12 @@ impl Simulation {
             coordinator.connections = self.broker.connections;
             coordinator.unchecked = true;
             coordinator.listed = None;
-            coordinator.asked.clear();
-            coordinator.pending.clear();
-            coordinator.renew_due = self.now;
-            coordinator.round_due = self.now;
-            coordinator.untold = true;
-            if self.rules.tells_reconnects_first {
+            coordinator.received_claims.clear();
+            coordinator.pending_answers.clear();
+            coordinator.lock_renewal_due = self.now;
+            coordinator.reconcile_due = self.now;
+            coordinator.reconnect_unreported = true;
+            if self.rules.reports_reconnects_first {
                 self.report_reconnect(c);
             }
         }
@@ -46,20 +46,22 @@ impl Simulation {
     }
 
     fn report_reconnect(&mut self, c: usize) {
-        let untold = std::mem::replace(&mut self.coordinators[c].untold, false);
-        if untold && self.rules.tells_reconnects {
+        let untold = std::mem::replace(&mut self.coordinators[c].reconnect_unreported, false);
+        if untold && self.rules.reports_reconnects {
             self.handle(c, CoreInput::Reconnected);
         }
     }
 
     /// The sequence after which the next report is read.
     fn read_position(&mut self, c: usize) -> u64 {
-        let life = self.broker.incarnation();
+        let incarnation = self.broker.incarnation();
         let coordinator = &mut self.coordinators[c];
         let unchecked = std::mem::replace(&mut coordinator.unchecked, false);
         if let Some(cursor) = coordinator.cursor {
-            let lost = cursor.incarnation != life
-                || (unchecked && self.rules.anchor && !self.broker.contains_position(&cursor));
+            let lost = cursor.incarnation != incarnation
+                || (unchecked
+                    && self.rules.checks_position_on_reconnect
+                    && !self.broker.contains_position(&cursor));
             if lost {
                 coordinator.cursor = None;
                 self.log(|| "the reports are read from the start".to_owned());
@@ -97,35 +99,36 @@ impl Simulation {
             return false;
         }
         let now = self.now;
-        let seen = self.broker.hellos.values().map(|(at, hello)| ReceivedHeartbeat {
-            hello: hello.clone(),
+        let seen = self.broker.heartbeats.values().map(|(at, heartbeat)| ReceivedHeartbeat {
+            heartbeat: heartbeat.clone(),
             age: std::time::Duration::from_millis(now - at),
         });
         let seen = seen.collect();
-        self.coordinators[c].hellos_due = now + 10_000;
-        self.handle(c, CoreInput::Hellos(seen));
+        self.coordinators[c].heartbeats_due = now + 10_000;
+        self.handle(c, CoreInput::Heartbeats(seen));
         true
     }
 
     /// Passes the first received claim to the core.
     pub(crate) fn handle_claim(&mut self, c: usize) -> bool {
-        if !self.ensure_coordinator_connected(c) || self.coordinators[c].asked.is_empty() {
+        if !self.ensure_coordinator_connected(c) || self.coordinators[c].received_claims.is_empty()
+        {
             return false;
         }
-        let asked = self.coordinators[c].asked[0].clone();
+        let received = self.coordinators[c].received_claims[0].clone();
         if self.rules.reads_before_answer {
-            while !self.has_read(c, asked.head) && self.read_report(c) {}
+            while !self.has_read(c, received.head) && self.read_report(c) {}
         }
-        if self.rules.watches_hellos && !self.setup.embedded {
+        if self.rules.watches_heartbeats && !self.setup.embedded {
             self.observe_heartbeats(c);
         }
-        let unread = !self.has_read(c, asked.head);
+        let unread = !self.has_read(c, received.head);
         let coordinator = &mut self.coordinators[c];
-        coordinator.asked.remove(0);
-        coordinator.questions += 1;
-        let id = coordinator.questions;
-        let claim = asked.claim;
-        coordinator.pending.push((id, asked.worker, claim.clone()));
+        coordinator.received_claims.remove(0);
+        coordinator.last_request_id += 1;
+        let id = coordinator.last_request_id;
+        let claim = received.claim;
+        coordinator.pending_answers.push((id, received.worker, claim.clone()));
         if unread && self.could_settle_unread(c, &claim.item) {
             check_unread_claim(self, c, id, &claim);
             return true;
@@ -154,27 +157,27 @@ impl Simulation {
         if coordinator.paused || coordinator.is_gone() {
             return false;
         }
-        let owns = coordinator.owner == self.judge.owner;
+        let owns = coordinator.owner == self.invariants.owner;
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
         let clean = segment.durable == segment.records.len();
-        if clean && coordinator.gathered.is_empty() {
+        if clean && coordinator.undurable_effects.is_empty() {
             return false;
         }
         segment.durable = segment.records.len();
         coordinator.journalled = coordinator.core.position();
-        let gathered = std::mem::take(&mut coordinator.gathered);
+        let gathered = std::mem::take(&mut coordinator.undurable_effects);
         for effect in &gathered {
             if let CoreEffect::Settled(settled) = effect
                 && owns
             {
-                self.judge.record_settlement(settled);
+                self.invariants.record_settlement(settled);
                 let (n, by) = (item_number(&settled.item), settled.by.clone());
                 let by = by.map(|by| exec_number(&by.exec));
                 let outcome = settled.verdict.outcome;
                 self.log(|| format!("SETTLED: item {n} by e{by:?}, {outcome:?}"));
             }
         }
-        self.coordinators[c].ready.extend(gathered);
+        self.coordinators[c].ready_effects.extend(gathered);
         if self.setup.embedded {
             self.acknowledge_durable(c);
         }
@@ -199,16 +202,16 @@ impl Simulation {
             return false;
         }
         if !self.rules.durable_before_effect {
-            let gathered = self.coordinators[c].gathered.clone();
+            let gathered = self.coordinators[c].undurable_effects.clone();
             let settled = |effect: &CoreEffect| matches!(effect, CoreEffect::Settled(_));
-            self.coordinators[c].gathered.retain(settled);
+            self.coordinators[c].undurable_effects.retain(settled);
             let others = gathered.into_iter().filter(|effect| !settled(effect));
-            self.coordinators[c].ready.extend(others);
+            self.coordinators[c].ready_effects.extend(others);
         }
-        let Some(effect) = self.coordinators[c].ready.pop_front() else { return false };
+        let Some(effect) = self.coordinators[c].ready_effects.pop_front() else { return false };
         match effect {
             CoreEffect::Answer { id, answer } => {
-                let pending = &mut self.coordinators[c].pending;
+                let pending = &mut self.coordinators[c].pending_answers;
                 if let Some(at) = pending.iter().position(|(of, ..)| *of == id) {
                     let (_, w, claim) = pending.remove(at);
                     if self.broker.up {
@@ -219,7 +222,7 @@ impl Simulation {
             CoreEffect::LookForResults { item } => self.coordinators[c].lookups.push(item),
             CoreEffect::Receipt { id, .. } => self.handle_receipt(c, id),
             CoreEffect::Settled(_) | CoreEffect::Retry(_) | CoreEffect::Lost { .. } => {}
-            effect => self.coordinators[c].outlet.push_back(effect),
+            effect => self.coordinators[c].outgoing_effects.push_back(effect),
         }
         true
     }
@@ -229,7 +232,7 @@ impl Simulation {
         if !self.ensure_coordinator_connected(c) {
             return false;
         }
-        let Some(effect) = self.coordinators[c].outlet.pop_front() else { return false };
+        let Some(effect) = self.coordinators[c].outgoing_effects.pop_front() else { return false };
         let owner = self.coordinators[c].owner;
         match effect {
             CoreEffect::Offer { item, try_id, class, .. } => {
@@ -266,12 +269,12 @@ impl Simulation {
         let commands = &mut self.coordinators[c].commands;
         let Some(at) = commands.iter().position(|(of, _)| *of == id) else { return };
         let (_, items) = commands.remove(at);
-        if self.coordinators[c].owner != self.judge.owner {
+        if self.coordinators[c].owner != self.invariants.owner {
             return;
         }
         for item in items {
-            if !self.judge.settled.contains_key(&item) {
-                self.judge.cancelled.insert(item);
+            if !self.invariants.settled.contains_key(&item) {
+                self.invariants.cancelled.insert(item);
             }
         }
     }
@@ -281,10 +284,10 @@ impl Simulation {
         if coordinator.paused || coordinator.is_gone() || self.setup.embedded {
             return false;
         }
-        coordinator.questions += 1;
-        let id = coordinator.questions;
+        coordinator.last_request_id += 1;
+        let id = coordinator.last_request_id;
         let item = self.new_item(n);
-        self.judge.cancel_asked.insert(item.item);
+        self.invariants.cancel_requested.insert(item.item);
         self.coordinators[c].commands.push((id, vec![item.item]));
         self.log(|| format!("a user cancels item {n}"));
         self.handle(c, CoreInput::Cancel { id, items: vec![item] });
@@ -303,7 +306,7 @@ impl Simulation {
 
     /// First half of a reconciliation round: reads reports to the head, then lists the queue.
     pub(crate) fn begin_reconcile(&mut self, c: usize) -> bool {
-        if self.setup.embedded || !self.rules.rounds || !self.ensure_coordinator_connected(c) {
+        if self.setup.embedded || !self.rules.reconciles || !self.ensure_coordinator_connected(c) {
             return false;
         }
         self.report_reconnect(c);
@@ -320,7 +323,7 @@ impl Simulation {
         }
         let Some(listed) = self.coordinators[c].listed.take() else { return false };
         self.observe_heartbeats(c);
-        if self.rules.round_reads_again {
+        if self.rules.reconcile_reads_again {
             while self.read_report(c) {}
         }
         self.handle(c, CoreInput::Observed(listed));
@@ -337,10 +340,10 @@ impl Simulation {
         }
         let Some(item) = self.coordinators[c].lookups.pop() else { return false };
         let mut reports = self.store.results_of_item(&item);
-        if !self.rules.looks_for_results {
+        if !self.rules.looks_up_results {
             reports.clear();
         }
-        self.coordinators[c].looked.push(item);
+        self.coordinators[c].looked_up.push(item);
         let (n, found) = (item_number(&item), reports.len());
         self.log(|| format!("the store has {found} results of item {n}"));
         self.handle(c, CoreInput::Found { item, reports });
@@ -373,13 +376,13 @@ impl Simulation {
             return true;
         }
         self.lock_written = self.now;
-        let settled: Vec<ItemId> = self.judge.settled.keys().copied().collect();
-        if self.judge.owner == owner {
-            self.judge.confirmed.extend(settled);
-            self.judge.cancelled_for_all.clone_from(&self.judge.cancelled);
+        let settled: Vec<ItemId> = self.invariants.settled.keys().copied().collect();
+        if self.invariants.owner == owner {
+            self.invariants.confirmed.extend(settled);
+            self.invariants.cancelled_for_all.clone_from(&self.invariants.cancelled);
         }
         let coordinator = &mut self.coordinators[c];
-        coordinator.renew_due = self.now + LOCK_RENEWAL_INTERVAL;
+        coordinator.lock_renewal_due = self.now + LOCK_RENEWAL_INTERVAL;
         if heard {
             coordinator.confirmed = position;
         }
@@ -395,12 +398,12 @@ impl Simulation {
         let held =
             if self.rules.purges_confirmed { coordinator.confirmed } else { coordinator.cursor };
         let Some(position) = held else { return false };
-        if self.rules.purge_looks && !self.broker.contains_position(&position) {
+        if self.rules.purge_checks_position && !self.broker.contains_position(&position) {
             return false;
         }
         let purged = self.broker.purge(position);
         let any = !purged.is_empty();
-        self.judge.purged.extend(purged);
+        self.invariants.purged.extend(purged);
         any
     }
 
@@ -410,27 +413,27 @@ impl Simulation {
             return false;
         }
         let mut moved = false;
-        if self.now >= self.coordinators[c].renew_due {
+        if self.now >= self.coordinators[c].lock_renewal_due {
             self.renew_lock(c, true);
             if self.coordinators[c].is_gone() {
                 return true;
             }
         }
-        while !self.coordinators[c].lags && self.read_report(c) {
+        while !self.coordinators[c].is_lagging && self.read_report(c) {
             moved = true;
         }
         let due = self.coordinators[c].core.next_due_ms();
         if due.is_some_and(|ms| ms + self.coordinators[c].started <= self.now) {
             self.handle(c, CoreInput::Tick);
         }
-        let watches = self.rules.watches_hellos && !self.setup.embedded;
-        if watches && self.now >= self.coordinators[c].hellos_due {
+        let watches = self.rules.watches_heartbeats && !self.setup.embedded;
+        if watches && self.now >= self.coordinators[c].heartbeats_due {
             self.observe_heartbeats(c);
         }
         while self.handle_claim(c) {
             moved = true;
         }
-        if self.now >= self.coordinators[c].round_due && self.begin_reconcile(c) {
+        if self.now >= self.coordinators[c].reconcile_due && self.begin_reconcile(c) {
             self.end_reconcile(c);
         }
         while self.look_up_results(c) {
@@ -469,8 +472,8 @@ fn check_unread_claim(
 ) {
     world.handle(c, CoreInput::Claim { id, claim: claim.clone() });
     let run = CoreEffect::Answer { id, answer: rollout_protocol::wire::claim::ClaimAnswer::Run };
-    if world.coordinators[c].gathered.contains(&run) {
+    if world.coordinators[c].undurable_effects.contains(&run) {
         let e = exec_number(&claim.exec);
-        world.judge.fail(format!("e{e} may run although a result of its item is unread"));
+        world.invariants.fail(format!("e{e} may run although a result of its item is unread"));
     }
 }

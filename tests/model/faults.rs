@@ -23,15 +23,15 @@ impl Simulation {
         worker.paused = false;
         worker.offline_since = None;
         worker.claiming.clear();
-        worker.beginnings.clear();
+        worker.start_reports.clear();
         worker.acks.clear();
         for RunningExecution { offer, exec, .. } in std::mem::take(&mut worker.running) {
             let report = worker.report(&offer, exec, names::lost_body(reason));
-            worker.losses.push(report);
-            self.judge.record_death(&exec);
+            worker.loss_reports.push(report);
+            self.invariants.record_death(&exec);
         }
         for finished in worker.finished.extract_if(.., |finished| finished.bare) {
-            self.judge.record_death(&finished.report.exec);
+            self.invariants.record_death(&finished.report.exec);
         }
         for finished in &mut worker.finished {
             finished.token = None;
@@ -51,9 +51,9 @@ impl Simulation {
         worker.stopped = false;
         worker.process += 1;
         worker.connections = 0;
-        if !self.rules.adoption {
+        if !self.rules.dir_recovery {
             worker.finished.clear();
-            worker.losses.clear();
+            worker.loss_reports.clear();
         }
         if self.setup.embedded {
             worker.connections = self.broker.connections;
@@ -71,9 +71,9 @@ impl Simulation {
         self.kill_worker(w);
         let worker = &mut self.workers[w];
         worker.destroyed = true;
-        worker.losses.clear();
+        worker.loss_reports.clear();
         for finished in std::mem::take(&mut worker.finished) {
-            self.judge.record_death(&finished.report.exec);
+            self.invariants.record_death(&finished.report.exec);
         }
         self.log(|| format!("w{w} and its host are lost"));
         true
@@ -153,7 +153,7 @@ impl Simulation {
             }
         }
         for worker in &mut self.workers {
-            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+            worker.claiming.iter_mut().for_each(|held| held.claim_received = false);
         }
         true
     }
@@ -167,7 +167,7 @@ impl Simulation {
         let owner = coordinator.owner;
         self.log(|| format!("c{owner} is {}", if paused { "stopped" } else { "resumed" }));
         for worker in &mut self.workers {
-            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+            worker.claiming.iter_mut().for_each(|held| held.claim_received = false);
         }
         true
     }
@@ -184,10 +184,10 @@ impl Simulation {
     /// Makes the report reader fall far behind, or catch up.
     pub(crate) fn set_coordinator_lag(&mut self, c: usize, lags: bool) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
-        if coordinator.lags == lags || self.setup.embedded {
+        if coordinator.is_lagging == lags || self.setup.embedded {
             return false;
         }
-        coordinator.lags = lags;
+        coordinator.is_lagging = lags;
         let owner = coordinator.owner;
         self.log(|| format!("c{owner} {}", if lags { "falls behind" } else { "catches up" }));
         true
@@ -210,11 +210,11 @@ impl Simulation {
         let copy = &self.directories[directory];
         let Some((_, lock)) = &self.broker.lock else {
             // Without a lock, only the newest directory is certain to be complete.
-            return directory == self.judge.directory && self.owner().is_none();
+            return directory == self.invariants.directory && self.owner().is_none();
         };
         // Only the process's own host can know that it is dead.
         let dead = lock.host == host && self.coordinators.iter().all(|c| c.owner != lock.owner);
-        let locked = lock.host == host && directory == self.judge.directory;
+        let locked = lock.host == host && directory == self.invariants.directory;
         if !dead && (locked || self.now < self.lock_written + LOCK_STALE_AFTER) {
             return false;
         }
@@ -269,13 +269,13 @@ impl Simulation {
             while self.report_loss(w) {}
         }
         while self.read_report(c) {}
-        self.handle(c, rollout_coordinator::engine::core::CoreInput::FormerExecutorsDead);
+        self.handle(c, rollout_coordinator::engine::core::CoreInput::PreviousExecutorsDead);
         true
     }
 
     /// Changes the item's spec; the change applies from the next run session.
     pub(crate) fn respecify(&mut self, n: usize) -> bool {
-        let settled = self.judge.settled.contains_key(&names::item(n));
+        let settled = self.invariants.settled.contains_key(&names::item(n));
         let idle = self.coordinators.is_empty();
         if settled || !idle {
             return false;

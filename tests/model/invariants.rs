@@ -25,7 +25,7 @@ pub(crate) struct ExecutionFact {
     /// Its worker died, or is indistinguishable from a dead one.
     pub(crate) died: bool,
     /// The server acknowledged its result, and a marker of the result is stored.
-    pub(crate) kept: bool,
+    pub(crate) has_marker: bool,
 }
 
 /// A durable settlement.
@@ -56,7 +56,7 @@ impl From<&ItemSettlement> for Settlement {
 #[derive(Debug, Default)]
 pub(crate) struct InvariantChecker {
     /// The first violation.
-    pub(crate) broken: Option<String>,
+    pub(crate) violation: Option<String>,
     pub(crate) executions: BTreeMap<ExecId, ExecutionFact>,
     /// Settlements that were durable in the journal of the owner at that time.
     pub(crate) settled: BTreeMap<ItemId, Settlement>,
@@ -67,7 +67,7 @@ pub(crate) struct InvariantChecker {
     /// Acknowledged cancellations that every successor must know.
     pub(crate) cancelled_for_all: BTreeSet<ItemId>,
     /// Items that a user asked to cancel.
-    pub(crate) cancel_asked: BTreeSet<ItemId>,
+    pub(crate) cancel_requested: BTreeSet<ItemId>,
     /// Reports that were purged.
     pub(crate) purged: Vec<Report>,
     /// Number of injected faults.
@@ -79,7 +79,7 @@ pub(crate) struct InvariantChecker {
 
 impl InvariantChecker {
     pub(crate) fn fail(&mut self, what: impl Into<String>) {
-        self.broken.get_or_insert_with(|| what.into());
+        self.violation.get_or_insert_with(|| what.into());
     }
 
     pub(crate) fn record_start(&mut self, exec: ExecId, fact: ExecutionFact) {
@@ -97,7 +97,7 @@ impl InvariantChecker {
     /// Records that the server acknowledged a result that also has a marker.
     pub(crate) fn record_kept_result(&mut self, exec: &ExecId) {
         if let Some(fact) = self.executions.get_mut(exec) {
-            fact.kept = fact.verdict.is_some();
+            fact.has_marker = fact.verdict.is_some();
         }
     }
 
@@ -115,7 +115,7 @@ impl InvariantChecker {
     ) -> Result<(), String> {
         let n = item_number(&settled.item);
         if settled.verdict.outcome == ItemOutcome::Cancelled {
-            let asked = self.cancel_asked.contains(&settled.item);
+            let asked = self.cancel_requested.contains(&settled.item);
             return if asked { Ok(()) } else { Err(format!("item {n} was not cancelled")) };
         }
         if self.cancelled.contains(&settled.item) {

@@ -53,7 +53,7 @@ pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass)
         spec,
         class,
         work: OfferedWork::Trial(trial),
-        pacing: RunRateLimits::default(),
+        rate_limits: RunRateLimits::default(),
     }
 }
 

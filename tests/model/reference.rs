@@ -15,7 +15,7 @@ use crate::names::{exec_number, item_number, may_be_retried};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReferenceModel {
     items: BTreeMap<ItemId, ReferenceItem>,
-    heard: i64,
+    reports_seen: i64,
     cancelled: BTreeSet<ItemId>,
 }
 
@@ -116,8 +116,8 @@ impl ReferenceModel {
     fn add_execution(&mut self, item: ItemId, exec: ExecId, try_id: TryId, ended: bool) {
         let Some(item) = self.items.get_mut(&item).filter(|item| !item.settled) else { return };
         if item.executions.iter().all(|known| known.exec != exec) {
-            self.heard += 1;
-            let order = if ended { -self.heard } else { self.heard };
+            self.reports_seen += 1;
+            let order = if ended { -self.reports_seen } else { self.reports_seen };
             item.executions.push(ReferenceExecution {
                 exec,
                 try_id,
@@ -194,7 +194,7 @@ impl ReferenceModel {
         let settles = |(exec, fact): &(&ExecId, &ExecutionFact)| {
             let last = fact.verdict.as_ref().is_some_and(|verdict| !may_be_retried(verdict));
             let counts = fact.spec == spec && fact.try_id >= floor;
-            fact.kept && fact.item == *item && last && counts && !known(**exec)
+            fact.has_marker && fact.item == *item && last && counts && !known(**exec)
         };
         match facts.iter().find(settles) {
             None => Ok(()),

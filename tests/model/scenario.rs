@@ -81,7 +81,7 @@ impl Scenario {
     }
 
     fn assert_invariants(&self) {
-        assert_eq!(self.judge.broken, None);
+        assert_eq!(self.invariants.violation, None);
     }
 
     /// Heals the world, settles everything and checks the invariants.
@@ -93,17 +93,17 @@ impl Scenario {
 
     /// Number of executions of an item.
     pub(crate) fn execution_count(&self, n: usize) -> usize {
-        self.judge.executions.values().filter(|fact| fact.item == item(n)).count()
+        self.invariants.executions.values().filter(|fact| fact.item == item(n)).count()
     }
 
     /// The execution that settled the item.
     pub(crate) fn settled_by(&self, n: usize) -> Option<u32> {
-        let settled = self.judge.settled.get(&item(n))?;
+        let settled = self.invariants.settled.get(&item(n))?;
         settled.by().map(|by| names::exec_number(&by))
     }
 
     pub(crate) fn outcome(&self, n: usize) -> Option<ItemOutcome> {
-        self.judge.settled.get(&item(n)).map(|settled| settled.verdict().outcome)
+        self.invariants.settled.get(&item(n)).map(|settled| settled.verdict().outcome)
     }
 
     /// The worker that runs the item now.

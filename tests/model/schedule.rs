@@ -63,12 +63,13 @@ pub(crate) fn run_schedule(
     let schedule =
         Schedule { setup: draw_setup(family, &mut random), rules: family.rules, steps: vec![] };
     let steps = 30 + random.below(90);
-    let faults = FaultPlan { most: random.below(family.faults.most + 1), ..family.faults };
+    let faults =
+        FaultPlan { max_faults: random.below(family.faults.max_faults + 1), ..family.faults };
     // A step without effect is dropped from the schedule, but a step that panics is kept.
     let mut done = Vec::with_capacity(steps);
     let result = catch_panic(|| {
         let mut world = Simulation::new(schedule.setup.clone(), schedule.rules);
-        while done.len() < steps && world.judge.broken.is_none() {
+        while done.len() < steps && world.invariants.violation.is_none() {
             let step = draw_step(&world, &faults, &mut random);
             done.push(step);
             if !world.apply_step(step) {
@@ -82,7 +83,7 @@ pub(crate) fn run_schedule(
         Box::new(ScheduleFailure { number, what, schedule: Schedule { steps: done, ..schedule } })
     };
     match result {
-        Ok(mut world) => match world.judge.broken.take() {
+        Ok(mut world) => match world.invariants.violation.take() {
             None => Ok(world),
             Some(what) => Err(broken(what)),
         },
@@ -97,10 +98,10 @@ impl Schedule {
             let mut world = Simulation::new(self.setup.clone(), self.rules);
             self.steps.iter().all(|step| {
                 world.apply_step(*step);
-                world.judge.broken.is_none()
+                world.invariants.violation.is_none()
             });
             finish_schedule(&mut world);
-            world.judge.broken
+            world.invariants.violation
         });
         result.unwrap_or_else(Some)
     }
@@ -135,22 +136,22 @@ impl Schedule {
         let mut text = format!("{:?}\n", self.setup);
         let steps: Vec<String> = self.steps.iter().map(|step| format!("{step:?}")).collect();
         writeln!(text, "steps: [{}]", steps.join(", ")).expect("text");
-        let told = Cell::new(Vec::new());
+        let trace = Cell::new(Vec::new());
         let broken = catch_panic(|| {
             let mut world = Simulation::new(self.setup.clone(), self.rules);
             world.trace = Some(Vec::new());
             self.steps.iter().all(|step| {
                 world.log(|| format!("- {step:?}"));
                 world.apply_step(*step);
-                told.set(world.trace.clone().unwrap_or_default());
-                world.judge.broken.is_none()
+                trace.set(world.trace.clone().unwrap_or_default());
+                world.invariants.violation.is_none()
             });
             world.log(|| "--- no more faults".to_owned());
             finish_schedule(&mut world);
-            told.set(world.trace.take().unwrap_or_default());
-            world.judge.broken
+            trace.set(world.trace.take().unwrap_or_default());
+            world.invariants.violation
         });
-        for line in told.take() {
+        for line in trace.take() {
             writeln!(text, "{line}").expect("text");
         }
         writeln!(text, "BROKEN: {:?}", broken.unwrap_or_else(Some)).expect("text");
@@ -204,10 +205,10 @@ fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Heals the world; then all items must be settled correctly.
 pub(crate) fn finish_schedule(world: &mut Simulation) {
-    if world.judge.broken.is_none() {
+    if world.invariants.violation.is_none() {
         heal(world);
     }
-    if world.judge.broken.is_none() {
+    if world.invariants.violation.is_none() {
         check_end(world);
     }
 }
@@ -233,15 +234,15 @@ fn heal(world: &mut Simulation) {
             while world.finish_execution(w, 0, ExecutionEnding::Reward, false) {}
         }
         world.run_until_idle();
-        if world.is_complete() || world.judge.broken.is_some() {
+        if world.is_complete() || world.invariants.violation.is_some() {
             return;
         }
         world.advance(HEALING_STEP);
     }
-    let owed: Vec<usize> = (0..world.setup.items)
-        .filter(|n| !world.judge.settled.contains_key(&crate::names::item(*n)))
+    let unsettled: Vec<usize> = (0..world.setup.items)
+        .filter(|n| !world.invariants.settled.contains_key(&crate::names::item(*n)))
         .collect();
-    world.judge.fail(format!("items not settled: {owed:?}"));
+    world.invariants.fail(format!("items not settled: {unsettled:?}"));
 }
 
 /// Ensures that some coordinator owns the run and is not about to end.
@@ -252,7 +253,7 @@ fn ensure_owner(world: &mut Simulation) {
         world.close_run_session(c);
     }
     if world.owner().is_none() {
-        let directory = world.judge.directory;
+        let directory = world.invariants.directory;
         let host = world.broker.lock.as_ref().map_or(0, |(_, lock)| lock.host);
         world.start_coordinator(host, directory);
     }
@@ -261,29 +262,29 @@ fn ensure_owner(world: &mut Simulation) {
 fn check_end(world: &mut Simulation) {
     let Some(c) = world.owner() else { return };
     let directory = world.coordinators[c].directory;
-    let before = world.judge.settled.len();
+    let before = world.invariants.settled.len();
     if before != world.setup.items {
-        world.judge.fail("an item is settled that is not in the plan");
+        world.invariants.fail("an item is settled that is not in the plan");
     }
     for n in 0..world.setup.items {
         let of_item = |fact: &&crate::invariants::ExecutionFact| item_number(&fact.item) == n;
-        let facts = world.judge.executions.values().filter(of_item);
+        let facts = world.invariants.executions.values().filter(of_item);
         let runs = facts.clone().count();
         let outages = facts
             .filter_map(|fact| fact.verdict.as_ref())
             .filter(|verdict| crate::names::may_be_retried(verdict))
             .count();
-        let faults = world.judge.faults;
+        let faults = world.invariants.faults;
         if runs > 1 + outages + faults {
             let what = format!("{runs} executions of item {n}: {outages} outages, {faults} faults");
-            world.judge.fail(format!("more executions than faults explain: {what}"));
+            world.invariants.fail(format!("more executions than faults explain: {what}"));
         }
     }
     // Reading the journal again must give the same result.
     world.coordinators.clear();
     let epoch = world.directories[directory].epoch() + 1;
     world.begin_run_session(0, directory, epoch);
-    if world.judge.settled.len() != before {
-        world.judge.fail("the journal has fewer settlements when it is read again");
+    if world.invariants.settled.len() != before {
+        world.invariants.fail("the journal has fewer settlements when it is read again");
     }
 }

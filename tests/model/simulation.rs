@@ -36,7 +36,7 @@ pub(crate) struct Simulation {
     pub(crate) directories: Vec<ModelRunDirectory>,
     /// Current spec version of each item in the plan.
     pub(crate) specs: Vec<u8>,
-    pub(crate) judge: InvariantChecker,
+    pub(crate) invariants: InvariantChecker,
     pub(crate) owners: u32,
     pub(crate) executions: u32,
     pub(crate) inputs: u64,
@@ -66,7 +66,7 @@ impl Simulation {
             workers,
             coordinators: Vec::new(),
             directories: vec![ModelRunDirectory::default()],
-            judge: InvariantChecker::default(),
+            invariants: InvariantChecker::default(),
             owners: 0,
             executions: 0,
             inputs: 0,
@@ -87,7 +87,7 @@ impl Simulation {
 
     /// The living coordinator that owns the run.
     pub(crate) fn owner(&self) -> Option<usize> {
-        self.coordinators.iter().position(|c| c.owner == self.judge.owner)
+        self.coordinators.iter().position(|c| c.owner == self.invariants.owner)
     }
 
     /// Whether the owner has durably settled all items.
@@ -95,8 +95,8 @@ impl Simulation {
         self.owner().is_some_and(|c| {
             let coordinator = &self.coordinators[c];
             coordinator.core.is_complete()
-                && coordinator.gathered.is_empty()
-                && self.judge.settled.len() == self.setup.items
+                && coordinator.undurable_effects.is_empty()
+                && self.invariants.settled.len() == self.setup.items
         })
     }
 
@@ -113,18 +113,18 @@ impl Simulation {
                 c += 1;
             }
             self.coordinators.retain(|c| !c.is_gone());
-            if !moved || self.judge.broken.is_some() {
+            if !moved || self.invariants.violation.is_some() {
                 return;
             }
         }
-        self.judge.fail("the world never becomes idle");
+        self.invariants.fail("the world never becomes idle");
     }
 
     /// Advances time, running everything that becomes due.
     pub(crate) fn advance(&mut self, ms: u64) {
         let until = self.now + ms;
         self.run_until_idle();
-        while self.now < until && self.judge.broken.is_none() {
+        while self.now < until && self.invariants.violation.is_none() {
             let mut next = until;
             for w in 0..self.workers.len() {
                 next = next.min(self.next_worker_deadline(w));

@@ -10,42 +10,42 @@ use crate::simulation::Simulation;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ScheduleStep {
     Pull(usize, usize),
-    Ask(usize, usize),
+    SendClaim(usize, usize),
     Finish(usize, usize, ExecutionEnding, bool),
-    Begin(usize, usize),
-    Loss(usize),
+    ReportStart(usize, usize),
+    ReportLoss(usize),
     Mark(usize, usize),
     Publish(usize, usize, bool),
     Acknowledge(usize),
-    Hello(usize),
+    Heartbeat(usize),
     Read(usize),
     Claim(usize),
-    Hellos(usize),
+    ObserveHeartbeats(usize),
     Sync(usize),
     Perform(usize),
     Send(usize),
-    BeginRound(usize),
-    EndRound(usize),
-    Look(usize),
+    BeginReconcile(usize),
+    EndReconcile(usize),
+    LookUpResults(usize),
     Renew(usize, bool),
     Purge(usize),
-    Pass(u64),
+    Advance(u64),
     StartWorker(usize),
     Connect(usize),
-    ContinueWorker(usize),
+    ResumeWorker(usize),
     ServerReturns(ServerLoss),
     StartCoordinator(usize, usize),
-    ContinueCoordinator(usize),
+    ResumeCoordinator(usize),
     Cancel(usize, usize),
     Stop(usize),
     Respecify(usize),
     KillWorker(usize),
     DestroyWorker(usize),
     CutOff(usize),
-    StopWorker(usize),
+    PauseWorker(usize),
     ServerDies,
     KillCoordinator(usize, u16),
-    StopCoordinator(usize),
+    PauseCoordinator(usize),
     CopyDirectory,
     StoreDies,
     StoreReturns,
@@ -61,11 +61,11 @@ impl ScheduleStep {
             Self::KillWorker(_)
                 | Self::DestroyWorker(_)
                 | Self::CutOff(_)
-                | Self::StopWorker(_)
+                | Self::PauseWorker(_)
                 | Self::ServerDies
                 | Self::StoreDies
                 | Self::KillCoordinator(..)
-                | Self::StopCoordinator(_)
+                | Self::PauseCoordinator(_)
                 | Self::Respecify(_)
                 | Self::Stop(_)
                 | Self::Publish(_, _, false)
@@ -80,7 +80,7 @@ impl Simulation {
             self.worker_step(step) || self.coordinator_step(step) || self.fault_step(step);
         self.now += if happened { 20 } else { 0 };
         if happened && step.is_fault() {
-            self.judge.faults += 1;
+            self.invariants.faults += 1;
         }
         self.coordinators.retain(|coordinator| !coordinator.is_gone());
         happened
@@ -89,14 +89,14 @@ impl Simulation {
     fn worker_step(&mut self, step: ScheduleStep) -> bool {
         match step {
             ScheduleStep::Pull(w, nth) => self.pull_delivery(w, nth),
-            ScheduleStep::Ask(w, i) => self.send_claim(w, i),
+            ScheduleStep::SendClaim(w, i) => self.send_claim(w, i),
             ScheduleStep::Finish(w, i, ending, bare) => self.finish_execution(w, i, ending, bare),
-            ScheduleStep::Begin(w, i) => self.report_start(w, i),
-            ScheduleStep::Loss(w) => self.report_loss(w),
+            ScheduleStep::ReportStart(w, i) => self.report_start(w, i),
+            ScheduleStep::ReportLoss(w) => self.report_loss(w),
             ScheduleStep::Mark(w, i) => self.store_marker(w, i),
             ScheduleStep::Publish(w, i, heard) => self.publish_result(w, i, heard),
             ScheduleStep::Acknowledge(w) => self.send_acks(w),
-            ScheduleStep::Hello(w) => {
+            ScheduleStep::Heartbeat(w) => {
                 let reaches = self.ensure_worker_connected(w);
                 if reaches {
                     self.publish_heartbeat(w);
@@ -105,7 +105,7 @@ impl Simulation {
             }
             ScheduleStep::StartWorker(w) => !self.setup.embedded && self.start_worker(w),
             ScheduleStep::Connect(w) => self.set_worker_online(w, true),
-            ScheduleStep::ContinueWorker(w) => self.set_worker_paused(w, false),
+            ScheduleStep::ResumeWorker(w) => self.set_worker_paused(w, false),
             _ => false,
         }
     }
@@ -114,13 +114,15 @@ impl Simulation {
         match step {
             ScheduleStep::Read(c) => self.read_report(c),
             ScheduleStep::Claim(c) => self.handle_claim(c),
-            ScheduleStep::Hellos(c) => !self.setup.embedded && self.observe_heartbeats(c),
+            ScheduleStep::ObserveHeartbeats(c) => {
+                !self.setup.embedded && self.observe_heartbeats(c)
+            }
             ScheduleStep::Sync(c) => self.sync_journal(c),
             ScheduleStep::Perform(c) => self.perform_effect(c),
             ScheduleStep::Send(c) => self.send_effect(c),
-            ScheduleStep::BeginRound(c) => self.begin_reconcile(c),
-            ScheduleStep::EndRound(c) => self.end_reconcile(c),
-            ScheduleStep::Look(c) => self.look_up_results(c),
+            ScheduleStep::BeginReconcile(c) => self.begin_reconcile(c),
+            ScheduleStep::EndReconcile(c) => self.end_reconcile(c),
+            ScheduleStep::LookUpResults(c) => self.look_up_results(c),
             ScheduleStep::Renew(c, heard) => self.renew_lock(c, heard),
             ScheduleStep::Purge(c) => self.purge_reports(c),
             ScheduleStep::Cancel(c, n) => self.cancel_item(c, n),
@@ -128,14 +130,14 @@ impl Simulation {
             ScheduleStep::StartCoordinator(host, directory) => {
                 self.start_coordinator(host, directory)
             }
-            ScheduleStep::ContinueCoordinator(c) => self.set_coordinator_paused(c, false),
+            ScheduleStep::ResumeCoordinator(c) => self.set_coordinator_paused(c, false),
             _ => false,
         }
     }
 
     fn fault_step(&mut self, step: ScheduleStep) -> bool {
         match step {
-            ScheduleStep::Pass(ms) => {
+            ScheduleStep::Advance(ms) => {
                 self.advance(ms);
                 true
             }
@@ -144,10 +146,10 @@ impl Simulation {
             ScheduleStep::KillWorker(w) => !self.setup.embedded && self.kill_worker(w),
             ScheduleStep::DestroyWorker(w) => !self.setup.embedded && self.destroy_worker(w),
             ScheduleStep::CutOff(w) => !self.setup.embedded && self.set_worker_online(w, false),
-            ScheduleStep::StopWorker(w) => !self.setup.embedded && self.set_worker_paused(w, true),
+            ScheduleStep::PauseWorker(w) => !self.setup.embedded && self.set_worker_paused(w, true),
             ScheduleStep::ServerDies => self.kill_server(),
             ScheduleStep::KillCoordinator(c, share) => self.kill_coordinator(c, share),
-            ScheduleStep::StopCoordinator(c) => self.set_coordinator_paused(c, true),
+            ScheduleStep::PauseCoordinator(c) => self.set_coordinator_paused(c, true),
             ScheduleStep::StoreDies => !self.setup.embedded && self.set_store_down(true),
             ScheduleStep::StoreReturns => self.set_store_down(false),
             ScheduleStep::FallBehind(c) => self.set_coordinator_lag(c, true),
@@ -162,23 +164,23 @@ impl Simulation {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FaultPlan {
     /// Maximum number of faults.
-    pub(crate) most: usize,
+    pub(crate) max_faults: usize,
     /// Workers die, are cut off, are paused.
     pub(crate) workers: bool,
     /// The server dies with what it had.
     pub(crate) server: bool,
     /// The server loses tails and acknowledgements when it dies.
-    pub(crate) tails: bool,
+    pub(crate) tail_loss: bool,
     /// The server loses everything when it dies.
-    pub(crate) wipes: bool,
+    pub(crate) total_loss: bool,
     /// Coordinators die.
     pub(crate) coordinators: bool,
     /// Coordinators are paused while others take over, with copies of the directory.
-    pub(crate) owners: bool,
+    pub(crate) takeovers: bool,
     /// Users stop, cancel and change specs.
-    pub(crate) users: bool,
+    pub(crate) user_commands: bool,
     /// Percentage of executions that end by an outage.
-    pub(crate) outages: usize,
+    pub(crate) outage_percent: usize,
     /// Some executions end at once and leave nothing.
     pub(crate) bare: bool,
 }
@@ -189,7 +191,7 @@ pub(crate) fn draw_step(
     faults: &FaultPlan,
     random: &mut ScheduleRng,
 ) -> ScheduleStep {
-    if world.judge.faults < faults.most && random.percent(12) {
+    if world.invariants.faults < faults.max_faults && random.percent(12) {
         return draw_fault(world, faults, random);
     }
     let w = random.below(world.workers.len());
@@ -197,9 +199,9 @@ pub(crate) fn draw_step(
     let i = random.below(2);
     match random.below(96) {
         0..=9 => ScheduleStep::Pull(w, i),
-        10..=13 => ScheduleStep::Ask(w, i),
+        10..=13 => ScheduleStep::SendClaim(w, i),
         14..=23 => {
-            let outage = random.percent(faults.outages);
+            let outage = random.percent(faults.outage_percent);
             let ending = if outage {
                 ExecutionEnding::Outage
             } else {
@@ -211,21 +213,21 @@ pub(crate) fn draw_step(
             };
             ScheduleStep::Finish(w, i, ending, faults.bare && random.percent(50))
         }
-        24..=27 => ScheduleStep::Begin(w, i),
-        28 | 29 => ScheduleStep::Loss(w),
+        24..=27 => ScheduleStep::ReportStart(w, i),
+        28 | 29 => ScheduleStep::ReportLoss(w),
         30..=34 => ScheduleStep::Mark(w, i),
         35..=41 => ScheduleStep::Publish(w, i, true),
         42..=44 => ScheduleStep::Acknowledge(w),
-        45..=47 => ScheduleStep::Hello(w),
+        45..=47 => ScheduleStep::Heartbeat(w),
         48..=56 => ScheduleStep::Read(c),
         57..=60 => ScheduleStep::Claim(c),
-        61 | 62 => ScheduleStep::Hellos(c),
+        61 | 62 => ScheduleStep::ObserveHeartbeats(c),
         63..=69 => ScheduleStep::Sync(c),
         70..=76 => ScheduleStep::Perform(c),
         77..=82 => ScheduleStep::Send(c),
-        83 | 84 => ScheduleStep::BeginRound(c),
-        85 | 86 => ScheduleStep::EndRound(c),
-        87 => ScheduleStep::Look(c),
+        83 | 84 => ScheduleStep::BeginReconcile(c),
+        85 | 86 => ScheduleStep::EndReconcile(c),
+        87 => ScheduleStep::LookUpResults(c),
         88 => ScheduleStep::Renew(c, !random.percent(20)),
         89 => ScheduleStep::Purge(c),
         _ => draw_recovery(world, faults, random),
@@ -239,23 +241,25 @@ fn draw_recovery(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRn
     if !world.broker.up && random.percent(40) {
         return ScheduleStep::ServerReturns(draw_loss(faults, random));
     }
-    let takeover = faults.owners && random.percent(50);
+    let takeover = faults.takeovers && random.percent(50);
     match random.below(10) {
-        0 => ScheduleStep::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
+        0 => ScheduleStep::Advance(
+            random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000]),
+        ),
         1..=4 => ScheduleStep::StartWorker(w),
         5 => random.pick(&[ScheduleStep::Connect(w), ScheduleStep::StoreReturns]),
-        6 => ScheduleStep::ContinueWorker(w),
-        7 => random.pick(&[ScheduleStep::ContinueCoordinator(c), ScheduleStep::CatchUp(c)]),
+        6 => ScheduleStep::ResumeWorker(w),
+        7 => random.pick(&[ScheduleStep::ResumeCoordinator(c), ScheduleStep::CatchUp(c)]),
         _ if takeover => ScheduleStep::StartCoordinator(1, random.below(world.directories.len())),
         _ => ScheduleStep::StartCoordinator(0, 0),
     }
 }
 
 fn draw_loss(faults: &FaultPlan, random: &mut ScheduleRng) -> ServerLoss {
-    if faults.wipes && random.percent(30) {
+    if faults.total_loss && random.percent(30) {
         return ServerLoss { all: true, ..ServerLoss::default() };
     }
-    if !faults.tails {
+    if !faults.tail_loss {
         return ServerLoss::default();
     }
     let mut upto = |n| u8::try_from(random.below(n)).expect("small");
@@ -271,17 +275,17 @@ fn draw_fault(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) 
         0 if faults.workers => ScheduleStep::KillWorker(w),
         1 if faults.workers && random.percent(30) => ScheduleStep::DestroyWorker(w),
         2 if faults.workers => ScheduleStep::CutOff(w),
-        3 if faults.workers => ScheduleStep::StopWorker(w),
+        3 if faults.workers => ScheduleStep::PauseWorker(w),
         4 if faults.workers => ScheduleStep::Publish(w, 0, false),
         5 if faults.server && random.percent(30) => ScheduleStep::StoreDies,
         5 if faults.server => ScheduleStep::ServerDies,
         6 | 7 if faults.coordinators => ScheduleStep::KillCoordinator(c, share),
-        8 if faults.owners => ScheduleStep::StopCoordinator(c),
+        8 if faults.takeovers => ScheduleStep::PauseCoordinator(c),
         12 if faults.coordinators => ScheduleStep::FallBehind(c),
-        9 if faults.owners => ScheduleStep::CopyDirectory,
-        10 if faults.users && random.percent(30) => ScheduleStep::Cancel(c, n),
-        10 if faults.users && random.percent(30) => ScheduleStep::Stop(c),
-        11 if faults.users => ScheduleStep::Respecify(n),
+        9 if faults.takeovers => ScheduleStep::CopyDirectory,
+        10 if faults.user_commands && random.percent(30) => ScheduleStep::Cancel(c, n),
+        10 if faults.user_commands && random.percent(30) => ScheduleStep::Stop(c),
+        11 if faults.user_commands => ScheduleStep::Respecify(n),
         _ => ScheduleStep::Pull(w, 0),
     }
 }

@@ -39,9 +39,9 @@ pub(crate) struct ModelWorker {
     /// Finished executions whose report is not acknowledged.
     pub(crate) finished: Vec<FinishedExecution>,
     /// Start reports not sent yet.
-    pub(crate) beginnings: Vec<Report>,
+    pub(crate) start_reports: Vec<Report>,
     /// On disk: executions of dead processes to be reported as lost.
-    pub(crate) losses: Vec<Report>,
+    pub(crate) loss_reports: Vec<Report>,
     pub(crate) acks: Vec<MessageToken>,
     /// Executions of a draining run are stopped as soon as they are seen.
     pub(crate) stopped: bool,
@@ -56,7 +56,7 @@ pub(crate) struct HeldDelivery {
     pub(crate) since: u64,
     pub(crate) in_slot: bool,
     /// A coordinator has received the claim.
-    pub(crate) asked: bool,
+    pub(crate) claim_received: bool,
     /// The answer was `run`, but no slot was free.
     pub(crate) cleared: bool,
 }
@@ -103,8 +103,8 @@ impl ModelWorker {
             claiming: Vec::new(),
             running: Vec::new(),
             finished: Vec::new(),
-            beginnings: Vec::new(),
-            losses: Vec::new(),
+            start_reports: Vec::new(),
+            loss_reports: Vec::new(),
             acks: Vec::new(),
             stopped: false,
         }

@@ -24,7 +24,7 @@ const VISIBLE_AFTER: u64 = 2_000;
 /// Reason for starting an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartReason {
-    OnSight,
+    Unclaimed,
     Answered,
     NoAnswer,
 }
@@ -43,7 +43,7 @@ impl Simulation {
             if self.rules.suspicion {
                 worker.suspicious_until = self.now + LEASE;
             }
-            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+            worker.claiming.iter_mut().for_each(|held| held.claim_received = false);
             self.publish_heartbeat(w);
         }
         true
@@ -51,8 +51,8 @@ impl Simulation {
 
     pub(crate) fn publish_heartbeat(&mut self, w: usize) {
         let worker = &self.workers[w];
-        let hello = worker.heartbeat(self.rules.hello_lists_finished);
-        self.broker.hellos.insert(hello.worker.clone(), (self.now, hello));
+        let heartbeat = worker.heartbeat(self.rules.heartbeat_lists_finished);
+        self.broker.heartbeats.insert(heartbeat.worker.clone(), (self.now, heartbeat));
     }
 
     /// Takes one delivery if a slot is free.
@@ -83,11 +83,11 @@ impl Simulation {
             delivery.delivered > 1 || offer.try_id.n > 1 || self.now < worker.suspicious_until;
         if suspicious {
             let since = self.now;
-            let (in_slot, asked, cleared) = (true, false, false);
-            let held = HeldDelivery { offer, token, exec, since, in_slot, asked, cleared };
+            let (in_slot, claim_received, cleared) = (true, false, false);
+            let held = HeldDelivery { offer, token, exec, since, in_slot, claim_received, cleared };
             self.workers[w].claiming.push(held);
         } else {
-            self.start_execution(w, offer, token, exec, StartReason::OnSight);
+            self.start_execution(w, offer, token, exec, StartReason::Unclaimed);
         }
         true
     }
@@ -102,23 +102,24 @@ impl Simulation {
     ) {
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         self.log(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
-        if why == StartReason::OnSight && self.ran_before(&offer) {
-            self.judge.fail(format!("item {n} runs again as e{e} without a claim"));
+        if why == StartReason::Unclaimed && self.ran_before(&offer) {
+            self.invariants.fail(format!("item {n} runs again as e{e} without a claim"));
         }
         let Offer { item, try_id, spec, .. } = offer;
         if why == StartReason::Answered
             && let Some(other) = self.held_by_other_worker(w, &offer)
         {
-            self.judge.fail(format!("e{e} of item {n} may run although e{other} is held"));
+            self.invariants.fail(format!("e{e} of item {n} may run although e{other} is held"));
         }
-        let fact = ExecutionFact { item, try_id, spec, verdict: None, died: false, kept: false };
-        self.judge.record_start(exec, fact);
-        let (since, announced) = (self.now, why != StartReason::OnSight);
+        let fact =
+            ExecutionFact { item, try_id, spec, verdict: None, died: false, has_marker: false };
+        self.invariants.record_start(exec, fact);
+        let (since, announced) = (self.now, why != StartReason::Unclaimed);
         let worker = &mut self.workers[w];
         worker.running.push(RunningExecution { offer, token, exec, since, announced });
         if announced {
             let began = worker.report(&offer, exec, ReportBody::Started);
-            worker.beginnings.push(began);
+            worker.start_reports.push(began);
         }
     }
 
@@ -130,7 +131,7 @@ impl Simulation {
             return false;
         }
         let same = |fact: &ExecutionFact| (fact.item, fact.try_id) == (offer.item, offer.try_id);
-        self.judge.executions.values().any(|fact| same(fact) && !fact.died)
+        self.invariants.executions.values().any(|fact| same(fact) && !fact.died)
     }
 
     /// An execution of the same try that another worker holds and could have shown.
@@ -155,7 +156,9 @@ impl Simulation {
     /// Sends the claim of a held delivery to all connected coordinators.
     pub(crate) fn send_claim(&mut self, w: usize, i: usize) -> bool {
         let held = self.workers[w].claiming.get(i);
-        if held.is_none_or(|held| held.asked || held.cleared) || !self.ensure_worker_connected(w) {
+        if held.is_none_or(|held| held.claim_received || held.cleared)
+            || !self.ensure_worker_connected(w)
+        {
             return false;
         }
         let claim = self.workers[w].claim(&self.workers[w].claiming[i]);
@@ -165,14 +168,14 @@ impl Simulation {
         for coordinator in &mut self.coordinators {
             if !coordinator.paused && coordinator.connections == connections {
                 heard = true;
-                coordinator.asked.push(crate::coordinator::ReceivedClaim {
+                coordinator.received_claims.push(crate::coordinator::ReceivedClaim {
                     worker: w,
                     claim: claim.clone(),
                     head,
                 });
             }
         }
-        self.workers[w].claiming[i].asked = heard;
+        self.workers[w].claiming[i].claim_received = heard;
         heard
     }
 
@@ -194,8 +197,8 @@ impl Simulation {
                 self.workers[w].claiming[i].cleared = true;
                 self.start_cleared(w);
             }
-            ClaimAnswer::Hold if !self.rules.hold_forgets => {
-                self.workers[w].claiming[i].asked = false;
+            ClaimAnswer::Hold if !self.rules.hold_answer_forgets => {
+                self.workers[w].claiming[i].claim_received = false;
             }
             ClaimAnswer::Hold => {
                 self.workers[w].claiming.remove(i);
@@ -224,13 +227,13 @@ impl Simulation {
         let worker = &mut self.workers[w];
         let mut moved = false;
         let off_slot = worker.claiming.iter().filter(|held| !held.in_slot).count();
-        let mut room = worker.slots.saturating_sub(off_slot);
+        let mut free_places = worker.slots.saturating_sub(off_slot);
         worker.claiming.retain_mut(|held| {
             if held.in_slot && !held.cleared && now >= held.since + CLAIM_SLOT_TIME {
                 moved = true;
                 held.in_slot = false;
-                let kept = room > 0;
-                room = room.saturating_sub(1);
+                let kept = free_places > 0;
+                free_places = free_places.saturating_sub(1);
                 return kept;
             }
             true
@@ -240,7 +243,7 @@ impl Simulation {
             if !announced && now > since + ANNOUNCE_AFTER {
                 worker.running[at].announced = true;
                 let began = worker.report(&offer, exec, ReportBody::Started);
-                worker.beginnings.push(began);
+                worker.start_reports.push(began);
                 moved = true;
             }
         }
@@ -260,20 +263,20 @@ impl Simulation {
         let HeldDelivery { offer, token, exec, .. } = held;
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         let now = self.now;
-        let mut hellos = self.broker.hellos.values();
-        let contested =
-            hellos.any(|(at, hello)| now < at + LEASE && heartbeat_contests_claim(&claim, hello));
+        let mut heartbeats = self.broker.heartbeats.values();
+        let contested = heartbeats
+            .any(|(at, heartbeat)| now < at + LEASE && heartbeat_contests_claim(&claim, heartbeat));
         let marked = self.store.has_marker(&offer.item, offer.try_id);
         self.log(|| format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}"));
-        let marker = (marked || self.store.down) && self.rules.looks_at_markers;
-        if (contested && self.rules.looks_at_peers) || marker {
+        let marker = (marked || self.store.down) && self.rules.checks_markers;
+        if (contested && self.rules.checks_peer_heartbeats) || marker {
             return true;
         }
         if contested {
-            self.judge.fail(format!("e{e} of item {n} runs beside one listed in a heartbeat"));
+            self.invariants.fail(format!("e{e} of item {n} runs beside one listed in a heartbeat"));
         }
         if marked && self.rules.markers {
-            self.judge.fail(format!("e{e} of item {n} runs although the try has a marker"));
+            self.invariants.fail(format!("e{e} of item {n} runs although the try has a marker"));
         }
         if self.workers[w].free_slots() == 0 {
             return true;
@@ -336,7 +339,7 @@ impl Simulation {
         let RunningExecution { offer, token, exec, since, .. } = worker.running.remove(i);
         let bare = bare && now <= since + ANNOUNCE_AFTER;
         let report = worker.report(&offer, exec, names::result_body(exec, ending));
-        self.judge.record_result(&report);
+        self.invariants.record_result(&report);
         self.log(|| format!("w{w} finishes: {}", names::summarize_report(&report)));
         let marked = bare || !self.rules.markers;
         let token = Some(token);
@@ -377,7 +380,7 @@ impl Simulation {
             )
         });
         if !self.workers[w].finished[i].bare {
-            self.judge.record_kept_result(&report.exec);
+            self.invariants.record_kept_result(&report.exec);
         }
         if self.setup.embedded {
             self.workers[w].finished[i].sent = Some(sequence);
@@ -390,28 +393,28 @@ impl Simulation {
 
     /// Sends one start report, not necessarily the first.
     pub(crate) fn report_start(&mut self, w: usize, i: usize) -> bool {
-        if i >= self.workers[w].beginnings.len() || !self.ensure_worker_connected(w) {
+        if i >= self.workers[w].start_reports.len() || !self.ensure_worker_connected(w) {
             return false;
         }
-        let report = self.workers[w].beginnings[i].clone();
+        let report = self.workers[w].start_reports[i].clone();
         if self.broker.report(report.clone()).is_none() {
             return false;
         }
-        self.workers[w].beginnings.remove(i);
+        self.workers[w].start_reports.remove(i);
         self.log(|| format!("w{w} reports: {}", names::summarize_report(&report)));
         true
     }
 
     /// Reports one execution of a dead process as lost.
     pub(crate) fn report_loss(&mut self, w: usize) -> bool {
-        if self.workers[w].losses.is_empty() || !self.ensure_worker_connected(w) {
+        if self.workers[w].loss_reports.is_empty() || !self.ensure_worker_connected(w) {
             return false;
         }
-        let report = self.workers[w].losses[0].clone();
+        let report = self.workers[w].loss_reports[0].clone();
         if self.broker.report(report.clone()).is_none() {
             return false;
         }
-        self.workers[w].losses.remove(0);
+        self.workers[w].loss_reports.remove(0);
         self.log(|| format!("w{w} reports: {}", names::summarize_report(&report)));
         true
     }
@@ -420,12 +423,12 @@ impl Simulation {
         if self.workers[w].acks.is_empty() || !self.ensure_worker_connected(w) {
             return false;
         }
-        let life = self.broker.incarnation();
+        let incarnation = self.broker.incarnation();
         for token in std::mem::take(&mut self.workers[w].acks) {
-            if token.incarnation == life {
+            if token.incarnation == incarnation {
                 self.broker.ack(token);
-            } else if !self.rules.acks_check_life && self.broker.ack(token) {
-                self.judge.fail("an acknowledgement of an old incarnation removes an offer");
+            } else if !self.rules.acks_check_incarnation && self.broker.ack(token) {
+                self.invariants.fail("an acknowledgement of an old incarnation removes an offer");
             }
         }
         true
@@ -435,9 +438,9 @@ impl Simulation {
         if self.now < self.workers[w].progress_due || !self.ensure_worker_connected(w) {
             return false;
         }
-        let life = self.broker.incarnation();
+        let incarnation = self.broker.incarnation();
         for token in self.workers[w].tokens() {
-            if token.incarnation == life || !self.rules.acks_check_life {
+            if token.incarnation == incarnation || !self.rules.acks_check_incarnation {
                 self.broker.progress(self.now, token);
             }
         }
@@ -504,11 +507,11 @@ impl Simulation {
 /// workers that only claim the try, the lowest execution id has priority.
 fn heartbeat_contests_claim(
     claim: &rollout_protocol::wire::claim::Claim,
-    hello: &rollout_protocol::wire::heartbeat::Heartbeat,
+    heartbeat: &rollout_protocol::wire::heartbeat::Heartbeat,
 ) -> bool {
-    hello.worker != claim.worker
-        && hello.executions.iter().any(|line| {
-            (line.item, line.try_id) == (claim.item, claim.try_id)
-                && (!line.claiming || line.exec < claim.exec)
+    heartbeat.worker != claim.worker
+        && heartbeat.executions.iter().any(|execution| {
+            (execution.item, execution.try_id) == (claim.item, claim.try_id)
+                && (!execution.claiming || execution.exec < claim.exec)
         })
 }

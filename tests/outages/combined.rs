@@ -54,9 +54,9 @@ fn outage_of_each_service_in_turn_costs_no_trial() {
 
     let ended = coordinator.wait(DEADLINE);
     let ended = assert_unharmed(ended, &cluster.project.results("outage"), job.trials);
-    for told in ["the NATS server gives no answer", "the NATS server answers again"] {
-        let is_told = |event: &serde_json::Value| event.to_string().contains(told);
-        assert!(events_of_kind(&ended.stdout, "warning").iter().any(is_told), "{told}");
+    for warning in ["the NATS server gives no answer", "the NATS server answers again"] {
+        let is_told = |event: &serde_json::Value| event.to_string().contains(warning);
+        assert!(events_of_kind(&ended.stdout, "warning").iter().any(is_told), "{warning}");
     }
     let _left = worker.terminate(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(engine.leaked_objects(), Vec::<String>::new());

@@ -10,30 +10,30 @@ use crate::{DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait
 /// The blob store's directory, which can be hidden and restored.
 #[derive(Debug)]
 pub(crate) struct BlobDirectory {
-    place: PathBuf,
-    aside: PathBuf,
+    directory: PathBuf,
+    hidden: PathBuf,
 }
 
 impl BlobDirectory {
-    pub(crate) fn in_project(project: &Project, place: &str) -> Self {
-        let place = project.path().join(place);
-        let aside = place.with_extension("aside");
-        Self { place, aside }
+    pub(crate) fn in_project(project: &Project, directory: &str) -> Self {
+        let directory = project.path().join(directory);
+        let hidden = directory.with_extension("aside");
+        Self { directory, hidden }
     }
 
     /// Leaves an empty directory, as an unmounted file system does.
     pub(crate) fn hide(&self) {
-        fs::rename(&self.place, &self.aside).expect("renamed");
-        fs::create_dir(&self.place).expect("an empty directory");
+        fs::rename(&self.directory, &self.hidden).expect("renamed");
+        fs::create_dir(&self.directory).expect("an empty directory");
     }
 
     pub(crate) fn restore(&self) {
-        fs::remove_dir(&self.place).expect("nothing was created while the store was missing");
-        fs::rename(&self.aside, &self.place).expect("renamed");
+        fs::remove_dir(&self.directory).expect("nothing was created while the store was missing");
+        fs::rename(&self.hidden, &self.directory).expect("renamed");
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.place
+        &self.directory
     }
 }
 

@@ -19,31 +19,31 @@ use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
 use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
 struct NatsUnderTest {
-    lab: Arc<QueueFixture>,
+    fixture: Arc<QueueFixture>,
     nats: Nats,
     source: Arc<NatsSource>,
     dispatch: Arc<NatsDispatch>,
-    board: Arc<NatsKvStore>,
+    kv_store: Arc<NatsKvStore>,
 }
 
 impl NatsUnderTest {
-    async fn new(lab: Arc<QueueFixture>) -> Self {
-        let nats = lab.connect().await;
+    async fn new(fixture: Arc<QueueFixture>) -> Self {
+        let nats = fixture.connect().await;
         let pool = pool("default");
         let dispatch = nats.dispatch(&pool, &CLASSES).await.expect("a dispatch");
         // The worker has its own connection.
         let options = nats.options().clone();
         let worker = Nats::connect(options).await.expect("a server to work with");
         let source = worker.source(&pool, "store").await.expect("a source");
-        let board = Arc::new(nats.kv_store());
-        Self { lab, nats, source: Arc::new(source), dispatch: Arc::new(dispatch), board }
+        let kv_store = Arc::new(nats.kv_store());
+        Self { fixture, nats, source: Arc::new(source), dispatch: Arc::new(dispatch), kv_store }
     }
 
     /// Waits until coordinator and worker are connected again.
     async fn wait_until_back(&self) {
         until("the coordinator is back", async || self.dispatch.incarnation().await.is_ok()).await;
-        let board = async || self.board.read("nothing").await.is_ok();
-        until("the KV store is back", board).await;
+        let kv_store = async || self.kv_store.read("nothing").await.is_ok();
+        until("the KV store is back", kv_store).await;
         until("the worker is back", async || self.source.connection_status().borrow().up).await;
     }
 }
@@ -59,7 +59,7 @@ impl Broker for NatsUnderTest {
     }
 
     fn kv_store(&self) -> Arc<dyn KvStore> {
-        self.board.clone()
+        self.kv_store.clone()
     }
 
     async fn command(
@@ -79,7 +79,7 @@ impl Broker for NatsUnderTest {
     }
 
     async fn restart(&self) {
-        self.lab.with_server(|server| {
+        self.fixture.with_server(|server| {
             server.kill();
             server.ensure_started();
         });
@@ -87,7 +87,7 @@ impl Broker for NatsUnderTest {
     }
 
     async fn wipe(&self) {
-        self.lab.with_server(|server| {
+        self.fixture.with_server(|server| {
             server.wipe();
             server.ensure_started();
         });

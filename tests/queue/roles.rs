@@ -19,7 +19,7 @@ use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 const NAMESPACE: &str = "lab";
 
 struct RolesFixture {
-    lab: QueueFixture,
+    fixture: QueueFixture,
     passwords: tempfile::TempDir,
 }
 
@@ -34,14 +34,14 @@ impl RolesFixture {
             .expect("the script");
         assert!(made.status.success(), "{made:?}");
         let settings = format!("include {:?}\n", relative(&passwords.path().join("roles.conf")));
-        Self { lab: QueueFixture::new(program, &settings), passwords }
+        Self { fixture: QueueFixture::new(program, &settings), passwords }
     }
 
     fn options(&self, user: &str) -> NatsOptions {
         let user = format!("{NAMESPACE}-{user}");
         let path = self.passwords.path().join(format!("{user}.password"));
         let password = fs::read_to_string(path).expect("a password");
-        let mut options = self.lab.options();
+        let mut options = self.fixture.options();
         options.namespace = NAMESPACE.parse().expect("valid");
         options.credentials =
             NatsCredentials::Password { user, password: NatsSecret::new(password.trim()) };
@@ -58,7 +58,7 @@ impl RolesFixture {
             .user_and_password(user.clone(), password.expose().to_owned())
             .custom_inbox_prefix(format!("_INBOX.{user}"))
             .request_timeout(Some(Duration::from_millis(500)))
-            .connect(&self.lab.url)
+            .connect(&self.fixture.url)
             .await;
         connected.expect("a user of the server")
     }
@@ -128,8 +128,8 @@ async fn run_item(
     until("it is acknowledged", gone).await;
     let seen = async || !dispatch.heartbeats().await.expect("allowed").is_empty();
     until("the heartbeat is seen", seen).await;
-    let board = coordinator.kv_store();
-    board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
+    let kv_store = coordinator.kv_store();
+    kv_store.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
     let state = worker.kv_store().read("run").await.expect("allowed").expect("it is there");
     assert_eq!(state.value, "state");
     dispatch.mark_journaled(offer.run, read[0].position).await.expect("allowed");
@@ -144,11 +144,11 @@ async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, wor
     let prepared = worker.prepare(&pool("new"), &CLASSES).await;
     let Err(NatsSetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
     assert!(is_denied::<()>(&Err(error)));
-    let board = worker.kv_store();
-    let revision = board.read("run").await.expect("allowed").map(|entry| entry.revision);
-    let written = board.write("run", Bytes::new(), revision).await;
+    let kv_store = worker.kv_store();
+    let revision = kv_store.read("run").await.expect("allowed").map(|entry| entry.revision);
+    let written = kv_store.write("run", Bytes::new(), revision).await;
     assert!(is_denied(&written), "{written:?}");
-    let removed = board.remove("run", revision.expect("written")).await;
+    let removed = kv_store.remove("run", revision.expect("written")).await;
     assert!(is_denied(&removed), "{removed:?}");
     let bound = worker.bind_pool(&pool("two"), "elsewhere", true).await;
     assert!(bound.is_err(), "{bound:?}");
@@ -238,8 +238,8 @@ fn claim_reply_outside_inbox_is_denied() {
         let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let offer = samples::offer(1, 1);
         dispatch.offer(&[offer]).await.expect("reachable");
-        let board = coordinator.kv_store();
-        board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
+        let kv_store = coordinator.kv_store();
+        kv_store.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
         let claim = serde_json::to_vec(&samples::claim(1, 1)).expect("serializable");
         let subject = format!("lab.v1.claim.one.{}", offer.run);
         let client = roles.bare_client("worker-one").await;
@@ -266,7 +266,7 @@ fn claim_reply_outside_inbox_is_denied() {
         };
         tokio::select! { () = answering => {}, () = asking => {} }
         assert_eq!(dispatch.list(offer.run).await.expect("reachable").len(), 1, "offer is kept");
-        let state = board.read("run").await.expect("allowed").expect("it is there");
+        let state = kv_store.read("run").await.expect("allowed").expect("it is there");
         assert_eq!(state.value, "state");
     });
 }
@@ -282,7 +282,7 @@ fn password_wrong_is_refused_and_not_printed() {
         let refused = Nats::connect(wrong).await.expect_err("a wrong password");
         assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
         assert!(!format!("{refused:?} {refused}").contains("opensesame"));
-        let nobody = Nats::connect(roles.lab.options()).await.expect_err("no user");
+        let nobody = Nats::connect(roles.fixture.options()).await.expect_err("no user");
         assert!(matches!(nobody, ConnectError::Denied { .. }), "{nobody:?}");
         let connected = roles.connect("coordinator").await;
         let NatsCredentials::Password { password, .. } = &connected.options().credentials else {

@@ -56,14 +56,14 @@ fn connection_lost_reconnects() {
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
         source.heartbeat(samples::heartbeat("worker")).await.expect("reachable");
-        let contact = nats.connection_status();
-        assert_eq!(*contact.borrow(), ConnectionStatus { up: true, connections: 1 });
-        let life = dispatch.incarnation().await.expect("reachable");
+        let status = nats.connection_status();
+        assert_eq!(*status.borrow(), ConnectionStatus { up: true, connections: 1 });
+        let incarnation = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
         until("the heartbeat is known", async || !heartbeat_ages(&dispatch).await.is_empty()).await;
         lab.with_server(rollout_tests::nats::NatsServer::kill);
-        until("disconnected", async || !contact.borrow().up).await;
+        until("disconnected", async || !status.borrow().up).await;
         let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_secs(1)).await;
         assert!(matches!(pulled, Err(QueueError::Unreachable { .. })), "{pulled:?}");
         // The acknowledgement is sent when the server is back.
@@ -74,11 +74,12 @@ fn connection_lost_reconnects() {
         let later = heartbeat_ages(&dispatch).await[0];
         assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: the age grows");
         lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
-        until("reconnected", async || contact.borrow().up).await;
-        assert_eq!(contact.borrow().connections, 2);
-        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(life)).await;
-        let hello = async || source.heartbeat(samples::heartbeat("again")).await.is_ok();
-        until("heartbeats are accepted", hello).await;
+        until("reconnected", async || status.borrow().up).await;
+        assert_eq!(status.borrow().connections, 2);
+        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(incarnation))
+            .await;
+        let heartbeat = async || source.heartbeat(samples::heartbeat("again")).await.is_ok();
+        until("heartbeats are accepted", heartbeat).await;
         until("heartbeats seen", async || heartbeat_ages(&dispatch).await.len() == 2).await;
         wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
@@ -103,16 +104,17 @@ fn server_kill_with_lost_state_repeats_nothing() {
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
-        let life = dispatch.incarnation().await.expect("reachable");
+        let incarnation = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
         let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
         // Kill at once: the server stores deliveries a moment later.
         lab.with_server(rollout_tests::nats::NatsServer::kill);
-        let contact = nats.connection_status();
-        until("disconnected", async || !contact.borrow().up).await;
+        let status = nats.connection_status();
+        until("disconnected", async || !status.borrow().up).await;
         source.ack(&[held[0].token]).await.expect("kept");
         lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
-        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        until("same incarnation", async || dispatch.incarnation().await.ok() == Some(incarnation))
+            .await;
         wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
@@ -192,7 +194,7 @@ fn pool_with_other_store_is_refused() {
         nats.bind_pool(&name, "here", false).await.expect("bound");
         nats.bind_pool(&name, "here", false).await.expect("bound already");
         let elsewhere = nats.bind_pool(&name, "there", false).await;
-        assert!(matches!(&elsewhere, Err(BindError::Elsewhere { found, .. }) if found == "here"));
+        assert!(matches!(&elsewhere, Err(BindError::OtherStore { found, .. }) if found == "here"));
         let source = nats.source(&name, "there").await.expect("a source");
         let checked = source.check_pool().await.expect_err("another store");
         let text = checked.to_string();

@@ -11,12 +11,12 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
 fn command_line_without_job_file_describes_job() {
-    let lab = RegistryFixture::new();
+    let fixture = RegistryFixture::new();
     let dry = |words: &[&str]| {
         let words = [&["run", "--dry-run", "--json", "-e", "process", "-a", "nop"], words].concat();
-        lab.start(&words).wait(DEADLINE)
+        fixture.start(&words).wait(DEADLINE)
     };
-    let url = lab.url("gamma");
+    let url = fixture.url("gamma");
     for (words, expected) in [
         (vec!["-p", "repos/alpha/tasks", "-t", "alpha-0*", "-x", "alpha-*5"], 9),
         (vec!["-d", "bench@1.0", "--registry", "registry.json", "-l", "7"], 7),
@@ -28,7 +28,8 @@ fn command_line_without_job_file_describes_job() {
         let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan");
         assert_eq!(plan["counts"]["tasks"], expected, "{words:?}");
     }
-    lab.write("deep/job.yaml", "name: j\nagents: [{name: oracle}]\ndatasets: [{path: absent}]\n");
+    fixture
+        .write("deep/job.yaml", "name: j\nagents: [{name: oracle}]\ndatasets: [{path: absent}]\n");
     let words =
         ["-c", "deep/job.yaml", "-p", "repos/gamma/tasks", "--set", "verifier.disable=true"];
     let ended = dry(&words).expect_code(ExitCode::Success);
@@ -50,5 +51,5 @@ fn command_line_without_job_file_describes_job() {
         .expect_stderr("did you mean `type`?");
     let unknown = dry(&["-d", "bench"]).expect_code(ExitCode::Usage);
     let _said = unknown.expect_stderr("cannot find the dataset `bench`: add `--registry PATH`");
-    let _usage = lab.start(&["run", "--dry-run"]).wait(DEADLINE).expect_code(ExitCode::Usage);
+    let _usage = fixture.start(&["run", "--dry-run"]).wait(DEADLINE).expect_code(ExitCode::Usage);
 }

@@ -28,35 +28,35 @@ impl RegistryFixture {
     /// Three repositories with 40 tasks, and a registry that has them in two versions: `1.0` at the
     /// first commits, `2.0` at the heads.
     pub(crate) fn new() -> Self {
-        let lab = Self::empty();
+        let fixture = Self::empty();
         let mut pinned = Vec::new();
         let mut moving = Vec::new();
         for (name, count) in NAMES.iter().zip(TASKS) {
             let tasks: Vec<_> = (0..count).map(|n| format!("{name}-{n:02}")).collect();
-            let commit = lab.repository(name, &tasks, "first");
+            let commit = fixture.repository(name, &tasks, "first");
             for task in &tasks {
-                let (url, path) = (lab.url(name), format!("tasks/{task}"));
+                let (url, path) = (fixture.url(name), format!("tasks/{task}"));
                 pinned.push(json!({"git_url": url, "git_commit_id": commit, "path": path}));
                 moving.push(json!({"name": task, "git_url": url, "path": path}));
             }
-            lab.commit(name, &tasks, "second");
+            fixture.commit(name, &tasks, "second");
         }
-        lab.registry(&json!([
+        fixture.registry(&json!([
             {"name": "bench", "version": "1.0", "description": "pinned", "tasks": pinned},
             {"name": "bench", "version": "2.0", "tasks": moving},
         ]));
-        lab
+        fixture
     }
 
     pub(crate) fn empty() -> Self {
         let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"))
             .write("home/.gitconfig", "[user]\nname = T\nemail = t@example.com\n");
-        let lab = Self { project };
+        let fixture = Self { project };
         let real = Command::new("sh").args(["-c", "command -v git"]).output().expect("sh");
         let real = String::from_utf8(real.stdout).expect("a path").trim().to_owned();
-        let root = lab.path("").display().to_string();
+        let root = fixture.path("").display().to_string();
         // It hangs after a subcommand for as long as `hang-after-<subcommand>` exists.
-        lab.program(
+        fixture.program(
             "bin/git",
             &format!(
                 "#!/bin/sh\nwhile [ \"$1\" = -c ]; do shift 2; done\n\
@@ -68,8 +68,8 @@ impl RegistryFixture {
             ),
         );
         // Hides a git-lfs that this machine has.
-        lab.program("bin/git-lfs", "#!/bin/sh\nexit 127\n");
-        lab
+        fixture.program("bin/git-lfs", "#!/bin/sh\nexit 127\n");
+        fixture
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -160,11 +160,11 @@ impl RegistryFixture {
     /// among the rest.
     pub(crate) fn calls(&self, first: &str, other: &str) -> usize {
         let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
-        let of = |line: &&str| {
+        let is_match = |line: &&str| {
             let mut words = line.split(' ');
             words.next() == Some(first) && (other.is_empty() || words.any(|word| word == other))
         };
-        calls.lines().filter(of).count()
+        calls.lines().filter(is_match).count()
     }
 
     pub(crate) fn all_calls(&self) -> usize {
@@ -188,8 +188,8 @@ impl RegistryFixture {
         command.current_dir(self.path("repos").join(repository)).args(args);
         command.env("HOME", self.path("home")).env("GIT_CONFIG_NOSYSTEM", "1");
         let output = command.output().expect("git");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {stderr}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     }
 

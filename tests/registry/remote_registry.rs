@@ -32,26 +32,30 @@ fn http_ok(body: &str) -> String {
 
 #[test]
 fn registry_at_url_is_cached_for_outage() {
-    let lab = RegistryFixture::new();
-    let registry = std::fs::read_to_string(lab.path("registry.json")).expect("a registry");
+    let fixture = RegistryFixture::new();
+    let registry = std::fs::read_to_string(fixture.path("registry.json")).expect("a registry");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/registry.json", listener.local_addr().expect("an address"));
-    let gone = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let not_found = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let moved = "HTTP/1.1 302 Found\r\nLocation: /other.json\r\nContent-Length: 0\r\n\
                  Connection: close\r\n\r\n";
-    let answers =
-        vec![gone.to_owned(), http_ok("nothing of the kind"), moved.to_owned(), http_ok(&registry)];
+    let answers = vec![
+        not_found.to_owned(),
+        http_ok("nothing of the kind"),
+        moved.to_owned(),
+        http_ok(&registry),
+    ];
     let server = serve(listener, answers);
-    lab.job(&format!("{{registry: {{url: '{url}'}}, name: bench, version: '1.0'}}"));
-    let said = lab.refusal();
-    assert!(said.contains("404") && said.contains(&url), "{said}");
-    assert!(lab.refusal().contains("which is invalid"));
-    let first = lab.tasks();
+    fixture.job(&format!("{{registry: {{url: '{url}'}}, name: bench, version: '1.0'}}"));
+    let stderr = fixture.refusal();
+    assert!(stderr.contains("404") && stderr.contains(&url), "{stderr}");
+    assert!(fixture.refusal().contains("which is invalid"));
+    let first = fixture.tasks();
     assert_eq!(first.len(), 40);
     server.join().expect("it served");
 
-    lab.remove_repositories();
-    let ended = lab.dry_run().wait(DEADLINE).expect_code(ExitCode::Success);
+    fixture.remove_repositories();
+    let ended = fixture.dry_run().wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(tasks(&ended), first);
     let _said = ended.expect_stderr("using its last known content");
 }

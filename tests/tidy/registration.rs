@@ -54,8 +54,10 @@ fn orphans(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> 
 
 fn absent(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
     let exists = |path: &String| sources.iter().any(|source| source.path == *path);
-    let gone = listed.iter().filter(|path| !exists(path));
-    gone.map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is missing"))).collect()
+    let missing = listed.iter().filter(|path| !exists(path));
+    missing
+        .map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is missing")))
+        .collect()
 }
 
 #[test]

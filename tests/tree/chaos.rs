@@ -34,13 +34,13 @@ fn search_under_repeated_kills_is_unchanged() {
 
 #[test]
 fn lock_takeover_of_search_stops_resumed_owner() {
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let search =
-        ExampleSearch::with_live_counter(&witness).with_replacement("max_depth: 3", "max_depth: 1");
+        ExampleSearch::with_live_counter(&counter).with_replacement("max_depth: 3", "max_depth: 1");
     let project = search.write(project());
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
     let mut first = project.rollout(&words);
-    wait::until(DEADLINE, "an eval", || !witness.observed().is_empty());
+    wait::until(DEADLINE, "an eval", || !counter.observed().is_empty());
     let second = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::LockHeld);
     let second = second.expect_stderr(&format!("process {} on ", first.pid()));
     let _hinted = second.expect_stderr("--force");

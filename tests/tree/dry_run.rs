@@ -49,19 +49,19 @@ fn dry_run_repeated_leaves_equal_bytes() {
     assert_eq!((&found["evals"], &found["settled"]), (&20.into(), &20.into()));
     simulate(&project, &["--runs-root", "two"]);
     simulate(&project, &["--runs-root", "three", "--max-parallel-evals", "4"]);
-    let place = |root: &str| project.path().join(root).join("played");
-    let (one, two, three) = (place("one"), place("two"), place("three"));
+    let search_dir = |root: &str| project.path().join(root).join("played");
+    let (one, two, three) = (search_dir("one"), search_dir("two"), search_dir("three"));
     for name in REPORTS {
         assert_eq!(read(&one, name), read(&two, name), "{name}");
         assert_eq!(read(&one, name), read(&three, name), "{name}, four at once");
     }
     let manifest = read(&one, "manifest.json");
     assert_eq!(manifest, read(&two, "manifest.json"));
-    let alike = |text: String| {
+    let comparable = |text: String| {
         let lines = text.lines().filter(|line| !line.contains("max_parallel_evals"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(alike(manifest), alike(read(&three, "manifest.json")));
+    assert_eq!(comparable(manifest), comparable(read(&three, "manifest.json")));
     assert!(!one.join("run.lock.json").exists(), "the lock is released");
 }
 

@@ -113,8 +113,11 @@ fn idea_outcome_has_reason_and_try_has_directory() {
             let text = std::fs::read_to_string(directory.join(&output));
             assert_eq!(text.expect(&output), "row\n", "an attempt starts with an empty directory");
         }
-        let told = manifest["evaluations"][eval]["seconds"].as_f64().expect("a number");
-        assert!((told - seconds).abs() < 1e-6, "{eval}: {told}, its attempts took {seconds}");
+        let manifest_seconds = manifest["evaluations"][eval]["seconds"].as_f64().expect("a number");
+        assert!(
+            (manifest_seconds - seconds).abs() < 1e-6,
+            "{eval}: {manifest_seconds}, its attempts took {seconds}"
+        );
     }
     let rejected = directory.join("eval/0002/experiment/attempt-2");
     assert!(rejected.join("review/stdout.txt").is_file() && !rejected.join("sweep").exists());

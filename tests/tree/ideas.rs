@@ -79,7 +79,7 @@ impl IdeasFixture {
         let (from, tar) = (dir.path().join("files"), dir.path().join("files.tar"));
         std::fs::create_dir(&from).expect("made");
         std::fs::write(from.join(name), text).expect("written");
-        archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes)
+        archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include)
             .expect("packed");
         self.store.put_file(&tar, MediaType::Tar).await.expect("stored")
     }
@@ -148,7 +148,7 @@ impl IdeasFixture {
                 max_park: Duration::ZERO,
             },
             ideas: Arc::new(self.spec(script, timeout_sec).await),
-            tickets: Arc::new(()),
+            permits: Arc::new(()),
         };
         let finished = ideas::run(context, &services, &repositories.expect("opened")).await;
         let left = std::fs::read_dir(self.path("sandboxes")).map_or(0, Iterator::count);
@@ -191,8 +191,8 @@ fn message(record: &IdeasRecord) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ideas_command_reads_inputs_and_returns_ideas() {
-    let bench = IdeasFixture::new();
-    let mark = bench.mark();
+    let fixture = IdeasFixture::new();
+    let mark = fixture.mark();
     let script = format!(
         "set -eu\n\
          [ \"$PWD\" = \"$ROLLOUT_REPOSITORY\" ] && [ ! -e .git ] && cat src/value\n\
@@ -205,69 +205,69 @@ async fn ideas_command_reads_inputs_and_returns_ideas() {
          setsid bash -c 'exec -a {mark} sleep 100000' > /dev/null 2>&1 &\n\
          sleep 0.2"
     );
-    let record = bench.run(&script, 60.0).await;
+    let record = fixture.run(&script, 60.0).await;
     assert_eq!((record.end, &record.error), (IdeasEnd::Written, &None));
     assert_eq!(record.reported_cost, Some(1.25));
     let wanted: Vec<_> =
         (1..=4).map(|n| (format!("idea-{n}.md"), format!("- Idea {n}\n"))).collect();
-    assert_eq!(bench.files(record.ideas.as_ref()).await, wanted);
-    assert_eq!(bench.output(&record, "stdout.txt").await, "1\n- One\n# History\n");
-    let logs = bench.files(record.logs.as_ref()).await;
+    assert_eq!(fixture.files(record.ideas.as_ref()).await, wanted);
+    assert_eq!(fixture.output(&record, "stdout.txt").await, "1\n- One\n# History\n");
+    let logs = fixture.files(record.logs.as_ref()).await;
     assert_eq!(logs, [("note".to_owned(), "kept\n".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_and_special_files_in_ideas_are_left_out() {
-    let bench = IdeasFixture::new();
+    let fixture = IdeasFixture::new();
     let script = "cd $ROLLOUT_IDEAS_DIR\n\
         ln -s /etc/passwd link.md; ln -s /etc linked; mkfifo pipe.md; mkdir -p a/b\n\
         echo x > a/b/deep.md; echo y > .hidden.md; echo z > $'new\\nline.md'; : > empty.md\n\
         head -c 300000 /dev/zero > large.md; echo good > good.md; ln good.md same.md\n\
         ln -s /etc/passwd $ROLLOUT_COST_FILE; mkfifo $ROLLOUT_LOGS_DIR/pipe\n";
-    let record = bench.run(script, 60.0).await;
+    let record = fixture.run(script, 60.0).await;
     assert_eq!((record.end, record.reported_cost), (IdeasEnd::Written, None), "{record:?}");
-    let ideas = bench.files(record.ideas.as_ref()).await;
+    let ideas = fixture.files(record.ideas.as_ref()).await;
     // One of two names of a file may be archived as a link.
     assert!(ideas.iter().all(|(name, text)| {
         ["good.md", "same.md"].contains(&name.as_str()) && text == "good\n"
     }));
     assert!(!ideas.is_empty());
-    let told = record.left_out.join("\n");
+    let reasons = record.left_out.join("\n");
     for name in ["\"a\"", ".hidden.md", "empty.md", "large.md", "links"] {
-        assert!(told.contains(name), "{name} not in {told}");
+        assert!(reasons.contains(name), "{name} not in {reasons}");
     }
-    let record = bench.run("head -c 80000000 /dev/zero > /ideas/huge", 60.0).await;
+    let record = fixture.run("head -c 80000000 /dev/zero > /ideas/huge", 60.0).await;
     assert!(message(&record).contains("cannot read the ideas"), "{record:?}");
-    let record = bench.run("rm -rf /ideas; ln -s /etc /ideas", 60.0).await;
+    let record = fixture.run("rm -rf /ideas; ln -s /etc /ideas", 60.0).await;
     assert_eq!(record.end, IdeasEnd::Failed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ideas_command_failure_or_timeout_leaves_no_process() {
-    let bench = IdeasFixture::new();
-    let mark = bench.mark();
+    let fixture = IdeasFixture::new();
+    let mark = fixture.mark();
     let sleeper = format!("setsid bash -c 'exec -a {mark} sleep 100000' > /dev/null 2>&1 &");
-    let record = bench.run(&format!("{sleeper}\necho gone wrong >&2; exit 7"), 60.0).await;
+    let record = fixture.run(&format!("{sleeper}\necho gone wrong >&2; exit 7"), 60.0).await;
     assert_eq!(message(&record), "ideas: the command ended with code 7: gone wrong");
     let slow = format!("{sleeper}\ntrap '' TERM; echo on it >&2; sleep 100000");
-    let record = bench.run(&slow, 0.5).await;
+    let record = fixture.run(&slow, 0.5).await;
     assert!(message(&record).contains("500ms"), "{record:?}");
-    assert_eq!(bench.output(&record, "stderr.txt").await, "on it\n");
+    assert_eq!(fixture.output(&record, "stderr.txt").await, "on it\n");
     assert_eq!(record.ideas, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_of_ideas_command_is_immediate() {
-    let bench = IdeasFixture::new();
+    let fixture = IdeasFixture::new();
     // The mark alone is also in the arguments of the processes that create the sandbox.
-    let command = format!("{}-command", bench.mark());
+    let command = format!("{}-command", fixture.mark());
     let script = format!("echo x > /ideas/a.md; exec -a {command} sleep 100000");
     let killing = async {
         let is_running = async || !processes::with_mark(&command).is_empty();
         wait::until_async(WAIT_DEADLINE, "the command runs", is_running).await;
-        bench.stop.send_replace(Some(StopLevel::Kill));
+        fixture.stop.send_replace(Some(StopLevel::Kill));
     };
-    let (record, ()) = tokio::join!(bench.run(&script, 100_000.0), killing);
+    let (record, ()) = tokio::join!(fixture.run(&script, 100_000.0), killing);
     assert_eq!((record.end, record.ideas), (IdeasEnd::Stopped, None));
 }
 
@@ -277,16 +277,16 @@ fn ideas_command_in_container_returns_ideas() {
         return;
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let bench = IdeasFixture { image: Some("debian:bookworm-slim"), ..IdeasFixture::new() };
+    let fixture = IdeasFixture { image: Some("debian:bookworm-slim"), ..IdeasFixture::new() };
     let script = "cat src/value; ls -A; cat $ROLLOUT_CONTEXT_PACK_DIR/history.md\n\
         cat ${ROLLOUT_CONTEXT_IDEAS_DIRS%%:*}/one.md; echo - Idea > $ROLLOUT_IDEAS_DIR/a.md\n\
         ln -s /etc/passwd $ROLLOUT_IDEAS_DIR/b.md; echo 2 > $ROLLOUT_COST_FILE";
-    let record = runtime.block_on(bench.run(script, 60.0));
+    let record = runtime.block_on(fixture.run(script, 60.0));
     assert_eq!((record.end, record.reported_cost), (IdeasEnd::Written, Some(2.0)), "{record:?}");
-    let ideas = runtime.block_on(bench.files(record.ideas.as_ref()));
+    let ideas = runtime.block_on(fixture.files(record.ideas.as_ref()));
     assert_eq!(ideas, [("a.md".to_owned(), "- Idea\n".to_owned())]);
-    let printed = runtime.block_on(bench.output(&record, "stdout.txt"));
+    let printed = runtime.block_on(fixture.output(&record, "stdout.txt"));
     assert_eq!(printed, "1\nsrc\n# History\n- One\n");
-    let record = runtime.block_on(bench.run("sleep 1000", 0.5));
+    let record = runtime.block_on(fixture.run("sleep 1000", 0.5));
     assert!(message(&record).contains("500ms"), "{record:?}");
 }

@@ -15,12 +15,12 @@ use crate::{DEADLINE, project};
 /// command.
 fn run(search: &ExampleSearch, project: &Project, kills: &[&LiveCounter]) {
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
-    for witness in kills {
-        let before = witness.observed().len();
+    for counter in kills {
+        let before = counter.observed().len();
         let mut killed = project.rollout(&words);
         wait::until(DEADLINE, "a command", || {
             assert!(!killed.has_ended(), "{}", killed.stderr());
-            witness.running() > 0 && witness.observed().len() > before
+            counter.running() > 0 && counter.observed().len() > before
         });
         killed.signal(Signal::KILL);
     }

@@ -32,7 +32,7 @@ fn rerun_of_ended_search_repeats_last_depth() {
     let _ended =
         project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let before = executions(&project);
-    let essence = search::comparable_manifest(&SmallSearch::directory(&project));
+    let first_manifest = search::comparable_manifest(&SmallSearch::directory(&project));
     let again = project.rollout(&SmallSearch::run(&["--rerun-evals"])).wait(DEADLINE);
     let _ended = again.expect_code(ExitCode::Success);
     let after = executions(&project);
@@ -44,7 +44,7 @@ fn rerun_of_ended_search_repeats_last_depth() {
     let directory = SmallSearch::directory(&project);
     let now = search::comparable_manifest(&directory);
     for key in ["nodes", "evaluations"] {
-        assert_eq!(now[key], essence[key], "{key}");
+        assert_eq!(now[key], first_manifest[key], "{key}");
     }
     let validated = project.rollout(&["tree", "validate", "runs/small"]).wait(DEADLINE);
     let _sound = validated.expect_code(ExitCode::Success);
@@ -79,8 +79,8 @@ fn idea_not_utf8_is_not_evaluated() {
     let directory = SmallSearch::directory(&project);
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
     assert_eq!(manifest["evaluations"].as_object().expect("evals").len(), 1);
-    let told = std::fs::read_to_string(directory.join("logs/ideas/0000/left_out.txt"));
-    let told = told.expect("it says why");
+    let reasons = std::fs::read_to_string(directory.join("logs/ideas/0000/left_out.txt"));
+    let told = reasons.expect("it says why");
     for words in ["\"1.md\": it is not text: byte 0", "\"2.md\": it is not text: byte 1"] {
         assert!(told.contains(words), "{words} not in {told}");
     }

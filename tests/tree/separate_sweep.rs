@@ -60,9 +60,9 @@ fn decisions(search: &Path) -> Vec<Value> {
 
 /// Runs the search with a separate sweep; fails unless it ran separately with the same decisions.
 #[track_caller]
-fn assert_separate(apart: &ExampleSearch, providers: [&str; 2], shared: &Path) {
-    let project = apart.write(project());
-    let directory = run(apart, &project);
+fn assert_separate(separate: &ExampleSearch, providers: [&str; 2], shared: &Path) {
+    let project = separate.write(project());
+    let directory = run(separate, &project);
     assert_eq!(decisions(&directory), decisions(shared), "the commits are what is measured");
     let (tried, record) = last_try(&directory);
     let read = |file: &str| fs::read_to_string(tried.join(file)).expect(file);
@@ -76,25 +76,25 @@ fn assert_separate(apart: &ExampleSearch, providers: [&str; 2], shared: &Path) {
 
 #[test]
 fn sweep_with_own_environment_runs_separately() {
-    let (together, apart) =
+    let (shared_search, separate) =
         (search(""), search("    environment: {type: process, memory_mb: 1024}\n"));
-    let project = together.write(project());
-    let shared = run(&together, &project);
+    let project = shared_search.write(project());
+    let shared = run(&shared_search, &project);
     let (tried, record) = last_try(&shared);
     let seen = fs::read_to_string(tried.join("logs/seen")).expect("logs");
     assert_eq!((seen.as_str(), &record["sweep_environment"]), ("left\n", &Value::Null));
-    assert_separate(&apart, ["process", "process"], &shared);
+    assert_separate(&separate, ["process", "process"], &shared);
 }
 
 #[test]
 fn sweep_in_sandbox_measures_idea_from_container() {
     let Some(_engine) = DockerEngine::available() else { return };
-    let together = search("");
-    let project = together.write(project());
-    let shared = run(&together, &project);
+    let shared_search = search("");
+    let project = shared_search.write(project());
+    let shared = run(&shared_search, &project);
     let container = "environment: {docker_image: debian:bookworm-slim}\n    run: |\n";
-    let apart = search("")
+    let separate = search("")
         .with_replacement("run: |\n      bash search", &format!("{container}      bash search"));
-    let apart = apart.with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 30");
+    let apart = separate.with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 30");
     assert_separate(&apart, ["docker", "process"], &shared);
 }

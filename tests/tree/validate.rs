@@ -52,20 +52,20 @@ fn validate_of_changed_or_unreadable_file_fails() {
 }
 
 /// Collects the paths in a manifest that do not exist below the directory of the search.
-fn missing_paths(value: &serde_json::Value, root: &Path, gone: &mut Vec<String>) {
+fn missing_paths(value: &serde_json::Value, root: &Path, missing: &mut Vec<String>) {
     const PLACES: [&str; 6] = ["eval/", "wt/", "cand/", "artifacts/", "node_ideas/", "context/"];
     match value {
         serde_json::Value::String(text) => {
             let is_path = PLACES.iter().any(|place| text.starts_with(place));
             if is_path && !root.join(text).exists() {
-                gone.push(text.clone());
+                missing.push(text.clone());
             }
         }
         serde_json::Value::Array(values) => {
-            values.iter().for_each(|v| missing_paths(v, root, gone));
+            values.iter().for_each(|v| missing_paths(v, root, missing));
         }
         serde_json::Value::Object(fields) => {
-            fields.values().for_each(|v| missing_paths(v, root, gone));
+            fields.values().for_each(|v| missing_paths(v, root, missing));
         }
         _ => {}
     }
@@ -83,9 +83,9 @@ fn manifest_after_cleanup_has_no_missing_paths() {
                 node["node_ideas_dir"].take();
             }
         }
-        let mut gone = Vec::new();
-        missing_paths(&manifest, &root, &mut gone);
-        assert_eq!(gone, Vec::<String>::new(), "{keys}");
+        let mut missing = Vec::new();
+        missing_paths(&manifest, &root, &mut missing);
+        assert_eq!(missing, Vec::<String>::new(), "{keys}");
         let evals = manifest["evaluations"].as_object().expect("evals").values();
         let named = evals.clone().filter(|eval| eval["candidate_ref_name"].is_string());
         assert_eq!(named.count(), references, "{keys}: one was promoted, one has no commit");

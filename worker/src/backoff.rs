@@ -16,7 +16,7 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Whether something is down, logged once when it fails and once when it recovers.
 #[derive(Debug)]
 pub struct OutageLog {
-    what: &'static str,
+    name: &'static str,
     down: AtomicBool,
 }
 
@@ -24,26 +24,26 @@ pub struct OutageLog {
 #[derive(Debug)]
 pub struct RetryBackoff<'a> {
     outage: &'a OutageLog,
-    waits: Option<ExponentialBackoff>,
+    delays: Option<ExponentialBackoff>,
 }
 
 impl OutageLog {
     /// A log for `what`, which has not failed yet.
-    pub const fn new(what: &'static str) -> Self {
-        Self { what, down: AtomicBool::new(false) }
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, down: AtomicBool::new(false) }
     }
 
     /// Records a failure.
     pub fn mark_failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{} failed, retrying until it works: {}", self.what, error_chain(error));
+            tracing::warn!("{} failed, retrying until it works: {}", self.name, error_chain(error));
         }
     }
 
     /// Records a success.
     pub fn mark_recovered(&self) {
         if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) {
-            tracing::info!("{} works again", self.what);
+            tracing::info!("{} works again", self.name);
         }
     }
 
@@ -54,7 +54,7 @@ impl OutageLog {
 
     /// The backoff of a caller that retries until it works.
     pub const fn backoff(&self) -> RetryBackoff<'_> {
-        RetryBackoff { outage: self, waits: None }
+        RetryBackoff { outage: self, delays: None }
     }
 }
 
@@ -63,14 +63,14 @@ impl RetryBackoff<'_> {
     pub fn wait_after_failure(&mut self, error: &dyn Error) -> Sleep {
         self.outage.mark_failed(error);
         tokio::time::sleep(
-            self.waits.get_or_insert_with(exponential_backoff).next().unwrap_or(MAX_DELAY),
+            self.delays.get_or_insert_with(exponential_backoff).next().unwrap_or(MAX_DELAY),
         )
     }
 
     /// Records a success.
     pub fn succeeded(&mut self) {
         self.outage.mark_recovered();
-        self.waits = None;
+        self.delays = None;
     }
 }
 
@@ -92,9 +92,9 @@ pub fn error_chain(error: &dyn Error) -> String {
 pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
     let mut next = first;
     while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            write!(text, ": {said}").expect("text grows");
+        let message = cause.to_string();
+        if !text.contains(&message) {
+            write!(text, ": {message}").expect("text grows");
         }
         next = cause.source();
     }

@@ -37,21 +37,21 @@ pub struct Dependency {
     name: String,
     probe: Box<dyn Probe>,
     state: watch::Sender<DependencyState>,
-    asking: Mutex<()>,
+    probe_lock: Mutex<()>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct DependencyState {
     /// When it responded last.
-    answered: Instant,
+    last_response: Instant,
     /// When it was probed last.
-    asked: Instant,
+    last_probe: Instant,
     /// Number of probes.
-    rounds: u64,
+    probes: u64,
     /// Since when it does not respond: since its last response.
     down_since: Option<Instant>,
     /// Total length of its former outages.
-    down_before: Duration,
+    past_downtime: Duration,
     /// Number of outages.
     outages: u64,
 }
@@ -60,7 +60,7 @@ impl DependencyState {
     /// Total time without a response until `now`.
     fn down_until(&self, now: Instant) -> Duration {
         let present = self.down_since.map(|since| now.saturating_duration_since(since));
-        self.down_before + present.unwrap_or_default()
+        self.past_downtime + present.unwrap_or_default()
     }
 }
 
@@ -69,18 +69,18 @@ impl Dependency {
     pub fn new(name: impl Into<String>, probe: Box<dyn Probe>) -> Self {
         let now = Instant::now();
         let state = DependencyState {
-            answered: now,
-            asked: now,
-            rounds: 0,
+            last_response: now,
+            last_probe: now,
+            probes: 0,
             down_since: None,
-            down_before: Duration::ZERO,
+            past_downtime: Duration::ZERO,
             outages: 0,
         };
         Self {
             name: name.into(),
             probe,
             state: watch::Sender::new(state),
-            asking: Mutex::default(),
+            probe_lock: Mutex::default(),
         }
     }
 
@@ -104,7 +104,7 @@ impl Dependency {
         let began = self.state.send_if_modified(|state| {
             let began = state.down_since.is_none();
             if began {
-                state.down_since = Some(state.answered.min(Instant::now()));
+                state.down_since = Some(state.last_response.min(Instant::now()));
                 state.outages += 1;
             }
             began
@@ -121,10 +121,10 @@ impl Dependency {
             let now = Instant::now();
             if let Some(since) = state.down_since.take() {
                 let outage = now.saturating_duration_since(since);
-                state.down_before += outage;
+                state.past_downtime += outage;
                 lasted = Some(outage);
             }
-            state.answered = now;
+            state.last_response = now;
         });
         if let Some(outage) = lasted {
             tracing::info!("{} responds again after {outage:.0?}", self.name);
@@ -133,40 +133,40 @@ impl Dependency {
 
     /// Probes the service and returns whether it responded.
     pub async fn check(&self) -> bool {
-        let rounds = self.state.borrow().rounds;
-        let _asking = self.asking.lock().await;
-        if self.state.borrow().rounds != rounds {
+        let probes = self.state.borrow().probes;
+        let _probe_lock = self.probe_lock.lock().await;
+        if self.state.borrow().probes != probes {
             return !self.is_down();
         }
-        let asked = Instant::now();
+        let probed_at = Instant::now();
         match tokio::time::timeout(PROBE_TIMEOUT, self.probe.probe()).await {
             Ok(Ok(())) => self.mark_answered(),
             Ok(Err(why)) => self.mark_failed(&why),
             Err(_) => self.mark_failed(&format!("no response within {PROBE_TIMEOUT:?}")),
         }
         self.state.send_modify(|state| {
-            state.asked = asked;
-            state.rounds += 1;
+            state.last_probe = probed_at;
+            state.probes += 1;
         });
         !self.is_down()
     }
 
     /// Probes the service repeatedly and calls `tell` with whether it is down when that changes.
     /// Never ends.
-    pub async fn watch(&self, tell: impl Fn(bool)) -> Infallible {
+    pub async fn watch(&self, on_change: impl Fn(bool)) -> Infallible {
         let mut states = self.state.subscribe();
-        let mut told = false;
+        let mut reported = false;
         loop {
             let state = *states.borrow_and_update();
             let down = state.down_since.is_some();
-            if down != told {
-                told = down;
-                tell(down);
+            if down != reported {
+                reported = down;
+                on_change(down);
             }
             let interval = if down { PROBE_INTERVAL_DOWN } else { PROBE_INTERVAL };
             tokio::select! {
                 _ = states.changed() => {}
-                () = tokio::time::sleep_until(state.asked + interval) => {
+                () = tokio::time::sleep_until(state.last_probe + interval) => {
                     self.check().await;
                 }
             }

@@ -59,37 +59,37 @@ pub struct DispatchMeasurement {
 /// # Errors
 /// [`DispatchBenchError`].
 pub async fn dispatch(
-    what: DispatchBench,
+    bench: DispatchBench,
     store: Arc<dyn BlobStore>,
     directory: &Path,
 ) -> Result<DispatchMeasurement, DispatchBenchError> {
-    let plan = Arc::new(noop::plan(what.items, &*store).await?);
+    let plan = Arc::new(noop::plan(bench.items, &*store).await?);
     let layout = RunLayout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
-    let facts = noop::facts(layout.root().to_owned(), what.items, what.materialize);
+    let facts = noop::facts(layout.root().to_owned(), bench.items, bench.materialize);
     let (events, reporter) = Reporter::start(facts, Arc::clone(&store), Vec::new())?;
 
     let (cpu, start) = (usage::cpu(), Instant::now());
-    let sitting = embedded::run(run(what, &plan, store, layout.clone(), events)).await?;
-    let ended = sitting.ended;
+    let session = embedded::run(run(bench, &plan, store, layout.clone(), events)).await?;
+    let ended = session.outcome;
     let report = reporter.finish().await?;
     let (took, cpu) = (start.elapsed(), usage::cpu() - cpu);
     drop(report);
-    if ended.owed > 0 {
-        return Err(DispatchBenchError::Owed { owed: ended.owed });
+    if ended.pending > 0 {
+        return Err(DispatchBenchError::Owed { owed: ended.pending });
     }
     let journal = std::fs::metadata(layout.segment(1))?.len();
-    let (floor, floor_took) = measure_floor(what, &layout, journal).await?;
-    let per_second = |took: Duration| f64::from(what.items) / took.as_secs_f64();
+    let (floor, floor_took) = measure_floor(bench, &layout, journal).await?;
+    let per_second = |took: Duration| f64::from(bench.items) / took.as_secs_f64();
     Ok(DispatchMeasurement {
-        items: what.items,
-        window: what.window,
-        materialize: what.materialize,
+        items: bench.items,
+        window: bench.window,
+        materialize: bench.materialize,
         seconds: took.as_secs_f64(),
         items_per_second: per_second(took),
-        cpu_us_per_item: cpu.as_secs_f64() * 1e6 / f64::from(what.items),
+        cpu_us_per_item: cpu.as_secs_f64() * 1e6 / f64::from(bench.items),
         peak_memory_mib: usage::peak_memory_bytes().map(|bytes| bytes as f64 / 1048576.0),
-        journal_bytes_per_item: journal as f64 / f64::from(what.items),
+        journal_bytes_per_item: journal as f64 / f64::from(bench.items),
         floor,
         floor_per_second: per_second(floor_took),
         ratio: per_second(took) / per_second(floor_took),
@@ -106,13 +106,13 @@ fn run(
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     EmbeddedRun {
-        opening: noop::run_open_options(layout, plan, what.window),
+        options: noop::run_open_options(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
         slots: what.window,
         events,
         stops,
-        opened: Box::new(|_| Ok(())),
+        on_open: Box::new(|_| Ok(())),
         equip: Box::new(move |dir| {
             Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),

@@ -47,8 +47,8 @@ pub fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -> RunOp
         plan: plan.digest(),
         permits: window as usize,
         retry: RetryPolicy::default(),
-        taking: LockOptions::default(),
-        bounds: RemoteTimeouts::default(),
+        lock: LockOptions::default(),
+        timeouts: RemoteTimeouts::default(),
         reopen: None,
     }
 }

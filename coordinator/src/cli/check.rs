@@ -43,8 +43,8 @@ struct FormatOption(Option<TaskFormat>);
 /// Runs the command.
 pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let CheckArgs { path, format: FormatOption(format), environment: provider, json } = args;
-    let asked = CheckRequest { path, format, provider };
-    let checked = supervise::blocking(move || check::check(&asked)).await;
+    let request = CheckRequest { path, format, provider };
+    let checked = supervise::blocking(move || check::check(&request)).await;
     let report = checked.map_err(|error| CliError::failure("cannot check the tasks", &error))?;
     let text = if json {
         let text = serde_json::to_string_pretty(&report)

@@ -21,8 +21,8 @@ pub(super) async fn show(
     let PreparedJob { job, datasets, warnings } = prepared;
     let scratch = tempfile::tempdir()
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
-    let known = Some(pack_cache(&job.jobs_dir.join(".rollout")));
-    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), known };
+    let pack_cache = Some(pack_cache(&job.jobs_dir.join(".rollout")));
+    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), pack_cache };
     let formats = datasets::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);

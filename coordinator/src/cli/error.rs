@@ -241,15 +241,15 @@ impl From<OpenError> for CliError {
 /// The error of taking a lock; `other` names the option for another run or search.
 pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError {
     let code = match error {
-        LockError::Held { .. } | LockError::Elsewhere { .. } => ExitCode::LockHeld,
+        LockError::Held { .. } | LockError::RunHeld { .. } => ExitCode::LockHeld,
         LockError::Copy { .. } => ExitCode::StaleCopy,
         LockError::Unreadable | LockError::Journal(_) => ExitCode::RunDamaged,
         LockError::Interrupted => ExitCode::Cancelled,
-        LockError::Board(_) | LockError::Io { .. } => ExitCode::Failure,
+        LockError::KvStore(_) | LockError::Io { .. } => ExitCode::Failure,
     };
     let failed = CliError::from_cause(code, what, error);
     match error {
-        LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(&format!(
+        LockError::Held { .. } | LockError::RunHeld { .. } => failed.hint(&format!(
             "wait until its owner ends, use {other}, or `--force` to take this one over"
         )),
         LockError::Copy { .. } => {
@@ -320,7 +320,7 @@ mod nats {
         fn from(error: BindError) -> Self {
             match error {
                 BindError::Queue(error) => error.into(),
-                error @ BindError::Elsewhere { .. } => Self::config(
+                error @ BindError::OtherStore { .. } => Self::config(
                     "the workers of the pool use another blob store",
                     &error,
                 )

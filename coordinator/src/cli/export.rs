@@ -62,11 +62,11 @@ fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliE
     if let Some(path) = &exported.path {
         printer.data(&format!("{}\n", escape::line(&path.to_string_lossy())))?;
     }
-    if exported.behind > 0 {
+    if exported.missing > 0 {
         printer.warning(&format!(
             "{} settled trials are missing: the run did not end cleanly; run its command again to \
              resume it",
-            exported.behind
+            exported.missing
         ));
     }
     if exported.unplanned > 0 {
@@ -85,9 +85,9 @@ impl From<ExportError> for CliError {
     fn from(error: ExportError) -> Self {
         let what = "cannot export the run";
         match &error {
-            ExportError::NoRun { .. } | ExportError::Exists(_) | ExportError::NeedsPlace => {
-                Self::from_cause(ExitCode::Usage, what, &error)
-            }
+            ExportError::NotRunDirectory { .. }
+            | ExportError::OutputExists(_)
+            | ExportError::NeedsOutputPath => Self::from_cause(ExitCode::Usage, what, &error),
             ExportError::Header(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
             }

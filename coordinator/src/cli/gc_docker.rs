@@ -28,10 +28,10 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
     let mut failed = Vec::new();
     if args.containers {
         let owners = HostOwners::new(Owner::current(PathBuf::new()));
-        let judge = DeadOwnerCheck { owners, only_look: args.dry_run, dead: Mutex::default() };
+        let check = DeadOwnerCheck { owners, dry_run: args.dry_run, dead: Mutex::default() };
         let reaped =
-            provider.reap(&judge).await.map_err(|failure| CliError::from_environment(&failure))?;
-        let dead = judge.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
+            provider.reap(&check).await.map_err(|failure| CliError::from_environment(&failure))?;
+        let dead = check.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
         document["containers"] = containers(&dead, &reaped, &mut text);
         failed.extend(
             reaped.failed.into_iter().map(|(name, why)| (format!("container {name}"), why)),
@@ -118,16 +118,16 @@ fn time(time: SystemTime) -> String {
 #[derive(Debug)]
 struct DeadOwnerCheck {
     owners: HostOwners,
-    only_look: bool,
+    dry_run: bool,
     dead: Mutex<Vec<Owner>>,
 }
 
 impl DeadOwners for DeadOwnerCheck {
     fn is_dead(&self, owner: &Owner) -> bool {
         let dead = self.owners.is_dead(owner);
-        if dead && self.only_look {
+        if dead && self.dry_run {
             self.dead.lock().unwrap_or_else(PoisonError::into_inner).push(owner.clone());
         }
-        dead && !self.only_look
+        dead && !self.dry_run
     }
 }

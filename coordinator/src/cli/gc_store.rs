@@ -36,12 +36,12 @@ pub(super) async fn run(
     // Opening the store removes leftovers of dead processes.
     let opened = open(&url).await?;
     let mut users = sibling_runs(directory);
-    let mut gone = Vec::new();
+    let mut missing = Vec::new();
     for (run, path) in store::runs_using(&*opened).await? {
         if is_run(&path) {
             users.push(path);
         } else {
-            gone.push(format!("{} (run {run})", path.display()));
+            missing.push(format!("{} (run {run})", path.display()));
         }
     }
     users.sort_unstable();
@@ -58,11 +58,11 @@ pub(super) async fn run(
             refused.hint("first remove the directories of the runs that you no longer need")
         );
     }
-    if !gone.is_empty() && !args.force {
+    if !missing.is_empty() && !args.force {
         let what =
             "cannot remove the blob store: directories of its runs are missing, removed or moved";
         let mut refused = CliError::new(ExitCode::Config, what);
-        refused.details = gone;
+        refused.details = missing;
         return Err(refused.hint("use `--force` to remove the store if none of them is needed"));
     }
     let dry_run = args.dry_run;

@@ -71,12 +71,14 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     let would = if dry_run { "would be " } else { "" };
     let mut lines = Vec::new();
     for damage in &repaired.damages {
-        let JournalDamage { path, offset, end, mended } = damage;
-        let place = format!("{}, bytes {offset} to {end}", path.display());
+        let JournalDamage { path, offset, end, repaired: mended } = damage;
+        let location = format!("{}, bytes {offset} to {end}", path.display());
         lines.push(match mended {
-            Some(_) if repaired.exact => format!("{place}: {would}restored, one bit had changed"),
-            Some(_) => format!("{place}: one bit had changed, the record {would}kept"),
-            None => format!("{place}: cannot be read"),
+            Some(_) if repaired.exact => {
+                format!("{location}: {would}restored, one bit had changed")
+            }
+            Some(_) => format!("{location}: one bit had changed, the record {would}kept"),
+            None => format!("{location}: cannot be read"),
         });
     }
     lines.extend(repaired.missing.iter().map(|path| format!("{}: missing", path.display())));
@@ -98,12 +100,12 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
         lines.extend(named.map(|(name, proof)| format!("  {name}, from {proof}")));
     }
     lines.push(format!("trials with a result: {}", repaired.settled));
-    if !repaired.owed.is_empty() {
+    if !repaired.pending.is_empty() {
         lines.push(format!(
             "trials started and without a result, now pending: {}",
-            repaired.owed.len()
+            repaired.pending.len()
         ));
-        lines.extend(repaired.owed.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
+        lines.extend(repaired.pending.iter().take(MAX_NAMED).map(|name| format!("  {name}")));
     }
     if !repaired.doubtful.is_empty() {
         lines.push(format!(
@@ -123,7 +125,7 @@ impl From<RepairError> for CliError {
     fn from(error: RepairError) -> Self {
         let what = "cannot repair the run";
         match error {
-            RepairError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
+            RepairError::Lock(LockError::Held { .. } | LockError::RunHeld { .. }) => {
                 Self::from_cause(ExitCode::LockHeld, what, &error).hint("wait until its owner ends")
             }
             RepairError::NoRun { .. } => Self::usage(error.to_string()),

@@ -51,7 +51,7 @@ async fn start(
         materialize: args.materialize,
         invocation: invocation(args),
         sinks: printer.sinks(screen, true, args.json),
-        patience: args.lock_wait_policy(),
+        wait_policy: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
         stops: StopSource::Signals,
     };
@@ -93,10 +93,10 @@ fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
 fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     // Remote workers report which variables they have.
     #[cfg(feature = "nats")]
-    let elsewhere = args.nats.url.is_some();
+    let is_remote = args.nats.url.is_some();
     #[cfg(not(feature = "nats"))]
-    let elsewhere = false;
-    let is_set = |name: &str| elsewhere || std::env::var(name).is_ok();
+    let remote = false;
+    let is_set = |name: &str| is_remote || std::env::var(name).is_ok();
     let variables = match &args.env_file {
         Some(file) => env_file::read(file).map_err(CliError::usage)?,
         None => Vec::new(),
@@ -111,7 +111,7 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     };
     let file = args.config.as_deref().or(args.job.as_deref());
     let prepared = plan::read(file, &options)?;
-    if let (true, Some(name)) = (elsewhere, prepared.job.given.names().next()) {
+    if let (true, Some(name)) = (is_remote, prepared.job.inline_secrets.names().next()) {
         return Err(CliError::usage(format!(
             "cannot send the value of {name} to the workers: set it on their hosts, start them \
              with `--trial-env {name}`, and write `{name}=${{{name}}}`"

@@ -43,8 +43,8 @@ pub(super) fn store_hint(run_dir: &Path) -> String {
     hint(StoreReference::read(run_dir).as_ref())
 }
 
-fn hint(note: Option<&StoreReference>) -> String {
-    let used = note.map(|StoreReference { directory, identity, .. }| {
+fn hint(reference: Option<&StoreReference>) -> String {
+    let used = reference.map(|StoreReference { directory, identity, .. }| {
         format!(": it was {} (identity {identity})", directory.display())
     });
     format!("`--store DIR` names the store that the run used{}", used.unwrap_or_default())
@@ -58,7 +58,7 @@ impl From<InvalidStoreUrl> for CliError {
 
 impl From<NoStore> for CliError {
     fn from(error: NoStore) -> Self {
-        Self::usage(error.to_string()).hint(&hint(error.note.as_ref()))
+        Self::usage(error.to_string()).hint(&hint(error.reference.as_ref()))
     }
 }
 

@@ -56,7 +56,7 @@ fn run_options_set_keys_of_job_config() {
     assert_eq!((job.n_attempts, job.n_concurrent_trials), (2, 8));
     assert_eq!(job.run_dir(), std::path::Path::new("runs/j"));
     assert_eq!(job.datasets[0].selection.names, ["a*", "b"]);
-    assert_eq!(job.datasets[0].selection.most, Some(10));
+    assert_eq!(job.datasets[0].selection.max_tasks, Some(10));
     assert!(job.settings.verifier.disable);
     let shown = format!("{:?}", job.provenance);
     assert!(!shown.contains("secret") && shown.contains("--agent-env KEY"), "{shown}");

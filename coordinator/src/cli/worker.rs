@@ -42,7 +42,7 @@ pub(super) async fn run(
         .pool
         .parse()
         .map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
-    let home = state_dir(args.dir.clone())?;
+    let worker_state = state_dir(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let store = store::open(&store_url::parse(&args.store)?).await?;
@@ -56,10 +56,10 @@ pub(super) async fn run(
     };
     let process = WorkerProcess {
         source: Arc::new(source),
-        workers: home.workers(namespace.as_str(), store.identity(), pool.as_str()),
+        workers: worker_state.workers(namespace.as_str(), store.identity(), pool.as_str()),
         store,
-        host: HostPaths::for_process(home.root()).map_err(LaunchError::Program)?,
-        sandboxes: home.sandboxes(),
+        host: HostPaths::for_process(worker_state.root()).map_err(LaunchError::Program)?,
+        sandboxes: worker_state.sandboxes(),
         pool: pool.to_string(),
         slots: args.slots.count(),
         budget: ResourceBudget { cpus: args.cpus, memory_mb: args.memory },
@@ -72,7 +72,7 @@ pub(super) async fn run(
         decorate,
     };
     let ended = process.run().await?;
-    Ok(match ended.why {
+    Ok(match ended.reason {
         WorkerExitReason::Offline => ExitCode::OutOfReach,
         WorkerExitReason::Killed => ExitCode::Cancelled,
         WorkerExitReason::Asked if ended.unreported > 0 => ExitCode::OutOfReach,
@@ -117,10 +117,10 @@ async fn connect(
     options: NatsOptions,
     pool: &NatsName,
     store: &str,
-    patience: Duration,
+    max_offline: Duration,
 ) -> Result<NatsSource, CliError> {
-    let (address, begun) = (options.address(), Instant::now());
-    let mut told = false;
+    let (address, started) = (options.address(), Instant::now());
+    let mut warned = false;
     loop {
         let reason = match attempt(&options, pool, store).await {
             Ok(source) => {
@@ -130,12 +130,12 @@ async fn connect(
             Err(SourceError::Refused(error)) => return Err(error),
             Err(SourceError::Unreachable(reason)) => reason,
         };
-        if begun.elapsed() >= patience {
+        if started.elapsed() >= max_offline {
             return Err(CliError::new(ExitCode::OutOfReach, reason));
         }
-        if !told {
-            tracing::warn!("{reason}; retrying for {patience:?}");
-            told = true;
+        if !warned {
+            tracing::warn!("{reason}; retrying for {max_offline:?}");
+            warned = true;
         }
         tokio::time::sleep(RECONNECT_INTERVAL).await;
     }

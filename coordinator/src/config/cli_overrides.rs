@@ -20,7 +20,7 @@ pub struct CliSetting {
 #[derive(Debug, Clone, PartialEq)]
 enum CliSettingChange {
     /// Sets the value at a key path.
-    Put(String, CliSettingText),
+    Set(String, CliSettingText),
     /// Appends an item to the list at a key.
     Append(&'static str, ConfigValue),
     /// Adds a dataset; the first one replaces the file's datasets and tasks.
@@ -72,7 +72,7 @@ impl CliSetting {
     pub fn yaml(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
-            CliSettingChange::Put(key.to_owned(), CliSettingText::Yaml(text.to_owned())),
+            CliSettingChange::Set(key.to_owned(), CliSettingText::Yaml(text.to_owned())),
         )
     }
 
@@ -80,7 +80,7 @@ impl CliSetting {
     pub fn plain(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
-            CliSettingChange::Put(key.to_owned(), CliSettingText::Plain(text.to_owned())),
+            CliSettingChange::Set(key.to_owned(), CliSettingText::Plain(text.to_owned())),
         )
     }
 
@@ -88,7 +88,7 @@ impl CliSetting {
     pub fn text(flag: &str, key: &str, text: &str) -> Self {
         Self::new(
             flag,
-            CliSettingChange::Put(key.to_owned(), CliSettingText::Exact(text.to_owned())),
+            CliSettingChange::Set(key.to_owned(), CliSettingText::Exact(text.to_owned())),
         )
     }
 
@@ -106,8 +106,8 @@ impl CliSetting {
             CliDataset::Registered { registry, name, version } => {
                 let key = if registry.contains("://") { "url" } else { "path" };
                 // `at_line` sets the line when the dataset is inserted.
-                let place = ConfigNode { line: 0, value: text(registry) };
-                let place = ConfigEntry { key: key.to_owned(), line: 0, node: place };
+                let registry_node = ConfigNode { line: 0, value: text(registry) };
+                let place = ConfigEntry { key: key.to_owned(), line: 0, node: registry_node };
                 let mut fields =
                     vec![("registry", ConfigValue::Mapping(vec![place])), ("name", text(name))];
                 fields.extend(version.map(|version| ("version", text(version))));
@@ -164,7 +164,7 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
     for (index, setting) in settings.iter().enumerate() {
         let line = flag_line(index);
         let done = match &setting.change {
-            CliSettingChange::Put(key, text) => {
+            CliSettingChange::Set(key, text) => {
                 value(text, line).and_then(|value| set_key(root, key, value, line))
             }
             CliSettingChange::Append(key, value) => append(root, key, value.clone(), line),

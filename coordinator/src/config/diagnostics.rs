@@ -164,7 +164,7 @@ pub struct Diagnostics {
     warnings: Vec<ConfigWarning>,
     /// Every key that a reader asked for, to test the reference against.
     #[cfg(test)]
-    pub(crate) taken: std::collections::BTreeSet<String>,
+    pub(crate) keys_read: std::collections::BTreeSet<String>,
 }
 
 impl Diagnostics {
@@ -183,7 +183,7 @@ impl Diagnostics {
         self.errors.extend(other.errors);
         self.warnings.extend(other.warnings);
         #[cfg(test)]
-        self.taken.extend(other.taken);
+        self.keys_read.extend(other.keys_read);
     }
 
     /// Whether an error was recorded.

@@ -16,13 +16,13 @@ use super::resolve::Job;
 /// The job in the form of a job file, with defaults filled in. Environment values stay unexpanded,
 /// so the document has no value of a host variable and no password of an address.
 pub fn job_document(job: &Job) -> Value {
-    let timeouts = &job.timeouts;
+    let timeouts = &job.timeout_rules;
     let mut document = json!({
         "name": job.name,
         "jobs_dir": job.jobs_dir,
         "n_attempts": job.n_attempts,
         "n_concurrent_trials": job.n_concurrent_trials,
-        "n_concurrent_agents": job.pacing.agents_at_once,
+        "n_concurrent_agents": job.worker_rate_limits.agents_at_once,
         "timeout_multiplier": timeouts.multiplier,
         "environment_build_timeout_multiplier": timeouts.build_multiplier,
         "agent_setup_timeout_multiplier": timeouts.setup_multiplier,
@@ -51,19 +51,19 @@ pub fn job_document(job: &Job) -> Value {
 fn verifier(job: &Job) -> Value {
     let settings = &job.settings.verifier;
     json!({
-        "override_timeout_sec": job.timeouts.verifier_override_sec,
-        "max_timeout_sec": job.timeouts.verifier_max_sec,
+        "override_timeout_sec": job.timeout_rules.verifier_override_sec,
+        "max_timeout_sec": job.timeout_rules.verifier_max_sec,
         "disable": settings.disable,
         "kill_agent_processes": settings.kill_agent_processes,
         "reward_key": settings.reward_key,
-        "test_exit_code": keyword(TEST_EXIT_CODE_RULES, job.rules.test_exit),
-        "after_agent_error": keyword(AFTER_AGENT_ERROR_RULES, job.rules.after_agent_error),
+        "test_exit_code": keyword(TEST_EXIT_CODE_RULES, job.rule_overrides.test_exit),
+        "after_agent_error": keyword(AFTER_AGENT_ERROR_RULES, job.rule_overrides.after_agent_error),
         "env": settings.env,
     })
 }
 
 fn dataset(dataset: &DatasetRef) -> Value {
-    let place = match &dataset.source {
+    let source = match &dataset.source {
         DatasetSource::Path(path) => json!({ "path": path }),
         DatasetSource::Registry(RegistryRef::Path(path)) => json!({ "registry": { "path": path } }),
         DatasetSource::Registry(RegistryRef::Url(url)) => {
@@ -75,25 +75,25 @@ fn dataset(dataset: &DatasetRef) -> Value {
     };
     let format = dataset.format.map(|format| format.to_string());
     let words = [("name", &dataset.name), ("version", &dataset.version), ("format", &format)];
-    let mut document = optional(place, words);
+    let mut document = optional(source, words);
     if let (Value::Object(fields), false) = (&mut document, dataset.selection.is_all()) {
-        let TaskSelection { names, exclude, most } = &dataset.selection;
+        let TaskSelection { names, exclude, max_tasks } = &dataset.selection;
         fields.insert("task_names".to_owned(), json!(names));
         fields.insert("exclude_task_names".to_owned(), json!(exclude));
-        fields.insert("n_tasks".to_owned(), json!(most));
+        fields.insert("n_tasks".to_owned(), json!(max_tasks));
     }
     document
 }
 
 fn task(task: &TaskRef) -> Value {
-    let place = match &task.source {
+    let source = match &task.source {
         TaskSource::Path(path) => json!({ "path": path }),
         TaskSource::Git { url, commit, path } => optional(
             json!({ "git_url": without_secrets(url) }),
             [("git_commit_id", commit), ("path", path)],
         ),
     };
-    optional(place, [("format", &task.format.map(|format| format.to_string()))])
+    optional(source, [("format", &task.format.map(|format| format.to_string()))])
 }
 
 fn environment(job: &Job) -> Value {
@@ -109,11 +109,11 @@ fn environment(job: &Job) -> Value {
         "force_build": environment.force_build,
         "preserve_env": keyword(PRESERVE_POLICIES, environment.preserve_env),
         "provider_config": config,
-        "override_cpus": job.resources.cpus,
-        "override_memory_mb": job.resources.memory_mb,
-        "override_storage_mb": job.resources.storage_mb,
-        "override_gpus": job.resources.gpus,
-        "max_starts_per_minute": job.pacing.starts_per_minute,
+        "override_cpus": job.resource_overrides.cpus,
+        "override_memory_mb": job.resource_overrides.memory_mb,
+        "override_storage_mb": job.resource_overrides.storage_mb,
+        "override_gpus": job.resource_overrides.gpus,
+        "max_starts_per_minute": job.worker_rate_limits.starts_per_minute,
     })
 }
 
@@ -135,9 +135,9 @@ fn agent(agent: &Agent) -> Value {
         fields.insert("env".to_owned(), json!(agent.spec.env));
     }
     let limits = [
-        ("override_setup_timeout_sec", agent.written.install_sec),
-        ("override_timeout_sec", agent.written.execute_sec),
-        ("max_timeout_sec", agent.written.execute_max_sec),
+        ("override_setup_timeout_sec", agent.unscaled_limits.install_sec),
+        ("override_timeout_sec", agent.unscaled_limits.execute_sec),
+        ("max_timeout_sec", agent.unscaled_limits.execute_max_sec),
     ];
     if let Value::Object(fields) = &mut document {
         let given = limits.into_iter().filter(|(_, limit)| limit.is_some());

@@ -25,26 +25,26 @@ pub(super) fn extract(
     file: &Path,
     problems: &mut Diagnostics,
 ) -> TrialVariables {
-    let mut given = BTreeMap::new();
+    let mut secrets = BTreeMap::new();
     let agents = job.agents.iter_mut().flat_map(|agent| agent.env.iter_mut());
     for (name, variable) in agents.chain(job.verifier.env.iter_mut()) {
         let Some(value) = inline_secret(name, variable) else { continue };
-        if given.get(name).is_some_and(|other| *other != value) {
+        if secrets.get(name).is_some_and(|other| *other != value) {
             let found = format!("a second value of {name}");
             let expected = "one value of a secret: it is a variable of the whole run";
-            problems.error(variable.spot.error(file, ErrorKind::Conflict, found, expected));
+            problems.error(variable.location.error(file, ErrorKind::Conflict, found, expected));
         }
         variable.template = Template::new(format!("${{{name}}}"));
-        given.insert(name.clone(), value);
+        secrets.insert(name.clone(), value);
     }
-    TrialVariables::new(given)
+    TrialVariables::new(secrets)
 }
 
 /// The value of a secret that was typed literally.
 fn inline_secret(name: &str, variable: &Variable) -> Option<String> {
     let template = &variable.template;
     let literal = template.check().is_ok() && template.variables().is_empty();
-    let typed = variable.spot.is_from_command_line() && literal && is_secret(name);
+    let typed = variable.location.is_from_command_line() && literal && is_secret(name);
     // Cannot fail: the template has no variables.
     let value = typed.then(|| template.expand(|_| None).ok()).flatten();
     value.filter(|value| !value.is_empty())
@@ -88,12 +88,12 @@ mod tests {
         let shown = format!("{} {job:?}", job_document(&job));
         assert!(!shown.contains("hid") && !shown.contains("12345"), "{shown}");
         let env = &job.agents[0].spec.env;
-        let value = |name: &str| job.given.value(&env[name]).expect("given");
+        let value = |name: &str| job.inline_secrets.value(&env[name]).expect("given");
         assert_eq!(env["API_KEY"].as_str(), "${API_KEY}");
         assert_eq!((value("API_KEY"), value("MODEL")), ("hid$den".into(), "large".into()));
         assert_eq!(env["EMPTY_TOKEN"].as_str(), "");
         let verifier = &job.settings.verifier.env;
-        assert_eq!(job.given.value(&verifier["A_TOKEN"]).as_deref(), Ok("12345"));
+        assert_eq!(job.inline_secrets.value(&verifier["A_TOKEN"]).as_deref(), Ok("12345"));
     }
 
     #[test]

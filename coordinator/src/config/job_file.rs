@@ -85,7 +85,7 @@ pub struct JobFile {
     /// `n_concurrent_trials`.
     pub n_concurrent_trials: u32,
     /// `n_concurrent_agents` and `environment.max_starts_per_minute`.
-    pub pacing: RunRateLimits,
+    pub worker_rate_limits: RunRateLimits,
     /// The multipliers of time limits, and the time limits of `verifier`.
     pub timeouts: TimeoutRules,
     /// `retry`.
@@ -228,7 +228,11 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
             MAX_CONCURRENT_TRIALS,
         )
         .unwrap_or(1),
-        pacing: RunRateLimits { starts_per_minute, agents_at_once, ..RunRateLimits::default() },
+        worker_rate_limits: RunRateLimits {
+            starts_per_minute,
+            agents_at_once,
+            ..RunRateLimits::default()
+        },
         retry: retry::read(&fields.take(JobKeys::retry)),
         log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),

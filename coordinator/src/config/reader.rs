@@ -28,7 +28,7 @@ pub(crate) struct ConfigReader<'a> {
     problems: RefCell<Diagnostics>,
     /// Every key that was asked for, present or not.
     #[cfg(test)]
-    taken: RefCell<std::collections::BTreeSet<String>>,
+    keys_read: RefCell<std::collections::BTreeSet<String>>,
 }
 
 impl<'a> ConfigReader<'a> {
@@ -40,7 +40,7 @@ impl<'a> ConfigReader<'a> {
             settings: &[],
             problems: RefCell::default(),
             #[cfg(test)]
-            taken: RefCell::default(),
+            keys_read: RefCell::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl<'a> ConfigReader<'a> {
     /// The errors and warnings found.
     pub(crate) fn into_problems(self) -> Diagnostics {
         #[cfg(test)]
-        self.problems.borrow_mut().taken.append(&mut self.taken.borrow_mut());
+        self.problems.borrow_mut().keys_read.append(&mut self.keys_read.borrow_mut());
         self.problems.into_inner()
     }
 
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
         let key = key.name;
         self.known.push(key);
         #[cfg(test)]
-        self.reader.taken.borrow_mut().insert(join(&self.path, key));
+        self.reader.keys_read.borrow_mut().insert(join(&self.path, key));
         let entry = self.entries().find(|(name, ..)| *name == key);
         Field {
             reader: self.reader,

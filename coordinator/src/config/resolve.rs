@@ -37,7 +37,7 @@ pub struct Job {
     /// Concurrent trials.
     pub n_concurrent_trials: u32,
     /// Rate limits of each worker.
-    pub pacing: RunRateLimits,
+    pub worker_rate_limits: RunRateLimits,
     /// Retry of infrastructure failures.
     pub retry: RetryPolicy,
     /// Log level.
@@ -51,11 +51,11 @@ pub struct Job {
     /// Settings of every trial.
     pub settings: TrialSettings,
     /// Rules for the tasks' time limits.
-    pub timeouts: TimeoutRules,
+    pub timeout_rules: TimeoutRules,
     /// Overrides of the tasks' resources.
-    pub resources: ResourceOverrides,
+    pub resource_overrides: ResourceOverrides,
     /// Overrides of the script rules of the tasks' formats.
-    pub rules: RuleOverrides,
+    pub rule_overrides: RuleOverrides,
     /// The agents, in file order; names are distinct even if case is ignored.
     pub agents: Vec<Agent>,
     /// The datasets, in file order.
@@ -65,7 +65,7 @@ pub struct Job {
     /// Source of every value that is not a default.
     pub provenance: Vec<KeyProvenance>,
     /// Secrets typed on the command line; the agents and the verifier refer to them by name.
-    pub given: TrialVariables,
+    pub inline_secrets: TrialVariables,
 }
 
 /// Inputs to a job from the command line and the host.
@@ -106,7 +106,7 @@ impl Job {
     pub fn rate_limits(&self) -> RunRateLimits {
         let default = RetryPolicy::default().max_park_sec;
         let max_park_sec = Some(self.retry.max_park_sec).filter(|sec| *sec != default);
-        RunRateLimits { max_park_sec, ..self.pacing }
+        RunRateLimits { max_park_sec, ..self.worker_rate_limits }
     }
 
     /// The run directory.
@@ -138,45 +138,46 @@ fn read(file: Option<&Path>, options: &JobOptions<'_>, problems: &mut Diagnostic
     let JobDocument { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let given = inline_secrets::extract(&mut job, file, problems);
-    let given = TrialVariables::new(options.variables.iter().cloned()).with(&given);
+    let inline_secrets = TrialVariables::new(options.variables.iter().cloned()).with(&given);
     job.task_env.extend(options.variables.iter().map(|(name, _)| name.clone()));
-    let is_set = |name: &str| given.names().any(|known| known == name) || (options.is_set)(name);
+    let is_set =
+        |name: &str| inline_secrets.names().any(|known| known == name) || (options.is_set)(name);
     check_variables(file, &job, &is_set, problems);
-    Some(Job { provenance, given, ..resolve(file, job, options) })
+    Some(Job { provenance, inline_secrets, ..resolve(file, job, options) })
 }
 
-fn resolve(file: &Path, written: JobFile, options: &JobOptions<'_>) -> Job {
-    let name = written.name;
-    let agents = written.agents.into_iter();
+fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job {
+    let name = file_settings.name;
+    let agents = file_settings.agents.into_iter();
     Job {
         file: file.to_owned(),
         name: name.unwrap_or_else(|| options.now.strftime("%Y-%m-%d__%H-%M-%S").to_string()),
-        jobs_dir: written.jobs_dir,
-        n_attempts: written.n_attempts,
-        n_concurrent_trials: written.n_concurrent_trials,
-        pacing: written.pacing,
-        retry: written.retry,
-        log_level: written.log_level,
-        metrics: written.metrics,
-        pool: written.pool,
-        task_env: written.task_env,
+        jobs_dir: file_settings.jobs_dir,
+        n_attempts: file_settings.n_attempts,
+        n_concurrent_trials: file_settings.n_concurrent_trials,
+        worker_rate_limits: file_settings.worker_rate_limits,
+        retry: file_settings.retry,
+        log_level: file_settings.log_level,
+        metrics: file_settings.metrics,
+        pool: file_settings.pool,
+        task_env: file_settings.task_env,
         settings: TrialSettings {
-            instruction_path: written.instruction_path,
-            environment: written.environment,
+            instruction_path: file_settings.instruction_path,
+            environment: file_settings.environment,
             verifier: VerifierSettings {
-                env: variables::templates(written.verifier.env),
-                ..written.verifier.settings
+                env: variables::templates(file_settings.verifier.env),
+                ..file_settings.verifier.settings
             },
-            artifacts: written.artifacts,
+            artifacts: file_settings.artifacts,
         },
-        timeouts: written.timeouts,
-        resources: written.resources,
-        rules: written.verifier.rules,
-        agents: agents.map(|agent| Agent::new(agent, &written.timeouts)).collect(),
-        datasets: written.datasets,
-        tasks: written.tasks,
+        timeout_rules: file_settings.timeouts,
+        resource_overrides: file_settings.resources,
+        rule_overrides: file_settings.verifier.rules,
+        agents: agents.map(|agent| Agent::new(agent, &file_settings.timeouts)).collect(),
+        datasets: file_settings.datasets,
+        tasks: file_settings.tasks,
         provenance: Vec::new(),
-        given: TrialVariables::default(),
+        inline_secrets: TrialVariables::default(),
     }
 }
 
@@ -196,7 +197,7 @@ fn check_variables(
                 let expected = "variables that are set";
                 problems.error(super::ConfigError {
                     hint: Some(format!("export {name}, or write `${{{name}:-default}}`")),
-                    ..variable.spot.error(file, ErrorKind::UnsetVariable, found, expected)
+                    ..variable.location.error(file, ErrorKind::UnsetVariable, found, expected)
                 });
             }
         }

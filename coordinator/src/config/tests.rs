@@ -178,10 +178,10 @@ fn job_file_with_all_keys_is_parsed() {
     assert_eq!(job.retry.max_attempts, 5);
     assert_eq!(job.log_level, LogLevel::Debug);
     assert_eq!(job.metrics, [MetricKind::Mean, MetricKind::Max]);
-    assert_eq!(job.timeouts.verifier_override_sec, None);
-    assert_eq!(job.timeouts.verifier_max_sec, Some(90.0));
-    assert_eq!(job.resources.cpus, Some(2));
-    assert_eq!(job.resources.memory_mb, Some(2048));
+    assert_eq!(job.timeout_rules.verifier_override_sec, None);
+    assert_eq!(job.timeout_rules.verifier_max_sec, Some(90.0));
+    assert_eq!(job.resource_overrides.cpus, Some(2));
+    assert_eq!(job.resource_overrides.memory_mb, Some(2048));
     let environment = &job.settings.environment;
     assert_eq!(environment.preserve_env, PreservePolicy::Always);
     let ProviderSpec::Docker(docker) = &environment.provider else { panic!("docker") };
@@ -205,10 +205,10 @@ fn job_document_reads_back_as_same_job() {
     again.file.clone_from(&job.file);
     again.provenance.clone_from(&job.provenance);
     for (new, old) in again.datasets.iter_mut().zip(&job.datasets) {
-        new.spot = old.spot.clone();
+        new.location = old.location.clone();
     }
     for (new, old) in again.tasks.iter_mut().zip(&job.tasks) {
-        new.spot = old.spot.clone();
+        new.location = old.location.clone();
     }
     assert_eq!(again, job);
 }

@@ -48,9 +48,9 @@ pub struct RunOpenOptions {
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
     /// How the lock is taken.
-    pub taking: LockOptions,
+    pub lock: LockOptions,
     /// Timeouts, for a run with remote workers.
-    pub bounds: RemoteTimeouts,
+    pub timeouts: RemoteTimeouts,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
 }
@@ -68,9 +68,9 @@ pub struct OpenRun {
     pub(super) writer: JournalWriter,
     pub(super) records: RecordsWriter,
     /// The record files that the manifest of this session names until its end.
-    pub(super) written: RecordsFileSet,
+    pub(super) record_files: RecordsFileSet,
     pub(super) fence: Fence,
-    pub(super) former_pools: PreviousPools,
+    pub(super) previous_pools: PreviousPools,
     /// Epochs that reopened settled items.
     pub(super) reopenings: Vec<u32>,
     pub(super) takeover: Option<Takeover>,
@@ -162,19 +162,19 @@ pub enum OpenError {
 /// # Errors
 /// [`RunError`]; only the lock's own files were written then.
 pub async fn open_run<P: Planner + 'static>(
-    opening: RunOpenOptions,
+    options: RunOpenOptions,
     planner: P,
     events: mpsc::Sender<Vec<RunEvent>>,
     stops: &mut mpsc::Receiver<StopLevel>,
 ) -> Result<(OpenRun, RunLock, P), RunError> {
-    let root = opening.layout.root().to_owned();
+    let root = options.layout.root().to_owned();
     let of = root.clone();
     let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
     made.map_err(|source| OpenError::Directory { path: root.clone(), source })?;
-    let acquired = RunLock::acquire(&opening.layout, &opening.taking, stops).await;
-    let (lock, taken) = acquired.map_err(|error| OpenError::from_lock(error, root))?;
+    let acquired = RunLock::acquire(&options.layout, &options.lock, stops).await;
+    let (lock, grant) = acquired.map_err(|error| OpenError::from_lock(error, root))?;
     let opened = supervise::blocking(move || {
-        open_locked(opening, taken, &planner, &events).map(|run| (run, planner))
+        open_locked(options, grant, &planner, &events).map(|run| (run, planner))
     })
     .await;
     match opened {
@@ -194,28 +194,28 @@ pub async fn open_run<P: Planner + 'static>(
 /// Replays the journal and begins a new epoch. Previous settlements are sent to `events` and to the
 /// records on the way. Blocks.
 fn open_locked(
-    opening: RunOpenOptions,
-    taken: LockGrant,
+    options: RunOpenOptions,
+    grant: LockGrant,
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let RunOpenOptions { layout, job, plan, permits, retry, bounds, reopen, taking } = opening;
-    let pool = taking.shared.map(|shared| shared.facts.pool);
-    let (root, epoch) = (layout.root().to_owned(), taken.epoch);
+    let RunOpenOptions { layout, job, plan, permits, retry, timeouts, reopen, lock } = options;
+    let pool = lock.kv.map(|shared| shared.info.pool);
+    let (root, epoch) = (layout.root().to_owned(), grant.epoch);
     let manifest = RunManifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    let survey = journal::SegmentIndex::read(&layout).map_err(damaged)?;
-    let (reopened, former_pools) = (survey.reopened(), survey.pools());
+    let index = journal::SegmentIndex::read(&layout).map_err(damaged)?;
+    let (reopened, previous_pools) = (index.reopened(), index.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
-    let mut reopenings = reopenings(&survey, manifest.as_ref());
+    let mut reopenings = reopenings(&index, manifest.as_ref());
     // The manifest of this session must not name files that hold superseded records.
     let kept = manifest.as_ref().filter(|_| unchanged);
-    let written = kept.map_or_else(Default::default, |kept| record_files_of_plan(kept, plan));
-    let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
-    let durable = durable_lengths(manifest.as_ref(), &taken);
+    let record_files = kept.map_or_else(Default::default, |kept| record_files_of_plan(kept, plan));
+    let records = RecordsWriter::start(&layout, epoch, record_files.sealed.clone())?;
+    let durable = durable_lengths(manifest.as_ref(), &grant);
 
     let run = RunId::from_bytes([0; 16]);
-    let core = Core::new(CoreSettings { run, epoch, permits, retry, bounds });
+    let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
     let superseded = SupersededResults::new(reopened, reopen);
     let mut replaying =
         JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
@@ -225,7 +225,7 @@ fn open_locked(
     let JournalReplayer { mut core, changed, mut superseded, .. } = replaying;
     check_plan(&root, changed, &superseded)?;
     let now = Timestamp::now();
-    let run = replay.as_ref().map(|replay| replay.first.1.run).or(taken.run);
+    let run = replay.as_ref().map(|replay| replay.first.1.run).or(grant.run);
     let run = run.unwrap_or_else(|| RunId::from_bytes(rand::random()));
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin_session(run, retry);
@@ -236,7 +236,7 @@ fn open_locked(
         journal::sync_segment(&layout, former.epoch).map_err(damaged)?;
     }
     let reopened = superseded.chosen().to_vec();
-    let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &taken) };
+    let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &grant) };
     core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
     restore_executions(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
@@ -244,7 +244,7 @@ fn open_locked(
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
-    send_takeover(events, taken.takeover.as_ref(), now);
+    send_takeover(events, grant.takeover.as_ref(), now);
     warn_of_torn_tail(replay.as_ref(), events);
     Ok(OpenRun {
         layout,
@@ -256,26 +256,26 @@ fn open_locked(
         core,
         writer,
         records,
-        written,
-        fence: taken.fence,
-        takeover: taken.takeover,
-        former_pools,
+        record_files,
+        fence: grant.fence,
+        takeover: grant.takeover,
+        previous_pools,
         reopenings: reopenings.into_iter().collect(),
     })
 }
 
 /// Epochs, and how much of their segments is known to be durable.
-fn durable_lengths(manifest: Option<&RunManifest>, taken: &LockGrant) -> Vec<(u32, u64)> {
+fn durable_lengths(manifest: Option<&RunManifest>, grant: &LockGrant) -> Vec<(u32, u64)> {
     let noted = manifest.map(|m| (m.journal.epoch, m.journal.durable_bytes));
-    let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
+    let confirmed = grant.durable_prefix.map(|head| (head.epoch, head.bytes));
     noted.into_iter().chain(confirmed).collect()
 }
 
 /// Epochs whose sessions reopened settled items. A repair joins sessions in one segment: only the
 /// manifest keeps their epochs.
-fn reopenings(survey: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
+fn reopenings(index: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
     let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
-    survey.reopenings().into_iter().chain(kept).collect()
+    index.reopenings().into_iter().chain(kept).collect()
 }
 
 fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeover>, at: Timestamp) {
@@ -326,21 +326,21 @@ fn session_start(
     run: RunId,
     plan: Digest,
     retry: RetryPolicy,
-    former: Option<PredecessorSegment>,
-    taken: &LockGrant,
+    predecessor: Option<PredecessorSegment>,
+    grant: &LockGrant,
 ) -> SessionStart {
     SessionStart {
         format: RUN_FORMAT,
         run,
-        epoch: taken.epoch,
+        epoch: grant.epoch,
         plan,
         retry,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         owner: format!("{} pid {}", lock::host_name(), std::process::id()),
-        former,
+        former: predecessor,
         pool: None,
-        holder: taken.shared.then_some(taken.owner.id),
-        takeover: taken.takeover.clone(),
+        holder: grant.shared.then_some(grant.owner.id),
+        takeover: grant.takeover.clone(),
         replaces: Vec::new(),
         reopened: Vec::new(),
         reopened_within: Vec::new(),

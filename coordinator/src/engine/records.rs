@@ -105,10 +105,13 @@ struct OpenRecordsFile {
 }
 
 impl RecordsFileWriter {
-    fn write_all(mut self, orders: &Receiver<RecordsCommand>) -> Result<RecordsFileSet, RunError> {
+    fn write_all(
+        mut self,
+        commands: &Receiver<RecordsCommand>,
+    ) -> Result<RecordsFileSet, RunError> {
         let mut line = Vec::new();
         loop {
-            let batch = match orders.recv() {
+            let batch = match commands.recv() {
                 Ok(RecordsCommand::Add(batch)) => batch,
                 Ok(RecordsCommand::Finish) => return self.finish(),
                 // Not finished: the session failed, or did not begin.

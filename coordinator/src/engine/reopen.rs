@@ -45,17 +45,17 @@ pub(super) struct SupersededResults {
     /// How often previous sessions reopened items, minus those replayed.
     pending: HashMap<ItemId, u32>,
     /// The executions that settled items until they were reopened.
-    former: HashMap<ItemId, Vec<Execution>>,
+    executions: HashMap<ItemId, Vec<Execution>>,
     /// The selection of this session, and its items in the order of the journal.
-    wanted: Option<ReopenSelection>,
+    selection: Option<ReopenSelection>,
     chosen: Vec<ItemId>,
     /// Names and items of the settlements, as users give them.
-    named: HashSet<String>,
+    names: HashSet<String>,
 }
 
 impl SupersededResults {
-    pub(super) fn new(pending: HashMap<ItemId, u32>, wanted: Option<ReopenSelection>) -> Self {
-        Self { pending, wanted, ..Self::default() }
+    pub(super) fn new(pending: HashMap<ItemId, u32>, selection: Option<ReopenSelection>) -> Self {
+        Self { pending, selection, ..Self::default() }
     }
 
     /// Takes a settlement that no longer counts; otherwise returns it.
@@ -65,17 +65,17 @@ impl SupersededResults {
         name: &ItemName,
     ) -> Option<ItemSettlement> {
         let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
-        let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, name));
+        let now = !later && self.selection.as_ref().is_some_and(|w| w.selects(&settled, name));
         if !later && !now {
             return Some(settled);
         }
         if now {
             self.chosen.push(settled.item);
-            self.named.extend([name.to_string(), settled.item.to_string()]);
+            self.names.extend([name.to_string(), settled.item.to_string()]);
         }
         let mut executions = settled.superseded;
         executions.extend(settled.by);
-        self.former.insert(settled.item, executions);
+        self.executions.insert(settled.item, executions);
         None
     }
 
@@ -84,7 +84,7 @@ impl SupersededResults {
         if let Some(times) = self.pending.get_mut(&item) {
             *times = times.saturating_sub(1);
         }
-        self.former.remove(&item).unwrap_or_default()
+        self.executions.remove(&item).unwrap_or_default()
     }
 
     /// The items that this session reopens.
@@ -94,9 +94,9 @@ impl SupersededResults {
 
     /// Requested trials without a settlement.
     pub(super) fn unknown(&self) -> Vec<String> {
-        match &self.wanted {
+        match &self.selection {
             Some(ReopenSelection::Trials(keys)) => {
-                keys.iter().filter(|key| !self.named.contains(*key)).cloned().collect()
+                keys.iter().filter(|key| !self.names.contains(*key)).cloned().collect()
             }
             Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }

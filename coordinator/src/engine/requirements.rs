@@ -21,7 +21,7 @@ pub struct WorkerRequirements {
     /// Provider of its environment.
     pub provider: ProviderKind,
     /// Provider of its second environment, if it has one.
-    pub also: Option<ProviderKind>,
+    pub second_provider: Option<ProviderKind>,
     /// Variables that the worker has to export to trials.
     pub variables: BTreeSet<String>,
 }
@@ -91,7 +91,7 @@ impl WorkerRequirements {
 
     /// Providers of its environments.
     fn providers(&self) -> impl Iterator<Item = ProviderKind> {
-        [self.provider].into_iter().chain(self.also)
+        [self.provider].into_iter().chain(self.second_provider)
     }
 
     /// Why none of these workers could ever run it; `None` when one could, or when there are no
@@ -137,7 +137,7 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
 impl fmt::Display for WorkerRequirements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cpus, {} MiB, {}", self.cpus, self.memory_mb, self.provider)?;
-        self.also.map_or(Ok(()), |also| write!(f, " and {also}"))
+        self.second_provider.map_or(Ok(()), |also| write!(f, " and {also}"))
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
             cpus,
             memory_mb,
             provider,
-            also: None,
+            second_provider: None,
             variables: BTreeSet::new(),
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         let reason = other.unplaceable(workers.iter());
         assert_eq!(reason, Some(UnfitReason::Provider(ProviderKind::Process)));
         other = needs(1, 1024);
-        other.also = Some(ProviderKind::Process);
+        other.second_provider = Some(ProviderKind::Process);
         let reason = other.unplaceable(workers.iter());
         assert_eq!(reason, Some(UnfitReason::Provider(ProviderKind::Process)));
         let mut both = worker(Some(8), None);

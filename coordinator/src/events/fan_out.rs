@@ -16,7 +16,7 @@ use super::{JobFacts, ReportError};
 /// The sinks of a run.
 pub(super) struct FanOut {
     sinks: Vec<Box<dyn EventSink>>,
-    problems: SinkWarnings,
+    warnings: SinkWarnings,
 }
 
 impl fmt::Debug for FanOut {
@@ -33,20 +33,20 @@ impl FanOut {
         store: Arc<dyn BlobStore>,
         sinks: Vec<SinkStarter>,
     ) -> io::Result<Self> {
-        let problems = SinkWarnings::default();
+        let warnings = SinkWarnings::default();
         let files: Box<dyn EventSink> =
-            Box::new(RunFiles::new(facts.clone(), store, problems.clone()));
+            Box::new(RunFiles::new(facts.clone(), store, warnings.clone()));
         let mut all = vec![files];
         for start in sinks {
             all.push(start(Workload::Job(facts))?);
         }
-        Ok(Self { sinks: all, problems })
+        Ok(Self { sinks: all, warnings })
     }
 
     /// Starts the sinks of a search.
     pub(super) fn for_search(sinks: Vec<SinkStarter>) -> io::Result<Self> {
         let sinks = sinks.into_iter().map(|start| start(Workload::Search));
-        Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, problems: SinkWarnings::default() })
+        Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, warnings: SinkWarnings::default() })
     }
 
     /// Passes events to all sinks.
@@ -59,7 +59,7 @@ impl FanOut {
     }
 
     async fn forward_warnings(&mut self) {
-        let warnings: Vec<RunEvent> = (self.problems.take().into_iter())
+        let warnings: Vec<RunEvent> = (self.warnings.take().into_iter())
             .map(|message| RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } })
             .collect();
         if warnings.is_empty() {
@@ -85,10 +85,10 @@ impl FanOut {
         self,
         result: Option<RunResult>,
     ) -> Result<Vec<SinkReport>, ReportError> {
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for sink in self.sinks {
-            told.push(sink.finish(result.clone()).await);
+            reports.push(sink.finish(result.clone()).await);
         }
-        told.into_iter().collect()
+        reports.into_iter().collect()
     }
 }

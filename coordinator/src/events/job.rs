@@ -14,7 +14,7 @@ pub(super) struct JobFold {
     facts: JobFacts,
     ledger: Ledger,
     /// Set when the run starts, completed when it ends.
-    frame: Option<RunOverview>,
+    overview: Option<RunOverview>,
     ended: bool,
     last_settled: Option<Timestamp>,
     fan_out: FanOut,
@@ -23,7 +23,7 @@ pub(super) struct JobFold {
 impl JobFold {
     pub(super) fn new(facts: JobFacts, fan_out: FanOut) -> Self {
         let ledger = Ledger::default();
-        Self { facts, ledger, frame: None, ended: false, last_settled: None, fan_out }
+        Self { facts, ledger, overview: None, ended: false, last_settled: None, fan_out }
     }
 
     /// Applies events and passes them to the sinks.
@@ -38,7 +38,7 @@ impl JobFold {
     fn record_event(&mut self, event: &RunEvent) {
         match &event.kind {
             EventKind::RunStarted { run, job, started_at, .. } => {
-                self.frame = Some(RunOverview {
+                self.overview = Some(RunOverview {
                     run: *run,
                     job: job.clone(),
                     started_at: *started_at,
@@ -54,7 +54,7 @@ impl JobFold {
                 self.ended = true;
                 // Resuming a complete run does not change its end time.
                 let complete = self.last_settled.filter(|_| *owed == 0);
-                if let Some(frame) = &mut self.frame {
+                if let Some(frame) = &mut self.overview {
                     frame.ended_at = complete.unwrap_or(event.at);
                     frame.cancelled = *cancelled;
                 }
@@ -76,8 +76,8 @@ impl JobFold {
     pub(super) async fn finish(mut self) -> Result<RunReport, ReportError> {
         self.fan_out.drain().await;
         let result = self.result();
-        let told = self.fan_out.finish(result.clone().map(RunResult::Job)).await?;
-        let trial_files = told.into_iter().find_map(|told| told.trial_files);
+        let reports = self.fan_out.finish(result.clone().map(RunResult::Job)).await?;
+        let trial_files = reports.into_iter().find_map(|told| told.trial_files);
         let tally = *self.ledger.stats(&self.facts.agents).overall();
         let failures = self.ledger.failures();
         let has_trial_files = trial_files.is_some();
@@ -88,7 +88,7 @@ impl JobFold {
     /// The job's result, if the run ended.
     fn result(&mut self) -> Option<Arc<JobResult>> {
         self.ledger.sort();
-        let frame = self.frame.take().filter(|_| self.ended)?;
+        let frame = self.overview.take().filter(|_| self.ended)?;
         let facts = &self.facts;
         let mut result = JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger);
         result.datasets.clone_from(&facts.datasets);

@@ -347,7 +347,7 @@ async fn metrics_of_several_rewards_are_kept_per_key() {
 /// Records the calls of a sink, in order.
 #[derive(Debug, Clone, Default)]
 struct RecordingSink {
-    told: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
     fails: bool,
 }
 
@@ -358,7 +358,7 @@ impl RecordingSink {
     }
 
     fn record_call(&self, told: impl Into<String>) {
-        self.told.lock().expect("not poisoned").push(told.into());
+        self.calls.lock().expect("not poisoned").push(told.into());
     }
 }
 
@@ -400,7 +400,7 @@ async fn sinks_receive_batches_warnings_and_result_in_order() {
         report_to_sinks(facts(dir.path(), MaterializeMode::Full), store, sinks, batches).await;
     assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
     for recorder in [failing, last] {
-        let mut told = recorder.told.lock().expect("not poisoned").clone();
+        let mut told = recorder.calls.lock().expect("not poisoned").clone();
         // The files sink warns at the latest before the result.
         let warning = told.iter().position(|told| told == "1 warnings").expect("a warning");
         told.remove(warning);

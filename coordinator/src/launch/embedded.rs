@@ -48,7 +48,7 @@ const READ_WAIT: Duration = Duration::from_secs(3600);
 /// A run in one process.
 pub struct EmbeddedRun<P> {
     /// The run directory and the options of the core.
-    pub opening: RunOpenOptions,
+    pub options: RunOpenOptions,
     /// The planner of pending items.
     pub planner: P,
     /// The blob store.
@@ -60,7 +60,7 @@ pub struct EmbeddedRun<P> {
     /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Called when this process owns the run, before anything is offered.
-    pub opened: OpenedHook,
+    pub on_open: OpenedHook,
     /// Creates the worker's equipment, given the worker's directory.
     pub equip: EquipmentFactory,
 }
@@ -76,7 +76,7 @@ pub type EquipmentFactory = Box<dyn FnOnce(&Path) -> Result<WorkerEquipment, Run
 #[derive(Debug)]
 pub struct FinishedSession {
     /// The outcome.
-    pub ended: EngineOutcome,
+    pub outcome: EngineOutcome,
     /// The lock on the run directory.
     pub lock: RunLock,
 }
@@ -97,15 +97,16 @@ pub struct WorkerEquipment {
 pub async fn run<P: Planner + 'static>(
     embedded: EmbeddedRun<P>,
 ) -> Result<FinishedSession, RunError> {
-    let EmbeddedRun { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
+    let EmbeddedRun { options, planner, store, slots, events, mut stops, on_open, equip } =
+        embedded;
     let (run, lock, planner) =
-        engine::open_run(opening, planner, events.clone(), &mut stops).await?;
-    opened(&run)?;
+        engine::open_run(options, planner, events.clone(), &mut stops).await?;
+    on_open(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
     let workers = run.layout().workers();
     let (dirs, WorkerEquipment { runner, providers }) = supervise::blocking(move || {
         let dirs = WorkerDirectories::prepare(&workers)?;
-        let equipment = equip(dirs.mine.path())?;
+        let equipment = equip(dirs.own.path())?;
         Ok::<_, RunError>((dirs, equipment))
     })
     .await?;
@@ -115,32 +116,32 @@ pub async fn run<P: Planner + 'static>(
     let (clean, reaped) = oneshot::channel();
     let reaping = reap(providers, Arc::clone(&owners), clean);
 
-    let (shutdown, told) = watch::channel(ShutdownLevel::No);
+    let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
     let config = worker_config(&dirs, host::limit_executions(slots));
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
-    let (worker, quiesced) = work(worker, told);
+    let (worker, quiesced) = work(worker, shutdown_level);
     let (recover, recovered) = oneshot::channel();
     let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
     let (reports, _reader) = read_reports(id, queue.clone());
-    let (to, news) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
-    let _answering = take_claims(id, queue.clone(), to.clone());
-    let _attending = lock.monitor(id, queue.clone(), to);
+    let (messages_in, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
+    let _claims = take_claims(id, queue.clone(), messages_in.clone());
+    let _monitor = lock.monitor(id, queue.clone(), messages_in);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
-    let workers = WorkerLocation::Here { quiesced, recovered, reaped };
-    let sources = EngineInputs { reports, news, stops, hints, workers };
+    let workers = WorkerLocation::Local { quiesced, recovered, reaped };
+    let inputs = EngineInputs { reports, messages, stops, hints, workers };
 
     let layout = run.layout().clone();
-    let (outlet, keeper) =
+    let (publisher, listener) =
         (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
-    let engine = Engine::new(run, planner, outlet, keeper, events);
-    let ended = engine.run(sources).await;
+    let engine = Engine::new(run, planner, publisher, listener, events);
+    let outcome = engine.run(inputs).await;
     // Executions that still run are not needed: everything is settled, the worker has quiesced, or
     // the session failed. Their environments are removed; finished executions stay in the spool.
     shutdown.send_replace(ShutdownLevel::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
-    let mine = dirs.mine;
-    let clear = move |discard| remove_own_files(mine, &layout, discard);
-    let ended = match ended {
+    let own = dirs.own;
+    let clear = move |discard| remove_own_files(own, &layout, discard);
+    let outcome = match outcome {
         Ok(ended) => ended,
         Err(error) => {
             // A new owner needs nothing that was executed here.
@@ -150,31 +151,34 @@ pub async fn run<P: Planner + 'static>(
             return Err(error);
         }
     };
-    if ended.owed == 0 {
+    if outcome.pending == 0 {
         recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
     } else {
         // No engine journals the rest of an unfinished recovery: the next session does it.
         drop(recovery);
     }
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
-    supervise::blocking(move || clear(ended.owed == 0)).await;
-    Ok(FinishedSession { ended, lock })
+    supervise::blocking(move || clear(outcome.pending == 0)).await;
+    Ok(FinishedSession { outcome, lock })
 }
 
 /// Removes the files of this process's worker. Its directory stays for the next session if it has
 /// unreported executions, unless `discard` is set.
-fn remove_own_files(mine: WorkerDir, layout: &RunLayout, discard: bool) {
-    if discard || !mine.has_unreported_work() {
-        remove(mine);
+fn remove_own_files(own: WorkerDir, layout: &RunLayout, discard: bool) {
+    if discard || !own.has_unreported_work() {
+        remove(own);
     }
     remove_work_dirs(layout);
 }
 
 /// Starts the worker; the receiver gets a message when it has quiesced.
-fn work(worker: Worker, told: watch::Receiver<ShutdownLevel>) -> (Task<()>, oneshot::Receiver<()>) {
+fn work(
+    worker: Worker,
+    shutdown_level: watch::Receiver<ShutdownLevel>,
+) -> (Task<()>, oneshot::Receiver<()>) {
     let (quiesce, quiesced) = oneshot::channel();
     let task = supervise::spawn("worker", async move {
-        worker.run(told).await;
+        worker.run(shutdown_level).await;
         // The engine may have ended already.
         let _nobody_asks = quiesce.send(());
     });
@@ -183,7 +187,7 @@ fn work(worker: Worker, told: watch::Receiver<ShutdownLevel>) -> (Task<()>, ones
 
 /// The worker directories of a run directory.
 struct WorkerDirectories {
-    mine: WorkerDir,
+    own: WorkerDir,
     former: Vec<WorkerDir>,
 }
 
@@ -202,12 +206,12 @@ impl WorkerDirectories {
             source,
         })?;
         let former = WorkerDir::adoptable(base).map_err(failed("adopt worker directories in"))?;
-        let mine = WorkerDir::create(base).map_err(failed("create a worker directory in"))?;
-        Ok(Self { mine, former })
+        let own = WorkerDir::create(base).map_err(failed("create a worker directory in"))?;
+        Ok(Self { own, former })
     }
 
     fn current_owner(&self) -> Owner {
-        Owner::current(self.mine.path().to_owned())
+        Owner::current(self.own.path().to_owned())
     }
 
     fn owners(&self) -> HostOwners {
@@ -221,9 +225,9 @@ impl WorkerDirectories {
 
 fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
     WorkerConfig {
-        worker: dirs.mine.id().clone(),
+        worker: dirs.own.id().clone(),
         owner: dirs.current_owner(),
-        dir: dirs.mine.path().to_owned(),
+        dir: dirs.own.path().to_owned(),
         pool: "default".to_owned(),
         slots,
         budget: ResourceBudget::default(),
@@ -262,12 +266,12 @@ fn recover_all(
             let (store, source) = (Arc::clone(&store), Arc::clone(&source));
             let reason = LostReason::ProcessDied;
             match spool::recover(dir.path(), Some(run), reason, store, source).await {
-                Ok(recovered) if recovered.left == 0 => {
+                Ok(recovered) if recovered.skipped == 0 => {
                     supervise::blocking(move || remove(dir)).await;
                 }
                 Ok(recovered) => {
                     let path = dir.path().display();
-                    tracing::warn!("{} entries of {path} are left as they are", recovered.left);
+                    tracing::warn!("{} entries of {path} are left as they are", recovered.skipped);
                 }
                 Err(error) => tracing::error!("cannot recover former work: {error}"),
             }
@@ -315,10 +319,14 @@ fn read_reports(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<Report
     (receiver, task)
 }
 
-fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<EngineMessage>) -> Task<()> {
+fn take_claims(
+    run: RunId,
+    queue: Arc<EmbeddedQueue>,
+    messages: mpsc::Sender<EngineMessage>,
+) -> Task<()> {
     supervise::spawn("claims", async move {
         while let Ok(claim) = queue.next_claim(run).await {
-            if to.send(EngineMessage::Claims(vec![claim], None)).await.is_err() {
+            if messages.send(EngineMessage::Claims(vec![claim], None)).await.is_err() {
                 return;
             }
         }
@@ -334,14 +342,14 @@ fn forward_stops(
     let (sender, receiver) = mpsc::channel(4);
     let task = supervise::spawn("stops", async move {
         while let Some(level) = stops.recv().await {
-            let asked = match level {
+            let shutdown_level = match level {
                 StopLevel::Drain => ShutdownLevel::Drain,
                 StopLevel::Kill => ShutdownLevel::Kill,
             };
             if sender.send(level).await.is_err() {
                 return;
             }
-            shutdown.send_modify(|level| *level = (*level).max(asked));
+            shutdown.send_modify(|level| *level = (*level).max(shutdown_level));
         }
         // No more stops can come; the engine needs the channel to stay open.
         std::future::pending::<()>().await;

@@ -11,7 +11,7 @@ use crate::results::export::{self, ExportError, ExportRequest, ExportSummary, Ru
 pub async fn export(request: &ExportRequest) -> Result<ExportSummary, ExportError> {
     let manifest = RunManifest::read(&RunLayout::new(&request.run_dir))
         .map_err(|error| ExportError::Header(error.into()))?;
-    let manifest = manifest.ok_or_else(|| ExportError::NoRun {
+    let manifest = manifest.ok_or_else(|| ExportError::NotRunDirectory {
         path: request.run_dir.clone(),
         what: "manifest.json",
     })?;

@@ -33,7 +33,7 @@ impl HintingRunner {
     fn listen(&self, execution: &mut ExecutionContext) {
         let EnvironmentLabels { item, try_id, exec, .. } = execution.labels;
         let phase = Phase::EnvironmentSetup;
-        let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, parked: None });
+        let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, waiting_for: None });
         let inner = Arc::clone(&execution.phases);
         execution.phases = Arc::new(HintingPhaseSink { inner, seen, hints: self.hints.clone() });
     }
@@ -86,6 +86,6 @@ impl PhaseSink for HintingPhaseSink {
 
     fn parked(&self, on: Option<Dependency>) {
         self.inner.parked(on);
-        self.send_hint(|seen| seen.parked = on);
+        self.send_hint(|seen| seen.waiting_for = on);
     }
 }

@@ -39,7 +39,7 @@ pub struct LocalJob {
     /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Options for taking the run from another owner.
-    pub taking: LockOptions,
+    pub lock: LockOptions,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
 }
@@ -50,10 +50,20 @@ impl LocalJob {
     /// # Errors
     /// [`RunError`].
     pub async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { job, mut plan, store, host, environment, events, stops, taking, reopen } = self;
+        let Self {
+            job,
+            mut plan,
+            store,
+            host,
+            environment,
+            events,
+            stops,
+            lock: lock_options,
+            reopen,
+        } = self;
         let layout = RunLayout::new(job.run_dir());
-        let former = read_previous_plan(&layout)?;
-        if let Some(former) = &former {
+        let previous_plan = read_previous_plan(&layout)?;
+        if let Some(former) = &previous_plan {
             plan.reuse_documents(former);
         }
         let plan = Arc::new(plan);
@@ -61,31 +71,31 @@ impl LocalJob {
             let kind = job.settings.environment.provider.kind();
             host::check_services([kind], &host, &layout.sandboxes()).await?;
         }
-        let opening = RunOpenOptions {
+        let options = RunOpenOptions {
             layout: layout.clone(),
             job: job.name.clone(),
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
-            taking,
-            bounds: RemoteTimeouts::default(),
+            lock: lock_options,
+            timeouts: RemoteTimeouts::default(),
             reopen,
         };
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
         let document = PlanDocument::from(&*plan);
         let ran = embedded::run(EmbeddedRun {
-            opening,
+            options,
             planner: JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits()),
             store,
             slots: job.n_concurrent_trials,
             events,
             stops,
-            opened: Box::new(move |run| atomic_file::write_json(&run.layout().plan(), &document)),
+            on_open: Box::new(move |run| atomic_file::write_json(&run.layout().plan(), &document)),
             equip: Box::new(equip),
         })
         .await;
-        ran.map_err(|error| explain(error, former.as_ref(), &plan))
+        ran.map_err(|error| explain(error, previous_plan.as_ref(), &plan))
     }
 }
 
@@ -97,8 +107,12 @@ fn is_finished(layout: &RunLayout, plan: &JobPlan) -> Result<bool, RunError> {
 }
 
 /// Adds the differences to the refusal of another plan.
-pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
-    match (error, former) {
+pub(super) fn explain(
+    error: RunError,
+    previous_plan: Option<&JobPlan>,
+    plan: &JobPlan,
+) -> RunError {
+    match (error, previous_plan) {
         (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
             let differences = plan::compare(former, plan).lines();
             OpenError::Changed { root, count, names, differences }.into()
@@ -114,7 +128,7 @@ fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
     for template in agents.chain(job.settings.verifier.env.values()) {
         names.extend(template.variables().into_iter().map(|(name, _)| name));
     }
-    TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.given)
+    TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.inline_secrets)
 }
 
 fn equip(

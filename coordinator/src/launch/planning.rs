@@ -29,18 +29,18 @@ pub(super) async fn plan(
 ) -> Result<JobPlan, LaunchError> {
     let base: PathBuf = state.join("planning");
     let at = base.clone();
-    let mine = supervise::blocking(move || {
+    let own = supervise::blocking(move || {
         for left_by_a_dead_process in WorkerDir::adoptable(&at)? {
             left_by_a_dead_process.remove()?;
         }
         WorkerDir::create(&at)
     })
     .await?;
-    let scratch = mine.scratch();
-    let known = Some(pack_cache(state));
+    let scratch = own.scratch();
+    let pack_cache = Some(pack_cache(state));
     let built =
-        plan::build(job, datasets, &BundleSink { store: Some(store), scratch, known }).await;
-    supervise::blocking(move || mine.remove()).await?;
+        plan::build(job, datasets, &BundleSink { store: Some(store), scratch, pack_cache }).await;
+    supervise::blocking(move || own.remove()).await?;
     // Another process may be planning there.
     let _in_use = std::fs::remove_dir(base);
     let (plan, _) = built?;

@@ -39,7 +39,7 @@ pub struct RunRequest {
     /// Outputs beside the files of the run directory.
     pub sinks: Vec<SinkStarter>,
     /// Policy for taking the run from an owner that may be dead.
-    pub patience: LockWaitPolicy,
+    pub wait_policy: LockWaitPolicy,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
     /// The server whose workers run the trials; without one they run in this process.
@@ -75,7 +75,7 @@ pub struct RunOutcome {
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, materialize, invocation, sinks, .. } = request;
-    let RunRequest { patience, reopen, stops, .. } = request;
+    let RunRequest { wait_policy, reopen, stops, .. } = request;
     #[cfg(feature = "nats")]
     let remote = match request.remote {
         Some(remote) => Some(ConnectedServer::connect(remote).await?),
@@ -95,18 +95,18 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let started = Reporter::start(facts, Arc::clone(&store), sinks);
     let (events, reporter) = started.map_err(LaunchError::Outputs)?;
     let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
-    let session = JobSession { job, plan, store, events, stops, patience, reopen };
+    let session = JobSession { job, plan, store, events, stops, wait_policy, reopen };
     #[cfg(feature = "nats")]
-    let ran = match remote {
+    let session_result = match remote {
         Some(server) => Box::pin(server.run(session)).await,
         None => session.run_here().await,
     };
     #[cfg(not(feature = "nats"))]
     let ran = session.run_here().await;
     let report = reporter.finish().await;
-    let (FinishedSession { ended, lock }, report) = (ran?, report?);
+    let (FinishedSession { outcome, lock }, report) = (session_result?, report?);
     drop(lock);
-    Ok(RunOutcome { run_dir, cancelled: ended.cancelled, report })
+    Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report })
 }
 
 /// A job with started outputs, ready to run.
@@ -116,18 +116,28 @@ pub(super) struct JobSession {
     pub(super) store: Arc<dyn BlobStore>,
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
     pub(super) stops: mpsc::Receiver<StopLevel>,
-    pub(super) patience: LockWaitPolicy,
+    pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
 }
 
 impl JobSession {
     /// Runs it in this process.
     async fn run_here(self) -> Result<FinishedSession, LaunchError> {
-        let Self { job, plan, store, events, stops, patience, reopen } = self;
+        let Self { job, plan, store, events, stops, wait_policy, reopen } = self;
         let state = job.jobs_dir.join(".rollout");
         let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
-        let (environment, taking) = (environment(), LockOptions { patience, shared: None });
-        let local = LocalJob { job, plan, store, host, environment, events, stops, taking, reopen };
+        let (environment, lock_options) = (environment(), LockOptions { wait_policy, kv: None });
+        let local = LocalJob {
+            job,
+            plan,
+            store,
+            host,
+            environment,
+            events,
+            stops,
+            lock: lock_options,
+            reopen,
+        };
         Ok(local.run().await?)
     }
 }

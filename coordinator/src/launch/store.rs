@@ -41,11 +41,11 @@ pub fn find(named: Option<StoreUrl>, run_dir: &Path) -> Result<StoreUrl, StoreNo
 pub(super) fn find_or_default(
     named: Option<StoreUrl>,
     run_dir: &Path,
-    otherwise: PathBuf,
+    default: PathBuf,
 ) -> Result<StoreUrl, NoStore> {
     match named {
         Some(named) => Ok(named),
         None if StoreReference::read(run_dir).is_some() => Ok(store::find(run_dir)?.into()),
-        None => Ok(otherwise.into()),
+        None => Ok(default.into()),
     }
 }

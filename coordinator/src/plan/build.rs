@@ -50,7 +50,7 @@ pub async fn build(
             resources: task.spec.environment.resources,
             variables: required(task.spec.templates()),
             format: Some(task.spec.format),
-            about: task.about,
+            about: task.metadata,
         });
         specs.push(task.spec);
     }

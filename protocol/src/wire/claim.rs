@@ -33,11 +33,12 @@ pub struct Claim {
 impl Claim {
     /// Whether another worker runs or holds the claimed try, according to its heartbeat. Of several
     /// workers that only claim, the one with the lowest execution continues.
-    pub fn is_contested_by(&self, hello: &Heartbeat) -> bool {
-        hello.worker != self.worker
-            && hello.executions.iter().any(|line| {
-                (line.run, line.item, line.try_id) == (self.run, self.item, self.try_id)
-                    && (!line.claiming || line.exec < self.exec)
+    pub fn is_contested_by(&self, heartbeat: &Heartbeat) -> bool {
+        heartbeat.worker != self.worker
+            && heartbeat.executions.iter().any(|execution| {
+                (execution.run, execution.item, execution.try_id)
+                    == (self.run, self.item, self.try_id)
+                    && (!execution.claiming || execution.exec < self.exec)
             })
     }
 }

@@ -34,7 +34,7 @@ pub enum OfferOutcome {
     /// It is in the queue.
     Published,
     /// It was already there.
-    Present,
+    AlreadyPresent,
 }
 
 /// An offer found in the queue.

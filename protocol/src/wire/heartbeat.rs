@@ -83,7 +83,7 @@ impl Heartbeat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedHeartbeat {
     /// The heartbeat.
-    pub hello: Heartbeat,
+    pub heartbeat: Heartbeat,
     /// Time since it arrived, by the broker's own clock.
     pub age: Duration,
 }

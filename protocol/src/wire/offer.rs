@@ -29,8 +29,8 @@ pub struct Offer {
     /// The kind of work.
     pub work: OfferedWork,
     /// Rate limits of the run, per worker.
-    #[serde(default, skip_serializing_if = "RunRateLimits::is_default")]
-    pub pacing: RunRateLimits,
+    #[serde(default, rename = "pacing", skip_serializing_if = "RunRateLimits::is_default")]
+    pub rate_limits: RunRateLimits,
 }
 
 /// Limits on how fast one worker processes one run. They do not affect the work itself, so they
@@ -44,8 +44,8 @@ pub struct RunRateLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_at_once: Option<u32>,
     /// Eval commands that start only with a permit of the coordinator.
-    #[serde(default, skip_serializing_if = "PermitKinds::is_none")]
-    pub tickets: PermitKinds,
+    #[serde(default, rename = "tickets", skip_serializing_if = "PermitKinds::is_none")]
+    pub permits: PermitKinds,
     /// Longest time that an execution waits for a service that does not answer, seconds;
     /// [`MAX_PARK`](crate::limits::MAX_PARK) when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

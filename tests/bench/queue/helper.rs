@@ -40,7 +40,7 @@ pub(crate) struct HelperProcess {
 
 impl HelperProcess {
     /// Starts it and waits until it is ready.
-    pub(crate) async fn start(part: &HelperRole) -> Result<Self, QueueBenchError> {
+    pub(crate) async fn start(role: &HelperRole) -> Result<Self, QueueBenchError> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(HELPER_ARGUMENT)
             .stdin(Stdio::piped())
@@ -53,7 +53,7 @@ impl HelperProcess {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(QueueBenchError::Closed);
         };
-        let mut line = serde_json::to_string(part).map_err(std::io::Error::from)?;
+        let mut line = serde_json::to_string(role).map_err(std::io::Error::from)?;
         line.push('\n');
         input.write_all(line.as_bytes()).await?;
         let mut output = BufReader::new(output).lines();
@@ -81,17 +81,17 @@ impl HelperProcess {
 /// # Errors
 /// [`QueueBenchError`].
 pub(crate) async fn serve() -> Result<(), QueueBenchError> {
-    let (told, tell) = oneshot::channel();
+    let (send_role, role) = oneshot::channel();
     let (close, closed) = oneshot::channel();
     // A separate thread: nothing waits for it when the work fails.
     supervise::thread("input", move || {
         let mut lines = std::io::stdin().lines();
         // Without a reader the process is about to end.
-        let _gone = told.send(lines.next());
+        let _gone = send_role.send(lines.next());
         while let Some(Ok(_)) = lines.next() {}
         let _gone = close.send(());
     })?;
-    let line = tell.await.ok().flatten().ok_or(QueueBenchError::Closed)??;
+    let line = role.await.ok().flatten().ok_or(QueueBenchError::Closed)??;
     match serde_json::from_str(&line).map_err(std::io::Error::from)? {
         HelperRole::Product(part) => {
             let worker = product::ProductWorker::connect(part).await?;

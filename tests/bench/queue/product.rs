@@ -73,20 +73,21 @@ pub(crate) async fn run(
     directory: &Path,
     meter: &CpuMeter,
 ) -> Result<(QueueMeasurement, MessageSizes), QueueBenchError> {
-    let part = ProductWorkerConfig {
+    let worker_config = ProductWorkerConfig {
         url: queue.url.clone(),
         namespace: namespace.to_owned(),
         slots: window,
         store: directory.join("blobs"),
         directory: directory.join("workers"),
     };
-    let store = store::open(&part.store.clone().into()).await.map_err(DispatchBenchError::from)?;
+    let store =
+        store::open(&worker_config.store.clone().into()).await.map_err(DispatchBenchError::from)?;
     let plan = Arc::new(noop::plan(queue.items, &*store).await?);
-    let nats = part.connect().await?;
+    let nats = worker_config.connect().await?;
     let pool: NatsName = POOL.parse()?;
     let dispatch = Arc::new(nats.dispatch(&pool, &[SizeClass::default(), SizeClass::SOLO]).await?);
     nats.bind_pool(&pool, store.identity(), true).await?;
-    let helper = HelperProcess::start(&helper::HelperRole::Product(part)).await?;
+    let helper = HelperProcess::start(&helper::HelperRole::Product(worker_config)).await?;
     wait_for_worker(&dispatch).await?;
 
     let layout = RunLayout::new(directory.join("run"));
@@ -95,10 +96,10 @@ pub(crate) async fn run(
     let (events, reporter) =
         Reporter::start(facts, store.clone(), Vec::new()).map_err(DispatchBenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
-    let opening = noop::run_open_options(layout.clone(), &plan, window);
+    let options = noop::run_open_options(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());
     let (id, ended, lock) =
-        run_session(&nats, dispatch.clone(), store, opening, planner, events).await?;
+        run_session(&nats, dispatch.clone(), store, options, planner, events).await?;
     reporter.finish().await.map_err(DispatchBenchError::from)?;
     lock.release(Some(RunState::Completed))
         .await
@@ -106,8 +107,8 @@ pub(crate) async fn run(
         .map_err(DispatchBenchError::from)?;
     let took = start.elapsed();
     let used = meter.read().since(&before);
-    if ended.owed > 0 {
-        return Err(QueueBenchError::Run(DispatchBenchError::Owed { owed: ended.owed }));
+    if ended.pending > 0 {
+        return Err(QueueBenchError::Run(DispatchBenchError::Owed { owed: ended.pending }));
     }
     let worker = helper.finish().await?;
 
@@ -129,22 +130,22 @@ async fn run_session(
     nats: &Nats,
     dispatch: Arc<NatsDispatch>,
     store: Arc<dyn BlobStore>,
-    opening: RunOpenOptions,
+    options: RunOpenOptions,
     planner: JobPlanner,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<(RunId, EngineOutcome, RunLock), QueueBenchError> {
     let (_stops, mut stops) = mpsc::channel(1);
-    let board = Arc::new(nats.kv_store());
-    let facts = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
-    let taking =
-        LockOptions { shared: Some(KvLockOptions { board, facts }), ..LockOptions::default() };
-    let opening = RunOpenOptions { taking, ..opening };
+    let kv_store = Arc::new(nats.kv_store());
+    let info = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
+    let lock_options =
+        LockOptions { kv: Some(KvLockOptions { kv_store, info }), ..LockOptions::default() };
+    let opening = RunOpenOptions { lock: lock_options, ..options };
     let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops)
         .await
         .map_err(DispatchBenchError::from)?;
     let id = run.id();
-    let news = reconcile::message_channel();
-    let _attending = lock.monitor(id, dispatch.clone(), news.0.clone());
+    let messages = reconcile::message_channel();
+    let _monitor = lock.monitor(id, dispatch.clone(), messages.0.clone());
     let ended = reconcile::run(RemoteRun {
         run,
         planner,
@@ -152,10 +153,10 @@ async fn run_session(
         store,
         pool: POOL.to_owned(),
         lease: nats.options().lease,
-        keeper: lock.durable_state_listener().ok_or(QueueBenchError::Closed)?,
+        listener: lock.durable_state_listener().ok_or(QueueBenchError::Closed)?,
         events,
         stops,
-        news,
+        messages,
     });
     Ok((id, ended.await.map_err(DispatchBenchError::from)?, lock))
 }
@@ -201,13 +202,16 @@ pub(crate) struct ProductWorker {
 }
 
 impl ProductWorker {
-    pub(crate) async fn connect(part: ProductWorkerConfig) -> Result<Self, QueueBenchError> {
-        let nats = part.connect().await?;
-        let store =
-            store::open(&part.store.clone().into()).await.map_err(DispatchBenchError::from)?;
+    pub(crate) async fn connect(
+        worker_config: ProductWorkerConfig,
+    ) -> Result<Self, QueueBenchError> {
+        let nats = worker_config.connect().await?;
+        let store = store::open(&worker_config.store.clone().into())
+            .await
+            .map_err(DispatchBenchError::from)?;
         let source = nats.source(&POOL.parse()?, store.identity()).await?;
-        std::fs::create_dir_all(&part.directory)?;
-        let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
+        std::fs::create_dir_all(&worker_config.directory)?;
+        let dir = WorkerDir::create(&worker_config.directory).map_err(std::io::Error::other)?;
         let runner = noop::runner(dir.path(), store.clone()).map_err(DispatchBenchError::from)?;
         let providers = [(noop::PROVIDER, EnvironmentCapacity::default())].into();
         let profile = WorkerProfile { providers, ..WorkerProfile::default() };
@@ -216,7 +220,7 @@ impl ProductWorker {
             owner: Owner::current(dir.path().to_owned()),
             dir: dir.path().to_owned(),
             pool: POOL.to_owned(),
-            slots: part.slots,
+            slots: worker_config.slots,
             budget: ResourceBudget::default(),
             profile: profile.into_fixed(),
             max_offline: None,
@@ -231,8 +235,8 @@ impl ProductWorker {
 
     /// Works until it is dropped.
     pub(crate) async fn run(self) -> Result<(), QueueBenchError> {
-        let (_shutdown, told) = watch::channel(ShutdownLevel::No);
-        let working = supervise::spawn("worker", self.worker.run(told));
+        let (_shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
+        let working = supervise::spawn("worker", self.worker.run(shutdown_level));
         working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?;
         drop(self.dir);
         Ok(())

@@ -55,7 +55,7 @@ pub(super) struct FaultInjector<'a> {
     coordinators: Vec<ClusterMember>,
     workers: Vec<ClusterMember>,
     /// End time, target and kind of each temporary fault.
-    ends: Vec<(Instant, FaultTarget, FaultAction)>,
+    active_faults: Vec<(Instant, FaultTarget, FaultAction)>,
     retired: Option<usize>,
     complete: Vec<bool>,
     /// Number of workers killed while they ran the item.
@@ -63,7 +63,7 @@ pub(super) struct FaultInjector<'a> {
     began: Instant,
     say: &'a dyn Fn(&str),
     pub(super) actions: BTreeMap<&'static str, u32>,
-    pub(super) exposed: usize,
+    pub(super) exposed_executions: usize,
 }
 
 impl<'a> FaultInjector<'a> {
@@ -81,13 +81,13 @@ impl<'a> FaultInjector<'a> {
             complete: vec![false; coordinators.len()],
             coordinators,
             workers,
-            ends: Vec::new(),
+            active_faults: Vec::new(),
             retired: None,
             deaths: HashMap::new(),
             began: Instant::now(),
             say,
             actions: BTreeMap::new(),
-            exposed: 0,
+            exposed_executions: 0,
         }
     }
 
@@ -143,7 +143,8 @@ impl<'a> FaultInjector<'a> {
     fn inject_random(&mut self) {
         let target = self.target();
         let action = self.action(target);
-        if self.ends.iter().any(|(_, of, _)| *of == target) && action != FaultAction::Kill {
+        if self.active_faults.iter().any(|(_, of, _)| *of == target) && action != FaultAction::Kill
+        {
             return;
         }
         if action == FaultAction::Kill && self.would_exhaust_item(target) {
@@ -161,7 +162,7 @@ impl<'a> FaultInjector<'a> {
         *self.actions.entry(name).or_default() += 1;
         if matches!(action, FaultAction::Stop | FaultAction::Cut | FaultAction::Stall) {
             let end = Instant::now() + Duration::from_secs_f64(for_a_time);
-            self.ends.push((end, target, action));
+            self.active_faults.push((end, target, action));
             self.log(&format!("{name} {} for {for_a_time:.1} s", self.name(target)));
         } else {
             self.log(&format!("{name} {}", self.name(target)));
@@ -217,7 +218,7 @@ impl<'a> FaultInjector<'a> {
             FaultTarget::Worker(number) => &mut self.workers[number],
         };
         if matches!(target, FaultTarget::Worker(_)) {
-            self.exposed += member.executing_items().len();
+            self.exposed_executions += member.executing_items().len();
         }
         match action {
             FaultAction::Kill | FaultAction::Wipe => {
@@ -253,7 +254,7 @@ impl<'a> FaultInjector<'a> {
 
     fn end_due_actions(&mut self) {
         let now = Instant::now();
-        let due: Vec<_> = self.ends.extract_if(.., |(at, ..)| *at <= now).collect();
+        let due: Vec<_> = self.active_faults.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, target, action) in due {
             self.log(&format!("{} recovers", self.name(target)));
             self.end_action(target, action);
@@ -279,7 +280,7 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn end_all_actions(&mut self) {
-        for (_, target, action) in std::mem::take(&mut self.ends) {
+        for (_, target, action) in std::mem::take(&mut self.active_faults) {
             self.end_action(target, action);
         }
     }

@@ -107,38 +107,38 @@ impl fmt::Display for ChaosReport {
 /// When anything is left behind, or a process misbehaves.
 pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
     let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
-    let witness = LiveCounter::start();
+    let counter = LiveCounter::start();
     let loads: Vec<_> = plan.providers.iter().map(|provider| load(plan, provider)).collect();
     for load in &loads {
-        load.write(&cluster.project, &witness);
+        load.write(&cluster.project, &counter);
     }
-    let wired = |member: ClusterMember| member.through_tcp_proxy(&cluster.server).started();
+    let proxied = |member: ClusterMember| member.through_tcp_proxy(&cluster.server).started();
     let workers = (1..=plan.workers).map(|number| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
         let all =
             plan.providers.iter().fold(worker.without_option("--provider"), |worker, provider| {
                 worker.with_arguments(&["--provider", provider])
             });
-        wired(all)
+        proxied(all)
     });
     let workers: Vec<_> = workers.collect();
     let coordinators = loads.iter().map(|load| {
         let mut coordinator = cluster.coordinator(&load.file());
         coordinator.name = format!("coordinator of {}", load.name);
-        wired(coordinator)
+        proxied(coordinator)
     });
     let coordinators: Vec<_> = coordinators.collect();
 
     let began = Instant::now();
-    let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut injector = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
     let mut report = ChaosReport {
-        problems: killer.run_until_complete(),
+        problems: injector.run_until_complete(),
         took: began.elapsed(),
         ..ChaosReport::default()
     };
-    (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
-    let workers = killer.into_workers();
-    check(&mut report, &cluster, &loads, &witness, workers);
+    (report.actions, report.exposed) = (injector.actions.clone(), injector.exposed_executions);
+    let workers = injector.into_workers();
+    check(&mut report, &cluster, &loads, &counter, workers);
     if !report.problems.is_empty() {
         cluster.project.preserve();
     }
@@ -153,13 +153,13 @@ fn check(
     report: &mut ChaosReport,
     cluster: &Cluster,
     loads: &[Load],
-    witness: &LiveCounter,
+    counter: &LiveCounter,
     workers: Vec<ClusterMember>,
 ) {
     if !report.problems.is_empty() {
         return;
     }
-    drain_workers(report, witness, workers);
+    drain_workers(report, counter, workers);
     let mut executions = Vec::new();
     for load in loads {
         let results = cluster.project.results(&load.name);
@@ -170,9 +170,9 @@ fn check(
             *report.superseded.entry(how).or_default() += count;
         }
     }
-    report.executions = witness.observed().len();
-    (report.repeated, report.killed) = (witness.repeated(), witness.killed());
-    let seen = witness.executions();
+    report.executions = counter.observed().len();
+    (report.repeated, report.killed) = (counter.repeated(), counter.killed());
+    let seen = counter.executions();
     let trials: usize = loads.iter().map(|load| load.items as usize).sum();
     if seen.len() != trials {
         report.problems.push(format!("only {} of {trials} trials were seen", seen.len()));
@@ -188,9 +188,9 @@ fn check(
 }
 
 /// Waits until nothing runs, then terminates the workers.
-fn drain_workers(report: &mut ChaosReport, witness: &LiveCounter, mut workers: Vec<ClusterMember>) {
+fn drain_workers(report: &mut ChaosReport, counter: &LiveCounter, mut workers: Vec<ClusterMember>) {
     let idle = |workers: &[ClusterMember]| workers.iter().all(|w| w.executing_items().is_empty());
-    if !wait::holds_within(LEFTOVER_DEADLINE, || idle(&workers) && witness.running() == 0) {
+    if !wait::holds_within(LEFTOVER_DEADLINE, || idle(&workers) && counter.running() == 0) {
         report.problems.push("an agent still runs although all trials are settled".to_owned());
     }
     for worker in &mut workers {

@@ -29,7 +29,7 @@ const UNDISTURBED_DEADLINE: Duration = Duration::from_secs(240);
 /// A search and the result of its undisturbed run.
 struct SearchBaseline {
     search: ExampleSearch,
-    witness: LiveCounter,
+    counter: LiveCounter,
     /// Executions that the undisturbed run needed.
     needed: usize,
 }
@@ -37,14 +37,14 @@ struct SearchBaseline {
 impl SearchBaseline {
     /// Runs the search undisturbed in one process. Also returns the project.
     fn new(project: Project, say: &dyn Fn(&str)) -> (Self, Project) {
-        let witness = LiveCounter::start();
-        let search = ExampleSearch::with_live_counter(&witness);
+        let counter = LiveCounter::start();
+        let search = ExampleSearch::with_live_counter(&counter);
         let project = search.write(project);
         let run = project.rollout(&["tree", "run", &search.file, "--runs-root", RUNS[0]]);
         let ended = run.wait(UNDISTURBED_DEADLINE).expect_code(ExitCode::Success);
-        let needed = witness.observed().len();
+        let needed = counter.observed().len();
         say(&format!("undisturbed: {:.1} s, {needed} executions", ended.took.as_secs_f64()));
-        (Self { search, witness, needed }, project)
+        (Self { search, counter, needed }, project)
     }
 
     fn directories(&self, project: &Project) -> [PathBuf; 2] {
@@ -69,9 +69,9 @@ impl SearchBaseline {
             report.problems.push(format!("records of {recorded:?}, undisturbed {expected:?}"));
         }
         report.superseded = audit::superseded(&settlements);
-        report.executions = self.witness.observed().len() - self.needed;
+        report.executions = self.counter.observed().len() - self.needed;
         report.repeated = report.executions.saturating_sub(self.needed);
-        report.killed = self.witness.killed();
+        report.killed = self.counter.killed();
         if report.executions < self.needed {
             report.problems.push(format!("only {} of {} seen", report.executions, self.needed));
         }
@@ -107,10 +107,10 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
         took: began.elapsed(),
         ..ChaosReport::default()
     };
-    (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
+    (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed_executions);
     let workers = killer.into_workers();
     if report.problems.is_empty() {
-        drain_workers(&mut report, &scene.witness, workers);
+        drain_workers(&mut report, &scene.counter, workers);
         let executions = scene.check(&mut report, &cluster.project);
         let left = cluster.host_files();
         if !left.is_empty() {

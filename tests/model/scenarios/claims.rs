@@ -29,8 +29,8 @@ fn claim_with_unread_result_reads_it_first() {
         ScheduleStep::ServerDies,
         ScheduleStep::ServerReturns(ServerLoss::default()),
         ScheduleStep::Pull(1 - w, 0),
-        ScheduleStep::Hellos(0),
-        ScheduleStep::Ask(1 - w, 0),
+        ScheduleStep::ObserveHeartbeats(0),
+        ScheduleStep::SendClaim(1 - w, 0),
         ScheduleStep::Claim(0),
     ]);
     assert_eq!(story.run_to_end().execution_count(0), 1);
@@ -44,7 +44,7 @@ fn claim_unanswered_is_decided_by_heartbeats() {
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::ServerDies]);
     story.apply(&[
         ScheduleStep::ServerReturns(ServerLoss::default()),
-        ScheduleStep::Hello(w),
+        ScheduleStep::Heartbeat(w),
         ScheduleStep::Pull(1 - w, 0),
     ]);
     story.advance_seconds(200);
@@ -112,7 +112,11 @@ fn try_held_by_two_workers_runs_once() {
     ]);
     for w in 0..2 {
         story.workers[w].suspicious_until = u64::MAX;
-        story.apply(&[ScheduleStep::Pull(w, 0), ScheduleStep::Hello(w), ScheduleStep::ServerDies]);
+        story.apply(&[
+            ScheduleStep::Pull(w, 0),
+            ScheduleStep::Heartbeat(w),
+            ScheduleStep::ServerDies,
+        ]);
         story.apply(&[ScheduleStep::ServerReturns(ServerLoss::default())]);
     }
     story.advance_seconds(180);

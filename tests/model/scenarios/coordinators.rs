@@ -37,7 +37,7 @@ fn offer_not_durable_before_kill_is_made_again() {
 fn offer_published_without_ack_is_queued_once() {
     let mut story = Scenario::new(1, &[1]);
     story.apply(&[
-        ScheduleStep::StopWorker(0),
+        ScheduleStep::PauseWorker(0),
         ScheduleStep::Sync(0),
         ScheduleStep::Perform(0),
         ScheduleStep::Send(0),
@@ -108,7 +108,7 @@ fn execution_after_coordinator_kill_survives() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0)]).finish_first(0).advance_seconds(600);
     story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).advance_seconds(90);
-    assert_eq!(story.judge.settled.len(), 1, "reported while no coordinator ran");
+    assert_eq!(story.invariants.settled.len(), 1, "reported while no coordinator ran");
     story.run_to_end();
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
 }
@@ -123,11 +123,15 @@ fn claim_answer_not_sent_before_kill_is_given_again() {
         if story.workers[other].claiming.is_empty() {
             story.now += 1_000;
             story.apply_step(ScheduleStep::Pull(other, 0));
-            story.apply_step(ScheduleStep::Hello(other));
-            story.apply_step(ScheduleStep::Hellos(0));
+            story.apply_step(ScheduleStep::Heartbeat(other));
+            story.apply_step(ScheduleStep::ObserveHeartbeats(0));
         }
     }
-    story.apply(&[ScheduleStep::Ask(other, 0), ScheduleStep::Claim(0), ScheduleStep::Sync(0)]);
+    story.apply(&[
+        ScheduleStep::SendClaim(other, 0),
+        ScheduleStep::Claim(0),
+        ScheduleStep::Sync(0),
+    ]);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::StartCoordinator(0, 0)]);
     story.run_to_end();
     assert_eq!(story.execution_count(0), 2, "one died, one ended");
@@ -140,7 +144,7 @@ fn retry_pending_at_kill_runs_once() {
     story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Outage, false)]).advance_seconds(1);
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::StartCoordinator(0, 0)]);
     assert_eq!(story.run_to_end().execution_count(0), 2);
-    assert!(story.judge.settled.contains_key(&item(0)));
+    assert!(story.invariants.settled.contains_key(&item(0)));
 }
 
 /// Offers of tries missing in the journal are withdrawn from the queue.
@@ -148,7 +152,7 @@ fn retry_pending_at_kill_runs_once() {
 fn try_missing_in_journal_is_withdrawn() {
     let mut story = Scenario::new(1, &[1]);
     story.apply(&[
-        ScheduleStep::StopWorker(0),
+        ScheduleStep::PauseWorker(0),
         ScheduleStep::Sync(0),
         ScheduleStep::Perform(0),
         ScheduleStep::Send(0),

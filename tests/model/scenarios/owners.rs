@@ -31,17 +31,17 @@ fn run_dir_stale_copy_is_refused() {
 #[test]
 fn owner_resumed_after_takeover_changes_nothing() {
     let mut story = Scenario::running(2, &[1, 1]);
-    story.apply(&[ScheduleStep::StopCoordinator(0)]).advance_seconds(31);
+    story.apply(&[ScheduleStep::PauseCoordinator(0)]).advance_seconds(31);
     story.apply(&[ScheduleStep::StartCoordinator(1, 0)]).advance_seconds(5);
     story.apply(&[
         ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
         ScheduleStep::Mark(0, 0),
         ScheduleStep::Publish(0, 0, true),
-        ScheduleStep::ContinueCoordinator(0),
+        ScheduleStep::ResumeCoordinator(0),
         ScheduleStep::Read(0),
         ScheduleStep::Sync(0),
         ScheduleStep::Perform(0),
-        ScheduleStep::Pass(100_000),
+        ScheduleStep::Advance(100_000),
     ]);
     assert_eq!(story.coordinators.len(), 1, "the former owner has ended");
     story.run_to_end();
@@ -60,11 +60,11 @@ fn owner_resumed_after_takeover_purges_nothing_needed() {
         ScheduleStep::CopyDirectory,
         ScheduleStep::Read(0),
         ScheduleStep::Sync(0),
-        ScheduleStep::StopCoordinator(0),
+        ScheduleStep::PauseCoordinator(0),
     ]);
     story
         .advance_seconds(31)
-        .apply(&[ScheduleStep::StartCoordinator(1, 1), ScheduleStep::ContinueCoordinator(0)]);
+        .apply(&[ScheduleStep::StartCoordinator(1, 1), ScheduleStep::ResumeCoordinator(0)]);
     story.apply_step(ScheduleStep::Purge(0));
     story.run_to_end();
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);

@@ -33,13 +33,13 @@ fn ack_lost_by_server_repeats_nothing() {
 fn offer_restored_by_lost_ack_is_withdrawn_in_time() {
     let mut story = Scenario::running(2, &[2]);
     story.finish_first(0);
-    story.apply(&[ScheduleStep::ServerDies, ScheduleStep::StopWorker(0)]);
+    story.apply(&[ScheduleStep::ServerDies, ScheduleStep::PauseWorker(0)]);
     story
         .apply(&[ScheduleStep::ServerReturns(ServerLoss { acks: 1, ..NO_LOSS })])
         .advance_seconds(10);
     story.workers[0].connections = story.broker.connections;
     story.workers[0].suspicious_until = 0;
-    story.apply(&[ScheduleStep::ContinueWorker(0)]).advance_seconds(10).run_to_end();
+    story.apply(&[ScheduleStep::ResumeWorker(0)]).advance_seconds(10).run_to_end();
     assert_eq!((story.execution_count(0), story.execution_count(1)), (1, 1));
 }
 
@@ -64,13 +64,13 @@ fn report_at_reused_sequence_is_read() {
     let mut story = Scenario::running(3, &[3]);
     story.apply(&[
         ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, true),
-        ScheduleStep::Pass(1_000),
+        ScheduleStep::Advance(1_000),
     ]);
     story.apply(&[ScheduleStep::ServerDies]);
     story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]);
     story.apply(&[ScheduleStep::ServerReturns(ServerLoss { reports: 2, ..NO_LOSS })]);
     story.advance_seconds(3);
-    assert_eq!(story.judge.settled.len(), 2);
+    assert_eq!(story.invariants.settled.len(), 2);
     story.run_to_end();
     assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
 }
@@ -131,7 +131,7 @@ fn outage_of_20_minutes_repeats_nothing() {
         .apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)])
         .advance_seconds(20 * 60);
     story.apply(&[ScheduleStep::ServerReturns(NO_LOSS)]).advance_seconds(5);
-    assert_eq!(story.judge.settled.len(), 1);
+    assert_eq!(story.invariants.settled.len(), 1);
     story.run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
 }

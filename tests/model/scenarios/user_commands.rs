@@ -12,7 +12,7 @@ fn stopped_run_resumes_to_completion() {
     let mut story = Scenario::running(3, &[1, 1]);
     story.finish_first(0);
     story.apply(&[ScheduleStep::Stop(0)]).advance_seconds(30).run_to_end();
-    assert_eq!(story.judge.settled.len(), 3);
+    assert_eq!(story.invariants.settled.len(), 3);
 }
 
 /// The spec of an unsettled item changes while an execution of the old spec runs.

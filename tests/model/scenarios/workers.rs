@@ -44,8 +44,8 @@ fn execution_of_lost_host_is_repeated() {
 fn worker_paused_shorter_than_lease_keeps_execution() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
-    story.apply(&[ScheduleStep::StopWorker(w)]).advance_seconds(8);
-    story.apply(&[ScheduleStep::ContinueWorker(w)]).advance_seconds(120).finish_first(w);
+    story.apply(&[ScheduleStep::PauseWorker(w)]).advance_seconds(8);
+    story.apply(&[ScheduleStep::ResumeWorker(w)]).advance_seconds(120).finish_first(w);
     assert_eq!(story.execution_count(0), 1);
     story.run_to_end();
 }
@@ -56,10 +56,10 @@ fn worker_paused_shorter_than_lease_keeps_execution() {
 fn worker_paused_for_minutes_loses_to_newer_execution() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
-    story.apply(&[ScheduleStep::StopWorker(w)]).advance_seconds(240);
+    story.apply(&[ScheduleStep::PauseWorker(w)]).advance_seconds(240);
     assert_eq!(story.running_worker(0), Some(w), "its environment keeps running");
     assert_eq!(story.execution_count(0), 2, "the other worker runs it, too");
-    story.apply(&[ScheduleStep::ContinueWorker(w)]).advance_seconds(5);
+    story.apply(&[ScheduleStep::ResumeWorker(w)]).advance_seconds(5);
     story.apply(&[ScheduleStep::Finish(w, 0, ExecutionEnding::Reward, false)]).advance_seconds(60);
     assert_eq!(story.settled_by(0), None, "the newer one is open");
     story.finish_first(1 - w);
@@ -126,13 +126,13 @@ fn ack_not_sent_before_kill_repeats_nothing() {
 fn offer_removed_by_late_ack_is_made_again() {
     let mut story = Scenario::running(1, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
-    story.apply(&[ScheduleStep::StopWorker(w)]).advance_seconds(240);
+    story.apply(&[ScheduleStep::PauseWorker(w)]).advance_seconds(240);
     assert_eq!(story.execution_count(0), 2);
     let token = story.workers[w].running[0].token;
     story.broker.ack(token);
     assert_eq!(story.broker.list(), []);
     story.apply(&[ScheduleStep::DestroyWorker(1 - w), ScheduleStep::KillWorker(w)]);
-    story.workers[w].losses.clear();
+    story.workers[w].loss_reports.clear();
     story.apply(&[ScheduleStep::StartWorker(w)]).advance_seconds(300).run_to_end();
     assert_eq!(story.execution_count(0), 3);
 }
@@ -146,7 +146,7 @@ fn item_that_kills_workers_is_poisoned_alone() {
             story.apply(&[ScheduleStep::KillWorker(w)]).advance_seconds(1);
             story.apply(&[ScheduleStep::StartWorker(w)]);
         }
-        if story.judge.settled.contains_key(&item(0)) {
+        if story.invariants.settled.contains_key(&item(0)) {
             break;
         }
         story.advance_seconds(70);
@@ -154,7 +154,7 @@ fn item_that_kills_workers_is_poisoned_alone() {
             story.finish_first(w);
         }
     }
-    let settled = &story.judge.settled[&item(0)];
+    let settled = &story.invariants.settled[&item(0)];
     let code = settled.verdict().error.as_ref().map(|error| error.code.clone());
     assert_eq!(code, Some(ErrorCode::POISONED));
     let runs = story.execution_count(0);
@@ -171,15 +171,15 @@ fn start_report_after_result_changes_nothing() {
     story.workers[0].suspicious_until = u64::MAX;
     story.apply(&[
         ScheduleStep::Pull(0, 0),
-        ScheduleStep::Ask(0, 0),
-        ScheduleStep::Hello(0),
+        ScheduleStep::SendClaim(0, 0),
+        ScheduleStep::Heartbeat(0),
         ScheduleStep::Claim(0),
         ScheduleStep::Sync(0),
         ScheduleStep::Perform(0),
         ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
         ScheduleStep::Mark(0, 0),
         ScheduleStep::Publish(0, 0, true),
-        ScheduleStep::Begin(0, 0),
+        ScheduleStep::ReportStart(0, 0),
         ScheduleStep::Acknowledge(0),
     ]);
     assert_eq!(story.run_to_end().execution_count(0), 1);

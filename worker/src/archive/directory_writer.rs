@@ -36,7 +36,7 @@ pub(super) enum DirectoryWriteError {
     /// An entry of another kind has the same name.
     Conflict,
     /// The file system does not accept the name.
-    Name,
+    InvalidName,
     /// Any other error, not caused by the archive.
     Io(io::Error),
 }
@@ -45,7 +45,7 @@ impl From<Errno> for DirectoryWriteError {
     fn from(error: Errno) -> Self {
         match error {
             Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST => Self::Conflict,
-            Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL => Self::Name,
+            Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL => Self::InvalidName,
             other => Self::Io(other.into()),
         }
     }

@@ -32,9 +32,9 @@ impl ExcludePatterns {
 fn globs(pattern: &str) -> Option<GlobSet> {
     let is_whole = pattern.starts_with('/');
     let glob = glob::for_globset(pattern.strip_prefix('/').unwrap_or(pattern), false);
-    let starts: &[&str] = if is_whole { &[""] } else { &["", "**/"] };
+    let prefixes: &[&str] = if is_whole { &[""] } else { &["", "**/"] };
     let mut globs = GlobSetBuilder::new();
-    for start in starts {
+    for start in prefixes {
         for end in ["", "/**"] {
             let glob = format!("{start}{glob}{end}");
             let mut glob = GlobBuilder::new(&glob);

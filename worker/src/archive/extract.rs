@@ -105,7 +105,7 @@ where
 }
 
 fn untrusted(cut: &ArchiveTruncation) -> ArchiveError {
-    ArchiveError::Untrusted { reason: cut.to_string() }
+    ArchiveError::Invalid { reason: cut.to_string() }
 }
 
 /// The directory being filled.
@@ -164,7 +164,7 @@ impl ExtractTarget {
             Ok(None) if member.kind == MemberKind::Directory => report.directories += 1,
             Ok(None) => {}
             Err(DirectoryWriteError::Conflict) => report.skipped.conflicts += 1,
-            Err(DirectoryWriteError::Name) => report.skipped.names += 1,
+            Err(DirectoryWriteError::InvalidName) => report.skipped.names += 1,
             Err(DirectoryWriteError::Io(error)) => return Err(self.failed(path, error)),
         }
         Ok(())
@@ -175,7 +175,7 @@ impl ExtractTarget {
         member: &ArchiveMember,
         members: &mut MemberReader<impl Read>,
     ) -> Result<(), ArchiveError> {
-        let bad = |reason: String| ArchiveError::Untrusted { reason };
+        let bad = |reason: String| ArchiveError::Invalid { reason };
         let path = match &member.path {
             Ok(Some(path)) => path,
             Ok(None) => return Ok(()),
@@ -200,7 +200,7 @@ impl ExtractTarget {
                 None => Ok(()),
             },
             Ok(None) => Ok(()),
-            Err(DirectoryWriteError::Conflict | DirectoryWriteError::Name) => {
+            Err(DirectoryWriteError::Conflict | DirectoryWriteError::InvalidName) => {
                 Err(bad(format!("cannot create {}", path.as_path().display())))
             }
             Err(DirectoryWriteError::Io(error)) => Err(self.failed(path, error)),

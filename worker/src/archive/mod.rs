@@ -130,7 +130,7 @@ pub enum ArchiveTruncation {
     Malformed(&'static str),
     /// The archive ended in the middle.
     #[error("it is incomplete")]
-    Ended,
+    Incomplete,
     /// The source failed.
     #[error("cannot read it: {0}")]
     Source(String),
@@ -182,7 +182,7 @@ pub enum ArchiveError {
     },
     /// A trusted archive that is not valid.
     #[error("cannot unpack the archive: {reason}")]
-    Untrusted {
+    Invalid {
         /// The problem.
         reason: String,
     },

@@ -20,11 +20,11 @@ const BUFFER_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterDecision {
     /// It is packed.
-    Yes,
+    Include,
     /// It is left out; a directory with everything below it.
-    No,
+    Exclude,
     /// A directory that is packed only if something below it is.
-    IfNotEmpty,
+    IncludeIfNotEmpty,
 }
 
 /// Packs the content of `dir` into a new archive at `to`, which must not exist and must not be
@@ -67,7 +67,7 @@ struct PackWalk<'a> {
 /// A member to pack.
 struct PackEntry {
     path: ArchivePath,
-    what: PackEntryKind,
+    kind: PackEntryKind,
 }
 
 enum PackEntryKind {
@@ -99,14 +99,14 @@ impl PackWalk<'_> {
             .map_err(|error| ArchiveError::io("read", &full, error))?;
         let kind = metadata.file_type();
         let keep = (self.filter)(relative, kind.is_dir());
-        if keep == FilterDecision::No {
+        if keep == FilterDecision::Exclude {
             return Ok(());
         }
         let path = clean(name)?;
         if kind.is_dir() {
             let before = self.found.len();
             self.directory(Some(&path))?;
-            if keep == FilterDecision::Yes || self.found.len() > before {
+            if keep == FilterDecision::Include || self.found.len() > before {
                 self.add(path, PackEntryKind::Directory, 0)?;
             }
             Ok(())
@@ -129,10 +129,10 @@ impl PackWalk<'_> {
     fn add(
         &mut self,
         path: ArchivePath,
-        what: PackEntryKind,
+        kind: PackEntryKind,
         bytes: u64,
     ) -> Result<(), ArchiveError> {
-        self.found.push(PackEntry { path, what });
+        self.found.push(PackEntry { path, kind });
         self.bytes = self.bytes.saturating_add(bytes);
         let cut = if self.found.len() as u64 > self.limits.entries {
             ArchiveTruncation::Entries(self.limits.entries)
@@ -176,9 +176,9 @@ fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, Ar
     let file = File::create_new(to).map_err(|error| ArchiveError::io("create", to, error))?;
     let mut writer = ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file));
     let mut buffer = vec![0; BUFFER_BYTES];
-    for PackEntry { path, what } in found {
+    for PackEntry { path, kind } in found {
         let name = path.as_bytes();
-        match what {
+        match kind {
             PackEntryKind::Directory => writer.directory(name).map_err(failed)?,
             PackEntryKind::Symlink { target } => writer.symlink(name, target).map_err(failed)?,
             PackEntryKind::File { executable, size } => {

@@ -192,7 +192,7 @@ impl<R: Read> MemberReader<R> {
         let mut content = vec![0; usize::try_from(size).expect("it is small")];
         self.fill(&mut content)?;
         self.skip(padding(size))?;
-        let twice = match kind {
+        let is_repeated = match kind {
             EntryType::GNULongName => found.name.replace(until_nul(content)).is_some(),
             EntryType::GNULongLink => found.link.replace(until_nul(content)).is_some(),
             EntryType::XHeader => {
@@ -203,7 +203,7 @@ impl<R: Read> MemberReader<R> {
             // The fields of a global header are not used here.
             _ => false,
         };
-        if twice { Err(ArchiveTruncation::Malformed("repeated extension")) } else { Ok(true) }
+        if is_repeated { Err(ArchiveTruncation::Malformed("repeated extension")) } else { Ok(true) }
     }
 
     /// The next header; `None` at the end mark.
@@ -254,14 +254,14 @@ impl<R: Read> MemberReader<R> {
     fn skip(&mut self, bytes: u64) -> Result<(), ArchiveTruncation> {
         let skipped = io::copy(&mut (&mut self.reader).take(bytes), &mut io::sink())
             .map_err(|error| ArchiveTruncation::Source(error.to_string()))?;
-        if skipped == bytes { Ok(()) } else { Err(ArchiveTruncation::Ended) }
+        if skipped == bytes { Ok(()) } else { Err(ArchiveTruncation::Incomplete) }
     }
 
     /// Reads at least one byte.
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         loop {
             match self.reader.read(buffer) {
-                Ok(0) => return Err(ArchiveTruncation::Ended),
+                Ok(0) => return Err(ArchiveTruncation::Incomplete),
                 Ok(read) => return Ok(read),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(ArchiveTruncation::Source(error.to_string())),

@@ -41,12 +41,12 @@ pub struct SanitizeOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootHandling {
     /// Keep it.
-    Kept,
+    Keep,
     /// Drop it: `logs/agent/x` becomes `agent/x`.
-    Dropped,
+    Drop,
     /// Drop it, unless the archive is a single file; other roots than files and directories are
     /// left out.
-    DroppedOfDirectory,
+    DropUnlessFile,
 }
 
 /// A file requested by [`SanitizeOptions::captures`].
@@ -63,7 +63,7 @@ pub enum CapturedFile {
     /// It has this many bytes, more than the maximum.
     TooLarge(u64),
     /// Reading ended before it; the report says why.
-    Unknown,
+    NotReached,
 }
 
 /// Result of [`sanitize`]. The parts are independent: the captured files are present even if the
@@ -143,11 +143,9 @@ impl Sanitizer {
     ) -> Result<Option<ArchivePath>, InvalidArchivePath> {
         let Some(path) = member.path.clone()? else { return Ok(None) };
         Ok(match (self.options.root, path.without_first()) {
-            (RootHandling::Kept, _) => Some(path),
+            (RootHandling::Keep, _) => Some(path),
             (_, Some(below)) => Some(below),
-            (RootHandling::DroppedOfDirectory, None) if member.kind == MemberKind::File => {
-                Some(path)
-            }
+            (RootHandling::DropUnlessFile, None) if member.kind == MemberKind::File => Some(path),
             (_, None) => None,
         })
     }
@@ -296,7 +294,7 @@ impl Sanitizer {
             let _removed = std::fs::remove_file(&to);
         }
         let cut = report.cut.is_some();
-        let absent = || if cut { CapturedFile::Unknown } else { CapturedFile::Missing };
+        let absent = || if cut { CapturedFile::NotReached } else { CapturedFile::Missing };
         let captured = captured.into_iter().map(|found| found.unwrap_or_else(absent)).collect();
         SanitizeOutcome { archive, report, captured, first }
     }

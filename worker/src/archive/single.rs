@@ -21,7 +21,7 @@ where
                 let size = members.refused_member().map_or(max_bytes, |member| member.size_bytes);
                 return CapturedFile::TooLarge(size);
             }
-            Err(_) => return CapturedFile::Unknown,
+            Err(_) => return CapturedFile::NotReached,
         };
         match member.kind {
             MemberKind::File => {}
@@ -33,7 +33,7 @@ where
             match members.read(&mut buffer) {
                 Ok(0) => return CapturedFile::Found(Bytes::from(bytes)),
                 Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-                Err(_) => return CapturedFile::Unknown,
+                Err(_) => return CapturedFile::NotReached,
             }
         }
     })
@@ -64,6 +64,6 @@ mod tests {
         assert_eq!(read(EntryType::Fifo, b"").await, CapturedFile::NotRegular);
         assert_eq!(read(EntryType::Link, b"").await, CapturedFile::HardLink);
         assert_eq!(first_file(Cursor::new(vec![0; 1024]), 10).await, CapturedFile::Missing);
-        assert_eq!(first_file(Cursor::new(vec![7; 700]), 10).await, CapturedFile::Unknown);
+        assert_eq!(first_file(Cursor::new(vec![7; 700]), 10).await, CapturedFile::NotReached);
     }
 }

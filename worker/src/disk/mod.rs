@@ -42,12 +42,12 @@ pub enum DiskUse {
 pub struct DiskWatch {
     state: Mutex<DiskWatchState>,
     /// Providers that have not yet reported where their environments are.
-    unasked: Mutex<Vec<Arc<dyn Provider>>>,
+    pending_providers: Mutex<Vec<Arc<dyn Provider>>>,
 }
 
 #[derive(Debug, Default)]
 struct DiskWatchState {
-    places: Vec<WatchedDirectory>,
+    directories: Vec<WatchedDirectory>,
 }
 
 #[derive(Debug)]
@@ -71,21 +71,22 @@ impl DiskWatch {
         paths: impl IntoIterator<Item = (PathBuf, DiskUse)>,
         providers: impl IntoIterator<Item = Arc<dyn Provider>>,
     ) -> Self {
-        let place = |(path, purpose)| WatchedDirectory { path, purpose, space: None, full: None };
-        let places = paths.into_iter().map(place).collect();
-        let unasked = Mutex::new(providers.into_iter().collect());
-        Self { state: Mutex::new(DiskWatchState { places }), unasked }
+        let to_watched =
+            |(path, purpose)| WatchedDirectory { path, purpose, space: None, full: None };
+        let directories = paths.into_iter().map(to_watched).collect();
+        let pending_providers = Mutex::new(providers.into_iter().collect());
+        Self { state: Mutex::new(DiskWatchState { directories }), pending_providers }
     }
 
     /// Measures the disks repeatedly, forever.
     pub async fn watch(&self) -> Infallible {
-        let mut asked: Option<Instant> = None;
+        let mut last_query: Option<Instant> = None;
         loop {
-            if asked.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
+            if last_query.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
                 self.query_providers().await;
-                asked = Some(Instant::now());
+                last_query = Some(Instant::now());
             }
-            if self.state().places.is_empty() {
+            if self.state().directories.is_empty() {
                 tokio::time::sleep(QUERY_INTERVAL).await;
             } else {
                 self.measure().await;
@@ -98,35 +99,35 @@ impl DiskWatch {
     pub async fn full_since(&self, since: Instant) -> Option<String> {
         self.measure().await;
         let state = self.state();
-        let full = |place: &WatchedDirectory| {
-            let (_, space) = place.full.filter(|(at, _)| *at >= since)?;
-            Some(format!("the disk of {} was full ({space})", place.path.display()))
+        let full = |directory: &WatchedDirectory| {
+            let (_, space) = directory.full.filter(|(at, _)| *at >= since)?;
+            Some(format!("the disk of {} was full ({space})", directory.path.display()))
         };
-        state.places.iter().find_map(full)
+        state.directories.iter().find_map(full)
     }
 
     /// A disk with too little space for more work, if any.
     pub async fn low(&self) -> Option<String> {
         self.measure().await;
         let state = self.state();
-        let low = |place: &WatchedDirectory| {
-            let space = place.space.filter(|space| space.is_low())?;
+        let low = |directory: &WatchedDirectory| {
+            let space = directory.space.filter(|space| space.is_low())?;
             let floor = space.floor_text();
-            let path = place.path.display();
+            let path = directory.path.display();
             Some(format!("the disk of {path} is nearly full: {space}, at least {floor} is needed"))
         };
-        state.places.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)
+        state.directories.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)
     }
 
     async fn measure(&self) {
-        let paths: Vec<PathBuf> = self.state().places.iter().map(|p| p.path.clone()).collect();
+        let paths: Vec<PathBuf> = self.state().directories.iter().map(|p| p.path.clone()).collect();
         if paths.is_empty() {
             return;
         }
         let look = move || paths.iter().map(|path| DiskSpace::for_path(path)).collect::<Vec<_>>();
         let spaces = supervise::blocking(look).await;
         let now = Instant::now();
-        for (place, space) in self.state().places.iter_mut().zip(spaces) {
+        for (place, space) in self.state().directories.iter_mut().zip(spaces) {
             place.space = space;
             if let Some(space) = space.filter(DiskSpace::is_full) {
                 place.full = Some((now, space));
@@ -136,14 +137,11 @@ impl DiskWatch {
 
     /// Queries providers for the locations of their environments.
     async fn query_providers(&self) {
-        let unasked = std::mem::take(&mut *self.pending_providers());
-        for provider in unasked {
+        let pending_providers = std::mem::take(&mut *self.pending_providers());
+        for provider in pending_providers {
             match tokio::time::timeout(ANSWER_WITHIN, provider.disk()).await {
-                Ok(Ok(path)) => self.state().places.extend(path.map(|path| WatchedDirectory {
-                    path,
-                    purpose: DiskUse::Work,
-                    space: None,
-                    full: None,
+                Ok(Ok(path)) => self.state().directories.extend(path.map(|path| {
+                    WatchedDirectory { path, purpose: DiskUse::Work, space: None, full: None }
                 })),
                 Ok(Err(_)) | Err(_) => self.pending_providers().push(provider),
             }
@@ -155,7 +153,7 @@ impl DiskWatch {
     }
 
     fn pending_providers(&self) -> MutexGuard<'_, Vec<Arc<dyn Provider>>> {
-        self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_providers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,7 +177,7 @@ mod tests {
         let watch = DiskWatch::new([("/nowhere".into(), DiskUse::Temporary)], []);
         let before = Instant::now();
         let space = DiskSpace { size: 4 << 20, free: 0, files: 10, free_files: 5 };
-        watch.state().places[0].full = Some((Instant::now(), space));
+        watch.state().directories[0].full = Some((Instant::now(), space));
         let found = watch.full_since(before).await.expect("it was full");
         assert_eq!(found, "the disk of /nowhere was full (0 of 4 MiB free)");
         tokio::time::sleep(Duration::from_millis(2)).await;

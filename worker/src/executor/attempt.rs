@@ -29,17 +29,18 @@ pub(crate) async fn execute<R: WorkRecipe>(
 ) -> Finished<R::Record> {
     let provider = services.provider(provider, ctx.labels.run).ok();
     let engine = provider.as_deref().and_then(Provider::dependency);
-    let mut park = Parking::new(ctx, &services.files, engine);
+    let mut parking = Parking::new(ctx, &services.files, engine);
     // Calls that hang count as parked, too: they have no answer yet.
-    let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
+    let report_downtime =
+        |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
     loop {
-        let attempt = Box::pin(run_attempt(&recipe, &mut park));
+        let attempt = Box::pin(run_attempt(&recipe, &mut parking));
         let answer = match engine {
             None => attempt.await,
             Some(engine) => tokio::select! {
                 biased;
                 answer = attempt => answer,
-                never = engine.watch(tell) => match never {},
+                never = engine.watch(report_downtime) => match never {},
             },
         };
         if let Some(answer) = answer {
@@ -63,37 +64,37 @@ enum AttemptEnd {
     Killed,
 }
 
-/// Runs one attempt; `None` when the execution must start over.
+/// Runs one attempt; `NotAnOutage` when the execution must start over.
 async fn run_attempt<R: WorkRecipe>(
     recipe: &(impl Fn() -> R + Sync),
-    park: &mut Parking<'_>,
+    parking: &mut Parking<'_>,
 ) -> Option<Finished<R::Record>> {
     let mut run = recipe();
-    if park.begin_attempt().await == WaitOutcome::Stopped {
+    if parking.begin_attempt().await == WaitOutcome::Stopped {
         return Some(run.finished(Some(Phase::Queued)));
     }
     let mut ended = run_phases(&mut run).await;
     let phase = run.attempt().timing.phase();
     if ended == AttemptEnd::Ran {
-        match wait_out_outage(&mut run, park).await {
-            OutageResult::None => {}
-            OutageResult::Over => return None,
+        match wait_out_outage(&mut run, parking).await {
+            OutageResult::NotAnOutage => {}
+            OutageResult::Recovered => return None,
             // Nothing can be collected while the engine is down.
             OutageResult::Stopped => {
-                ended = if park.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained }
+                ended = if parking.is_down() { AttemptEnd::Killed } else { AttemptEnd::Drained }
             }
         }
     }
     if ended != AttemptEnd::Killed && run.attempt().environment.running().is_some() {
-        park.wait_for_engine().await;
-        let had_failed = run.attempt().first.is_some();
+        parking.wait_for_engine().await;
+        let had_failed = run.attempt().first_error.is_some();
         if collect_outputs(&mut run).await == AttemptEnd::Killed {
             ended = AttemptEnd::Killed;
         } else if ended == AttemptEnd::Ran && !had_failed {
             // An error here comes from reading the outputs.
-            match wait_out_outage(&mut run, park).await {
-                OutageResult::None => {}
-                OutageResult::Over => return None,
+            match wait_out_outage(&mut run, parking).await {
+                OutageResult::NotAnOutage => {}
+                OutageResult::Recovered => return None,
                 OutageResult::Stopped => ended = AttemptEnd::Drained,
             }
         }
@@ -101,7 +102,7 @@ async fn run_attempt<R: WorkRecipe>(
     if ended == AttemptEnd::Ran {
         run.settle_errors().await;
     }
-    tear_down(&mut run, ended != AttemptEnd::Ran, park).await;
+    tear_down(&mut run, ended != AttemptEnd::Ran, parking).await;
     Some(run.finished((ended != AttemptEnd::Ran).then_some(phase)))
 }
 
@@ -148,33 +149,33 @@ async fn collect_outputs<R: WorkRecipe>(run: &mut R) -> AttemptEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutageResult {
     /// The failure has another cause, or the service was down for too long: the attempt counts.
-    None,
+    NotAnOutage,
     /// The service answers again, and nothing of the attempt is left.
-    Over,
+    Recovered,
     /// The execution was stopped during the wait.
     Stopped,
 }
 
 /// Waits for the service whose outage failed the attempt, if one did.
-async fn wait_out_outage<R: WorkRecipe>(run: &mut R, park: &mut Parking<'_>) -> OutageResult {
-    let Some(error) = run.attempt().first.clone() else { return OutageResult::None };
+async fn wait_out_outage<R: WorkRecipe>(run: &mut R, parking: &mut Parking<'_>) -> OutageResult {
+    let Some(error) = run.attempt().first_error.clone() else { return OutageResult::NotAnOutage };
     let had_environment = run.had_environment();
-    let Some(on) = park.unavailable_service(&error, had_environment).await else {
-        return OutageResult::None;
+    let Some(dependency) = parking.unavailable_service(&error, had_environment).await else {
+        return OutageResult::NotAnOutage;
     };
     let has_environment = !run.attempt().environment.is_empty();
-    match park.wait(on, has_environment).await {
-        WaitOutcome::Back => {
+    match parking.wait(dependency, has_environment).await {
+        WaitOutcome::Available => {
             discard_attempt(run).await;
-            OutageResult::Over
+            OutageResult::Recovered
         }
         WaitOutcome::TooLong => {
-            run.attempt().first = Some(park.timeout_error(on, error));
-            OutageResult::None
+            run.attempt().first_error = Some(parking.timeout_error(dependency, error));
+            OutageResult::NotAnOutage
         }
         WaitOutcome::Stopped => {
             let attempt = run.attempt();
-            attempt.later.extend(attempt.first.take());
+            attempt.secondary_errors.extend(attempt.first_error.take());
             OutageResult::Stopped
         }
     }
@@ -203,14 +204,14 @@ async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
 
 /// Keeps or removes the environments, including one that is still being created. Stopped work runs
 /// again: its environments are never kept.
-async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking<'_>) {
+async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, parking: &mut Parking<'_>) {
     if !run.attempt().environment.is_empty() || run.second_environment().is_some() {
         run.attempt().enter(Phase::Teardown);
         let keep = !stopped && run.keeps_environments();
         let mut removed =
-            vec![tear_down_environment(&mut run.attempt().environment, keep, park).await];
+            vec![tear_down_environment(&mut run.attempt().environment, keep, parking).await];
         if let Some(second) = run.second_environment() {
-            removed.push(tear_down_environment(second, keep, park).await);
+            removed.push(tear_down_environment(second, keep, parking).await);
         }
         for removed in removed {
             run.attempt().record_removal(removed, stopped);
@@ -224,14 +225,14 @@ async fn tear_down<R: WorkRecipe>(run: &mut R, stopped: bool, park: &mut Parking
 async fn tear_down_environment(
     environment: &mut ManagedEnvironment,
     keep: bool,
-    park: &mut Parking<'_>,
+    parking: &mut Parking<'_>,
 ) -> RemovalOutcome {
-    park.wait_for_engine().await;
+    parking.wait_for_engine().await;
     let removed = environment.tear_down(keep).await;
-    if removed.failure.is_none() || !park.was_engine_down().await {
+    if removed.failure.is_none() || !parking.was_engine_down().await {
         return removed;
     }
-    park.wait_for_engine().await;
+    parking.wait_for_engine().await;
     let again = environment.tear_down(keep).await;
     RemovalOutcome { not_created: removed.not_created.or(again.not_created), ..again }
 }

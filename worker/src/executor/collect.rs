@@ -30,7 +30,7 @@ pub(crate) type CollectionFailure = (String, Option<Shortage>);
 #[derive(Debug)]
 pub struct DirectoryReading {
     /// Its archive; `None` when the directory is missing or could not be read.
-    pub taken: Option<CleanArchive>,
+    pub archive: Option<CleanArchive>,
     /// The requested files, in order.
     pub captured: Vec<CapturedFile>,
     /// Why it could not be read completely.
@@ -78,7 +78,7 @@ pub async fn read_directory(
 ) -> DirectoryReading {
     let options = SanitizeOptions {
         limits,
-        root: RootHandling::Dropped,
+        root: RootHandling::Drop,
         exclude: ExcludePatterns::default(),
         faithful: false,
         captures: capture.into_iter().collect(),
@@ -102,9 +102,9 @@ pub(crate) async fn read_sanitized(
     to: PathBuf,
     options: SanitizeOptions,
 ) -> DirectoryReading {
-    let captured = vec![CapturedFile::Unknown; options.captures.len()];
+    let captured = vec![CapturedFile::NotReached; options.captures.len()];
     let mut reading = DirectoryReading {
-        taken: None,
+        archive: None,
         captured,
         failure: None,
         exceeds_limit: false,
@@ -148,7 +148,7 @@ async fn sanitize_into(
             reading.exceeds_limit =
                 report.cut.as_ref().is_some_and(archive::ArchiveTruncation::is_limit);
             reading.failure = report.cut.map(|cut| format!("{path} is incomplete: {cut}"));
-            reading.taken = Some(CleanArchive { file, entries, skipped, truncated });
+            reading.archive = Some(CleanArchive { file, entries, skipped, truncated });
         }
         Err(error) => reading.set_failure(collection_failure(path, &error)),
     }

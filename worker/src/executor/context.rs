@@ -81,7 +81,7 @@ pub trait PhaseSink: Send + Sync + fmt::Debug {
 
     /// The execution waits for a service that does not answer; `None` ends the wait.
     fn parked(&self, on: Option<Dependency>) {
-        let _unheard = on;
+        let _unused = on;
     }
 }
 
@@ -110,13 +110,13 @@ impl Slot for DedicatedSlot {
 /// Gives up on a result after `limit`.
 pub(crate) async fn with_timeout<T>(
     limit: Duration,
-    what: &str,
+    action: &str,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     match tokio::time::timeout(limit, work).await {
         Ok(result) => result,
         Err(_) => {
-            Err(Failure::new(FailureKind::TimedOut, format!("{what} took longer than {limit:?}")))
+            Err(Failure::new(FailureKind::TimedOut, format!("{action} took longer than {limit:?}")))
         }
     }
 }

@@ -40,7 +40,7 @@ pub async fn read_reported(environment: &dyn Environment) -> Result<Option<f64>,
                 Err("it is not a regular file".to_owned())
             }
             CapturedFile::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
-            CapturedFile::Unknown => Err("it cannot be read".to_owned()),
+            CapturedFile::NotReached => Err("it cannot be read".to_owned()),
         }
     };
     let read = tokio::time::timeout(COPY_LIMIT, reading).await;

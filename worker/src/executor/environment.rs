@@ -51,9 +51,9 @@ pub struct ManagedEnvironment {
     /// Its sidecar services.
     sidecars: Sidecars,
     /// When it was created.
-    created: Option<Instant>,
+    created_at: Option<Instant>,
     /// When it was stopped.
-    stopped: Option<Instant>,
+    stopped_at: Option<Instant>,
     resources: Resources,
     /// The network policy in force, as far as known.
     network: Option<NetworkPolicy>,
@@ -173,7 +173,7 @@ impl ManagedEnvironment {
         self.state = ManagedEnvironmentState::None;
         match ended {
             Ok(Ok(environment)) => {
-                self.created = Some(Instant::now());
+                self.created_at = Some(Instant::now());
                 self.state = ManagedEnvironmentState::Up(environment);
                 Ok(())
             }
@@ -197,7 +197,7 @@ impl ManagedEnvironment {
 
     /// Whether it was ever created.
     pub(crate) fn was_created(&self) -> bool {
-        self.created.is_some()
+        self.created_at.is_some()
     }
 
     /// Whether there is nothing to keep or remove.
@@ -212,8 +212,8 @@ impl ManagedEnvironment {
 
     /// The cost of the time in which it held host resources.
     pub(crate) fn cost(&self, rates: &EnvironmentRates) -> f64 {
-        let Some(created) = self.created else { return 0.0 };
-        let stopped = self.stopped.unwrap_or_else(Instant::now);
+        let Some(created) = self.created_at else { return 0.0 };
+        let stopped = self.stopped_at.unwrap_or_else(Instant::now);
         let lived = stopped.saturating_duration_since(created);
         rates.cost(&self.resources, lived.as_secs_f64())
     }
@@ -235,7 +235,7 @@ impl ManagedEnvironment {
     pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
         let stopping = self.expect_running().stop();
         with_timeout(STOP_LIMIT, "stopping the environment", stopping).await?;
-        self.stopped = Some(Instant::now());
+        self.stopped_at = Some(Instant::now());
         Ok(())
     }
 

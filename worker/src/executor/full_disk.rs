@@ -38,15 +38,15 @@ pub(crate) fn is_conclusive(error: &TrialError) -> bool {
 
 impl FullDisk {
     /// Detects a full disk during an execution.
-    pub(crate) async fn detect(disks: &DiskWatch, traces: DiskFullEvidence<'_>) -> Option<Self> {
-        let seen = disks.full_since(traces.began).await;
+    pub(crate) async fn detect(disks: &DiskWatch, evidence: DiskFullEvidence<'_>) -> Option<Self> {
+        let seen = disks.full_since(evidence.began).await;
         let disk = seen.or_else(|| {
             // The execution's output may have met one between two checks of the disks.
-            let met = traces.has_lost_output();
+            let met = evidence.has_lost_output();
             met.then(|| "a disk of this host was full".to_owned())
         })?;
         let mut excess = None;
-        for environment in traces.environments {
+        for environment in evidence.environments {
             if let Err(failure) = environment.check_storage().await {
                 excess = Some(failure.message);
                 break;

@@ -34,7 +34,7 @@ const MAX_LOST_ENVIRONMENTS: u32 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitOutcome {
     /// The service may be tried again.
-    Back,
+    Available,
     /// It did not answer for as long as the job allows.
     TooLong,
     /// The execution was stopped.
@@ -51,10 +51,10 @@ pub(crate) struct Parking<'a> {
     /// Outages of the engine when the current attempt began.
     outages: u64,
     /// Start of the waits since the last progress.
-    since: Option<Instant>,
+    waiting_since: Option<Instant>,
     waits: u32,
     /// Attempts whose environment was lost.
-    lost: u32,
+    lost_environments: u32,
 }
 
 impl<'a> Parking<'a> {
@@ -63,12 +63,12 @@ impl<'a> Parking<'a> {
         files: &'a TaskFiles,
         engine: Option<&'a Dependency>,
     ) -> Self {
-        Self { ctx, files, engine, outages: 0, since: None, waits: 0, lost: 0 }
+        Self { ctx, files, engine, outages: 0, waiting_since: None, waits: 0, lost_environments: 0 }
     }
 
     /// Waits until an attempt may begin: none succeeds while the engine is known to be down.
     pub(crate) async fn begin_attempt(&mut self) -> WaitOutcome {
-        let mut waited = WaitOutcome::Back;
+        let mut waited = WaitOutcome::Available;
         if self.is_down() && !self.ctx.max_park.is_zero() {
             waited = self.wait(Kind::ContainerEngine, false).await;
         }
@@ -78,7 +78,7 @@ impl<'a> Parking<'a> {
 
     /// Resets the wait: the attempt has an environment.
     pub(crate) fn reset_wait(&mut self) {
-        (self.since, self.waits) = (None, 0);
+        (self.waiting_since, self.waits) = (None, 0);
     }
 
     /// The service whose outage failed an attempt, if one did. `had_environment`: whether the
@@ -89,7 +89,7 @@ impl<'a> Parking<'a> {
         had_environment: bool,
     ) -> Option<Kind> {
         if self.ctx.max_park.is_zero()
-            || self.lost >= MAX_LOST_ENVIRONMENTS
+            || self.lost_environments >= MAX_LOST_ENVIRONMENTS
             || !may_be_outage(error)
         {
             return None;
@@ -113,7 +113,7 @@ impl<'a> Parking<'a> {
         };
         if had_environment {
             self.reset_wait();
-            self.lost += 1;
+            self.lost_environments += 1;
         }
         Some(kind)
     }
@@ -122,7 +122,7 @@ impl<'a> Parking<'a> {
     /// Without an environment, the execution gives up its slot meanwhile.
     pub(crate) async fn wait(&mut self, on: Kind, has_environment: bool) -> WaitOutcome {
         let ctx = self.ctx;
-        let end = *self.since.get_or_insert_with(Instant::now) + ctx.max_park;
+        let end = *self.waiting_since.get_or_insert_with(Instant::now) + ctx.max_park;
         if Instant::now() >= end {
             return WaitOutcome::TooLong;
         }
@@ -136,7 +136,7 @@ impl<'a> Parking<'a> {
             () = stop => WaitOutcome::Stopped,
             waited = self.wait_for_answer(on, end) => waited,
         };
-        if !has_environment && waited == WaitOutcome::Back {
+        if !has_environment && waited == WaitOutcome::Available {
             tokio::select! {
                 biased;
                 () = wait_for_stop(ctx.stop.clone()) => return WaitOutcome::Stopped,
@@ -154,25 +154,25 @@ impl<'a> Parking<'a> {
         if !self.is_down() {
             return;
         }
-        let patience = self.ctx.max_park;
+        let max_wait = self.ctx.max_park;
         self.ctx.phases.parked(Some(Kind::ContainerEngine));
-        let back = async {
+        let answered = async {
             let Some(engine) = self.engine else { return };
             while !engine.check().await {
                 tokio::time::sleep(POLL_PAUSE).await;
             }
         };
-        let given_up = async {
+        let timed_out = async {
             tokio::select! {
-                () = tokio::time::sleep(patience) => {}
+                () = tokio::time::sleep(max_wait) => {}
                 () = wait_for_stop(self.ctx.stop.clone()) => {
-                    tokio::time::sleep(STOPPED_WAIT_LIMIT.min(patience)).await;
+                    tokio::time::sleep(STOPPED_WAIT_LIMIT.min(max_wait)).await;
                 }
             }
         };
         tokio::select! {
-            () = back => {}
-            () = given_up => {}
+            () = answered => {}
+            () = timed_out => {}
         }
         self.ctx.phases.parked(None);
     }
@@ -206,7 +206,7 @@ impl<'a> Parking<'a> {
         tokio::time::sleep_until(end.min(Instant::now() + pause)).await;
         loop {
             if self.is_available(on).await {
-                return WaitOutcome::Back;
+                return WaitOutcome::Available;
             }
             if Instant::now() >= end {
                 return WaitOutcome::TooLong;
@@ -227,7 +227,7 @@ impl<'a> Parking<'a> {
 
 /// Whether an outage may be the cause of an error.
 fn may_be_outage(error: &TrialError) -> bool {
-    const OURS: [ErrorCode; 7] = [
+    const OUTAGE_CODES: [ErrorCode; 7] = [
         ErrorCode::UNREACHABLE,
         ErrorCode::STORE_FAILED,
         ErrorCode::ENVIRONMENT_LOST,
@@ -238,5 +238,5 @@ fn may_be_outage(error: &TrialError) -> bool {
     ];
     // An environment that died with its engine starts no process.
     let ended = error.code == ErrorCode::EXEC_NOT_STARTED;
-    ended || (error.is_retryable() && OURS.contains(&error.code))
+    ended || (error.is_retryable() && OUTAGE_CODES.contains(&error.code))
 }

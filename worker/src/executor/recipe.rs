@@ -90,12 +90,12 @@ pub(crate) struct AttemptState {
     phases: Arc<dyn PhaseSink>,
     pub(super) scratch: PathBuf,
     pub(crate) timing: Timing,
-    began: Instant,
+    started_at: Instant,
     pub(crate) redactor: Redactor,
     /// The first cause of failure.
-    pub(crate) first: Option<TrialError>,
+    pub(crate) first_error: Option<TrialError>,
     /// The other errors, in their order.
-    pub(crate) later: Vec<TrialError>,
+    pub(crate) secondary_errors: Vec<TrialError>,
     pub(crate) environment: ManagedEnvironment,
 }
 
@@ -106,10 +106,10 @@ impl AttemptState {
             phases: Arc::clone(&ctx.phases),
             scratch: ctx.scratch.clone(),
             timing: Timing::begin(),
-            began: Instant::now(),
+            started_at: Instant::now(),
             redactor: Redactor::default(),
-            first: None,
-            later: Vec::new(),
+            first_error: None,
+            secondary_errors: Vec::new(),
             environment: ManagedEnvironment::default(),
         }
     }
@@ -133,21 +133,21 @@ impl AttemptState {
 
     /// Records an error; the first is the cause.
     pub(crate) fn record_error(&mut self, error: TrialError) {
-        match self.first {
-            None => self.first = Some(error),
-            Some(_) => self.later.push(error),
+        match self.first_error {
+            None => self.first_error = Some(error),
+            Some(_) => self.secondary_errors.push(error),
         }
     }
 
     /// Records an error before all others.
     pub(crate) fn record_first_error(&mut self, error: TrialError) {
-        let former = self.first.replace(error);
-        self.later.splice(0..0, former);
+        let former = self.first_error.replace(error);
+        self.secondary_errors.splice(0..0, former);
     }
 
     /// Records a collection error, which is never the cause.
     pub(crate) fn record_not_collected(&mut self, why: &str) {
-        self.later.push(errors::not_collected(why, &self.redactor));
+        self.secondary_errors.push(errors::not_collected(why, &self.redactor));
     }
 
     /// Detects a full disk during the attempt.
@@ -158,13 +158,13 @@ impl AttemptState {
         second: Option<&ManagedEnvironment>,
     ) -> Option<FullDisk> {
         let environments = [Some(&self.environment), second].into_iter().flatten();
-        let traces = DiskFullEvidence {
-            began: self.began,
+        let evidence = DiskFullEvidence {
+            began: self.started_at,
             captures,
-            errors: &self.later,
+            errors: &self.secondary_errors,
             environments: environments.filter_map(ManagedEnvironment::running).collect(),
         };
-        FullDisk::detect(&services.disks, traces).await
+        FullDisk::detect(&services.disks, evidence).await
     }
 
     /// Makes a full disk the first error, if the attempt met one and has no result for a reason
@@ -177,11 +177,11 @@ impl AttemptState {
         work: &str,
         without_cause: &str,
     ) -> bool {
-        if self.first.as_ref().is_some_and(is_conclusive) {
+        if self.first_error.as_ref().is_some_and(is_conclusive) {
             return false;
         }
         let Some(disk) = self.full_disk(services, captures, None).await else { return false };
-        let (cause, otherwise) = (self.first.as_ref(), ErrorType::AgentExecutionFailed);
+        let (cause, otherwise) = (self.first_error.as_ref(), ErrorType::AgentExecutionFailed);
         let error = disk.into_error(work, cause, otherwise, without_cause, &self.redactor);
         self.record_first_error(error);
         true
@@ -195,9 +195,9 @@ impl AttemptState {
 
     /// Records the removal of an environment. After a stop it is no failure: the work runs again.
     pub(super) fn record_removal(&mut self, removed: RemovalOutcome, stopped: bool) {
-        self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
+        self.secondary_errors.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
         let Some(failure) = &removed.failure else { return };
         let error = errors::teardown_failed(failure, &self.redactor);
-        if stopped { self.later.push(error) } else { self.record_error(error) }
+        if stopped { self.secondary_errors.push(error) } else { self.record_error(error) }
     }
 }

@@ -27,7 +27,7 @@ pub struct ScriptRun {
     /// How it ended.
     pub end: ScriptEnd,
     /// Processes may still be alive: the environment must not be used any more.
-    pub left: Option<Failure>,
+    pub processes_left: Option<Failure>,
 }
 
 /// How a script ended.
@@ -104,17 +104,18 @@ pub async fn run_command(
     let mut running = environment.exec(command, output);
     match dependency::within(environment.dependency(), limit, &mut running).await {
         Some(Ok(exit)) if exit.code == 0 || normal == NormalExit::AnyCode => {
-            ScriptRun { end: ScriptEnd::Exited(exit), left: None }
+            ScriptRun { end: ScriptEnd::Exited(exit), processes_left: None }
         }
-        Some(Ok(exit)) => {
-            ScriptRun { end: ScriptEnd::Exited(exit), left: kill_processes(environment).await }
-        }
+        Some(Ok(exit)) => ScriptRun {
+            end: ScriptEnd::Exited(exit),
+            processes_left: kill_processes(environment).await,
+        },
         Some(Err(failure)) => {
-            let left = match failure.kind {
+            let processes_left = match failure.kind {
                 FailureKind::Gone => None,
                 _ => kill_processes(environment).await,
             };
-            ScriptRun { end: ScriptEnd::Failed(failure), left }
+            ScriptRun { end: ScriptEnd::Failed(failure), processes_left }
         }
         None => {
             // The command must be polled while it is killed: it reads the last of the output.
@@ -124,18 +125,18 @@ pub async fn run_command(
                 killed.notify_one();
                 left
             };
-            let patience = async {
+            let return_timeout = async {
                 killed.notified().await;
                 tokio::time::sleep(RETURN_LIMIT).await;
             };
             let returning = async {
                 tokio::select! {
                     _ = &mut running => {}
-                    () = patience => {}
+                    () = return_timeout => {}
                 }
             };
-            let (left, ()) = tokio::join!(killing, returning);
-            ScriptRun { end: ScriptEnd::TimedOut, left }
+            let (processes_left, ()) = tokio::join!(killing, returning);
+            ScriptRun { end: ScriptEnd::TimedOut, processes_left }
         }
     }
 }

@@ -36,14 +36,14 @@ struct PhaseSpan {
     began: ClockReading,
     ended: Option<ClockReading>,
     /// Total duration of the earlier times.
-    before: Duration,
+    earlier: Duration,
     /// Whether it was entered in the current step.
-    fresh: bool,
+    in_current_step: bool,
 }
 
 impl PhaseSpan {
     fn duration(&self, now: &ClockReading) -> Duration {
-        self.before + (self.ended.unwrap_or(*now).instant - self.began.instant)
+        self.earlier + (self.ended.unwrap_or(*now).instant - self.began.instant)
     }
 }
 
@@ -76,8 +76,8 @@ impl Timing {
                 first: former.map_or(now, |span| span.first),
                 began: now,
                 ended: None,
-                before: former.map_or(Duration::ZERO, |span| span.duration(&now)),
-                fresh: true,
+                earlier: former.map_or(Duration::ZERO, |span| span.duration(&now)),
+                in_current_step: true,
             });
         }
     }
@@ -97,12 +97,12 @@ impl Timing {
 
     /// Begins a step: [`Timing::latest`] refers to the new one.
     pub(crate) fn begin_step(&mut self) {
-        self.phases.iter_mut().flatten().for_each(|span| span.fresh = false);
+        self.phases.iter_mut().flatten().for_each(|span| span.in_current_step = false);
     }
 
     /// When a phase began and ended in the current step.
     pub(crate) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
-        let span = self.phases[timed_index(phase)?].filter(|span| span.fresh)?;
+        let span = self.phases[timed_index(phase)?].filter(|span| span.in_current_step)?;
         Some((span.began.at, span.ended.map(|ended| ended.at)))
     }
 

@@ -93,8 +93,8 @@ impl BareRepository {
     /// # Errors
     /// [`GitError`].
     pub async fn reference(&self, name: &str) -> Result<Option<String>, GitError> {
-        let asked = ["rev-parse", "--verify", "--quiet", "--end-of-options", name];
-        match self.git.call(asked).run_line().await {
+        let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", name];
+        match self.git.call(args).run_line().await {
             Ok(commit) => Ok(Some(commit)),
             Err(GitError::Failed { code: Some(1), .. }) => Ok(None),
             Err(error) => Err(error),

@@ -66,9 +66,9 @@ const LOCAL_VARIABLES: &[&str] = &[
 #[derive(Debug, Clone)]
 pub(super) enum RepositoryLocation {
     /// The git directory of a repository made by Rollout.
-    Ours(PathBuf),
+    Own(PathBuf),
     /// A directory in a repository that the user owns and configured.
-    Users(PathBuf),
+    User(PathBuf),
     /// A directory whose repository is filled from remote servers, or any directory if the call
     /// only queries a server.
     Remote(PathBuf),
@@ -77,7 +77,7 @@ pub(super) enum RepositoryLocation {
 impl RepositoryLocation {
     pub(super) fn dir(&self) -> &Path {
         match self {
-            Self::Ours(dir) | Self::Users(dir) | Self::Remote(dir) => dir,
+            Self::Own(dir) | Self::User(dir) | Self::Remote(dir) => dir,
         }
     }
 
@@ -90,8 +90,8 @@ impl RepositoryLocation {
     /// Puts the settings before the arguments.
     pub(super) fn apply_settings(&self, command: &mut Command) {
         let more = match self {
-            Self::Ours(_) => [BACKGROUND_SETTINGS, OWN_REPOSITORY_SETTINGS],
-            Self::Users(_) => [BACKGROUND_SETTINGS, &[]],
+            Self::Own(_) => [BACKGROUND_SETTINGS, OWN_REPOSITORY_SETTINGS],
+            Self::User(_) => [BACKGROUND_SETTINGS, &[]],
             Self::Remote(_) => [REMOTE_SETTINGS, &[]],
         };
         for setting in COMMON_SETTINGS.iter().chain(more.into_iter().flatten()) {
@@ -101,7 +101,7 @@ impl RepositoryLocation {
 
     pub(super) fn apply_environment(&self, command: &mut Command) {
         match self {
-            Self::Ours(dir) => {
+            Self::Own(dir) => {
                 isolate_environment(command, &["PATH"]);
                 command
                     .env("GIT_DIR", dir)
@@ -111,7 +111,7 @@ impl RepositoryLocation {
                     .env("GIT_CONFIG_GLOBAL", "/dev/null")
                     .env("GIT_ATTR_NOSYSTEM", "1");
             }
-            Self::Users(_) => isolate_environment(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
+            Self::User(_) => isolate_environment(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
             Self::Remote(dir) => inherit_environment(command, dir),
         }
         command

@@ -46,7 +46,7 @@ pub use self::run::{Git, GitCall};
 pub enum GitError {
     /// The program could not be started.
     #[error("cannot start git")]
-    Absent(#[source] io::Error),
+    NotStarted(#[source] io::Error),
     /// It exited with a code other than 0.
     #[error("git {what} failed: {said}")]
     Failed {
@@ -115,7 +115,7 @@ impl GitError {
     /// The resource that the host ran out of, if known.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
-            Self::Absent(source) | Self::Io { source, .. } => Shortage::from_io_error(source),
+            Self::NotStarted(source) | Self::Io { source, .. } => Shortage::from_io_error(source),
             Self::Failed { said, .. } => Shortage::from_text(said),
             _ => None,
         }
@@ -125,7 +125,7 @@ impl GitError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::TimedOut { .. } => true,
-            Self::Absent(source) | Self::Io { source, .. } => is_transient_io(source),
+            Self::NotStarted(source) | Self::Io { source, .. } => is_transient_io(source),
             // Killed, or a program that it started was; 129 is a bug in the call.
             Self::Failed { code, said, .. } => {
                 code.is_none_or(|code| code > 129)

@@ -23,13 +23,13 @@ pub async fn end_orphans(dir: &Path) -> io::Result<()> {
     let Ok(dir) = dir.canonicalize() else { return Ok(()) };
     let began = Instant::now();
     loop {
-        let of = dir.clone();
-        let left = supervise::blocking(move || system::end(&of)).await?;
-        if left == 0 {
+        let repository = dir.clone();
+        let remaining = supervise::blocking(move || system::end(&repository)).await?;
+        if remaining == 0 {
             return Ok(());
         }
         if began.elapsed() > EXIT_TIMEOUT {
-            return Err(io::Error::other(format!("cannot kill {left} git processes")));
+            return Err(io::Error::other(format!("cannot kill {remaining} git processes")));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -72,8 +72,8 @@ mod system {
         is_git
             && fs::read(process.join("environ")).is_ok_and(|variables| {
                 let mut variables = variables.split(|byte| *byte == 0);
-                let of = variables.find_map(|variable| variable.strip_prefix(b"GIT_DIR="));
-                let of = of.map(|path| Path::new(OsStr::from_bytes(path)).canonicalize());
+                let git_dir = variables.find_map(|variable| variable.strip_prefix(b"GIT_DIR="));
+                let of = git_dir.map(|path| Path::new(OsStr::from_bytes(path)).canonicalize());
                 matches!(of, Some(Ok(of)) if of == dir)
             })
     }

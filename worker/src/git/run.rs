@@ -34,7 +34,7 @@ const MESSAGE_CHARS: usize = 600;
 /// A repository that git is called on.
 #[derive(Debug, Clone)]
 pub struct Git {
-    place: RepositoryLocation,
+    location: RepositoryLocation,
     objects: Option<PathBuf>,
 }
 
@@ -55,13 +55,13 @@ pub struct GitCall<'a> {
 impl Git {
     /// A repository made by Rollout, by its git directory.
     pub fn own_repository(git_dir: impl Into<PathBuf>) -> Self {
-        Self { place: RepositoryLocation::Ours(git_dir.into()), objects: None }
+        Self { location: RepositoryLocation::Own(git_dir.into()), objects: None }
     }
 
     /// The repository that a directory of the user belongs to. Only for reading: the user's
     /// configuration applies, except for settings that would run programs.
     pub fn user_repository(dir: impl Into<PathBuf>) -> Self {
-        Self { place: RepositoryLocation::Users(dir.into()), objects: None }
+        Self { location: RepositoryLocation::User(dir.into()), objects: None }
     }
 
     /// The same repository, but objects are looked up in this directory first, and new ones are
@@ -74,12 +74,12 @@ impl Git {
     /// one. The environment and the configuration of the user apply, because they hold the
     /// credentials, except for settings that would run programs. Calls may take hours.
     pub fn remote(dir: impl Into<PathBuf>) -> Self {
-        Self { place: RepositoryLocation::Remote(dir.into()), objects: None }
+        Self { location: RepositoryLocation::Remote(dir.into()), objects: None }
     }
 
     /// The directory given to the constructor.
     pub fn dir(&self) -> &Path {
-        self.place.dir()
+        self.location.dir()
     }
 
     /// A call with these arguments.
@@ -91,7 +91,7 @@ impl Git {
             work_tree: None,
             index: None,
             variables: Vec::new(),
-            limit: if self.place.has_own_process_group() {
+            limit: if self.location.has_own_process_group() {
                 CALL_TIMEOUT
             } else {
                 REMOTE_CALL_TIMEOUT
@@ -187,8 +187,9 @@ impl GitCall<'_> {
         W: tokio::io::AsyncWrite + Unpin,
     {
         let (what, max_bytes) = (self.describe(), self.max_bytes);
-        let mut child = self.command().spawn().map_err(GitError::Absent)?;
-        let mut group = ProcessGroup(child.id().filter(|_| self.git.place.has_own_process_group()));
+        let mut child = self.command().spawn().map_err(GitError::NotStarted)?;
+        let mut group =
+            ProcessGroup(child.id().filter(|_| self.git.location.has_own_process_group()));
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -213,7 +214,7 @@ impl GitCall<'_> {
         };
         let said = async { Ok::<_, GitError>(tail(stderr).await) };
         let (copied, said, ()) = tokio::try_join!(read, said, fed)?;
-        let status = wait(&mut child, &mut group).await.map_err(GitError::Absent)?;
+        let status = wait(&mut child, &mut group).await.map_err(GitError::NotStarted)?;
         match status.success() {
             true => Ok(copied),
             false => Err(GitError::Failed {
@@ -233,12 +234,12 @@ impl GitCall<'_> {
 
     fn command(&self) -> Command {
         let mut command = Command::new("git");
-        self.git.place.apply_settings(&mut command);
+        self.git.location.apply_settings(&mut command);
         command.args(&self.args);
         self.apply_environment(&mut command);
         let dir = self.work_tree.as_deref().unwrap_or(self.git.dir());
         command.current_dir(dir).kill_on_drop(true);
-        if self.git.place.has_own_process_group() {
+        if self.git.location.has_own_process_group() {
             command.process_group(0);
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -247,7 +248,7 @@ impl GitCall<'_> {
     }
 
     fn apply_environment(&self, command: &mut Command) {
-        self.git.place.apply_environment(command);
+        self.git.location.apply_environment(command);
         if let Some(dir) = &self.git.objects {
             command.env("GIT_OBJECT_DIRECTORY", dir);
         }
@@ -305,9 +306,9 @@ fn stderr_message(stderr: &[u8], status: ExitStatus) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("warning: "))
         .collect();
-    let said = lines[lines.len().saturating_sub(STDERR_LINES)..].join("; ");
-    let skipped = said.chars().count().saturating_sub(MESSAGE_CHARS);
-    let said = said.chars().skip(skipped).map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let message = lines[lines.len().saturating_sub(STDERR_LINES)..].join("; ");
+    let skipped = message.chars().count().saturating_sub(MESSAGE_CHARS);
+    let said = message.chars().skip(skipped).map(|c| if c.is_control() { '\u{fffd}' } else { c });
     match said.collect::<String>() {
         said if said.is_empty() => format!("it ended with {status}"),
         said => said,

@@ -26,7 +26,7 @@ const LOCK: &str = "lock";
 /// Decides which owners are dead, as seen from the host of this process.
 #[derive(Debug)]
 pub struct HostOwners {
-    me: Owner,
+    current: Owner,
     /// Worker directories of dead owners whose lock this process now holds, so that the lock is no
     /// longer a proof.
     adopted: RwLock<HashSet<PathBuf>>,
@@ -34,8 +34,8 @@ pub struct HostOwners {
 
 impl HostOwners {
     /// Decides for `me`, the owner that this process is.
-    pub fn new(me: Owner) -> Self {
-        Self { me, adopted: RwLock::default() }
+    pub fn new(current: Owner) -> Self {
+        Self { current, adopted: RwLock::default() }
     }
 
     /// Remembers that the owner of an adopted directory is dead.
@@ -51,22 +51,22 @@ impl HostOwners {
 
 impl DeadOwners for HostOwners {
     fn is_dead(&self, owner: &Owner) -> bool {
-        let me = &self.me;
-        if owner == me || owner.host != me.host || owner.host.is_empty() {
+        let current = &self.current;
+        if owner == current || owner.host != current.host || owner.host.is_empty() {
             return false;
         }
         if self.has_adopted(&owner.lock) {
             return true;
         }
-        let same_boot = !me.boot_id.is_empty() && owner.boot_id == me.boot_id;
+        let same_boot = !current.boot_id.is_empty() && owner.boot_id == current.boot_id;
         if !same_boot {
-            let known = !me.boot_id.is_empty() && !owner.boot_id.is_empty();
+            let known = !current.boot_id.is_empty() && !owner.boot_id.is_empty();
             // Without the machine's id it may be alive on another host of the same name.
             return known
-                && (process::identifies_machine(&me.host)
+                && (process::identifies_machine(&current.host)
                     || worker_dir::is_abandoned(&owner.lock));
         }
-        let same_pids = me.pid_namespace != 0 && owner.pid_namespace == me.pid_namespace;
+        let same_pids = current.pid_namespace != 0 && owner.pid_namespace == current.pid_namespace;
         (same_pids && process::is_gone(owner.pid, owner.start_ticks))
             || worker_dir::is_abandoned(&owner.lock)
     }
@@ -88,13 +88,13 @@ mod tests {
         }
     }
 
-    fn me() -> Owner {
+    fn current() -> Owner {
         Owner::current(PathBuf::from("/nowhere"))
     }
 
     #[test]
     fn owner_of_current_process_is_complete() {
-        let me = me();
+        let me = current();
         assert!(!me.host.is_empty());
         assert_eq!(me.pid, std::process::id());
         assert_eq!(Owner::from_label(&me.to_label().expect("a label")), Some(me.clone()));
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn owner_is_dead_only_with_proof() {
-        let me = Owner { host: "debian/1".into(), ..me() };
+        let me = Owner { host: "debian/1".into(), ..current() };
         let owners = HostOwners::new(me.clone());
         let mut child =
             Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().expect("started");
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn owner_of_other_boot_without_machine_id_needs_free_lock() {
-        let me = Owner { host: "debian".into(), ..me() };
+        let me = Owner { host: "debian".into(), ..current() };
         let owners = HostOwners::new(me.clone());
         let base = tempfile::TempDir::new().expect("a directory");
         let dir = WorkerDir::create(base.path()).expect("created");
@@ -149,7 +149,7 @@ mod tests {
         let base = tempfile::TempDir::new().expect("a directory");
         let dir = WorkerDir::create(base.path()).expect("created");
         let hidden = Owner { pid_namespace: 1, pid: 1, ..Owner::current(dir.path().to_owned()) };
-        let owners = HostOwners::new(me());
+        let owners = HostOwners::new(current());
         assert!(!owners.is_dead(&hidden));
         drop(dir);
         if cfg!(target_os = "linux") {

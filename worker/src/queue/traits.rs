@@ -38,7 +38,11 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
+    async fn pull(
+        &self,
+        capacity: FreeCapacity,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, QueueError>;
 
     /// Extends the lease of deliveries.
     ///
@@ -84,7 +88,7 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError>;
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<(), QueueError>;
 
     /// The connection to the broker, from now on.
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus>;

@@ -99,7 +99,7 @@ impl Redactor {
             secrets: self.0.clone(),
             style,
             pending: Vec::new(),
-            covered: 0,
+            covered_bytes: 0,
             in_secret: false,
         }
     }
@@ -143,7 +143,7 @@ pub struct RedactingStream {
     style: RedactionStyle,
     pending: Vec<u8>,
     /// Number of bytes at the start of `pending` that belong to a secret that began before.
-    covered: usize,
+    covered_bytes: usize,
     /// Whether the last emitted byte replaced a secret.
     in_secret: bool,
 }
@@ -177,7 +177,7 @@ impl RedactingStream {
     /// Ends the stream without its end: returns the raw buffered bytes, and how many of them belong
     /// to a secret that is already replaced (another one may begin among those).
     pub fn abandon(self) -> (Vec<u8>, usize) {
-        (self.pending, self.covered)
+        (self.pending, self.covered_bytes)
     }
 
     /// Emits the first `certain` bytes of `pending`: no secret that is not complete in `pending`
@@ -186,7 +186,7 @@ impl RedactingStream {
         if certain == 0 {
             return;
         }
-        let begun = SecretSpan { at: 0..self.covered, pattern: 0 };
+        let begun = SecretSpan { at: 0..self.covered_bytes, pattern: 0 };
         let (mut at, mut covered) = (0, 0);
         for run in std::iter::once(begun).chain(secrets.find_spans(&self.pending)) {
             if run.at.start >= certain {
@@ -201,7 +201,7 @@ impl RedactingStream {
         }
         self.emit_clear(at..certain, clean);
         self.pending.drain(..certain);
-        self.covered = covered;
+        self.covered_bytes = covered;
     }
 
     fn emit_clear(&mut self, range: Range<usize>, clean: &mut Vec<u8>) {

@@ -28,27 +28,27 @@ enum ClaimDecision {
     /// Acknowledge it, which removes it from the queue.
     Drop,
     /// Return it to the queue for another worker.
-    Refuse,
+    Return,
 }
 
 /// The permit that a claim holds while it waits.
 enum ClaimPermit {
-    Seat(SlotPermit),
+    Slot(SlotPermit),
     /// A permit to wait without a slot.
-    Room(OwnedSemaphorePermit),
+    Waiting(OwnedSemaphorePermit),
 }
 
 /// Claims a suspicious delivery and acts on the answer.
 pub(super) async fn resolve_claim(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
-    seat: SlotPermit,
+    slot: SlotPermit,
 ) {
-    let mut place = ClaimPermit::Seat(seat);
+    let mut permit = ClaimPermit::Slot(slot);
     let decision = tokio::select! {
-        decision = decide_claim(&shared, &execution, &mut place) => decision,
+        decision = decide_claim(&shared, &execution, &mut permit) => decision,
         () = execution.wait_for_stop() => ClaimDecision::Forget,
-        () = shared.wait_for_pulls_end() => ClaimDecision::Refuse,
+        () = shared.wait_for_pulls_end() => ClaimDecision::Return,
     };
     tracing::debug!(
         "claim of execution {} of try {}: {decision:?}",
@@ -56,30 +56,30 @@ pub(super) async fn resolve_claim(
         execution.offer.try_id
     );
     let token = [execution.token()];
-    let said = match decision {
-        ClaimDecision::Run => return run_claimed(shared, execution, place).await,
+    let sent = match decision {
+        ClaimDecision::Run => return run_claimed(shared, execution, permit).await,
         ClaimDecision::Forget => Ok(()),
         ClaimDecision::Drop => shared.source.ack(&token).await,
-        ClaimDecision::Refuse => shared.source.nak(&token).await,
+        ClaimDecision::Return => shared.source.nak(&token).await,
     };
-    if let Err(error) = said {
+    if let Err(error) = sent {
         shared.queue_outage.mark_failed(&error);
     }
     shared.registry.remove([&execution].into_iter());
 }
 
-async fn run_claimed(shared: Arc<WorkerShared>, execution: Arc<Execution>, place: ClaimPermit) {
-    let seat = match place {
-        ClaimPermit::Seat(seat) => seat,
-        ClaimPermit::Room(room) => {
-            let seat = tokio::select! {
+async fn run_claimed(shared: Arc<WorkerShared>, execution: Arc<Execution>, permit: ClaimPermit) {
+    let slot = match permit {
+        ClaimPermit::Slot(slot) => slot,
+        ClaimPermit::Waiting(waiting_permit) => {
+            let slot = tokio::select! {
                 biased;
                 () = execution.wait_for_stop() => return finish_stopped(&shared, execution).await,
                 () = shared.wait_for_pulls_end() => return finish_stopped(&shared, execution).await,
-                seat = shared.rooms.acquire(execution.offer.class) => seat,
+                slot = shared.slots.acquire(execution.offer.class) => slot,
             };
-            drop(room);
-            seat
+            drop(waiting_permit);
+            slot
         }
     };
     if execution.mark_announced() {
@@ -88,7 +88,7 @@ async fn run_claimed(shared: Arc<WorkerShared>, execution: Arc<Execution>, place
     }
     execution.mark_running();
     let running = Box::pin(run_execution(shared.clone(), execution.clone()));
-    drive_to_end(shared, execution, seat, running).await;
+    drive_to_end(shared, execution, slot, running).await;
 }
 
 /// Finishes a claimed execution that does not run after all. Its coordinator expects a report.
@@ -100,7 +100,7 @@ async fn finish_stopped(shared: &WorkerShared, execution: Arc<Execution>) {
 async fn decide_claim(
     shared: &WorkerShared,
     execution: &Execution,
-    place: &mut ClaimPermit,
+    permit: &mut ClaimPermit,
 ) -> ClaimDecision {
     let claim = claim_message(shared, execution);
     let mut answer = std::pin::pin!(request_answer(shared, &claim));
@@ -108,19 +108,19 @@ async fn decide_claim(
         return answer.into();
     }
     let rest = shared.config.lease.saturating_sub(limits::CLAIM_SLOT_TIMEOUT);
-    let mut silence = std::pin::pin!(shared.line.wait_until_stable(rest));
+    let mut timeout = std::pin::pin!(shared.connection.wait_until_stable(rest));
     // The number of claims that wait without a slot is limited. Others keep their slot, so that no
     // more work is pulled for it.
     tokio::select! {
         answer = &mut answer => return answer.into(),
-        () = &mut silence => return decide_without_answer(shared, &claim).await,
-        room = shared.off_slot.clone().acquire_owned() => {
-            *place = ClaimPermit::Room(room.expect("the semaphore is never closed"));
+        () = &mut timeout => return decide_without_answer(shared, &claim).await,
+        room = shared.claim_permits.clone().acquire_owned() => {
+            *permit = ClaimPermit::Waiting(room.expect("the semaphore is never closed"));
         }
     }
     tokio::select! {
         answer = answer => answer.into(),
-        () = silence => decide_without_answer(shared, &claim).await,
+        () = timeout => decide_without_answer(shared, &claim).await,
     }
 }
 
@@ -140,8 +140,8 @@ pub(super) fn claim_message(shared: &WorkerShared, execution: &Execution) -> Cla
 /// Sends the claim until it is answered, and at once on every new connection.
 pub(super) async fn request_answer(shared: &WorkerShared, claim: &Claim) -> ClaimAnswer {
     loop {
-        let connection = shared.line.wait_until_ready().await;
-        let asked = async {
+        let connection = shared.connection.wait_until_ready().await;
+        let request = async {
             let answer = shared.source.claim(claim.clone()).await;
             if answer.is_err() {
                 tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
@@ -149,11 +149,11 @@ pub(super) async fn request_answer(shared: &WorkerShared, claim: &Claim) -> Clai
             answer
         };
         tokio::select! {
-            answer = asked => match answer {
+            answer = request => match answer {
                 Ok(answer) => return answer,
                 Err(error) => tracing::debug!("claim of {}: {error}", claim.exec),
             },
-            () = shared.line.wait_for_change(connection) => {}
+            () = shared.connection.wait_for_change(connection) => {}
         }
     }
 }

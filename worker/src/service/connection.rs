@@ -17,31 +17,31 @@ const CLAIM_HEAD_START: Duration = Duration::from_millis(100);
 /// The state of the connection, shared by the parts of a worker.
 #[derive(Debug)]
 pub(super) struct BrokerConnection {
-    contact: watch::Receiver<ConnectionStatus>,
+    status: watch::Receiver<ConnectionStatus>,
     /// The connection over which the last heartbeat was sent. Claims and pulls wait for it: the
     /// coordinator that answers them must know what runs here.
-    greeted: watch::Sender<Option<u64>>,
+    heartbeat_sent: watch::Sender<Option<u64>>,
     /// The last connection that was noticed, and since when.
-    connected: Mutex<(u64, Instant)>,
+    last_connected: Mutex<(u64, Instant)>,
     /// The last connection over which work was pulled.
-    pulled_on: AtomicU64,
+    last_pull_connection: AtomicU64,
 }
 
 impl BrokerConnection {
     pub(super) fn new(source: &dyn WorkSource) -> Self {
-        let contact = source.connection_status();
-        let connections = contact.borrow().connections;
+        let status = source.connection_status();
+        let connections = status.borrow().connections;
         Self {
-            contact,
-            greeted: watch::Sender::new(None),
-            connected: Mutex::new((connections, Instant::now())),
-            pulled_on: AtomicU64::new(connections),
+            status,
+            heartbeat_sent: watch::Sender::new(None),
+            last_connected: Mutex::new((connections, Instant::now())),
+            last_pull_connection: AtomicU64::new(connections),
         }
     }
 
     /// When the current connection was made.
     pub(super) fn connected_at(&self) -> Instant {
-        let mut noticed = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noticed = self.last_connected.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.status().connections;
         if noticed.0 != connections {
             *noticed = (connections, Instant::now());
@@ -50,12 +50,12 @@ impl BrokerConnection {
     }
 
     pub(super) fn status(&self) -> ConnectionStatus {
-        *self.contact.borrow()
+        *self.status.borrow()
     }
 
     /// Subscribes to changes of the connection.
     pub(super) fn subscribe(&self) -> watch::Receiver<ConnectionStatus> {
-        self.contact.clone()
+        self.status.clone()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -64,44 +64,45 @@ impl BrokerConnection {
 
     /// Records that a heartbeat was sent over this connection.
     pub(super) fn mark_heartbeat_sent(&self, connection: u64) {
-        self.greeted.send_if_modified(|last| last.replace(connection) != Some(connection));
+        self.heartbeat_sent.send_if_modified(|last| last.replace(connection) != Some(connection));
     }
 
     /// Whether no heartbeat was sent over the current connection yet.
     pub(super) fn needs_heartbeat(&self) -> bool {
-        let contact = self.status();
-        contact.up && *self.greeted.borrow() != Some(contact.connections)
+        let status = self.status();
+        status.up && *self.heartbeat_sent.borrow() != Some(status.connections)
     }
 
     /// Waits until a connection is up and a heartbeat was sent over it; returns that connection.
     pub(super) async fn wait_until_ready(&self) -> u64 {
-        let (mut contact, mut greeted) = (self.contact.clone(), self.greeted.subscribe());
+        let (mut status, mut heartbeat_sent) =
+            (self.status.clone(), self.heartbeat_sent.subscribe());
         loop {
-            let now = *contact.borrow_and_update();
-            if now.up && *greeted.borrow_and_update() == Some(now.connections) {
+            let now = *status.borrow_and_update();
+            if now.up && *heartbeat_sent.borrow_and_update() == Some(now.connections) {
                 return now.connections;
             }
             tokio::select! {
-                () = wait_for_update(&mut contact) => {}
-                () = wait_for_update(&mut greeted) => {}
+                () = wait_for_update(&mut status) => {}
+                () = wait_for_update(&mut heartbeat_sent) => {}
             }
         }
     }
 
     /// Waits until a connection is lost or replaced.
     pub(super) async fn wait_for_change(&self, connection: u64) {
-        let mut contact = self.contact.clone();
+        let mut status = self.status.clone();
         let other = |now: &ConnectionStatus| !now.up || now.connections != connection;
-        if contact.wait_for(other).await.is_err() {
+        if status.wait_for(other).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
     /// Waits until one connection has lasted for `long`.
-    pub(super) async fn wait_until_stable(&self, long: Duration) {
+    pub(super) async fn wait_until_stable(&self, duration: Duration) {
         loop {
             let connection = self.wait_until_ready().await;
-            if tokio::time::timeout(long, self.wait_for_change(connection)).await.is_err() {
+            if tokio::time::timeout(duration, self.wait_for_change(connection)).await.is_err() {
                 return;
             }
         }
@@ -110,7 +111,7 @@ impl BrokerConnection {
     /// Waits until new work may be pulled: pending claims come first.
     pub(super) async fn wait_until_pullable(&self) {
         let connection = self.wait_until_ready().await;
-        if self.pulled_on.swap(connection, Ordering::Relaxed) != connection {
+        if self.last_pull_connection.swap(connection, Ordering::Relaxed) != connection {
             tokio::time::sleep(CLAIM_HEAD_START).await;
         }
     }
@@ -119,11 +120,11 @@ impl BrokerConnection {
 /// Logs when the connection is lost and restored, and ends the worker when it is lost for longer
 /// than the worker may work offline.
 pub(super) async fn watch_connection(shared: Arc<WorkerShared>) -> Infallible {
-    let mut contact = shared.line.subscribe();
+    let mut status = shared.connection.subscribe();
     let mut down: Option<Instant> = None;
     loop {
-        let now = *contact.borrow_and_update();
-        shared.line.connected_at();
+        let now = *status.borrow_and_update();
+        shared.connection.connected_at();
         match down {
             None if !now.up => {
                 down = Some(Instant::now());
@@ -137,10 +138,10 @@ pub(super) async fn watch_connection(shared: Arc<WorkerShared>) -> Infallible {
             }
             _ => {}
         }
-        let alone = down.zip(shared.config.max_offline).map(|(since, longest)| since + longest);
+        let deadline = down.zip(shared.config.max_offline).map(|(since, longest)| since + longest);
         tokio::select! {
-            () = wait_for_update(&mut contact) => {}
-            () = sleep_until_deadline(alone) => {
+            () = wait_for_update(&mut status) => {}
+            () = sleep_until_deadline(deadline) => {
                 let longest = shared.config.max_offline.unwrap_or_default();
                 tracing::error!("no connection to the server for {longest:?}: giving up");
                 shared.offline.store(true, Ordering::Relaxed);

@@ -68,7 +68,7 @@ pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: Execut
 async fn wait_until_unreportable(shared: &WorkerShared) {
     let mut shutdown = shared.shutdown.subscribe();
     loop {
-        shared.rooms.wait_until_idle().await;
+        shared.slots.wait_until_idle().await;
         let cut_off = shared.is_cut_off();
         let killed = *shutdown.borrow_and_update() >= ShutdownLevel::Kill;
         tokio::select! {

@@ -47,13 +47,13 @@ pub(super) async fn run_execution(
 pub(super) async fn drive_to_end(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
-    seat: SlotPermit,
+    slot: SlotPermit,
     running: Pin<Box<impl Future<Output = Result<Finished, NoRecordReason>> + Send>>,
 ) {
-    execution.place.occupy(seat);
+    execution.slot.occupy(slot);
     let ended = running.await;
     execution.mark_ended();
-    execution.place.clear();
+    execution.slot.clear();
     finish::finish(&shared, execution, ended).await;
 }
 
@@ -73,10 +73,10 @@ async fn run_trial(
     execution: &Arc<Execution>,
     trial: TrialRef,
 ) -> Result<Finished, NoRecordReason> {
-    let documents = match shared.documents.cached(&trial) {
+    let documents = match shared.specs.cached(&trial) {
         Some(documents) => documents,
         None => {
-            let fetching = shared.documents.get(&trial, &shared.store_outage);
+            let fetching = shared.specs.get(&trial, &shared.store_outage);
             unless_stopped(execution, fetching).await?
         }
     };
@@ -86,7 +86,7 @@ async fn run_trial(
         agent: documents.agent,
         task: documents.task,
         attempt: trial.attempt,
-        pacing: shared.paces.for_offer(&execution.offer),
+        rate_limiter: shared.rate_limiters.for_offer(&execution.offer),
     };
     Ok(shared.runner.run(context).await.into_any_kind())
 }
@@ -95,11 +95,11 @@ async fn run_eval(
     shared: &Arc<WorkerShared>,
     execution: &Arc<Execution>,
 ) -> Result<Finished, NoRecordReason> {
-    let fetching = shared.documents.eval(execution.offer.spec, &shared.store_outage);
+    let fetching = shared.specs.eval(execution.offer.spec, &shared.store_outage);
     let eval = unless_stopped(execution, fetching).await?;
-    let tickets =
+    let permits =
         Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
-    let context = EvalContext { execution: execution_context(shared, execution), eval, tickets };
+    let context = EvalContext { execution: execution_context(shared, execution), eval, permits };
     Ok(shared.runner.eval(context).await.into_any_kind())
 }
 
@@ -107,11 +107,11 @@ async fn run_ideas(
     shared: &Arc<WorkerShared>,
     execution: &Arc<Execution>,
 ) -> Result<Finished, NoRecordReason> {
-    let fetching = shared.documents.ideas(execution.offer.spec, &shared.store_outage);
+    let fetching = shared.specs.ideas(execution.offer.spec, &shared.store_outage);
     let ideas = unless_stopped(execution, fetching).await?;
-    let tickets =
+    let permits =
         Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
-    let context = IdeasContext { execution: execution_context(shared, execution), ideas, tickets };
+    let context = IdeasContext { execution: execution_context(shared, execution), ideas, permits };
     Ok(shared.runner.ideas(context).await.into_any_kind())
 }
 
@@ -145,7 +145,7 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
             shared: shared.clone(),
             execution: execution.clone(),
         }),
-        max_park: offer.pacing.max_park(),
+        max_park: offer.rate_limits.max_park(),
     }
 }
 

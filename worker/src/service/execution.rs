@@ -40,7 +40,7 @@ pub(super) struct Execution {
     token: Mutex<MessageToken>,
     phase: AtomicU8,
     /// Whether the phase changed since the last heartbeat.
-    moved: AtomicBool,
+    progressed: AtomicBool,
     /// Whether it runs: no longer a pending claim, and not ended yet.
     running: AtomicBool,
     /// Whether it was ever started.
@@ -52,7 +52,7 @@ pub(super) struct Execution {
     /// The service that it waits for.
     parked: Mutex<Option<Dependency>>,
     /// Its slot.
-    pub(super) place: ExecutionSlot,
+    pub(super) slot: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
@@ -65,13 +65,13 @@ impl Execution {
             began: Instant::now(),
             token: Mutex::new(delivery.token),
             phase: AtomicU8::new(Phase::Queued as u8),
-            moved: AtomicBool::new(false),
+            progressed: AtomicBool::new(false),
             running: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             announced: AtomicBool::new(false),
             stage: Mutex::default(),
             parked: Mutex::default(),
-            place: ExecutionSlot::default(),
+            slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
         }
     }
@@ -95,13 +95,13 @@ impl Execution {
 
     /// Whether the phase changed since the last call.
     pub(super) fn take_progress(&self) -> bool {
-        self.moved.swap(false, Ordering::Relaxed)
+        self.progressed.swap(false, Ordering::Relaxed)
     }
 
     /// Sets the stage of its eval.
-    pub(super) fn set_stage(&self, mark: StageProgress) {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
-        self.moved.store(true, Ordering::Relaxed);
+    pub(super) fn set_stage(&self, progress: StageProgress) {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        self.progressed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn mark_running(&self) {
@@ -134,11 +134,11 @@ impl Execution {
     /// Raises the stop level; never lowers it.
     pub(super) fn stop(&self, level: StopLevel) {
         self.stop.send_if_modified(|present| {
-            let harder = present.is_none_or(|present| present < level);
-            if harder {
+            let raised = present.is_none_or(|present| present < level);
+            if raised {
                 *present = Some(level);
             }
-            harder
+            raised
         });
     }
 
@@ -149,8 +149,8 @@ impl Execution {
     /// Waits until it must stop.
     pub(super) async fn wait_for_stop(&self) {
         let mut stops = self.subscribe_stop();
-        let told = stops.wait_for(Option::is_some).await;
-        drop(told.expect("the execution holds the sender"));
+        let level = stops.wait_for(Option::is_some).await;
+        drop(level.expect("the execution holds the sender"));
     }
 
     pub(super) fn new_report(&self, worker: &WorkerId, body: ReportBody) -> Report {
@@ -182,12 +182,12 @@ impl Execution {
 impl PhaseSink for Execution {
     fn entered(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
-        self.moved.store(true, Ordering::Relaxed);
+        self.progressed.store(true, Ordering::Relaxed);
     }
 
     fn parked(&self, on: Option<Dependency>) {
         *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = on;
-        self.moved.store(true, Ordering::Relaxed);
+        self.progressed.store(true, Ordering::Relaxed);
     }
 }
 

@@ -21,17 +21,17 @@ enum ExecutionSlotState {
     #[default]
     None,
     /// It holds a slot.
-    Seated { _seat: SlotPermit },
+    Held { _seat: SlotPermit },
     /// It released its slot and waits.
-    Away { _room: OwnedSemaphorePermit },
+    Released { _room: OwnedSemaphorePermit },
 }
 
 impl ExecutionSlot {
     /// Gives the execution a slot, unless it waits without one already.
-    pub(super) fn occupy(&self, seat: SlotPermit) {
+    pub(super) fn occupy(&self, permit: SlotPermit) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, ExecutionSlotState::Away { .. }) {
-            *state = ExecutionSlotState::Seated { _seat: seat };
+        if !matches!(*state, ExecutionSlotState::Released { .. }) {
+            *state = ExecutionSlotState::Held { _seat: permit };
         }
     }
 
@@ -43,14 +43,14 @@ impl ExecutionSlot {
     fn is_away(&self) -> bool {
         matches!(
             *self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            ExecutionSlotState::Away { .. }
+            ExecutionSlotState::Released { .. }
         )
     }
 
     fn set(&self, state: ExecutionSlotState) {
         let former = {
-            let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *present, state)
+            let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *current, state)
         };
         drop(former);
     }
@@ -68,15 +68,15 @@ impl Slot for ExecutionSlotHandle {
     fn release(&self) {
         // The number of released slots is limited, so that a worker does not pull all the work
         // during a long outage. Other executions keep their slot.
-        if let Ok(room) = self.shared.parked.clone().try_acquire_owned() {
-            self.execution.place.set(ExecutionSlotState::Away { _room: room });
+        if let Ok(permit) = self.shared.park_permits.clone().try_acquire_owned() {
+            self.execution.slot.set(ExecutionSlotState::Released { _room: permit });
         }
     }
 
     async fn reacquire(&self) {
-        if self.execution.place.is_away() {
-            let seat = self.shared.rooms.acquire(self.execution.offer.class).await;
-            self.execution.place.set(ExecutionSlotState::Seated { _seat: seat });
+        if self.execution.slot.is_away() {
+            let permit = self.shared.slots.acquire(self.execution.offer.class).await;
+            self.execution.slot.set(ExecutionSlotState::Held { _seat: permit });
         }
     }
 }

@@ -65,14 +65,14 @@ async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: Rep
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     let marker = has_marker(&execution, &finished);
-    let mut patience = shared.spool_outage.backoff();
+    let mut backoff = shared.spool_outage.backoff();
     let entry = loop {
         match shared.spool.persist(&finished, marker).await {
             Ok(entry) => break entry,
-            Err(error) => patience.wait_after_failure(&error).await,
+            Err(error) => backoff.wait_after_failure(&error).await,
         }
     };
-    patience.succeeded();
+    backoff.succeeded();
     let report = publish(&*shared.store, &shared.store_outage, &entry).await;
     shared.outbox.send_and_wait(report, execution).await;
     shared.spool.remove(entry).await;

@@ -28,20 +28,23 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     let every_third = shared.config.lease / 3;
     let mut ticks = tokio::time::interval(TICK_INTERVAL.min(every_third));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut contact = shared.line.subscribe();
-    let (mut extend_at, mut greeted) = (Instant::now() + jittered(every_third), Instant::now());
+    let mut status = shared.connection.subscribe();
+    let (mut extend_at, mut last_heartbeat) =
+        (Instant::now() + jittered(every_third), Instant::now());
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             // On a new connection the heartbeat comes before everything else.
-            Ok(()) = contact.changed() => {}
+            Ok(()) = status.changed() => {}
         }
         let executions = shared.registry.all();
         announce_executions(&shared, &executions);
-        let moved = executions.iter().filter(|execution| execution.take_progress()).count() > 0;
-        let news = shared.registry.take_change() || moved || shared.line.needs_heartbeat();
-        if news || greeted.elapsed() >= HEARTBEAT_INTERVAL {
-            greeted = Instant::now();
+        let progressed =
+            executions.iter().filter(|execution| execution.take_progress()).count() > 0;
+        let changed =
+            shared.registry.take_change() || progressed || shared.connection.needs_heartbeat();
+        if changed || last_heartbeat.elapsed() >= HEARTBEAT_INTERVAL {
+            last_heartbeat = Instant::now();
             publish_heartbeat(&shared, &executions).await;
         }
         if extend_at <= Instant::now() {
@@ -85,7 +88,7 @@ fn announce_executions(shared: &WorkerShared, executions: &[Arc<Execution>]) {
 }
 
 async fn extend_leases(shared: &WorkerShared, executions: &[Arc<Execution>]) {
-    if executions.is_empty() || !shared.line.is_up() {
+    if executions.is_empty() || !shared.connection.is_up() {
         return;
     }
     let tokens: Vec<MessageToken> = executions.iter().map(|execution| execution.token()).collect();
@@ -95,12 +98,12 @@ async fn extend_leases(shared: &WorkerShared, executions: &[Arc<Execution>]) {
 }
 
 async fn publish_heartbeat(shared: &WorkerShared, executions: &[Arc<Execution>]) {
-    let connection = shared.line.status();
+    let connection = shared.connection.status();
     if !connection.up {
         return;
     }
     match shared.source.heartbeat(heartbeat_message(shared, executions)).await {
-        Ok(()) => shared.line.mark_heartbeat_sent(connection.connections),
+        Ok(()) => shared.connection.mark_heartbeat_sent(connection.connections),
         Err(error) => shared.queue_outage.mark_failed(&error),
     }
 }
@@ -110,7 +113,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.heartbeat_entry());
     let low_disk = shared.low_disk.load(Ordering::Relaxed);
-    let free = u32::try_from(shared.rooms.free_slots()).unwrap_or(u32::MAX);
+    let free = u32::try_from(shared.slots.free_slots()).unwrap_or(u32::MAX);
     Heartbeat {
         worker: config.worker.clone(),
         host: config.owner.host.clone(),

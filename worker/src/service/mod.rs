@@ -197,7 +197,7 @@ pub enum WorkerExitReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerExit {
     /// Why.
-    pub why: WorkerExitReason,
+    pub reason: WorkerExitReason,
     /// Executions whose report was not acknowledged. The finished ones are in the spool.
     pub unreported: usize,
 }
@@ -208,9 +208,9 @@ pub struct AdoptedExecutions(Mutex<HashMap<ExecId, ActiveExecution>>);
 
 impl AdoptedExecutions {
     /// Adds executions to the heartbeats.
-    pub fn insert(&self, lines: impl IntoIterator<Item = ActiveExecution>) {
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.extend(lines.into_iter().map(|line| (line.exec, line)));
+    pub fn insert(&self, executions: impl IntoIterator<Item = ActiveExecution>) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.extend(executions.into_iter().map(|line| (line.exec, line)));
     }
 
     /// Removes an execution that is reported.
@@ -241,7 +241,7 @@ pub enum ShutdownLevel {
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<WorkerShared>,
-    over: mpsc::UnboundedReceiver<stage_permits::EndedStage>,
+    ended_stages: mpsc::UnboundedReceiver<stage_permits::EndedStage>,
 }
 
 /// State shared by the parts of a worker.
@@ -251,21 +251,21 @@ struct WorkerShared {
     source: Arc<dyn WorkSource>,
     store: Arc<dyn BlobStore>,
     runner: Arc<dyn Runner>,
-    documents: SpecCache,
+    specs: SpecCache,
     registry: ExecutionRegistry,
     outbox: ReportOutbox,
     spool: Spool,
     adopted: Arc<AdoptedExecutions>,
-    line: BrokerConnection,
+    connection: BrokerConnection,
     /// Slots for executions with an environment.
-    rooms: Arc<SlotPool>,
-    paces: RunRateLimiters,
+    slots: Arc<SlotPool>,
+    rate_limiters: RunRateLimiters,
     /// Stages of evals whose permits must be returned.
-    over: mpsc::UnboundedSender<stage_permits::EndedStage>,
+    ended_stages: mpsc::UnboundedSender<stage_permits::EndedStage>,
     /// Limit on claims that wait without a slot.
-    off_slot: Arc<Semaphore>,
+    claim_permits: Arc<Semaphore>,
     /// Limit on executions that wait for a service without a slot.
-    parked: Arc<Semaphore>,
+    park_permits: Arc<Semaphore>,
     /// The highest shutdown level requested so far.
     shutdown: watch::Sender<ShutdownLevel>,
     /// Whether pulling has ended: a delivery that is returned now does not come back here.
@@ -291,19 +291,19 @@ impl Worker {
         runner: Arc<dyn Runner>,
     ) -> Self {
         let slots = config.slots as usize;
-        let (ended, over) = mpsc::unbounded_channel();
+        let (ended, ended_stages) = mpsc::unbounded_channel();
         let shared = WorkerShared {
-            documents: SpecCache::new(store.clone()),
+            specs: SpecCache::new(store.clone()),
             registry: ExecutionRegistry::default(),
             outbox: ReportOutbox::default(),
             spool: Spool::new(config.dir.clone()),
             adopted: Arc::default(),
-            line: BrokerConnection::new(&*source),
-            paces: RunRateLimiters::default(),
-            over: ended,
-            rooms: Arc::new(SlotPool::new(config.slots, &config.budget)),
-            off_slot: Arc::new(Semaphore::new(slots)),
-            parked: Arc::new(Semaphore::new(slots)),
+            connection: BrokerConnection::new(&*source),
+            rate_limiters: RunRateLimiters::default(),
+            ended_stages: ended,
+            slots: Arc::new(SlotPool::new(config.slots, &config.budget)),
+            claim_permits: Arc::new(Semaphore::new(slots)),
+            park_permits: Arc::new(Semaphore::new(slots)),
             shutdown: watch::Sender::default(),
             pulls_ended: watch::Sender::default(),
             offline: AtomicBool::new(false),
@@ -318,7 +318,7 @@ impl Worker {
             store,
             runner,
         };
-        Self { shared: Arc::new(shared), over }
+        Self { shared: Arc::new(shared), ended_stages }
     }
 
     /// The executions of dead workers that its heartbeats list, too.
@@ -331,12 +331,15 @@ impl Worker {
     ///
     /// Dropping the future aborts every execution without a report.
     pub async fn run(self, shutdown: watch::Receiver<ShutdownLevel>) -> WorkerExit {
-        let Self { shared, over } = self;
+        let Self { shared, ended_stages } = self;
         heartbeat::send_heartbeat(&shared).await;
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
             supervise::spawn("reports", report::send_reports(shared.clone())),
             supervise::spawn("leases", heartbeat::maintain_leases(shared.clone())),
-            supervise::spawn("stage permits", stage_permits::return_permits(shared.clone(), over)),
+            supervise::spawn(
+                "stage permits",
+                stage_permits::return_permits(shared.clone(), ended_stages),
+            ),
             supervise::spawn("connection", connection::watch_connection(shared.clone())),
             supervise::spawn("controls", drain::handle_controls(shared.clone())),
             supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
@@ -357,14 +360,14 @@ impl Worker {
         let _unheard =
             tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared))
                 .await;
-        let why = if shared.offline.load(Ordering::Relaxed) {
+        let reason = if shared.offline.load(Ordering::Relaxed) {
             WorkerExitReason::Offline
         } else if *shared.shutdown.borrow() >= ShutdownLevel::Kill {
             WorkerExitReason::Killed
         } else {
             WorkerExitReason::Asked
         };
-        WorkerExit { why, unreported: shared.registry.len() }
+        WorkerExit { reason, unreported: shared.registry.len() }
     }
 }
 
@@ -376,12 +379,12 @@ async fn watch_disks(disks: Arc<DiskWatch>) -> Infallible {
 impl WorkerShared {
     /// Raises the shutdown level; never lowers it.
     fn shut_down(&self, level: ShutdownLevel) {
-        let harder = self.shutdown.send_if_modified(|present| {
+        let raised = self.shutdown.send_if_modified(|present| {
             let harder = *present < level;
             *present = level.max(*present);
             harder
         });
-        if !harder {
+        if !raised {
             return;
         }
         match level {
@@ -399,19 +402,19 @@ impl WorkerShared {
     /// Waits until a shutdown is requested.
     async fn wait_for_shutdown(&self) {
         let mut shutdown = self.shutdown.subscribe();
-        let told = shutdown.wait_for(|level| *level > ShutdownLevel::No).await;
-        drop(told.expect("the worker holds the sender"));
+        let level = shutdown.wait_for(|level| *level > ShutdownLevel::No).await;
+        drop(level.expect("the worker holds the sender"));
     }
 
     /// Waits until pulling has ended and deliveries that did not begin must be returned.
     async fn wait_for_pulls_end(&self) {
         let mut ended = self.pulls_ended.subscribe();
-        let told = ended.wait_for(|ended| *ended).await;
-        drop(told.expect("the worker holds the sender"));
+        let ended_now = ended.wait_for(|ended| *ended).await;
+        drop(ended_now.expect("the worker holds the sender"));
     }
 
     /// Whether the queue or the store, which reports need, is known to be unreachable.
     fn is_cut_off(&self) -> bool {
-        !self.line.is_up() || self.queue_outage.is_down() || self.store_outage.is_down()
+        !self.connection.is_up() || self.queue_outage.is_down() || self.store_outage.is_down()
     }
 }

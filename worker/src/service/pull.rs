@@ -34,7 +34,7 @@ pub(super) type ExecutionTasks = FuturesUnordered<Task<()>>;
 /// Pulls work and begins it until the worker must stop; returns the tasks that still run then.
 pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
     let mut tasks = ExecutionTasks::new();
-    let mut world = SuspicionTracker::default();
+    let mut suspicion = SuspicionTracker::default();
     let mut closing = Box::pin(shared.wait_for_shutdown());
     let mut batch = Box::pin(next_batch(shared));
     loop {
@@ -45,9 +45,9 @@ pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
             (reservation, deliveries) = &mut batch => {
                 match deliveries {
                     Some(deliveries) => {
-                        begin_deliveries(shared, &mut world, reservation, deliveries, &tasks).await;
+                        begin_deliveries(shared, &mut suspicion, reservation, deliveries, &tasks).await;
                     }
-                    None => world.mark_unreachable(),
+                    None => suspicion.mark_unreachable(),
                 }
                 batch.set(next_batch(shared));
             }
@@ -85,28 +85,28 @@ pub(super) fn propagate_panic(ended: Result<(), supervise::TaskPanic>) {
 /// failed.
 async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<Delivery>>) {
     let slots = shared.config.slots as usize;
-    let room = shared.registry.wait_below(slots + limits::UNREPORTED_PER_WORKER).await;
+    let max_slots = shared.registry.wait_below(slots + limits::UNREPORTED_PER_WORKER).await;
     wait_for_spool_space(shared).await;
     let reservation = loop {
         wait_for_disk_space(shared).await;
-        shared.line.wait_until_pullable().await;
-        let reservation = shared.rooms.reserve(room.min(PULL_BATCH)).await;
+        shared.connection.wait_until_pullable().await;
+        let reservation = shared.slots.reserve(max_slots.min(PULL_BATCH)).await;
         // A disk may have filled up while this waited for a slot.
         if shared.disks.low().await.is_none() {
             break reservation;
         }
     };
-    let mut patience = shared.pull_outage.backoff();
+    let mut backoff = shared.pull_outage.backoff();
     tracing::debug!("pulling {:?}", reservation.capacity());
     let pulled = shared.source.pull(reservation.capacity(), PULL_WAIT).await;
     tracing::debug!("pulled {pulled:?}");
     match pulled {
         Ok(deliveries) => {
-            patience.succeeded();
+            backoff.succeeded();
             (reservation, Some(deliveries))
         }
         Err(error) => {
-            patience.wait_after_failure(&error).await;
+            backoff.wait_after_failure(&error).await;
             (reservation, None)
         }
     }
@@ -142,17 +142,17 @@ async fn wait_for_disk_space(shared: &WorkerShared) {
 
 async fn begin_deliveries(
     shared: &Arc<WorkerShared>,
-    world: &mut SuspicionTracker,
+    suspicion: &mut SuspicionTracker,
     mut reservation: SlotReservation,
     deliveries: Vec<Delivery>,
     tasks: &ExecutionTasks,
 ) {
     let mut surplus = Vec::new();
     let mut reports = Vec::with_capacity(deliveries.len());
-    let connected = shared.line.connected_at();
+    let connected = shared.connection.connected_at();
     for delivery in &deliveries {
         let window = shared.config.suspicious_window;
-        let suspicious = world.is_suspicious(delivery, connected, window);
+        let suspicious = suspicion.is_suspicious(delivery, connected, window);
         // For a try that runs here already, the running execution extends the new delivery's lease.
         let Some(execution) = shared.registry.admit(delivery) else { continue };
         let class = delivery.offer.class;

@@ -19,20 +19,20 @@ impl RunRateLimiters {
     /// The limiter of an offer's run, if it has limits. Changed limits replace the former ones,
     /// which still hold for running executions.
     pub(super) fn for_offer(&self, offer: &Offer) -> Option<Arc<RunRateLimiter>> {
-        if offer.pacing.is_unlimited() {
+        if offer.rate_limits.is_unlimited() {
             return None;
         }
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((limits, pacing)) = runs.get(&offer.run)
-            && *limits == offer.pacing
+        if let Some((limits, limiter)) = runs.get(&offer.run)
+            && *limits == offer.rate_limits
         {
-            return Some(pacing.clone());
+            return Some(limiter.clone());
         }
         // An unused limiter is dropped once that lets no start happen earlier.
         let now = Instant::now();
         runs.retain(|_, (_, pacing)| Arc::strong_count(pacing) > 1 || !pacing.is_idle(now));
-        let pacing = Arc::new(RunRateLimiter::new(offer.pacing));
-        runs.insert(offer.run, (offer.pacing, pacing.clone()));
+        let pacing = Arc::new(RunRateLimiter::new(offer.rate_limits));
+        runs.insert(offer.run, (offer.rate_limits, pacing.clone()));
         Some(pacing)
     }
 }
@@ -52,7 +52,8 @@ mod tests {
         assert!(paces.for_offer(&free).is_none());
         let limits =
             offer::RunRateLimits { starts_per_minute: Some(6), ..offer::RunRateLimits::default() };
-        let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
+        let offer =
+            |run: u8, rate_limits| Offer { run: RunId::from_bytes([run; 16]), rate_limits, ..free };
         let first = paces.for_offer(&offer(1, limits)).expect("limited");
         assert!(Arc::ptr_eq(&first, &paces.for_offer(&offer(1, limits)).expect("limited")));
         let other = paces.for_offer(&offer(2, limits)).expect("limited");

@@ -45,9 +45,9 @@ impl ExecutionRegistry {
     }
 
     /// Removes executions.
-    pub(super) fn remove<'a>(&self, gone: impl Iterator<Item = &'a Arc<Execution>>) {
+    pub(super) fn remove<'a>(&self, removed: impl Iterator<Item = &'a Arc<Execution>>) {
         let mut state = self.state();
-        for execution in gone {
+        for execution in removed {
             state.held.remove(&execution.key());
         }
         state.changed = true;
@@ -66,7 +66,7 @@ impl ExecutionRegistry {
             shrunk.as_mut().enable();
             match bound.saturating_sub(self.len()) {
                 0 => shrunk.await,
-                room => return room,
+                free => return free,
             }
         }
     }

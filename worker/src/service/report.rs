@@ -26,7 +26,7 @@ const FULL_RUN_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct OutgoingReport {
     report: Report,
-    last: Option<ReportCompletion>,
+    completion: Option<ReportCompletion>,
 }
 
 /// The completion of an execution's last report.
@@ -39,7 +39,7 @@ struct ReportCompletion {
 impl OutgoingReport {
     /// A report after which its execution continues.
     pub(super) fn intermediate(report: Report) -> Self {
-        Self { report, last: None }
+        Self { report, completion: None }
     }
 
     /// The last report of its execution.
@@ -48,7 +48,7 @@ impl OutgoingReport {
         execution: Arc<Execution>,
         acknowledged: Option<oneshot::Sender<()>>,
     ) -> Self {
-        Self { report, last: Some(ReportCompletion { execution, acknowledged }) }
+        Self { report, completion: Some(ReportCompletion { execution, acknowledged }) }
     }
 }
 
@@ -79,9 +79,9 @@ impl ReportOutbox {
 
     /// Sends the last report of an execution and waits until it is acknowledged.
     pub(super) async fn send_and_wait(&self, report: Report, execution: Arc<Execution>) {
-        let (acknowledged, heard) = oneshot::channel();
+        let (acknowledged, receipt) = oneshot::channel();
         self.push(OutgoingReport::final_report(report, execution, Some(acknowledged)));
-        if heard.await.is_err() {
+        if receipt.await.is_err() {
             // The worker is being dropped, and this task with it.
             std::future::pending::<()>().await;
         }
@@ -129,12 +129,12 @@ impl ReportOutbox {
 
 /// Sends the reports in the outbox. Never ends.
 pub(super) async fn send_reports(shared: Arc<WorkerShared>) -> Infallible {
-    let mut flights = FuturesUnordered::new();
+    let mut batches = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some(()) = flights.next(), if !flights.is_empty() => {}
-            batch = shared.outbox.next_batch(), if flights.len() < MAX_BATCHES_IN_FLIGHT => {
-                flights.push(send_batch(&shared, batch));
+            Some(()) = batches.next(), if !batches.is_empty() => {}
+            batch = shared.outbox.next_batch(), if batches.len() < MAX_BATCHES_IN_FLIGHT => {
+                batches.push(send_batch(&shared, batch));
             }
         }
     }
@@ -142,15 +142,15 @@ pub(super) async fn send_reports(shared: Arc<WorkerShared>) -> Infallible {
 
 /// Sends one batch until each of its reports is acknowledged or deferred.
 async fn send_batch(shared: &WorkerShared, mut batch: Vec<OutgoingReport>) {
-    let mut patience = shared.queue_outage.backoff();
+    let mut backoff = shared.queue_outage.backoff();
     while !batch.is_empty() {
         let reports = batch.iter().map(|outgoing| outgoing.report.clone()).collect();
         match shared.source.report(reports).await {
             Ok(answers) => {
-                patience.succeeded();
+                backoff.succeeded();
                 batch = handle_answers(shared, batch, answers).await;
             }
-            Err(error) => patience.wait_after_failure(&error).await,
+            Err(error) => backoff.wait_after_failure(&error).await,
         }
     }
 }
@@ -165,17 +165,17 @@ async fn handle_answers(
     let (mut full, mut again) = (Vec::new(), Vec::new());
     for (outgoing, answer) in batch.into_iter().zip(answers) {
         match answer {
-            Ok(()) => done.extend(outgoing.last),
+            Ok(()) => done.extend(outgoing.completion),
             Err(PublishError::Full) => full.push(outgoing),
             Err(refused @ PublishError::TooLarge { .. }) => {
-                let OutgoingReport { report, last } = outgoing;
+                let OutgoingReport { report, completion } = outgoing;
                 tracing::error!(
                     "cannot publish the report of execution {}: {refused}",
                     report.exec
                 );
                 again.push(OutgoingReport {
                     report: failed_report(report, unpublishable_error(&refused)),
-                    last,
+                    completion,
                 });
             }
         }

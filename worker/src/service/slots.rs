@@ -36,15 +36,15 @@ struct SlotPoolState {
 /// The slot and shares of one execution with an environment. Freed on drop.
 #[derive(Debug)]
 pub(super) struct SlotPermit {
-    rooms: Arc<SlotPool>,
+    pool: Arc<SlotPool>,
     class: SizeClass,
 }
 
 /// The free slots and shares, reserved for one pull. Those not taken are freed on drop.
 #[derive(Debug)]
 pub(super) struct SlotReservation {
-    rooms: Arc<SlotPool>,
-    room: FreeCapacity,
+    pool: Arc<SlotPool>,
+    capacity: FreeCapacity,
 }
 
 /// Counts one execution that waits for a slot.
@@ -67,13 +67,13 @@ impl SlotPool {
     }
 
     /// Waits for free capacity and reserves it, at most `most` slots.
-    pub(super) async fn reserve(self: &Arc<Self>, most: usize) -> SlotReservation {
+    pub(super) async fn reserve(self: &Arc<Self>, max_slots: usize) -> SlotReservation {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
-            if let Some(mut room) = self.try_reserve() {
-                room.slots = room.slots.min(most);
-                return SlotReservation { rooms: Arc::clone(self), room };
+            if let Some(mut capacity) = self.try_reserve() {
+                capacity.slots = capacity.slots.min(max_slots);
+                return SlotReservation { pool: Arc::clone(self), capacity };
             }
             freed.await;
         }
@@ -110,12 +110,12 @@ impl SlotPool {
 
     fn try_reserve(&self) -> Option<FreeCapacity> {
         let mut state = self.state();
-        let room = self.remaining(&state);
+        let capacity = self.remaining(&state);
         // A slot without shares is not usable.
-        let free = room.count_for(SizeClass::default()) > 0;
-        let may = free && !state.reserved && state.waiting == 0;
-        state.reserved |= may;
-        may.then_some(room)
+        let free = capacity.count_for(SizeClass::default()) > 0;
+        let granted = free && !state.reserved && state.waiting == 0;
+        state.reserved |= granted;
+        granted.then_some(capacity)
     }
 
     fn remaining(&self, state: &SlotPoolState) -> FreeCapacity {
@@ -133,7 +133,7 @@ impl SlotPool {
         } else {
             state.shares = state.shares.saturating_add(class.shares());
         }
-        SlotPermit { rooms: Arc::clone(self), class }
+        SlotPermit { pool: Arc::clone(self), class }
     }
 
     fn state(&self) -> MutexGuard<'_, SlotPoolState> {
@@ -144,30 +144,30 @@ impl SlotPool {
 impl SlotReservation {
     /// The remaining capacity.
     pub(super) fn capacity(&self) -> FreeCapacity {
-        self.room
+        self.capacity
     }
 
     pub(super) fn fits(&self, class: SizeClass) -> bool {
-        self.room.count_for(class) > 0
+        self.capacity.count_for(class) > 0
     }
 
     /// Takes a slot; `class` must fit.
     pub(super) fn take(&mut self, class: SizeClass) -> SlotPermit {
-        self.room = self.room.without(class, 1);
-        self.rooms.take(&mut self.rooms.state(), class)
+        self.capacity = self.capacity.without(class, 1);
+        self.pool.take(&mut self.pool.state(), class)
     }
 }
 
 impl Drop for SlotReservation {
     fn drop(&mut self) {
-        self.rooms.state().reserved = false;
-        self.rooms.freed.notify_waiters();
+        self.pool.state().reserved = false;
+        self.pool.freed.notify_waiters();
     }
 }
 
 impl Drop for SlotPermit {
     fn drop(&mut self) {
-        let mut state = self.rooms.state();
+        let mut state = self.pool.state();
         state.slots -= 1;
         if self.class == SizeClass::SOLO {
             state.solo = false;
@@ -175,7 +175,7 @@ impl Drop for SlotPermit {
             state.shares = state.shares.saturating_sub(self.class.shares());
         }
         drop(state);
-        self.rooms.freed.notify_waiters();
+        self.pool.freed.notify_waiters();
     }
 }
 
@@ -196,12 +196,12 @@ mod tests {
         Arc::new(SlotPool::new(4, &ResourceBudget { cpus, memory_mb }))
     }
 
-    fn try_reservation(rooms: &Arc<SlotPool>) -> Option<SlotReservation> {
-        rooms.reserve(usize::MAX).now_or_never()
+    fn try_reservation(pools: &Arc<SlotPool>) -> Option<SlotReservation> {
+        pools.reserve(usize::MAX).now_or_never()
     }
 
-    fn reserved_capacity(rooms: &Arc<SlotPool>) -> FreeCapacity {
-        try_reservation(rooms).expect("something is free").capacity()
+    fn reserved_capacity(pools: &Arc<SlotPool>) -> FreeCapacity {
+        try_reservation(pools).expect("something is free").capacity()
     }
 
     #[test]
@@ -213,52 +213,52 @@ mod tests {
 
     #[test]
     fn slot_taken_reduces_slots_and_shares_until_dropped() {
-        let rooms = slot_pool(Some(5), None);
-        let mut reservation = try_reservation(&rooms).expect("all is free");
+        let pools = slot_pool(Some(5), None);
+        let mut reservation = try_reservation(&pools).expect("all is free");
         assert!(!reservation.fits(SizeClass(2)));
         let big = reservation.take(SizeClass(1));
         assert!(!reservation.fits(SizeClass(1)) && !reservation.fits(SizeClass::SOLO));
         let small = reservation.take(SizeClass(0));
         assert!(!reservation.fits(SizeClass(0)), "no share is left");
         drop(reservation);
-        assert!(try_reservation(&rooms).is_none());
-        assert_eq!(rooms.free_slots(), 2);
+        assert!(try_reservation(&pools).is_none());
+        assert_eq!(pools.free_slots(), 2);
         drop(big);
         assert_eq!(
-            reserved_capacity(&rooms),
+            reserved_capacity(&pools),
             FreeCapacity { slots: 3, shares: Some(4), idle: false }
         );
         drop(small);
         assert_eq!(
-            reserved_capacity(&rooms),
+            reserved_capacity(&pools),
             FreeCapacity { slots: 4, shares: Some(5), idle: true }
         );
     }
 
     #[test]
     fn solo_slot_needs_idle_worker_and_blocks_others() {
-        let rooms = slot_pool(None, None);
-        let small = try_reservation(&rooms).expect("all is free").take(SizeClass(0));
-        assert!(rooms.acquire(SizeClass::SOLO).now_or_never().is_none());
+        let pools = slot_pool(None, None);
+        let small = try_reservation(&pools).expect("all is free").take(SizeClass(0));
+        assert!(pools.acquire(SizeClass::SOLO).now_or_never().is_none());
         drop(small);
-        let solo = rooms.acquire(SizeClass::SOLO).now_or_never().expect("it is idle");
-        assert!(try_reservation(&rooms).is_none());
-        assert!(rooms.acquire(SizeClass(0)).now_or_never().is_none());
-        assert_eq!(rooms.free_slots(), 0);
+        let solo = pools.acquire(SizeClass::SOLO).now_or_never().expect("it is idle");
+        assert!(try_reservation(&pools).is_none());
+        assert!(pools.acquire(SizeClass(0)).now_or_never().is_none());
+        assert_eq!(pools.free_slots(), 0);
         drop(solo);
-        assert_eq!(rooms.free_slots(), 4);
+        assert_eq!(pools.free_slots(), 4);
     }
 
     #[test]
     fn slot_for_claimed_work_precedes_new_pull() {
-        let rooms = slot_pool(None, None);
-        let reservation = try_reservation(&rooms).expect("all is free");
-        let mut waiting = Box::pin(rooms.acquire(SizeClass(0)));
+        let pools = slot_pool(None, None);
+        let reservation = try_reservation(&pools).expect("all is free");
+        let mut waiting = Box::pin(pools.acquire(SizeClass(0)));
         assert!(waiting.as_mut().now_or_never().is_none(), "a pull has reserved everything");
         drop(reservation);
-        assert!(try_reservation(&rooms).is_none());
-        let seat = waiting.now_or_never().expect("it is free");
-        assert!(try_reservation(&rooms).is_some());
-        drop(seat);
+        assert!(try_reservation(&pools).is_none());
+        let slot = waiting.now_or_never().expect("it is free");
+        assert!(try_reservation(&pools).is_some());
+        drop(slot);
     }
 }

@@ -105,24 +105,24 @@ struct TypedSpecCache<T>(Mutex<CachedSpecs<T>>);
 
 #[derive(Debug)]
 struct CachedSpecs<T> {
-    known: LruCache<Digest, CachedSpec<T>>,
+    specs: LruCache<Digest, CachedSpec<T>>,
     bytes: u64,
 }
 
 #[derive(Debug)]
 struct CachedSpec<T> {
-    document: Arc<OnceCell<Arc<T>>>,
+    spec: Arc<OnceCell<Arc<T>>>,
     /// Bytes of its text; 0 while it is being fetched.
     bytes: u64,
 }
 
 impl<T: DeserializeOwned> TypedSpecCache<T> {
     fn new() -> Self {
-        Self(Mutex::new(CachedSpecs { known: LruCache::unbounded(), bytes: 0 }))
+        Self(Mutex::new(CachedSpecs { specs: LruCache::unbounded(), bytes: 0 }))
     }
 
     fn cached(&self, digest: &Digest) -> Option<Arc<T>> {
-        self.entries().known.get(digest)?.document.get().cloned()
+        self.entries().specs.get(digest)?.spec.get().cloned()
     }
 
     /// The spec. Of concurrent calls, one fetches it.
@@ -134,8 +134,8 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
     ) -> Result<Arc<T>, TrialError> {
         let cell = {
             let mut entries = self.entries();
-            let fresh = || CachedSpec { document: Arc::default(), bytes: 0 };
-            entries.known.get_or_insert(digest, fresh).document.clone()
+            let fresh = || CachedSpec { spec: Arc::default(), bytes: 0 };
+            entries.specs.get_or_insert(digest, fresh).spec.clone()
         };
         let fetched = cell.get_or_try_init(async || {
             let (document, bytes) = fetch(store, outage, digest).await?;
@@ -145,7 +145,7 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
         let fetched = fetched.await.cloned();
         if fetched.is_err() {
             let mut entries = self.entries();
-            let forgotten = entries.known.pop(&digest).map_or(0, |entry| entry.bytes);
+            let forgotten = entries.specs.pop(&digest).map_or(0, |entry| entry.bytes);
             entries.bytes -= forgotten;
         }
         fetched
@@ -154,11 +154,11 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
     /// Records the size of a spec and evicts others beyond the limit.
     fn record_size(&self, digest: Digest, bytes: u64) {
         let mut entries = self.entries();
-        let Some(entry) = entries.known.get_mut(&digest) else { return };
+        let Some(entry) = entries.specs.get_mut(&digest) else { return };
         let former = std::mem::replace(&mut entry.bytes, bytes);
         entries.bytes = entries.bytes - former + bytes;
         while entries.bytes > limits::DOCUMENT_CACHE_BYTES
-            && let Some((_, oldest)) = entries.known.pop_lru()
+            && let Some((_, oldest)) = entries.specs.pop_lru()
         {
             entries.bytes -= oldest.bytes;
         }
@@ -174,15 +174,15 @@ async fn fetch<T: DeserializeOwned>(
     outage: &OutageLog,
     digest: Digest,
 ) -> Result<(T, u64), TrialError> {
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     let bytes = loop {
         match store.get_bytes(&digest, limits::DOCUMENT_BYTES).await {
             Ok(bytes) => break bytes,
-            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+            Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
             Err(error) => return Err(unreadable_error(&error)),
         }
     };
-    patience.succeeded();
+    backoff.succeeded();
     match serde_json::from_slice(&bytes) {
         Ok(document) => Ok((document, bytes.len() as u64)),
         Err(error) => Err(unreadable_error(&StoreError::Json {

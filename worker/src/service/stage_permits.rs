@@ -32,7 +32,7 @@ pub(super) struct ExecutionStagePermits {
 impl StagePermits for ExecutionStagePermits {
     async fn acquire(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
-        if execution.offer.pacing.tickets.requires(stage) {
+        if execution.offer.rate_limits.permits.requires(stage) {
             let waiting = StageProgress { stage, step: StageStep::Waiting };
             execution.set_stage(waiting);
             // The start must be reported first: the coordinator gives permits only to executions
@@ -55,10 +55,10 @@ impl StagePermits for ExecutionStagePermits {
     fn release(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
         execution.set_stage(StageProgress { stage, step: StageStep::Over });
-        if execution.offer.pacing.tickets.requires(stage) {
+        if execution.offer.rate_limits.permits.requires(stage) {
             // Fails only when the worker ends. Then it reports all its executions, or they are
             // lost.
-            let _ends = shared.over.send((execution.clone(), stage));
+            let _ends = shared.ended_stages.send((execution.clone(), stage));
         }
     }
 }
@@ -66,13 +66,13 @@ impl StagePermits for ExecutionStagePermits {
 /// Returns permits. Never ends.
 pub(super) async fn return_permits(
     shared: Arc<WorkerShared>,
-    mut over: mpsc::UnboundedReceiver<EndedStage>,
+    mut ended_stages: mpsc::UnboundedReceiver<EndedStage>,
 ) -> Infallible {
-    let mut telling = FuturesUnordered::new();
+    let mut returns = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some((execution, stage)) = over.recv() => telling.push(return_permit(&shared, execution, stage)),
-            Some(()) = telling.next(), if !telling.is_empty() => {}
+            Some((execution, stage)) = ended_stages.recv() => returns.push(return_permit(&shared, execution, stage)),
+            Some(()) = returns.next(), if !returns.is_empty() => {}
         }
     }
 }
@@ -80,13 +80,13 @@ pub(super) async fn return_permits(
 /// Sends the return until it is answered, or until the execution is reported, which returns the
 /// permit, too.
 async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, stage: EvalStage) {
-    let over = stage_claim(shared, &execution, StageProgress { stage, step: StageStep::Over });
+    let claim = stage_claim(shared, &execution, StageProgress { stage, step: StageStep::Over });
     tokio::select! {
-        _heard = request_answer(shared, &over) => {}
+        _heard = request_answer(shared, &claim) => {}
         () = shared.registry.wait_until_removed(&execution) => {}
     }
 }
 
-fn stage_claim(shared: &WorkerShared, execution: &Execution, mark: StageProgress) -> Claim {
-    Claim { stage: Some(mark), ..claim_message(shared, execution) }
+fn stage_claim(shared: &WorkerShared, execution: &Execution, progress: StageProgress) -> Claim {
+    Claim { stage: Some(progress), ..claim_message(shared, execution) }
 }

@@ -70,8 +70,8 @@ impl Spool {
         marker: bool,
     ) -> io::Result<SpoolEntry> {
         let (worker_dir, finished) = (self.worker_dir.clone(), finished.clone());
-        let keep = move || persist::persist(&worker_dir, finished, marker);
-        let entry = supervise::blocking(keep).await?;
+        let write = move || persist::persist(&worker_dir, finished, marker);
+        let entry = supervise::blocking(write).await?;
         self.bytes.fetch_add(entry.bytes, Ordering::Relaxed);
         Ok(entry)
     }

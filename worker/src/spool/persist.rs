@@ -72,12 +72,12 @@ pub(super) fn persist_plan(
         steps.extend([PersistStep::Move { from: file, to: to.clone() }, PersistStep::Sync(to)]);
         entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
     }
-    let (unready, whole) = (dir.join("entry.json.new"), dir.join(entry::ENTRY_FILE));
+    let (temporary, entry_file) = (dir.join("entry.json.new"), dir.join(entry::ENTRY_FILE));
     let bytes = digest_line::append(serde_json::to_vec(&entry)?);
     steps.extend([
-        PersistStep::Write { path: unready.clone(), bytes },
-        PersistStep::Sync(unready.clone()),
-        PersistStep::Move { from: unready, to: whole },
+        PersistStep::Write { path: temporary.clone(), bytes },
+        PersistStep::Sync(temporary.clone()),
+        PersistStep::Move { from: temporary, to: entry_file },
         PersistStep::Sync(dir),
         PersistStep::Sync(spool),
         PersistStep::Discard(worker_dir.join(SCRATCH_DIR).join(&exec)),

@@ -20,14 +20,14 @@ pub(crate) async fn publish(
     outage: &OutageLog,
     entry: &SpoolEntry,
 ) -> Report {
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     loop {
         match store_once(store, entry).await {
             Ok(report) => {
-                patience.succeeded();
+                backoff.succeeded();
                 return report;
             }
-            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+            Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
             Err(error) => return unstorable_report(entry, &error_chain(&error)),
         }
     }

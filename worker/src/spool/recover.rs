@@ -35,7 +35,7 @@ pub struct RecoverySummary {
     pub lost: usize,
     /// Entries left in place, of other runs or unreadable. The worker directory must stay while it
     /// holds any.
-    pub left: usize,
+    pub skipped: usize,
 }
 
 /// A worker directory that cannot be read.
@@ -70,8 +70,8 @@ pub struct Recovery {
     entries: Vec<SpoolEntry>,
     lost: Vec<(ScratchMark, PathBuf)>,
     /// Directories that are removed without a report.
-    litter: Vec<PathBuf>,
-    left: usize,
+    unreported_dirs: Vec<PathBuf>,
+    skipped: usize,
 }
 
 impl Recovery {
@@ -100,14 +100,14 @@ impl Recovery {
         reason: LostReason,
         store: &dyn BlobStore,
         source: &dyn WorkSource,
-        mut said: impl FnMut(ExecId),
+        mut on_published: impl FnMut(ExecId),
     ) -> RecoverySummary {
         let counts = RecoverySummary {
             published: self.entries.len(),
             lost: self.lost.len(),
-            left: self.left,
+            skipped: self.skipped,
         };
-        remove_directories(self.litter).await;
+        remove_directories(self.unreported_dirs).await;
         let (lost, dirs): (Vec<_>, Vec<_>) =
             self.lost.into_iter().map(|(mark, dir)| (mark.lost_report(reason), dir)).unzip();
         send_reports(source, lost).await;
@@ -123,7 +123,7 @@ impl Recovery {
             let execs: Vec<ExecId> = reports.iter().map(|report| report.exec).collect();
             send_reports(source, reports).await;
             remove_directories(dirs).await;
-            execs.into_iter().for_each(&mut said);
+            execs.into_iter().for_each(&mut on_published);
         }
         counts
     }
@@ -135,14 +135,14 @@ impl Recovery {
         for dir in directories(&worker_dir.join(SPOOL_DIR))? {
             match SpoolEntry::read(&dir) {
                 // Its scratch directory is still there and identifies the execution.
-                Ok(None) => found.litter.push(dir),
+                Ok(None) => found.unreported_dirs.push(dir),
                 Ok(Some(entry)) => {
                     let (run, _, _, exec) = entry.record.ids();
                     finished.push(exec);
                     if wanted(run) {
                         found.entries.push(entry);
                     } else {
-                        found.left += 1;
+                        found.skipped += 1;
                     }
                 }
                 Err(error) => {
@@ -151,16 +151,16 @@ impl Recovery {
                         dir.display()
                     );
                     finished.extend(parse_exec_id(&dir));
-                    found.left += 1;
+                    found.skipped += 1;
                 }
             }
         }
         for dir in directories(&worker_dir.join(SCRATCH_DIR))? {
             match ScratchMark::read(&dir) {
-                Some(mark) if finished.contains(&mark.exec) => found.litter.push(dir),
+                Some(mark) if finished.contains(&mark.exec) => found.unreported_dirs.push(dir),
                 Some(mark) if wanted(mark.run) => found.lost.push((mark, dir)),
-                Some(_) => found.left += 1,
-                None => found.litter.push(dir),
+                Some(_) => found.skipped += 1,
+                None => found.unreported_dirs.push(dir),
             }
         }
         Ok(found)
@@ -196,13 +196,13 @@ fn directories(path: &Path) -> Result<Vec<PathBuf>, RecoverError> {
 /// Sends reports until each is acknowledged.
 async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
     let outage = OutageLog::new("the queue");
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     while !reports.is_empty() {
         match source.report(reports.clone()).await {
             Ok(answers) => {
                 let mut full = None;
-                let said = std::mem::take(&mut reports).into_iter().zip(answers);
-                for (report, answer) in said {
+                let answered = std::mem::take(&mut reports).into_iter().zip(answers);
+                for (report, answer) in answered {
                     match answer {
                         Ok(()) => {}
                         Err(refused @ PublishError::Full) => {
@@ -215,11 +215,11 @@ async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
                     }
                 }
                 match full {
-                    Some(refused) => patience.wait_after_failure(&refused).await,
-                    None => patience.succeeded(),
+                    Some(refused) => backoff.wait_after_failure(&refused).await,
+                    None => backoff.succeeded(),
                 }
             }
-            Err(error) => patience.wait_after_failure(&error).await,
+            Err(error) => backoff.wait_after_failure(&error).await,
         }
     }
 }

@@ -43,9 +43,9 @@ impl ScratchMark {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let unready = scratch.join("execution.json.new");
-        fs::write(&unready, serde_json::to_vec(self)?)?;
-        fs::rename(unready, scratch.join(MARK_FILE))
+        let temporary = scratch.join("execution.json.new");
+        fs::write(&temporary, serde_json::to_vec(self)?)?;
+        fs::rename(temporary, scratch.join(MARK_FILE))
     }
 
     /// The mark of a scratch directory, if it has a readable one.

@@ -38,13 +38,13 @@ const REASON: LostReason = LostReason::WorkerDied;
 /// A queue that only takes reports.
 #[derive(Debug, Default)]
 struct RecordingSource {
-    heard: Mutex<Vec<Report>>,
+    reports: Mutex<Vec<Report>>,
     full: Mutex<usize>,
 }
 
 impl RecordingSource {
     fn recorded_reports(&self) -> Vec<Report> {
-        self.heard.lock().expect("not poisoned").clone()
+        self.reports.lock().expect("not poisoned").clone()
     }
 }
 
@@ -78,7 +78,7 @@ impl WorkSource for RecordingSource {
                 *full -= 1;
                 return Err(PublishError::Full);
             }
-            self.heard.lock().expect("not poisoned").push(report);
+            self.reports.lock().expect("not poisoned").push(report);
             Ok(())
         });
         Ok(answers.collect())
@@ -139,7 +139,7 @@ impl SpoolFixture {
             agent: Arc::new(get_json::<AgentSpec>(&*store, &agent).await.expect("stored")),
             task: Arc::new(get_json::<TaskSpec>(&*store, &task).await.expect("stored")),
             attempt,
-            pacing: None,
+            rate_limiter: None,
         };
         context.execution.create_scratch().await.expect("created");
         for name in ["a.txt", "logs.tar", "litter"] {
@@ -172,10 +172,10 @@ impl SpoolFixture {
     }
 
     /// Asserts that the report holds the whole result.
-    async fn assert_published(&self, said: &Report) {
-        let ReportBody::Result(body) = &said.body else { panic!("{said:?}") };
+    async fn assert_published(&self, report: &Report) {
+        let ReportBody::Result(body) = &report.body else { panic!("{report:?}") };
         assert_eq!(
-            (said.exec, &said.worker),
+            (report.exec, &report.worker),
             (self.context.execution.labels.exec, &self.context.execution.labels.worker)
         );
         assert_eq!(body.verdict.reward, Some(1.0));
@@ -205,7 +205,7 @@ async fn spool_write_killed_at_any_step_loses_no_finished_record() {
         planned.iter().take(done).for_each(|step| step.perform().expect("performed"));
         let recovered = scene.recover().await;
         let heard = scene.queue.recorded_reports();
-        assert_eq!((heard.len(), recovered.left), (1, 0), "after {done} steps");
+        assert_eq!((heard.len(), recovered.skipped), (1, 0), "after {done} steps");
         if recovered.published == 1 {
             scene.assert_published(&heard[0]).await;
             published += 1;
@@ -301,7 +301,7 @@ async fn spool_entry_corrupted_is_not_published() {
         bytes[at] ^= 1;
         fs::write(&path, bytes).expect("written");
         let recovered = scene.recover().await;
-        assert_eq!((recovered.published, recovered.left), (0, 1), "changed at {at}");
+        assert_eq!((recovered.published, recovered.skipped), (0, 1), "changed at {at}");
     }
     fs::write(&path, &whole).expect("written");
     assert_eq!(scene.recover().await.published, 1);
@@ -313,7 +313,7 @@ async fn spool_recovery_with_full_queue_retries_report() {
     let scene = SpoolFixture::new().await;
     *scene.queue.full.lock().expect("not poisoned") = 3;
     let recovered = scene.recover().await;
-    assert_eq!(recovered, RecoverySummary { published: 0, lost: 1, left: 0 });
+    assert_eq!(recovered, RecoverySummary { published: 0, lost: 1, skipped: 0 });
     assert_eq!(scene.queue.recorded_reports().len(), 1);
     assert!(scene.is_clean());
 }
@@ -329,14 +329,14 @@ async fn spool_entry_of_other_run_or_newer_format_is_left() {
     let (store, queue) = (scene.store.clone(), scene.queue.clone());
     let recovered =
         recover(scene.dir.path(), other, REASON, store, queue).await.expect("recovered");
-    assert_eq!(recovered, RecoverySummary { published: 0, lost: 0, left: 1 });
+    assert_eq!(recovered, RecoverySummary { published: 0, lost: 0, skipped: 1 });
 
     let file = kept.dir.join("entry.json");
     let text = fs::read_to_string(&file).expect("readable");
     fs::write(&file, text.replacen("\"format\":1", "\"format\":1000", 1)).expect("written");
-    assert_eq!(scene.recover().await, RecoverySummary { published: 0, lost: 0, left: 1 });
+    assert_eq!(scene.recover().await, RecoverySummary { published: 0, lost: 0, skipped: 1 });
     fs::write(&file, text).expect("written");
-    assert_eq!(scene.recover().await, RecoverySummary { published: 1, lost: 0, left: 0 });
+    assert_eq!(scene.recover().await, RecoverySummary { published: 1, lost: 0, skipped: 0 });
     scene.assert_published(&scene.queue.recorded_reports()[0]).await;
 }
 

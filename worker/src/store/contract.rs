@@ -179,9 +179,9 @@ pub async fn reads_are_bounded<S: StoreUnderTest>(subject: &S) {
     let blob = put(&*store, &[1; 1000]).await;
     assert_eq!(store.get_bytes(&blob.digest, 1000).await.expect("within").len(), 1000);
     let refused = store.get_bytes(&blob.digest, 999).await;
-    let told =
+    let is_too_large =
         matches!(refused, Err(StoreError::TooLarge { size_bytes: 1000, max_bytes: 999, .. }));
-    assert!(told, "{refused:?}");
+    assert!(is_too_large, "{refused:?}");
 }
 
 /// Damaged content fails every way of reading; storing it again repairs it.

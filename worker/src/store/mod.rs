@@ -199,7 +199,7 @@ pub enum StoreError {
     },
     /// The store is no longer at its path.
     #[error("the blob store {path} is missing: is its file system mounted?")]
-    Away {
+    Unavailable {
         /// Its path.
         path: String,
         /// The system's error.
@@ -232,7 +232,7 @@ impl StoreError {
     /// Whether a retry later could help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::DiskFull { .. } | Self::Io { .. } | Self::Away { .. } => true,
+            Self::DiskFull { .. } | Self::Io { .. } | Self::Unavailable { .. } => true,
             Self::Missing { .. }
             | Self::Corrupt { .. }
             | Self::TooLarge { .. }
@@ -245,7 +245,7 @@ impl StoreError {
 
     /// Whether the store gave no answer, as opposed to a negative one.
     pub fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Away { .. })
+        matches!(self, Self::Io { .. } | Self::Unavailable { .. })
     }
 
     /// A system error; a separate variant if the disk is full.

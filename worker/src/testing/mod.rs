@@ -1,7 +1,9 @@
 //! Fixtures shared by the tests of this crate and of its users.
 
+mod flaky_source;
 mod sample;
 mod store;
 
+pub use self::flaky_source::{FlakySource, SourceCall};
 pub use self::sample::{SampleRun, passed_trial, trial_record};
 pub use self::store::{FaultyStore, StoreCall, StoreFault};

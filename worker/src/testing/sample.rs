@@ -73,7 +73,7 @@ impl SampleRun {
             spec: trial.digest(),
             class: SizeClass(0),
             work: OfferedWork::Trial(trial),
-            pacing: RunRateLimits::default(),
+            rate_limits: RunRateLimits::default(),
         }
     }
 }

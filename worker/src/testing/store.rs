@@ -58,7 +58,7 @@ pub enum StoreFault {
 /// Passes calls on to another store, except where a fault was injected.
 #[derive(Debug)]
 pub struct FaultyStore<S: ?Sized = MemoryStore> {
-    orders: Mutex<FaultSchedule>,
+    schedule: Mutex<FaultSchedule>,
     inner: Arc<S>,
 }
 
@@ -82,7 +82,7 @@ impl Default for FaultyStore {
 impl<S: ?Sized> FaultyStore<S> {
     /// A store that passes everything on to `inner`.
     pub fn new(inner: Arc<S>) -> Self {
-        Self { orders: Mutex::default(), inner }
+        Self { schedule: Mutex::default(), inner }
     }
 
     /// The inner store, which never fails.
@@ -127,7 +127,7 @@ impl<S: ?Sized> FaultyStore<S> {
     }
 
     fn with_schedule<T>(&self, act: impl FnOnce(&mut FaultSchedule) -> T) -> T {
-        act(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.schedule.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Counts a call and applies the faults of its beginning. Returns a fault that applies at its
@@ -164,7 +164,7 @@ impl FaultSchedule {
     fn next_fault(&mut self, call: StoreCall) -> Option<StoreFault> {
         let count = self.counts.entry(call).or_default();
         *count += 1;
-        let ordered = self.faults.remove(&(call, *count));
+        let injected = self.faults.remove(&(call, *count));
         let is_counted = call != StoreCall::PutMany;
         let exhausted = is_counted && self.calls_left == Some(0);
         if is_counted {
@@ -173,7 +173,7 @@ impl FaultSchedule {
         if exhausted || self.is_down {
             return Some(StoreFault::Fail);
         }
-        ordered.or_else(|| self.always.get(&call).copied())
+        injected.or_else(|| self.always.get(&call).copied())
     }
 }
 

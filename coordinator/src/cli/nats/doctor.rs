@@ -29,21 +29,21 @@ pub(in crate::cli) async fn doctor(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
-    let survey = nats.server_info().await?;
-    let silence = limits::worker_silence(args.nats.access.lease);
+    let info = nats.server_info().await?;
+    let silence_limit = limits::worker_silence(args.nats.access.lease);
     let mut workers = nats.heartbeats().await?;
-    workers.retain(|seen| !seen.hello.gone);
-    let living = workers.iter().filter(|seen| seen.age < silence).count();
-    let mut lines = describe(&survey);
+    workers.retain(|seen| !seen.heartbeat.gone);
+    let living = workers.iter().filter(|seen| seen.age < silence_limit).count();
+    let mut lines = describe(&info);
     lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));
     let text: String = lines.iter().map(|line| format!("{}\n", escape::line(line))).collect();
     printer.data(&text)?;
-    Ok(if survey.has_differences() { ExitCode::Config } else { ExitCode::Success })
+    Ok(if info.has_differences() { ExitCode::Config } else { ExitCode::Success })
 }
 
-fn describe(survey: &NatsServerInfo) -> Vec<String> {
+fn describe(info: &NatsServerInfo) -> Vec<String> {
     let NatsServerInfo { address, version, cluster, max_message_bytes, api_level, limits, .. } =
-        survey;
+        info;
     let cluster = cluster.as_ref().map_or("single".to_owned(), |name| format!("cluster {name}"));
     let level = api_level.map_or("below 1".to_owned(), |level| level.to_string());
     let mut lines = vec![
@@ -55,7 +55,7 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
          work but loses no result"
             .to_owned(),
     ];
-    for stream in &survey.streams {
+    for stream in &info.streams {
         let name = &stream.name;
         if !stream.present {
             lines.push(format!("stream     {name} does not exist yet; the first run creates it"));
@@ -67,7 +67,7 @@ fn describe(survey: &NatsServerInfo) -> Vec<String> {
         ));
         lines.extend(difference_lines(&stream.differences));
     }
-    for consumer in &survey.consumers {
+    for consumer in &info.consumers {
         lines.push(format!(
             "consumer   {}: {} waiting, {} in flight ({} redelivered), {} open pulls",
             consumer.name,

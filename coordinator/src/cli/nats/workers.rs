@@ -37,12 +37,13 @@ pub(in crate::cli) async fn workers(
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
     let mut seen = nats.heartbeats().await?;
-    seen.retain(|seen| !seen.hello.gone);
+    seen.retain(|seen| !seen.heartbeat.gone);
     if let Some(pool) = &args.pool {
-        seen.retain(|seen| seen.hello.pool == pool.as_str());
+        seen.retain(|seen| seen.heartbeat.pool == pool.as_str());
     }
     seen.sort_by(|a, b| {
-        let key = |seen: &ReceivedHeartbeat| (seen.hello.pool.clone(), seen.hello.worker.clone());
+        let key =
+            |seen: &ReceivedHeartbeat| (seen.heartbeat.pool.clone(), seen.heartbeat.worker.clone());
         key(a).cmp(&key(b))
     });
     let silence = limits::worker_silence(args.nats.access.lease);
@@ -53,7 +54,7 @@ pub(in crate::cli) async fn workers(
 
 fn render_json(seen: &[ReceivedHeartbeat]) -> String {
     let line = |seen: &ReceivedHeartbeat| {
-        let mut value = json!(seen.hello);
+        let mut value = json!(seen.heartbeat);
         if let Value::Object(fields) = &mut value {
             fields.insert("silent_for_sec".to_owned(), json!(seen.age.as_secs_f64()));
         }
@@ -62,29 +63,29 @@ fn render_json(seen: &[ReceivedHeartbeat]) -> String {
     seen.iter().map(line).collect()
 }
 
-fn render_table(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
+fn render_table(seen: &[ReceivedHeartbeat], silence_limit: Duration) -> String {
     if seen.is_empty() {
         return "no workers\n".to_owned();
     }
     let header = ["worker", "host", "pool", "providers", "version", "state", "slots", "running"];
     let mut rows = Vec::with_capacity(seen.len());
-    for ReceivedHeartbeat { hello, age } in seen {
-        let running = hello.executions.iter().filter(|running| !running.claiming).count();
-        let providers: Vec<String> = hello.providers.keys().map(ToString::to_string).collect();
-        let state = match (*age >= silence, hello.draining, hello.low_disk) {
+    for ReceivedHeartbeat { heartbeat, age } in seen {
+        let running = heartbeat.executions.iter().filter(|running| !running.claiming).count();
+        let providers: Vec<String> = heartbeat.providers.keys().map(ToString::to_string).collect();
+        let state = match (*age >= silence_limit, heartbeat.draining, heartbeat.low_disk) {
             (true, ..) => format!("silent for {} s", age.as_secs()),
             (false, true, _) => "draining".to_owned(),
             (false, false, true) => "disk nearly full".to_owned(),
             (false, false, false) => "working".to_owned(),
         };
         let row = [
-            hello.worker.to_string(),
-            hello.host.clone(),
-            hello.pool.clone(),
+            heartbeat.worker.to_string(),
+            heartbeat.host.clone(),
+            heartbeat.pool.clone(),
             providers.join(","),
-            hello.version.clone(),
+            heartbeat.version.clone(),
             state,
-            hello.slots.to_string(),
+            heartbeat.slots.to_string(),
             running.to_string(),
         ];
         // Every sender of heartbeats chooses these texts.

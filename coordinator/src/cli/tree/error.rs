@@ -42,7 +42,7 @@ impl From<SearchError> for CliError {
         let what = "cannot continue the search";
         match &error {
             SearchError::Lock(LockError::Interrupted)
-            | SearchError::Work(BackendError::Stopped) => {
+            | SearchError::Backend(BackendError::Stopped) => {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
                     .hint("run the same command again to resume")
             }
@@ -56,7 +56,7 @@ impl From<SearchError> for CliError {
             ),
             SearchError::Damaged { .. } => Self::from_cause(ExitCode::RunDamaged, what, &error),
             SearchError::Lock(lock) => from_lock(what, lock, OTHER_SEARCH),
-            SearchError::Nothing { .. } | SearchError::Job { .. } => {
+            SearchError::NotFound { .. } | SearchError::Job { .. } => {
                 Self::new(ExitCode::Config, error.to_string())
             }
             SearchError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
@@ -75,7 +75,7 @@ impl From<SearchError> for CliError {
                      that it writes",
                 )
             }
-            SearchError::Work(BackendError::Unable { evals }) => {
+            SearchError::Backend(BackendError::EvalsNotRun { evals }) => {
                 let mut failed = Self::failure(what, &error);
                 failed.details.clone_from(evals);
                 failed.hint(
@@ -83,7 +83,7 @@ impl From<SearchError> for CliError {
                      count as failed",
                 )
             }
-            SearchError::Ideas { .. } | SearchError::Work(_) => Self::failure(what, &error)
+            SearchError::Ideas { .. } | SearchError::Backend(_) => Self::failure(what, &error)
                 .hint("remove the cause and run the same command again to resume"),
             SearchError::File { .. } | SearchError::Plan(_) | SearchError::Run(_) => {
                 Self::failure(what, &error)
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn stopped_search_without_name_hints_generated_tree_run_id() {
-        let stopped = || CliError::from(SearchError::Work(BackendError::Stopped));
+        let stopped = || CliError::from(SearchError::Backend(BackendError::Stopped));
         assert_eq!(stopped().hints, ["run the same command again to resume"]);
         let hints = stopped().for_unnamed_search("20260101_000000").hints;
         assert_eq!(

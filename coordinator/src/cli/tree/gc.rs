@@ -45,13 +45,13 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     let directory = SearchDirectory::new(&run_dir);
     let found = directory.clone();
     let manifest = supervise::blocking(move || found.manifest()).await?;
-    let own = shared_dir(&run_dir);
-    let patience = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
+    let state_dir = shared_dir(&run_dir);
+    let wait_policy = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
     let (_nobody, mut stops) = mpsc::channel(1);
-    let taking = LockOptions { patience, shared: None };
-    let taken = RunLock::acquire(directory.layout(), &taking, &mut stops).await;
-    let (lock, taken) = taken.map_err(SearchError::from)?;
-    let mut tidied = GarbageReport::default();
+    let lock_options = LockOptions { wait_policy, kv: None };
+    let grant = RunLock::acquire(directory.layout(), &lock_options, &mut stops).await;
+    let (lock, taken) = grant.map_err(SearchError::from)?;
+    let mut report = GarbageReport::default();
     if !manifest.run_config.dry_run {
         let named = store_url::for_run(args.store.as_deref(), &run_dir)?;
         let store = store::open(&named).await?;
@@ -61,22 +61,22 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
         let (handle, tree) = (Handle::current(), directory.clone());
         let fence = taken.fence;
         let mut kept = InactiveRepository { handle, repository };
-        tidied = supervise::blocking(move || collect_garbage(&tree, &mut kept, &fence)).await?;
+        report = supervise::blocking(move || collect_garbage(&tree, &mut kept, &fence)).await?;
     }
-    let host = HostPaths::for_process(&own).map_err(LaunchError::Program)?;
+    let host = HostPaths::for_process(&state_dir).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
         providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
     }
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;
     drop(lock.release(None).await);
-    print_result(&tidied, printer)
+    print_result(&report, printer)
 }
 
 /// The canonical directory of a search, also for `.`.
 fn canonical_run_dir(run_dir: &Path) -> Result<PathBuf, SearchError> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => SearchError::Nothing { root: run_dir.to_owned() },
+        io::ErrorKind::NotFound => SearchError::NotFound { root: run_dir.to_owned() },
         _ => SearchError::File { action: "find", path: run_dir.to_owned(), source },
     };
     run_dir.canonicalize().map_err(failed)
@@ -87,16 +87,16 @@ fn shared_dir(run_dir: &Path) -> PathBuf {
     run_dir.parent().unwrap_or(run_dir).join(".rollout")
 }
 
-fn print_result(tidied: &GarbageReport, printer: &Printer) -> Result<ExitCode, CliError> {
+fn print_result(report: &GarbageReport, printer: &Printer) -> Result<ExitCode, CliError> {
     let mut text = String::new();
-    for path in &tidied.removed {
+    for path in &report.removed {
         text.push_str(&format!("removed {}\n", escape::line(path)));
     }
     printer.data(&text)?;
-    for (path, reason) in &tidied.left {
+    for (path, reason) in &report.failed {
         printer.warning(&format!("cannot remove {path}: {reason}"));
     }
-    Ok(if tidied.left.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+    Ok(if report.failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
 }
 
 #[cfg(test)]
@@ -120,6 +120,6 @@ mod tests {
             "a whole path"
         );
         let nothing = canonical_run_dir(&runs.path().join("other"));
-        assert!(matches!(nothing, Err(SearchError::Nothing { .. })), "{nothing:?}");
+        assert!(matches!(nothing, Err(SearchError::NotFound { .. })), "{nothing:?}");
     }
 }

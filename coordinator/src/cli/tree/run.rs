@@ -82,7 +82,7 @@ pub(in crate::cli) struct TreeRunArgs {
 
     #[cfg(feature = "nats")]
     #[command(flatten)]
-    pub(super) elsewhere: super::nats::RemoteArgs,
+    pub(super) remote: super::nats::RemoteArgs,
 
     #[command(flatten)]
     keys: KeyOptions,
@@ -92,7 +92,7 @@ impl TreeRunArgs {
     /// Whether commands run on remote workers.
     #[cfg(feature = "nats")]
     pub(super) fn is_remote(&self) -> bool {
-        self.elsewhere.is_remote()
+        self.remote.is_remote()
     }
 
     /// Whether commands run on remote workers.
@@ -105,7 +105,7 @@ impl TreeRunArgs {
 /// Runs the command; `begun` allows only an existing search.
 pub(in crate::cli) async fn run(
     args: TreeRunArgs,
-    begun: bool,
+    existing_only: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let args = Arc::new(args);
@@ -114,8 +114,8 @@ pub(in crate::cli) async fn run(
     for warning in ConfigWarning::grouped(&warnings) {
         printer.warning(&warning);
     }
-    if !tree.is_named && (begun || args.report_only) {
-        let what = if begun { "`rollout tree resume`" } else { "`--report-only`" };
+    if !tree.is_named && (existing_only || args.report_only) {
+        let what = if existing_only { "`rollout tree resume`" } else { "`--report-only`" };
         return Err(CliError::name_required(what));
     }
     if args.report_only {
@@ -126,7 +126,7 @@ pub(in crate::cli) async fn run(
     let screen = printer.screen();
     logging::start(level, screen.clone(), printer.err);
     let run_dir = tree.run_dir();
-    if begun {
+    if existing_only {
         let directory = SearchDirectory::new(&run_dir);
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
@@ -135,9 +135,9 @@ pub(in crate::cli) async fn run(
     if !is_named {
         printer.hint(&format!("this search is named {name}: resume it with `--tree-run-id`"));
     }
-    let sat = run_search::run_search(tree, &args, screen, printer).await;
+    let result = run_search::run_search(tree, &args, screen, printer).await;
     let manifest =
-        sat.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
+        result.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
     if !args.json {
         printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");
@@ -185,7 +185,7 @@ async fn validate_baseline(
 ) -> Result<(), CliError> {
     let looked = tree.clone();
     match supervise::blocking(move || check_baseline(&looked)).await {
-        Ok(odd) => odd.iter().for_each(|odd| printer.warning(odd)),
+        Ok(warnings) => warnings.iter().for_each(|odd| printer.warning(odd)),
         Err(SearchError::Baseline { path, missing }) if dry_run => {
             let path = path.display();
             for what in missing {

@@ -29,7 +29,7 @@ pub(super) async fn run_search(
     let listening = signals::listen();
     let (stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-    let opening = SearchOpenOptions {
+    let options = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
         resume: args.resume,
@@ -38,15 +38,15 @@ pub(super) async fn run_search(
         clock: if args.dry_run { ManifestClock::Counted } else { ManifestClock::System },
     };
     let request = SearchRequest {
-        opening,
+        options,
         store: match args.dry_run {
             true => None,
             false => store_url::parse_optional(args.store.as_deref())?,
         },
-        patience: lock_wait_policy(args),
+        wait_policy: lock_wait_policy(args),
         fail_unable: args.fail_unable_evals,
         #[cfg(feature = "nats")]
-        remote: if args.dry_run { None } else { args.elsewhere.remote()? },
+        remote: if args.dry_run { None } else { args.remote.remote()? },
         stops,
         sinks: printer.sinks(screen, !args.dry_run, args.json),
     };

@@ -49,10 +49,10 @@ fn render(overview: &SearchOverview) -> String {
         Some(reason) => format!("ended: {}", word(reason)),
         None => format!("at depth {}", overview.current_depth),
     };
-    let played = if overview.dry_run { " (simulated)" } else { "" };
+    let simulated = if overview.dry_run { " (simulated)" } else { "" };
     let name = escape::line(&overview.tree_run_id).into_owned();
     let mut text = format!(
-        "search {name}{played}, {state}; {} of {} evals settled, {} nodes\n",
+        "search {name}{simulated}, {state}; {} of {} evals settled, {} nodes\n",
         overview.settled, overview.evals, overview.nodes
     );
     if overview.evals > 0 {

@@ -31,9 +31,9 @@ pub(in crate::cli) async fn validate(
     args: ValidateArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let look = inspect_repository(&args.run_dir).await?;
+    let inspector = inspect_repository(&args.run_dir).await?;
     let validation = with_search(args.run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, as_repository(look.as_ref()));
+        let validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
         validation.write(&directory)?;
         Ok(validation)
     })
@@ -47,9 +47,9 @@ pub(super) async fn validate_and_report(
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let look = inspect_repository(&run_dir).await?;
+    let inspector = inspect_repository(&run_dir).await?;
     let validation = with_search(run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, as_repository(look.as_ref()));
+        let validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;
@@ -62,17 +62,17 @@ pub(super) async fn validate_and_report(
 
 /// Opens the commits of a search; a simulated search has none.
 async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector>, CliError> {
-    let played =
+    let simulated =
         with_search(run_dir.to_owned(), |_, manifest| Ok(manifest.run_config.dry_run)).await?;
-    if played {
+    if simulated {
         return Ok(None);
     }
-    let looked = RepositoryInspector::open(run_dir).await;
-    looked.map(Some).map_err(|error| CliError::failure("cannot read the commits", &error))
+    let opened = RepositoryInspector::open(run_dir).await;
+    opened.map(Some).map_err(|error| CliError::failure("cannot read the commits", &error))
 }
 
-fn as_repository(look: Option<&RepositoryInspector>) -> CommitSource<'_> {
-    look.map_or(CommitSource::Unknown, |look| CommitSource::Known(look))
+fn as_repository(inspector: Option<&RepositoryInspector>) -> CommitSource<'_> {
+    inspector.map_or(CommitSource::Unknown, |look| CommitSource::Known(look))
 }
 
 fn print_validation(

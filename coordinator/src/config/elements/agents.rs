@@ -56,7 +56,7 @@ pub struct Agent {
     /// Description, informational.
     pub description: Option<String>,
     /// Its time limits as written, without the job's multipliers.
-    pub written: AgentLimits,
+    pub unscaled_limits: AgentLimits,
 }
 
 impl Agent {
@@ -75,7 +75,7 @@ impl Agent {
                 limits,
             },
             description: file.description,
-            written: file.limits,
+            unscaled_limits: file.limits,
         }
     }
 }

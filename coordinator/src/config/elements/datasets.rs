@@ -70,7 +70,7 @@ pub struct DatasetRef {
     /// Selection of its tasks.
     pub selection: TaskSelection,
     /// Location of its source in the job file.
-    pub spot: SourceLocation,
+    pub location: SourceLocation,
 }
 
 /// Source of a dataset's tasks.
@@ -108,7 +108,7 @@ pub struct TaskSelection {
     /// Patterns; a task is excluded if its name matches one.
     pub exclude: Vec<String>,
     /// Maximum number of tasks, the first by name.
-    pub most: Option<usize>,
+    pub max_tasks: Option<usize>,
 }
 
 /// A single task as written in the job file.
@@ -119,7 +119,7 @@ pub struct TaskRef {
     /// Its format; detected if absent.
     pub format: Option<TaskFormat>,
     /// Location of its source in the job file.
-    pub spot: SourceLocation,
+    pub location: SourceLocation,
 }
 
 /// Source of a single task.
@@ -176,19 +176,19 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let selection = TaskSelection {
         names: patterns(&fields.take(DatasetKeys::task_names)),
         exclude: patterns(&fields.take(DatasetKeys::exclude_task_names)),
-        most: fields
+        max_tasks: fields
             .take(DatasetKeys::n_tasks)
             .integer(&(1..=MAX_TASKS))
             .and_then(|n| usize::try_from(n).ok()),
     };
     fields.finish();
-    let (source, spot) = found?;
+    let (source, location) = found?;
     if matches!(source, DatasetSource::Registry(_))
         && !name_field.required("the name of a dataset of the registry")
     {
         return None;
     }
-    Some(DatasetRef { source, name, version, format, selection, spot })
+    Some(DatasetRef { source, name, version, format, selection, location })
 }
 
 fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {
@@ -328,7 +328,7 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
         }
         path.required("the directory of a task, local or in `git_url`");
         let source = TaskSource::Path(path.path()?);
-        return Some(TaskRef { source, format, spot: path.location() });
+        return Some(TaskRef { source, format, location: path.location() });
     }
     let address = url.non_empty_string()?;
     check_url(&url, &address)?;
@@ -338,7 +338,7 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
     }
     let directory = path.non_empty_string().filter(|_| check_inside(&path));
     let source = TaskSource::Git { url: address, commit: wanted, path: directory };
-    Some(TaskRef { source, format, spot: url.location() })
+    Some(TaskRef { source, format, location: url.location() })
 }
 
 fn format(field: &Field<'_>) -> Option<TaskFormat> {
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(faults, []);
         assert_eq!(datasets[0].version.as_deref(), Some("1.0"));
         assert_eq!(datasets[0].format, Some(TaskFormat::Harbor));
-        assert_eq!(datasets[0].selection.most, Some(3));
+        assert_eq!(datasets[0].selection.max_tasks, Some(3));
         assert_eq!(datasets[2].source, DatasetSource::Registry(RegistryRef::Path("r.json".into())));
         let repository = |url: &str, reference: &str, path: Option<&str>| {
             let (url, reference) = (url.to_owned(), Some(reference.to_owned()));

@@ -19,7 +19,7 @@ pub struct Variable {
     /// The unexpanded value.
     pub template: Template,
     /// Location in the file.
-    pub spot: SourceLocation,
+    pub location: SourceLocation,
 }
 
 /// Variables with their unexpanded values.
@@ -45,7 +45,7 @@ fn variable(name: &str, field: &Field<'_>) -> Option<(String, Variable)> {
         field.reject(ErrorKind::BadValue, error.to_string(), expected);
         good = false;
     }
-    good.then(|| (name.to_owned(), Variable { template, spot: field.location() }))
+    good.then(|| (name.to_owned(), Variable { template, location: field.location() }))
 }
 
 /// The unexpanded values.

@@ -35,7 +35,7 @@ pub struct KeyReference {
     pub keys: Vec<KeyRow>,
     /// Tables with the keys of another table: their path, and the path where the keys are
     /// documented.
-    pub alike: &'static [(&'static str, &'static str)],
+    pub equivalent_tables: &'static [(&'static str, &'static str)],
 }
 
 impl KeyReference {
@@ -44,20 +44,20 @@ impl KeyReference {
     pub(crate) fn new(
         file: &'static str,
         table: &[KeyTableEntry],
-        alike: &'static [(&'static str, &'static str)],
+        equivalent_tables: &'static [(&'static str, &'static str)],
     ) -> Self {
         let mut keys = Vec::new();
         add(&mut keys, table, "", None);
-        Self { file, keys, alike }
+        Self { file, keys, equivalent_tables }
     }
 
     /// The key path at which a key is documented: its own, or one in an equivalent table.
     pub fn explained_at(&self, key: &str) -> String {
-        let alike = self.alike.iter().find_map(|(table, other)| {
+        let equivalent = self.equivalent_tables.iter().find_map(|(table, other)| {
             let rest = key.strip_prefix(table)?.strip_prefix('.')?;
             Some(format!("{other}.{rest}"))
         });
-        alike.unwrap_or_else(|| key.to_owned())
+        equivalent.unwrap_or_else(|| key.to_owned())
     }
 
     /// The keys as a Markdown table.

@@ -20,7 +20,7 @@ fn keys_read(documents: &[&str], read: impl Fn(&Path, &mut Diagnostics)) -> BTre
         std::fs::write(&file, document).expect("written");
         let mut problems = Diagnostics::default();
         read(&file, &mut problems);
-        taken.extend(problems.taken.iter().map(|key| without_indices(key)));
+        taken.extend(problems.keys_read.iter().map(|key| without_indices(key)));
     }
     taken
 }

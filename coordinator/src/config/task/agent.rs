@@ -30,14 +30,14 @@ const NETWORK_KEYS: NetworkKeys =
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> (AgentPhase, f64) {
-    let FormatDefaults { agent_sec, install_sec, .. } = reading.defaults;
+    let FormatDefaults { agent_sec, install_sec, .. } = context.defaults;
     let phase = AgentPhase { timeout_sec: agent_sec, ..AgentPhase::default() };
     let Some(mut fields) = field.mapping() else { return (phase, install_sec) };
     let install_sec =
         timeouts::read(&fields.take(AgentPhaseKeys::install_timeout_sec), install_sec);
-    let phase = merge(&mut fields, phase, environment, reading);
+    let phase = merge(&mut fields, phase, environment, context);
     fields.finish();
     (phase, install_sec)
 }
@@ -47,10 +47,10 @@ pub(super) fn read_step(
     field: &Field<'_>,
     task: &AgentPhase,
     environment: &TaskEnvironment,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> AgentPhase {
     let Some(mut fields) = field.mapping() else { return task.clone() };
-    let phase = merge(&mut fields, task.clone(), environment, reading);
+    let phase = merge(&mut fields, task.clone(), environment, context);
     fields.finish();
     phase
 }

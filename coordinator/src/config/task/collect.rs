@@ -20,19 +20,19 @@ keys! {
 const DEFAULT_TIMEOUT_SEC: f64 = 60.0;
 
 /// The commands, in file order.
-pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<CollectHook> {
+pub(super) fn read(field: &Field<'_>, context: &mut TaskReadContext) -> Vec<CollectHook> {
     let items = field.items().unwrap_or_default();
-    items.iter().filter_map(|item| hook(item, reading)).collect()
+    items.iter().filter_map(|item| hook(item, context)).collect()
 }
 
-fn hook(item: &Field<'_>, reading: &mut TaskReadContext) -> Option<CollectHook> {
+fn hook(item: &Field<'_>, context: &mut TaskReadContext) -> Option<CollectHook> {
     let mut fields = item.mapping()?;
     let command = fields.take(CollectKeys::command);
     command.required("a command");
     let service = fields.take(CollectKeys::service);
-    let service = reading.service(service.non_empty_string(), &service);
+    let service = context.service(service.non_empty_string(), &service);
     let timeout_sec = timeouts::read(&fields.take(CollectKeys::timeout_sec), DEFAULT_TIMEOUT_SEC);
-    let user = reading.user(&fields.take(CollectKeys::user));
+    let user = context.user(&fields.take(CollectKeys::user));
     fields.finish();
     Some(CollectHook { command: command.non_empty_string()?, service, timeout_sec, user })
 }

@@ -58,16 +58,16 @@ pub(super) struct MainEnvironment {
 }
 
 /// Reads `[environment]`.
-pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> MainEnvironment {
+pub(super) fn read_main(field: &Field<'_>, context: &mut TaskReadContext) -> MainEnvironment {
     let Some(mut fields) = field.mapping() else {
         return MainEnvironment {
-            task: default_environment(reading),
+            task: default_environment(context),
             mcp_servers: Vec::new(),
             skills_dir: None,
         };
     };
-    let task = read(&mut fields, reading);
-    let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), reading);
+    let task = read(&mut fields, context);
+    let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), context);
     let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir));
     fields.finish();
     MainEnvironment { task, mcp_servers, skills_dir }
@@ -76,10 +76,10 @@ pub(super) fn read_main(field: &Field<'_>, reading: &mut TaskReadContext) -> Mai
 /// Reads `[verifier.environment]`, where tools and skills have no effect: no agent runs there.
 pub(super) fn read_verifier(
     field: &Field<'_>,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> Option<TaskEnvironment> {
     let mut fields = field.mapping()?;
-    let task = read(&mut fields, reading);
+    let task = read(&mut fields, context);
     for key in [TaskEnvironmentKeys::mcp_servers, TaskEnvironmentKeys::skills_dir] {
         let unused = fields.take(key);
         if unused.is_present() {
@@ -91,30 +91,30 @@ pub(super) fn read_verifier(
 }
 
 /// The environment of a file without the table.
-fn default_environment(reading: &TaskReadContext) -> TaskEnvironment {
+fn default_environment(context: &TaskReadContext) -> TaskEnvironment {
     let mut environment =
-        TaskEnvironment { build_sec: reading.defaults.build_sec, ..TaskEnvironment::default() };
-    environment.resources.ceilings = reading.defaults.ceilings;
+        TaskEnvironment { build_sec: context.defaults.build_sec, ..TaskEnvironment::default() };
+    environment.resources.ceilings = context.defaults.ceilings;
     environment
 }
 
-fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironment {
+fn read(fields: &mut Fields<'_>, context: &mut TaskReadContext) -> TaskEnvironment {
     let build = fields.take(TaskEnvironmentKeys::build_timeout_sec);
     let image = fields.take(TaskEnvironmentKeys::docker_image);
     // Tools write an empty text for no image.
     let named = image.string().filter(|image| !image.is_empty());
     let docker_image = named.and_then(|_| docker_image(&image));
-    let mut resources = resources::read_task(fields, reading.defaults.ceilings);
+    let mut resources = resources::read_task(fields, context.defaults.ceilings);
     let gpus = fields.take(TaskEnvironmentKeys::gpus);
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
-    hardware(fields, &gpus, resources.gpus, reading);
+    hardware(fields, &gpus, resources.gpus, context);
     let network =
-        network::baseline(fields, NETWORK_KEYS, TaskEnvironmentKeys::allow_internet, reading);
+        network::baseline(fields, NETWORK_KEYS, TaskEnvironmentKeys::allow_internet, context);
     TaskEnvironment {
         docker_image,
-        build_sec: timeouts::read(&build, reading.defaults.build_sec),
+        build_sec: timeouts::read(&build, context.defaults.build_sec),
         resources,
-        env: reading.env(&fields.take(TaskEnvironmentKeys::env)),
+        env: context.env(&fields.take(TaskEnvironmentKeys::env)),
         workdir: absolute(&fields.take(TaskEnvironmentKeys::workdir)),
         network,
         healthcheck: healthcheck::read(&fields.take(TaskEnvironmentKeys::healthcheck)),
@@ -123,26 +123,26 @@ fn read(fields: &mut Fields<'_>, reading: &mut TaskReadContext) -> TaskEnvironme
 }
 
 /// Reads hardware and system demands. GPU types matter only if GPUs are asked for.
-fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut TaskReadContext) {
+fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, context: &mut TaskReadContext) {
     let types = fields.take(TaskEnvironmentKeys::gpu_types);
     let names = types.items().unwrap_or_default();
     let names: Vec<String> = names.iter().filter_map(Field::non_empty_string).collect();
     if count > 0 {
-        reading.demand(DemandKind::Gpus, gpus);
+        context.demand(DemandKind::Gpus, gpus);
         if !names.is_empty() {
-            reading.demand(DemandKind::GpuTypes(names), &types);
+            context.demand(DemandKind::GpuTypes(names), &types);
         }
     }
     let os = fields.take(TaskEnvironmentKeys::os);
     if os.keyword(&[("linux", false), ("windows", true)]) == Some(true) {
-        reading.demand(DemandKind::Windows, &os);
+        context.demand(DemandKind::Windows, &os);
     }
     let tpu = fields.take(TaskEnvironmentKeys::tpu);
     if let Some(mut keys) = tpu.mapping() {
         keys.take(TpuKeys::kind).string();
         keys.take(TpuKeys::topology).string();
         keys.finish();
-        reading.demand(DemandKind::Tpu, &tpu);
+        context.demand(DemandKind::Tpu, &tpu);
     }
 }
 

@@ -33,24 +33,24 @@ pub struct FormatChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatReason {
     /// Set by the job or the registry.
-    Asked,
+    Requested,
     /// Recorded in the run's plan.
     Planned,
     /// The file has this key, which only this format defines.
-    OwnKey(String),
+    SpecificKey(String),
     /// No key is specific to a format; the task was fetched from a registry or a repository.
     Fetched,
     /// No key is specific to a format; this file indicates Harbor.
-    Sign(String),
+    HarborEvidence(String),
     /// No key is specific to a format and no file indicates Harbor.
-    NoSign,
+    NoEvidence,
 }
 
 /// Hints at a task's format, known before its file is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FormatHints {
     /// The format set by the job or the registry.
-    pub asked: Option<TaskFormat>,
+    pub requested: Option<TaskFormat>,
     /// The format in the plan of the resumed run.
     pub planned: PlannedFormat,
     /// Whether the task comes from a registry or a repository.
@@ -83,12 +83,13 @@ impl FormatChoice {
         hints: FormatHints,
         dir: &Path,
     ) -> Result<Self, TaskFileError> {
-        let asked = hints.asked.map(|format| Self { format, reason: FormatReason::Asked });
+        let requested =
+            hints.requested.map(|format| Self { format, reason: FormatReason::Requested });
         let planned = match hints.planned {
             PlannedFormat::Recorded(format) => Some(Self { format, reason: FormatReason::Planned }),
             PlannedFormat::ByKeys | PlannedFormat::Absent => None,
         };
-        if let Some(choice) = asked.or(planned).or_else(|| Self::from_keys(root)) {
+        if let Some(choice) = requested.or(planned).or_else(|| Self::from_keys(root)) {
             return Ok(choice);
         }
         let harbor = |reason| Ok(Self { format: TaskFormat::Harbor, reason });
@@ -97,10 +98,10 @@ impl FormatChoice {
                 return harbor(FormatReason::Fetched);
             }
             if let Some(sign) = harbor_detection::find_harbor_evidence(dir)? {
-                return harbor(FormatReason::Sign(sign));
+                return harbor(FormatReason::HarborEvidence(sign));
             }
         }
-        Ok(Self { format: TaskFormat::Rollout, reason: FormatReason::NoSign })
+        Ok(Self { format: TaskFormat::Rollout, reason: FormatReason::NoEvidence })
     }
 
     /// The format that the keys of the file determine.
@@ -108,7 +109,7 @@ impl FormatChoice {
         let mut keys = Vec::new();
         collect_key_paths(root, "", &mut keys);
         let first_of = |format| keys.iter().find(|key| format_of_key(key) == Some(format)).cloned();
-        let own = |format, key| Self { format, reason: FormatReason::OwnKey(key) };
+        let own = |format, key| Self { format, reason: FormatReason::SpecificKey(key) };
         if keys.iter().any(|key| key == "schema_version") {
             return Some(own(TaskFormat::Harbor, "schema_version".to_owned()));
         }
@@ -120,24 +121,24 @@ impl FormatChoice {
 impl FormatReason {
     /// Whether the format is set by neither the job, the task file nor a plan.
     pub const fn is_guess(&self) -> bool {
-        matches!(self, Self::Fetched | Self::Sign(_) | Self::NoSign)
+        matches!(self, Self::Fetched | Self::HarborEvidence(_) | Self::NoEvidence)
     }
 }
 
 impl fmt::Display for FormatReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked => f.write_str("as requested"),
+            Self::Requested => f.write_str("as requested"),
             Self::Planned => f.write_str("as recorded in the run's plan"),
-            Self::OwnKey(key) => write!(f, "because of `{key}`"),
+            Self::SpecificKey(key) => write!(f, "because of `{key}`"),
             Self::Fetched => f.write_str(
                 "guessed: fetched from a registry or a repository; set `format: rollout` to read it \
                  as a Rollout task",
             ),
-            Self::Sign(sign) => {
+            Self::HarborEvidence(sign) => {
                 write!(f, "guessed: {sign}; set `format: rollout` to read it as a Rollout task")
             }
-            Self::NoSign => f.write_str(
+            Self::NoEvidence => f.write_str(
                 "guessed: no key or file specific to Harbor; set `format: harbor` to read it as a \
                  Harbor task",
             ),

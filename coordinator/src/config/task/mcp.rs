@@ -42,19 +42,19 @@ const CREDENTIAL_HEADER_WORDS: &[&str] =
     &["authorization", "cookie", "token", "secret", "password", "credential", "api-key", "apikey"];
 
 /// The servers, in file order.
-pub(super) fn read(field: &Field<'_>, reading: &mut TaskReadContext) -> Vec<McpServer> {
+pub(super) fn read(field: &Field<'_>, context: &mut TaskReadContext) -> Vec<McpServer> {
     let items = field.items().unwrap_or_default();
-    items.iter().filter_map(|item| server(item, reading)).collect()
+    items.iter().filter_map(|item| server(item, context)).collect()
 }
 
-fn server(item: &Field<'_>, reading: &mut TaskReadContext) -> Option<McpServer> {
+fn server(item: &Field<'_>, context: &mut TaskReadContext) -> Option<McpServer> {
     let mut fields = item.mapping()?;
     let name = fields.take(McpKeys::name);
     name.required("a name for the server");
     let word = fields.take(McpKeys::transport);
     let word =
         if word.is_present() { word.keyword(TRANSPORTS) } else { Some(McpTransportKind::Sse) };
-    let transport = transport(word, &mut fields, reading);
+    let transport = transport(word, &mut fields, context);
     fields.finish();
     Some(McpServer { name: name.non_empty_string()?, transport: transport? })
 }
@@ -85,9 +85,9 @@ fn address(field: &Field<'_>) -> Option<String> {
     field.non_empty_string()
 }
 
-fn read_headers(field: &Field<'_>, reading: &mut TaskReadContext) -> BTreeMap<String, Template> {
+fn read_headers(field: &Field<'_>, context: &mut TaskReadContext) -> BTreeMap<String, Template> {
     let entries = field.entries().unwrap_or_default();
-    entries.into_iter().filter_map(|(name, value)| header(name, &value, reading)).collect()
+    entries.into_iter().filter_map(|(name, value)| header(name, &value, context)).collect()
 }
 
 fn header(
@@ -109,6 +109,6 @@ fn header(
         field.reject(ErrorKind::BadValue, found, "a reference to a variable, `${NAME}`");
         return None;
     }
-    reading.variables.push(Variable { template: template.clone(), spot: field.location() });
+    reading.variables.push(Variable { template: template.clone(), location: field.location() });
     Some((name.to_owned(), template))
 }

@@ -81,7 +81,7 @@ pub struct TaskFile {
     /// The format of the file, and the reason for it.
     pub format: FormatChoice,
     /// Metadata for users and registries.
-    pub about: TaskMetadata,
+    pub metadata: TaskMetadata,
     /// The agent's environment, without the files of its directory. Time limits and resources are
     /// the task's own, without the job's changes.
     pub environment: TaskEnvironment,
@@ -109,7 +109,7 @@ pub struct Demand {
     /// The feature.
     pub kind: DemandKind,
     /// Location of the key that asks for it.
-    pub spot: SourceLocation,
+    pub location: SourceLocation,
 }
 
 /// A feature that not every provider supports.
@@ -179,33 +179,33 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
 
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let defaults = FormatDefaults::for_format(format.format);
-    let mut reading = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
+    let mut context = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
     format::version(&format, fields);
-    let about = metadata::read(fields);
-    let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut reading);
+    let metadata = metadata::read(fields);
+    let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut context);
     let (agent, install_sec) =
-        agent::read(&fields.take(TaskKeys::agent), &environment.task, &mut reading);
+        agent::read(&fields.take(TaskKeys::agent), &environment.task, &mut context);
     let verifier =
-        verifier::read(&fields.take(TaskKeys::verifier), &environment.task, &mut reading);
+        verifier::read(&fields.take(TaskKeys::verifier), &environment.task, &mut context);
     let solution = solution(&fields.take(TaskKeys::solution));
-    let artifacts = reading.artifacts(&fields.take(TaskKeys::artifacts));
+    let artifacts = context.artifacts(&fields.take(TaskKeys::artifacts));
     let common = steps::StepDefaults { environment: &environment.task, agent, verifier, artifacts };
-    let mut steps = steps::read(fields, common, &mut reading);
+    let mut steps = steps::read(fields, common, &mut context);
     for step in &mut steps.steps {
         step.solution_env = variables::templates(solution.clone());
     }
     TaskFile {
         format,
-        about,
+        metadata,
         environment: environment.task,
         install_sec,
         steps: steps.steps,
         strategy: steps.strategy,
         mcp_servers: environment.mcp_servers,
         skills_dir: environment.skills_dir,
-        variables: reading.variables,
+        variables: context.variables,
         solution_variables: solution.into_values().collect(),
-        demands: reading.demands,
+        demands: context.demands,
     }
 }
 
@@ -219,7 +219,7 @@ fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {
 impl TaskReadContext {
     /// Records a demand of the task.
     fn demand(&mut self, kind: DemandKind, field: &Field<'_>) {
-        self.demands.push(Demand { kind, spot: field.location() });
+        self.demands.push(Demand { kind, location: field.location() });
     }
 
     /// Reads variables whose values are needed under every agent.

@@ -37,11 +37,11 @@ pub(super) fn baseline(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
     older: Key,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> NetworkPolicy {
     let older = fields.take(older);
     let allowed = older.bool();
-    let policy = read(fields, keys, reading);
+    let policy = read(fields, keys, context);
     if older.is_present() {
         older.warn(if policy.is_some() {
             "ignored because `network_mode` is given"
@@ -58,15 +58,15 @@ pub(super) fn phase(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
     environment: &NetworkPolicy,
-    below: Option<NetworkPolicy>,
-    reading: &mut TaskReadContext,
+    inherited: Option<NetworkPolicy>,
+    context: &mut TaskReadContext,
 ) -> Option<NetworkPolicy> {
     let mode = fields.take(keys.mode);
-    let written = read(fields, keys, reading);
+    let written = read(fields, keys, context);
     let is_own = written.is_some();
-    let policy = written.or(below).filter(|policy| policy != environment)?;
+    let policy = written.or(inherited).filter(|policy| policy != environment)?;
     if is_own {
-        reading.demand(DemandKind::NetworkOfPhase, &mode);
+        context.demand(DemandKind::NetworkOfPhase, &mode);
     }
     Some(policy)
 }
@@ -74,7 +74,7 @@ pub(super) fn phase(
 fn read(
     fields: &mut Fields<'_>,
     keys: NetworkKeys,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> Option<NetworkPolicy> {
     let field = fields.take(keys.mode);
     let hosts = fields.take(keys.hosts);
@@ -87,7 +87,7 @@ fn read(
         NetworkMode::Public => NetworkPolicy::Public,
         NetworkMode::NoNetwork => NetworkPolicy::NoNetwork,
         NetworkMode::Allowlist => {
-            reading.demand(DemandKind::Allowlist, &field);
+            context.demand(DemandKind::Allowlist, &field);
             let items = hosts.items().unwrap_or_default();
             NetworkPolicy::Allowlist(items.iter().filter_map(host).collect())
         }

@@ -56,7 +56,7 @@ pub(super) struct TaskSteps {
 pub(super) fn read(
     fields: &mut Fields<'_>,
     common: StepDefaults<'_>,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> TaskSteps {
     let strategies = [("mean", StepStrategy::Mean), ("final", StepStrategy::Final)];
     let strategy = fields.take(StepsKeys::multi_step_reward_strategy);
@@ -66,7 +66,7 @@ pub(super) fn read(
     }
     let strategy = strategy.keyword(&strategies).unwrap_or_default();
     let mut names = HashMap::new();
-    let read = items.iter().filter_map(|item| step(item, &common, &mut names, reading));
+    let read = items.iter().filter_map(|item| step(item, &common, &mut names, context));
     let mut steps: Vec<StepSpec> = read.collect();
     if steps.is_empty() {
         let StepDefaults { agent, verifier, artifacts, .. } = common;
@@ -88,17 +88,17 @@ fn step(
     item: &Field<'_>,
     common: &StepDefaults<'_>,
     names: &mut HashMap<String, String>,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> Option<StepSpec> {
     let mut fields = item.mapping()?;
     let name = step_name(&fields.take(StepKeys::name), names);
     let environment = common.environment;
     let agent =
-        agent::read_step(&fields.take(StepKeys::agent), &common.agent, environment, reading);
+        agent::read_step(&fields.take(StepKeys::agent), &common.agent, environment, context);
     let verifier = &fields.take(StepKeys::verifier);
-    let verifier = verifier::read_step(verifier, &common.verifier, environment, reading);
+    let verifier = verifier::read_step(verifier, &common.verifier, environment, context);
     let mut artifacts = common.artifacts.clone();
-    artifacts.extend(reading.artifacts(&fields.take(StepKeys::artifacts)));
+    artifacts.extend(context.artifacts(&fields.take(StepKeys::artifacts)));
     let healthcheck = healthcheck::read(&fields.take(StepKeys::healthcheck));
     let min_reward = min_reward(&fields.take(StepKeys::min_reward));
     fields.finish();

@@ -13,9 +13,9 @@ use super::*;
 /// The file, its errors as key and kind, and the keys of its warnings.
 fn read(
     text: &str,
-    asked: Option<TaskFormat>,
+    requested: Option<TaskFormat>,
 ) -> (Option<TaskFile>, Vec<(String, ErrorKind)>, Vec<String>) {
-    read_with(text, FormatHints { asked, ..FormatHints::default() }, None)
+    read_with(text, FormatHints { requested, ..FormatHints::default() }, None)
 }
 
 /// Reads with hints, and with a file beside `task.toml`.
@@ -53,16 +53,16 @@ fn read_valid_harbor(text: &str) -> TaskFile {
 #[test]
 fn task_format_is_as_requested_or_as_own_keys_say() {
     use TaskFormat::{Harbor, Rollout};
-    let own = |key: &str| FormatReason::OwnKey(key.to_owned());
+    let own = |key: &str| FormatReason::SpecificKey(key.to_owned());
     let install = "agent.install_timeout_sec";
     for (text, asked, format, reason) in [
-        ("version = '1.0'", None, Rollout, FormatReason::NoSign),
-        ("version = '1.0'", Some(Harbor), Harbor, FormatReason::Asked),
+        ("version = '1.0'", None, Rollout, FormatReason::NoEvidence),
+        ("version = '1.0'", Some(Harbor), Harbor, FormatReason::Requested),
         ("schema_version = '1.4'", None, Harbor, own("schema_version")),
-        ("schema_version = '1.4'", Some(Rollout), Rollout, FormatReason::Asked),
+        ("schema_version = '1.4'", Some(Rollout), Rollout, FormatReason::Requested),
         ("[environment]\nworkdir = '/x'", None, Harbor, own("environment.workdir")),
-        ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoSign),
-        ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoSign),
+        ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoEvidence),
+        ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoEvidence),
         ("[[steps]]\nname = 'a'", None, Harbor, own("steps[].name")),
         ("[agent]\ninstall_timeout_sec = 1\nuser = 'root'", None, Rollout, own(install)),
         (
@@ -82,37 +82,37 @@ fn task_format_without_own_keys_is_guessed_unless_planned() {
     use TaskFormat::{Harbor, Rollout};
     let text = "version = '1.0'\n[metadata]\ndifficulty = 'hard'\n[agent]\ntimeout_sec = 900.0\n\
                 [verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 1\nmemory = '2G'\n";
-    let sign = || FormatReason::Sign("the task has `trajectory.json`".to_owned());
+    let sign = || FormatReason::HarborEvidence("the task has `trajectory.json`".to_owned());
     let none = FormatHints::default();
     let fetched = FormatHints { fetched: true, ..none };
     let planned = |planned| FormatHints { planned, fetched: true, ..none };
     let install = "[agent]\ninstall_timeout_sec = 1";
     let beside = Some("trajectory.json");
     for (text, hints, beside, format, reason) in [
-        (text, none, None, Rollout, FormatReason::NoSign),
+        (text, none, None, Rollout, FormatReason::NoEvidence),
         (text, none, beside, Harbor, sign()),
         (text, fetched, None, Harbor, FormatReason::Fetched),
         (
             text,
-            FormatHints { asked: Some(Rollout), ..fetched },
+            FormatHints { requested: Some(Rollout), ..fetched },
             beside,
             Rollout,
-            FormatReason::Asked,
+            FormatReason::Requested,
         ),
         (
             install,
             fetched,
             beside,
             Rollout,
-            FormatReason::OwnKey("agent.install_timeout_sec".to_owned()),
+            FormatReason::SpecificKey("agent.install_timeout_sec".to_owned()),
         ),
         (text, planned(PlannedFormat::Recorded(Rollout)), beside, Rollout, FormatReason::Planned),
         (text, planned(PlannedFormat::Recorded(Harbor)), None, Harbor, FormatReason::Planned),
-        (text, planned(PlannedFormat::ByKeys), beside, Rollout, FormatReason::NoSign),
+        (text, planned(PlannedFormat::ByKeys), beside, Rollout, FormatReason::NoEvidence),
     ] {
         let task = read_with(text, hints, beside).0.expect("a task");
         let guess =
-            matches!(reason, FormatReason::NoSign | FormatReason::Fetched) || reason == sign();
+            matches!(reason, FormatReason::NoEvidence | FormatReason::Fetched) || reason == sign();
         assert_eq!(reason.is_guess(), guess);
         assert_eq!(task.format, FormatChoice { format, reason }, "{hints:?}");
     }
@@ -124,7 +124,7 @@ fn task_metadata_is_read_from_task_file() {
         "source = 'somewhere'\n[metadata]\ntags = ['a', 1]\nscore = 0.5\nnested = { when = 2026-01-02 }\n\
          [task]\nname = 'org/name'\nversion = '1.2'\ndescription = 'What.'\nkeywords = ['k']\n",
     )
-    .about;
+    .metadata;
     let name = "org/name".to_owned();
     assert_eq!((about.name, about.source.as_deref()), (Some(name), Some("somewhere")));
     assert_eq!(

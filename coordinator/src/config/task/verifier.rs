@@ -46,72 +46,73 @@ pub(super) struct TaskVerifier {
     /// Where it runs, if the file sets it.
     mode: Option<VerifierMode>,
     /// `environment`, whether used or not.
-    own: Option<TaskEnvironment>,
+    environment: Option<TaskEnvironment>,
 }
 
 /// Reads `[verifier]`.
 pub(super) fn read(
     field: &Field<'_>,
     environment: &TaskEnvironment,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> TaskVerifier {
-    let timeout_sec = reading.defaults.verifier_sec;
+    let timeout_sec = context.defaults.verifier_sec;
     let phase = VerifierPhase { timeout_sec, ..VerifierPhase::default() };
-    let below = TaskVerifier { phase, mode: None, own: None };
-    read_step(field, &below, environment, reading)
+    let inherited = TaskVerifier { phase, mode: None, environment: None };
+    read_step(field, &inherited, environment, context)
 }
 
 /// Reads the verifier of a step; absent keys are inherited from `below`.
 pub(super) fn read_step(
     field: &Field<'_>,
-    below: &TaskVerifier,
+    inherited: &TaskVerifier,
     environment: &TaskEnvironment,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> TaskVerifier {
-    let Some(mut fields) = field.mapping() else { return below.clone() };
-    let verifier = merge(&mut fields, below.clone(), environment, reading);
+    let Some(mut fields) = field.mapping() else { return inherited.clone() };
+    let verifier = merge(&mut fields, inherited.clone(), environment, context);
     fields.finish();
     verifier
 }
 
 fn merge(
     fields: &mut Fields<'_>,
-    below: TaskVerifier,
+    inherited: TaskVerifier,
     environment: &TaskEnvironment,
-    reading: &mut TaskReadContext,
+    context: &mut TaskReadContext,
 ) -> TaskVerifier {
-    let (mode, own) = read_environment(fields, &below, reading);
+    let (mode, own) = read_environment(fields, &inherited, context);
     let separate = mode == Some(VerifierMode::Separate);
     let environment_of = || own.clone().unwrap_or_else(|| environment.clone());
-    let place = separate.then(|| Box::new(environment_of()));
-    let baseline: &NetworkPolicy = place.as_ref().map_or(&environment.network, |own| &own.network);
-    let mut env = below.phase.env;
-    env.extend(reading.env(&fields.take(VerifierPhaseKeys::env)));
-    let mut hooks = below.phase.collect;
-    hooks.extend(collect::read(&fields.take(VerifierPhaseKeys::collect), reading));
+    let verifier_environment = separate.then(|| Box::new(environment_of()));
+    let baseline: &NetworkPolicy =
+        verifier_environment.as_ref().map_or(&environment.network, |own| &own.network);
+    let mut env = inherited.phase.env;
+    env.extend(context.env(&fields.take(VerifierPhaseKeys::env)));
+    let mut hooks = inherited.phase.collect;
+    hooks.extend(collect::read(&fields.take(VerifierPhaseKeys::collect), context));
     let phase = VerifierPhase {
         timeout_sec: timeouts::read(
             &fields.take(VerifierPhaseKeys::timeout_sec),
-            below.phase.timeout_sec,
+            inherited.phase.timeout_sec,
         ),
-        user: reading.user(&fields.take(VerifierPhaseKeys::user)).or(below.phase.user),
-        network: network::phase(fields, NETWORK_KEYS, baseline, below.phase.network, reading),
+        user: context.user(&fields.take(VerifierPhaseKeys::user)).or(inherited.phase.user),
+        network: network::phase(fields, NETWORK_KEYS, baseline, inherited.phase.network, context),
         env,
         collect: hooks,
-        environment: place,
+        environment: verifier_environment,
     };
-    TaskVerifier { phase, mode, own }
+    TaskVerifier { phase, mode, environment: own }
 }
 
 /// Reads `environment_mode` and `environment`; the latter alone means `separate`.
 fn read_environment(
     fields: &mut Fields<'_>,
-    below: &TaskVerifier,
-    reading: &mut TaskReadContext,
+    inherited: &TaskVerifier,
+    context: &mut TaskReadContext,
 ) -> (Option<VerifierMode>, Option<TaskEnvironment>) {
     let mode = fields.take(VerifierPhaseKeys::environment_mode);
     let table = fields.take(VerifierPhaseKeys::environment);
-    let own = environment::read_verifier(&table, reading);
+    let own = environment::read_verifier(&table, context);
     let asked =
         mode.keyword(&[("shared", VerifierMode::Shared), ("separate", VerifierMode::Separate)]);
     if asked == Some(VerifierMode::Shared) && table.is_present() {
@@ -119,5 +120,5 @@ fn read_environment(
         mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");
     }
     let asked = asked.or(own.is_some().then_some(VerifierMode::Separate));
-    (asked.or(below.mode), own.or_else(|| below.own.clone()))
+    (asked.or(inherited.mode), own.or_else(|| inherited.environment.clone()))
 }

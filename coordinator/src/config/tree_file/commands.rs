@@ -77,7 +77,7 @@ pub struct SearchCommand {
     /// `env`: unexpanded values.
     pub env: BTreeMap<String, Variable>,
     /// `environment`, or the file's.
-    pub place: CommandEnvironment,
+    pub environment: CommandEnvironment,
 }
 
 /// The environment of a command.
@@ -115,7 +115,7 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
         run: String::new(),
         timeout_sec: DEFAULT_TIMEOUT_SEC,
         env: BTreeMap::new(),
-        place: default.clone(),
+        environment: default.clone(),
     };
     field.required("a mapping with `ideas`, `implement` and `sweep`");
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
@@ -133,7 +133,7 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
         command(&field, default, None).unwrap_or_else(nothing)
     };
     let implement = needed(&mut fields, CommandsKeys::implement);
-    let shared = Some(&implement.place);
+    let shared = Some(&implement.environment);
     let commands = SearchCommands {
         ideas: needed(&mut fields, CommandsKeys::ideas),
         tests: command(&fields.take(CommandsKeys::tests), default, shared),
@@ -164,8 +164,8 @@ fn command(
         }
     }
     let own = fields.take(CommandKeys::environment);
-    let place = if own.is_present() { read_environment(&own) } else { default.clone() };
-    if shared.is_some_and(|shared| *shared != place) {
+    let environment = if own.is_present() { read_environment(&own) } else { default.clone() };
+    if shared.is_some_and(|shared| *shared != environment) {
         let (at, found) = match own.is_present() {
             true => (&own, "another environment than that of `commands.implement`"),
             false => (field, "no environment, while `commands.implement` has one of its own"),
@@ -177,7 +177,7 @@ fn command(
         run: run.non_empty_string().unwrap_or_default(),
         timeout_sec: timeout.unwrap_or(DEFAULT_TIMEOUT_SEC),
         env: variables::read(&env),
-        place,
+        environment,
     };
     fields.finish();
     Some(command)
@@ -185,22 +185,24 @@ fn command(
 
 /// Reads an environment; the default provider is Docker.
 pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
-    let mut place = CommandEnvironment {
+    let mut environment = CommandEnvironment {
         provider: environment::default_provider(),
         docker_image: None,
         context: None,
         resources: Resources::default(),
     };
-    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return place };
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
+        return environment;
+    };
     let kind = environment::provider(&fields.take(PlaceKeys::kind));
     let config = fields.take(PlaceKeys::provider_config);
     if let Some(kind) = kind {
-        (place.provider, _) = environment::provider_config(kind, &config);
+        (environment.provider, _) = environment::provider_config(kind, &config);
     }
     let (image, context) = (fields.take(PlaceKeys::docker_image), fields.take(PlaceKeys::context));
-    place.docker_image = docker_image(&image);
-    place.context = context.path();
-    place.resources = resources::read_command_resources(&mut fields);
+    environment.docker_image = docker_image(&image);
+    environment.context = context.path();
+    environment.resources = resources::read_command_resources(&mut fields);
     fields.finish();
     let images = kind.map(|kind| descriptor::for_kind(kind).capabilities.images);
     match (images, image.is_present(), context.is_present()) {
@@ -220,5 +222,5 @@ pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
         ),
         _ => {}
     }
-    place
+    environment
 }

@@ -102,26 +102,26 @@ fn command(command: &SearchCommand) -> Value {
         "run": command.run,
         "timeout_sec": command.timeout_sec,
         "env": env.collect::<Map<_, _>>(),
-        "environment": command_environment(&command.place),
+        "environment": command_environment(&command.environment),
     })
 }
 
-fn command_environment(place: &CommandEnvironment) -> Value {
-    let kind = place.provider.kind();
-    let settings = Value::Object(descriptor::provider_settings(&place.provider));
-    let (figures, usual) = (&place.resources, Resources::default());
+fn command_environment(environment: &CommandEnvironment) -> Value {
+    let kind = environment.provider.kind();
+    let settings = Value::Object(descriptor::provider_settings(&environment.provider));
+    let (resources, default) = (&environment.resources, Resources::default());
     // Defaults are not written, so that searches begun before these keys existed can be resumed.
     let other = |figure: u64, usual: u64| json!((figure != usual).then_some(figure));
-    let given = [
-        ("docker_image", json!(place.docker_image)),
-        ("context", json!(place.context)),
-        ("cpus", other(figures.cpus.into(), usual.cpus.into())),
-        ("memory_mb", other(figures.memory_mb, usual.memory_mb)),
-        ("storage_mb", other(figures.storage_mb, usual.storage_mb)),
+    let optional = [
+        ("docker_image", json!(environment.docker_image)),
+        ("context", json!(environment.context)),
+        ("cpus", other(resources.cpus.into(), default.cpus.into())),
+        ("memory_mb", other(resources.memory_mb, default.memory_mb)),
+        ("storage_mb", other(resources.storage_mb, default.storage_mb)),
     ];
     let mut document = json!({ "type": kind, "provider_config": settings });
     if let Value::Object(fields) = &mut document {
-        let given = given.into_iter().filter(|(_, value)| !value.is_null());
+        let given = optional.into_iter().filter(|(_, value)| !value.is_null());
         fields.extend(given.map(|(key, value)| (key.to_owned(), value)));
     }
     document

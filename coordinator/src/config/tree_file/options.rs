@@ -79,8 +79,8 @@ impl<'a> TreeOptions<'a> {
         {
             let spot = SourceLocation { key: "--tree-run-id".to_owned(), line: None };
             let found = format!("{name:?}, which {why}");
-            let place = Path::new("command line");
-            problems.error(spot.error(place, ErrorKind::BadValue, found, names::EXPECTED));
+            let file = Path::new("command line");
+            problems.error(spot.error(file, ErrorKind::BadValue, found, names::EXPECTED));
         }
         if let Some(name) = &given.tree_run_id {
             (tree.name, tree.is_named) = (name.clone(), true);
@@ -120,7 +120,7 @@ impl<'a> TreeOptions<'a> {
                 let kind = ErrorKind::UnsetVariable;
                 problems.error(ConfigError {
                     hint: Some(format!("export {name}, or write `${{{name}:-default}}`")),
-                    ..variable.spot.error(&tree.file, kind, found, "variables that are set")
+                    ..variable.location.error(&tree.file, kind, found, "variables that are set")
                 });
             }
         }

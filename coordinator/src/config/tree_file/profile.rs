@@ -73,10 +73,10 @@ pub(super) fn read(field: &Field<'_>, base: &Path) -> ScoringProfile {
         return read_inline(field).unwrap_or_else(default);
     }
     let Some(name) = field.non_empty_string() else { return default() };
-    let place = base.join(&name);
+    let path = base.join(&name);
     let found = match ScoringProfile::built_in(&name) {
         Some(profile) => Ok(profile),
-        None => ScoringProfile::load(&place.to_string_lossy()),
+        None => ScoringProfile::load(&path.to_string_lossy()),
     };
     found.unwrap_or_else(|error| {
         let mut words = error.to_string();

@@ -40,7 +40,7 @@ fn search_file_missing_keys_use_defaults() {
     assert_eq!((search.min_candidate_rows, search.min_ok_rate), (100, 1.0));
     assert_eq!(tree.results_file, "meta_config_sweep_results.csv");
     assert_eq!(tree.profile.name, "returns");
-    assert_eq!(tree.commands.sweep.place, tree.environment);
+    assert_eq!(tree.commands.sweep.environment, tree.environment);
     assert_eq!(tree.budgets, SearchBudgets::default());
 }
 
@@ -115,8 +115,8 @@ fn search_file_inline_profile_is_read_missing_path_is_error() {
     ));
     assert_eq!((tree.profile.name.as_str(), tree.profile.metrics.len()), ("inline", 2));
     assert_eq!(tree.profile.check(), Ok(()));
-    let elsewhere = MINIMAL_TREE.replace("base.csv", "gone.csv");
-    let (_, faults) = read(&elsewhere, TreeOverrides::default());
+    let remote = MINIMAL_TREE.replace("base.csv", "gone.csv");
+    let (_, faults) = read(&remote, TreeOverrides::default());
     assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
     let missing = format!("{MINIMAL_TREE}context_ideas_dirs: [., gone]\n");
     let (_, faults) = read(&missing, TreeOverrides::default());
@@ -187,9 +187,9 @@ commands:
     assert_eq!(with("{type: process, memory_mb: 4096}"), faults[..1]);
     assert_eq!(with("{docker_image: a}"), faults);
     let tree = read_valid(&text.replace("IMPLEMENT", "{type: process}").replace("4096", "2048"));
-    assert_eq!(tree.commands.ideas.place.resources.cpus, 2);
-    assert_eq!(tree.commands.sweep.place.resources.storage_mb, 5);
-    assert_eq!(tree.commands.tests.expect("one").place, tree.commands.implement.place);
+    assert_eq!(tree.commands.ideas.environment.resources.cpus, 2);
+    assert_eq!(tree.commands.sweep.environment.resources.storage_mb, 5);
+    assert_eq!(tree.commands.tests.expect("one").environment, tree.commands.implement.environment);
 }
 
 #[test]

@@ -88,8 +88,8 @@ impl ConcurrencyLimiter {
     }
 
     /// Grants the available permits.
-    pub(super) fn grant(&self, standing: impl Fn(&ItemId, &ExecId) -> HolderStatus) {
-        self.table().grant(Instant::now(), standing);
+    pub(super) fn grant(&self, status: impl Fn(&ItemId, &ExecId) -> HolderStatus) {
+        self.table().grant(Instant::now(), status);
     }
 
     fn table(&self) -> MutexGuard<'_, PermitTable> {

@@ -63,7 +63,7 @@ pub(super) struct PermitTable {
     shown: BTreeSet<ExecId>,
     next_order: u64,
     /// Earliest time of the next start.
-    due: Option<Instant>,
+    next_start: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct HolderEntry {
     item: ItemId,
     mark: StageProgress,
     /// Its waiting request, if it was made here.
-    place: Option<WaitingRequest>,
+    request: Option<WaitingRequest>,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl HolderEntry {
     /// Whether it holds, or may hold, a permit of a kind.
     fn holds(&self, kind: CommandKind) -> bool {
         let has = match self.mark.step {
-            StageStep::Waiting => self.place.is_none(),
+            StageStep::Waiting => self.request.is_none(),
             StageStep::Running => true,
             StageStep::Over => false,
         };
@@ -95,7 +95,7 @@ impl HolderEntry {
     fn advance(&mut self, mark: StageProgress) -> bool {
         let further = mark > self.mark;
         if further {
-            (self.mark, self.place) = (mark, None);
+            (self.mark, self.request) = (mark, None);
         }
         further
     }
@@ -109,7 +109,7 @@ impl PermitTable {
             executions: BTreeMap::new(),
             shown: BTreeSet::new(),
             next_order: 0,
-            due: None,
+            next_start: None,
         }
     }
 
@@ -123,7 +123,7 @@ impl PermitTable {
         self.open = true;
         if !is_first {
             // A command may have started just before the end of the previous session.
-            self.due = self.caps.interval.map(|interval| now + interval);
+            self.next_start = self.caps.interval.map(|interval| now + interval);
         }
     }
 
@@ -137,11 +137,12 @@ impl PermitTable {
     ) {
         let mark = StageProgress { stage, step: StageStep::Waiting };
         let order = self.next_order();
-        let entry = self.executions.entry(exec).or_insert(HolderEntry { item, mark, place: None });
+        let entry =
+            self.executions.entry(exec).or_insert(HolderEntry { item, mark, request: None });
         entry.advance(mark);
         if entry.mark == mark {
-            let order = entry.place.take().map_or(order, |place| place.order);
-            entry.place = Some(WaitingRequest { order, reply });
+            let order = entry.request.take().map_or(order, |place| place.order);
+            entry.request = Some(WaitingRequest { order, reply });
         } else if entry.mark == (StageProgress { step: StageStep::Running, ..mark }) {
             // The answer was lost on its way. A request for anything else arrived late.
             let _asks_again = reply.send(ClaimAnswer::Run);
@@ -166,7 +167,7 @@ impl PermitTable {
             if lives {
                 self.shown.insert(exec);
             }
-            let new = || HolderEntry { item, mark, place: None };
+            let new = || HolderEntry { item, mark, request: None };
             self.executions.entry(exec).or_insert_with(new).advance(mark);
         }
     }
@@ -175,19 +176,19 @@ impl PermitTable {
     pub(super) fn grant(
         &mut self,
         now: Instant,
-        standing: impl Fn(&ItemId, &ExecId) -> HolderStatus,
+        status: impl Fn(&ItemId, &ExecId) -> HolderStatus,
     ) {
-        self.prune(&standing);
+        self.prune(&status);
         if !self.open {
             return;
         }
         for kind in [CommandKind::Llm, CommandKind::Sweep] {
-            let mut line = self.waiters(kind, &standing).into_values();
+            let mut waiters = self.waiters(kind, &status).into_values();
             while self.may_start(kind, now)
-                && let Some(exec) = line.next()
+                && let Some(exec) = waiters.next()
             {
                 if self.grant_to(&exec) && kind == CommandKind::Llm {
-                    self.due = self.caps.interval.map(|interval| now + interval);
+                    self.next_start = self.caps.interval.map(|interval| now + interval);
                 }
             }
         }
@@ -196,15 +197,15 @@ impl PermitTable {
     /// When to grant again even if nothing happens.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let waits = |entry: &HolderEntry| {
-            entry.place.is_some() && entry.mark.stage.kind() == Some(CommandKind::Llm)
+            entry.request.is_some() && entry.mark.stage.kind() == Some(CommandKind::Llm)
         };
         let waits = self.executions.values().any(waits);
-        self.due.filter(|due| self.open && waits && *due > now)
+        self.next_start.filter(|due| self.open && waits && *due > now)
     }
 
     /// Whether a request waits.
     pub(super) fn is_wanted(&self) -> bool {
-        self.executions.values().any(|entry| entry.place.is_some())
+        self.executions.values().any(|entry| entry.request.is_some())
     }
 
     fn next_order(&mut self) -> u64 {
@@ -213,11 +214,11 @@ impl PermitTable {
     }
 
     /// Removes executions that are over, and requests that were dropped.
-    fn prune(&mut self, standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus) {
+    fn prune(&mut self, status: &impl Fn(&ItemId, &ExecId) -> HolderStatus) {
         let shown = &self.shown;
         self.executions.retain(|exec, entry| {
-            let asks = entry.place.as_ref().is_some_and(|place| !place.reply.is_closed());
-            match standing(&entry.item, exec) {
+            let asks = entry.request.as_ref().is_some_and(|place| !place.reply.is_closed());
+            match status(&entry.item, exec) {
                 HolderStatus::Open => true,
                 HolderStatus::Unknown => asks || shown.contains(exec),
                 HolderStatus::Closed => shown.contains(exec),
@@ -229,13 +230,13 @@ impl PermitTable {
     fn waiters(
         &self,
         kind: CommandKind,
-        standing: &impl Fn(&ItemId, &ExecId) -> HolderStatus,
+        status: &impl Fn(&ItemId, &ExecId) -> HolderStatus,
     ) -> BTreeMap<u64, ExecId> {
         let executions = self.executions.iter().filter_map(|(exec, entry)| {
-            let place = entry.place.as_ref()?;
+            let place = entry.request.as_ref()?;
             let takes = entry.mark.stage.kind() == Some(kind)
                 && !place.reply.is_closed()
-                && standing(&entry.item, exec) == HolderStatus::Open;
+                && status(&entry.item, exec) == HolderStatus::Open;
             takes.then_some((place.order, *exec))
         });
         executions.collect()
@@ -243,14 +244,14 @@ impl PermitTable {
 
     fn may_start(&self, kind: CommandKind, now: Instant) -> bool {
         let held = self.executions.values().filter(|entry| entry.holds(kind)).count();
-        let is_due = kind != CommandKind::Llm || self.due.is_none_or(|due| due <= now);
+        let is_due = kind != CommandKind::Llm || self.next_start.is_none_or(|due| due <= now);
         held < self.caps.limit_for(kind) && is_due
     }
 
     /// Grants a permit to an execution. Whether it holds one now.
     fn grant_to(&mut self, exec: &ExecId) -> bool {
         let Some(entry) = self.executions.get_mut(exec) else { return false };
-        let Some(WaitingRequest { reply, .. }) = entry.place.take() else { return false };
+        let Some(WaitingRequest { reply, .. }) = entry.request.take() else { return false };
         // It counts as running even if sending fails: the answer may have been read.
         let _asks_again = reply.send(ClaimAnswer::Run);
         entry.mark.step = StageStep::Running;

@@ -81,7 +81,7 @@ impl Core {
 
     fn apply_offered(&mut self, offered: OfferedTry) {
         let OfferedTry { item, try_id, spec } = offered;
-        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, try_id));
+        let row = self.items.entry(item).or_insert_with(|| ItemEntry::new(spec, try_id));
         if row.is_settled() {
             return;
         }
@@ -102,7 +102,7 @@ impl Core {
 
     fn apply_withdrawn(&mut self, withdrawn: WithdrawnTry) {
         let WithdrawnTry { item, try_id } = withdrawn;
-        let Some(row) = self.rows.get(&item) else { return };
+        let Some(row) = self.items.get(&item) else { return };
         if row.state == ItemStatus::Offered && row.current == try_id {
             self.requeue(item);
         }
@@ -110,8 +110,8 @@ impl Core {
 
     /// An offered item releases its permit and waits for its next try.
     pub(super) fn requeue(&mut self, item: ItemId) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        row.state = ItemStatus::Owed;
+        let Some(row) = self.items.get_mut(&item) else { return };
+        row.state = ItemStatus::Pending;
         // An item that no plan names is not pending. In replay, no plan names any item.
         if row.ordinal.is_some() {
             self.ready.push_again((row.offered_class(), row.lane), item);
@@ -122,15 +122,15 @@ impl Core {
     /// An item releases its permit.
     pub(super) fn release_permit(&mut self, item: &ItemId) {
         self.in_flight -= 1;
-        if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.release_permit(item);
+        if let Some(remote) = &mut self.remote {
+            remote.release_permit(item);
         }
     }
 
     fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<CoreEffect>) {
         let Report { item, try_id, exec, spec, worker, body, .. } = report;
         // No record of this journal offered the item: replay would not know it either.
-        if self.rows.get(&item).is_none_or(|row| row.current.n == 0) {
+        if self.items.get(&item).is_none_or(|row| row.current.n == 0) {
             return;
         }
         match body {
@@ -141,15 +141,15 @@ impl Core {
                 self.apply_lost(at, item, exec, who, loss, effects);
             }
             ReportBody::Result(body) => {
-                let end = ExecutionState::Open;
+                let state = ExecutionState::Open;
                 let heard = KnownExecution {
                     exec,
                     try_id,
                     order: 0,
                     worker,
                     solo: false,
-                    former: false,
-                    end,
+                    superseded: false,
+                    state,
                 };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
@@ -158,21 +158,21 @@ impl Core {
 
     /// An execution was first heard of while it runs.
     fn add_execution(&mut self, item: ItemId, exec: ExecId, try_id: TryId, worker: WorkerId) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         if row.is_settled() || row.current.n == 0 || row.find(&exec).is_some() {
             return;
         }
-        self.heard += 1;
+        self.next_hearing += 1;
         let solo = row.solo && try_id == row.current;
-        let (order, end) = (self.heard, ExecutionState::Open);
+        let (order, state) = (self.next_hearing, ExecutionState::Open);
         row.executions.push(KnownExecution {
             exec,
             try_id,
             order,
             worker,
             solo,
-            former: false,
-            end,
+            superseded: false,
+            state,
         });
         self.disturbed.insert(item);
         self.mark_started(&item, try_id);
@@ -180,13 +180,13 @@ impl Core {
 
     /// A worker is known to have started a try.
     pub(super) fn mark_started(&mut self, item: &ItemId, try_id: TryId) {
-        if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.mark_started(item, try_id);
+        if let Some(remote) = &mut self.remote {
+            remote.mark_started(item, try_id);
         }
     }
 
     fn apply_respecified(&mut self, item: ItemId, spec: Digest, effects: &mut Vec<CoreEffect>) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         row.spec = spec;
         row.floor = row.current.next(row.current.epoch);
         if row.state == ItemStatus::Offered {
@@ -197,7 +197,7 @@ impl Core {
 
     fn apply_cancelled(&mut self, at: Timestamp, named: NamedItem, effects: &mut Vec<CoreEffect>) {
         let NamedItem { item, spec } = named;
-        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
+        let row = self.items.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
         if row.is_settled() || row.cancelled {
             return;
         }
@@ -215,7 +215,7 @@ impl Core {
         effects: &mut Vec<CoreEffect>,
     ) {
         let NamedItem { item, spec } = named;
-        let row = self.rows.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
+        let row = self.items.entry(item).or_insert_with(|| ItemEntry::new(spec, NO_TRY));
         if !row.is_settled() {
             self.settle(item, effects, |row| merge::fail(item, row, error.clone(), at));
         }

@@ -39,7 +39,7 @@ impl Core {
         for new in new {
             let (item, spec) = (new.item, new.spec);
             self.plan(now, new, out);
-            match self.rows.get(&item) {
+            match self.items.get(&item) {
                 Some(row) if row.is_settled() => receipt.settled += 1,
                 Some(row) => {
                     receipt.ended += 1;
@@ -62,7 +62,7 @@ impl Core {
     }
 
     fn open_executions(&self, item: ItemId) -> Vec<ExecId> {
-        let executions = self.rows.get(&item).map_or(&[][..], |row| &row.executions);
+        let executions = self.items.get(&item).map_or(&[][..], |row| &row.executions);
         executions.iter().filter(|known| known.may_run()).map(|known| known.exec).collect()
     }
 
@@ -88,7 +88,7 @@ impl Core {
         try_id: TryId,
         out: &mut impl CoreOutput,
     ) {
-        let row = self.rows.get(&item).filter(|row| row.current.n > 0);
+        let row = self.items.get(&item).filter(|row| row.current.n > 0);
         if let Some(unwanted) = row.and_then(|row| self.stop_urgency(row, try_id)) {
             self.send_stop(now, exec, unwanted, out);
         }
@@ -102,13 +102,13 @@ impl Core {
         unwanted: StopUrgency,
         out: &mut impl CoreOutput,
     ) {
-        let (level, patience) = match unwanted {
+        let (level, wait_policy) = match unwanted {
             StopUrgency::Now(level) => (level, 0),
             StopUrgency::Soon(level) => (level, STOP_RESEND_MS),
         };
-        if let Some(elsewhere) = &mut self.elsewhere {
+        if let Some(remote) = &mut self.remote {
             let now = now.monotonic_ms;
-            let due = elsewhere.unwanted.entry(exec).or_insert(now + patience);
+            let due = remote.unwanted.entry(exec).or_insert(now + wait_policy);
             if *due > now {
                 return;
             }
@@ -148,7 +148,7 @@ impl Core {
         if self.stop.is_none() {
             return self.in_flight == 0;
         }
-        let open = |item| self.rows.get(item).is_some_and(ItemEntry::has_open);
+        let open = |item| self.items.get(item).is_some_and(ItemEntry::has_open);
         !self.disturbed.iter().any(open)
     }
 }

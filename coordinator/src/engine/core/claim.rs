@@ -41,42 +41,44 @@ impl Core {
         out: &mut impl CoreOutput,
     ) {
         let mut ids = vec![id];
-        if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.asking.insert(claim.item, now.monotonic_ms);
-            if let Some(former) = elsewhere.questions.remove(&claim.exec) {
+        if let Some(remote) = &mut self.remote {
+            remote.awaiting_claim.insert(claim.item, now.monotonic_ms);
+            if let Some(former) = remote.deferred_claims.remove(&claim.exec) {
                 ids.extend(former.ids);
             }
         }
-        let (asked, due) = (now.monotonic_ms, now.monotonic_ms);
-        self.reconsider(now, DeferredClaim { ids, claim, asked, due }, out);
+        let (requested_at, retry_at) = (now.monotonic_ms, now.monotonic_ms);
+        self.reconsider(now, DeferredClaim { ids, claim, requested_at, retry_at }, out);
     }
 
     /// Decides again about every deferred claim.
     pub(super) fn answer_deferred_claims(&mut self, now: InputTime, out: &mut impl CoreOutput) {
-        let Some(elsewhere) = &mut self.elsewhere else { return };
-        for (_, question) in std::mem::take(&mut elsewhere.questions) {
+        let Some(remote) = &mut self.remote else { return };
+        for (_, question) in std::mem::take(&mut remote.deferred_claims) {
             self.reconsider(now, question, out);
         }
     }
 
     fn reconsider(&mut self, now: InputTime, question: DeferredClaim, out: &mut impl CoreOutput) {
-        let DeferredClaim { ids, claim, asked, .. } = question;
+        let DeferredClaim { ids, claim, requested_at, .. } = question;
         let answer = match self.decide_claim(now, &claim, out) {
             Ok(answer) => answer,
             // The worker no longer waits: it decides by itself after one lease.
-            Err(_) if self.is_stale(now, asked) => ClaimAnswer::Hold,
-            Err(due) => {
-                let Some(elsewhere) = &mut self.elsewhere else { return };
+            Err(_) if self.is_stale(now, requested_at) => ClaimAnswer::Hold,
+            Err(retry_at) => {
+                let Some(remote) = &mut self.remote else { return };
                 let exec = claim.exec;
-                elsewhere.questions.insert(exec, DeferredClaim { ids, claim, asked, due });
+                remote
+                    .deferred_claims
+                    .insert(exec, DeferredClaim { ids, claim, requested_at, retry_at });
                 return;
             }
         };
         if answer == ClaimAnswer::Run {
-            if let Some(elsewhere) = &mut self.elsewhere {
-                elsewhere.record_seen(now.monotonic_ms, claim.exec);
+            if let Some(remote) = &mut self.remote {
+                remote.record_seen(now.monotonic_ms, claim.exec);
             }
-            let row = self.rows.get_mut(&claim.item);
+            let row = self.items.get_mut(&claim.item);
             // The answer may have been lost on its way.
             if row.is_none_or(|row| row.find(&claim.exec).is_none()) {
                 self.commit(now, JournalRecord::Claimed { claim }, out);
@@ -122,27 +124,27 @@ impl Core {
         out: &mut impl CoreOutput,
     ) -> Result<(), u64> {
         let now = now.monotonic_ms;
-        let Some(elsewhere) = &mut self.elsewhere else { return Ok(()) };
-        let (lease, silence) = (elsewhere.times.lease, elsewhere.times.silence);
-        let Some(flight) = elsewhere.flights.get_mut(&claim.item) else { return Ok(()) };
+        let Some(remote) = &mut self.remote else { return Ok(()) };
+        let (lease, silence) = (remote.timeouts.lease, remote.timeouts.silence);
+        let Some(flight) = remote.offered.get_mut(&claim.item) else { return Ok(()) };
         let recent = |at: u64, within: u64| now.saturating_sub(at) < within;
-        if flight.searched.is_none_or(|at| !recent(at, lease)) {
-            (flight.searched, flight.found) = (Some(now), false);
+        if flight.loss_lookup.is_none_or(|at| !recent(at, lease)) {
+            (flight.loss_lookup, flight.lookup_done) = (Some(now), false);
             out.effects().push(CoreEffect::LookForResults { item: claim.item });
         }
-        match flight.searched {
-            Some(at) if !flight.found && recent(at, silence) => Err(at + silence),
+        match flight.loss_lookup {
+            Some(at) if !flight.lookup_done && recent(at, silence) => Err(at + silence),
             _ => Ok(()),
         }
     }
 
     fn is_stale(&self, now: InputTime, asked: u64) -> bool {
-        let lease = self.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.times.lease);
+        let lease = self.remote.as_ref().map_or(0, |remote| remote.timeouts.lease);
         now.monotonic_ms >= asked.saturating_add(lease.saturating_mul(2))
     }
 
     fn verdict(&self, now: InputTime, claim: &Claim) -> ClaimVerdict {
-        let Some(row) = self.rows.get(&claim.item) else {
+        let Some(row) = self.items.get(&claim.item) else {
             return ClaimVerdict::Answer(ClaimAnswer::Drop);
         };
         if self.stop.is_some() || row.cancelled || row.state != ItemStatus::Offered {
@@ -151,8 +153,8 @@ impl Core {
         if claim.try_id != row.current || claim.spec != row.spec || merge::is_withheld(row) {
             return ClaimVerdict::Answer(ClaimAnswer::Drop);
         }
-        match &self.elsewhere {
-            Some(elsewhere) => elsewhere.verdict(now.monotonic_ms, claim, row),
+        match &self.remote {
+            Some(remote) => remote.verdict(now.monotonic_ms, claim, row),
             None => {
                 let another = |known: &KnownExecution| known.is_open() && known.exec != claim.exec;
                 let held = row.executions.iter().any(another);
@@ -165,7 +167,7 @@ impl Core {
 impl WorkerLiveness {
     /// When to decide again about a deferred claim.
     pub(super) fn next_claim_due(&self) -> Option<u64> {
-        self.questions.values().map(|question| question.due).min()
+        self.deferred_claims.values().map(|question| question.retry_at).min()
     }
 
     /// The answer to a claim of the current try of an offered item.
@@ -193,7 +195,7 @@ impl WorkerLiveness {
         let open: Vec<ExecId> =
             others().filter(|known| known.is_open()).map(|known| known.exec).collect();
         // A worker that was not seen since the watch began cannot hold a try offered after that.
-        let inherited = self.flights.get(&claim.item).is_none_or(|flight| flight.inherited);
+        let inherited = self.offered.get(&claim.item).is_none_or(|flight| flight.inherited);
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
             return ClaimVerdict::Wait(self.watched_at(now));
         }

@@ -9,7 +9,7 @@ pub(super) struct DeferredClaim {
     pub(super) ids: Vec<u64>,
     pub(super) claim: Claim,
     /// Time of its last request.
-    pub(super) asked: u64,
+    pub(super) requested_at: u64,
     /// When to decide again.
-    pub(super) due: u64,
+    pub(super) retry_at: u64,
 }

@@ -30,28 +30,28 @@ impl Core {
                     self.plan(now, item, out);
                 }
             }
-            CoreInput::Exhausted => self.exhausted = true,
-            CoreInput::FormerExecutorsDead => self.resume_local(now, out),
-            CoreInput::Begin => self.resume_remote(now, out),
+            CoreInput::PlanComplete => self.exhausted = true,
+            CoreInput::PreviousExecutorsDead => self.resume_local(now, out),
+            CoreInput::ResumeRemote => self.resume_remote(now, out),
             CoreInput::Reported(reported) => {
                 let PositionedReport { position, report } = *reported;
                 self.on_report(now, position, report, out);
             }
             CoreInput::Claim { id, claim } => self.claim(now, id, claim, out),
-            CoreInput::HellosKept(kept) => {
-                if let Some(elsewhere) = &mut self.elsewhere {
-                    elsewhere.set_kept_since(now.monotonic_ms, kept);
+            CoreInput::HeartbeatsKept(kept) => {
+                if let Some(remote) = &mut self.remote {
+                    remote.set_kept_since(now.monotonic_ms, kept);
                 }
             }
-            CoreInput::Hellos(hellos) => self.on_heartbeats(now, hellos, out),
+            CoreInput::Heartbeats(heartbeats) => self.on_heartbeats(now, heartbeats, out),
             CoreInput::Reconnected => {
-                if let Some(elsewhere) = &mut self.elsewhere {
-                    elsewhere.restart_watch(now.monotonic_ms);
+                if let Some(remote) = &mut self.remote {
+                    remote.restart_watch(now.monotonic_ms);
                 }
             }
             CoreInput::Observed(listed) => self.on_observation(now, listed, out),
             CoreInput::Found { item, reports } => self.on_results_found(now, item, reports, out),
-            CoreInput::Room(rooms) => self.rooms = rooms,
+            CoreInput::OfferLimits(rooms) => self.offer_limits = rooms,
             CoreInput::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
             CoreInput::Cancel { id, items } => self.cancel(now, id, items, out),
             CoreInput::Tick => {
@@ -94,8 +94,8 @@ impl Core {
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);
         self.commit(now, JournalRecord::Reported { position, report: Box::new(report) }, out);
         if began {
-            if let Some(elsewhere) = &mut self.elsewhere {
-                elsewhere.record_seen(now.monotonic_ms, exec);
+            if let Some(remote) = &mut self.remote {
+                remote.record_seen(now.monotonic_ms, exec);
             }
             self.stop_if_unwanted(now, item, exec, try_id, out);
         }
@@ -107,10 +107,10 @@ impl Core {
                 break;
             }
             self.waiting.pop();
-            if let Some(row) = self.rows.get_mut(&item)
+            if let Some(row) = self.items.get_mut(&item)
                 && row.state == ItemStatus::Waiting
             {
-                row.state = ItemStatus::Owed;
+                row.state = ItemStatus::Pending;
                 self.ready.push_again((row.offered_class(), row.lane), item);
             }
         }
@@ -119,7 +119,7 @@ impl Core {
     /// Latest time of the next [`CoreInput::Tick`], on the monotonic clock of [`InputTime`].
     pub fn next_due_ms(&self) -> Option<u64> {
         let retry = self.waiting.peek().map(|Reverse((due, _))| *due);
-        let question = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.next_claim_due());
+        let question = self.remote.as_ref().and_then(|remote| remote.next_claim_due());
         [retry, question, self.next_give_up_due()].into_iter().flatten().min()
     }
 }

@@ -14,18 +14,23 @@ impl Core {
     pub(super) fn on_heartbeats(
         &mut self,
         now: InputTime,
-        hellos: Vec<ReceivedHeartbeat>,
+        heartbeats: Vec<ReceivedHeartbeat>,
         out: &mut impl CoreOutput,
     ) {
-        let Some(elsewhere) = &mut self.elsewhere else { return };
-        elsewhere.record_poll(now.monotonic_ms);
-        for ReceivedHeartbeat { hello, age } in hellos {
+        let Some(remote) = &mut self.remote else { return };
+        remote.record_poll(now.monotonic_ms);
+        for ReceivedHeartbeat { heartbeat, age } in heartbeats {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            if let Some(elsewhere) = &mut self.elsewhere {
-                elsewhere.record_sign_of_life(now.monotonic_ms, &hello.worker, age, hello.gone);
-                elsewhere.record_offline_limit(&hello.worker, hello.max_offline_sec);
+            if let Some(remote) = &mut self.remote {
+                remote.record_sign_of_life(
+                    now.monotonic_ms,
+                    &heartbeat.worker,
+                    age,
+                    heartbeat.gone,
+                );
+                remote.record_offline_limit(&heartbeat.worker, heartbeat.max_offline_sec);
             }
-            self.on_heartbeat(now, &hello.worker, age, &hello.executions, out);
+            self.on_heartbeat(now, &heartbeat.worker, age, &heartbeat.executions, out);
         }
         self.prune_old_executions(now);
         self.answer_deferred_claims(now, out);
@@ -40,13 +45,13 @@ impl Core {
         executions: &[ActiveExecution],
         out: &mut impl CoreOutput,
     ) {
-        let Some(elsewhere) = &mut self.elsewhere else { return };
+        let Some(remote) = &mut self.remote else { return };
         // By the local clock: the queue's clock may have been set.
         let said = now.monotonic_ms.saturating_sub(age);
-        let at = elsewhere.workers.get(worker).map_or(said, |before| said.max(*before));
-        elsewhere.workers.insert(worker.clone(), at);
+        let at = remote.workers.get(worker).map_or(said, |before| said.max(*before));
+        remote.workers.insert(worker.clone(), at);
         // The executions in a silent worker's last heartbeat prove nothing now.
-        if now.monotonic_ms.saturating_sub(at) >= elsewhere.times.silence {
+        if now.monotonic_ms.saturating_sub(at) >= remote.timeouts.silence {
             return;
         }
         let (mut heard, run) = (Vec::new(), self.settings.run);
@@ -70,14 +75,14 @@ impl Core {
         out: &mut impl CoreOutput,
     ) -> Option<SeenExecution> {
         let ActiveExecution { item, try_id, exec, claiming, .. } = *running;
-        let elsewhere = self.elsewhere.as_mut()?;
-        let round = elsewhere.round;
-        elsewhere.shown.insert(exec, ExecutionLastSeen { at, round });
+        let remote = self.remote.as_mut()?;
+        let poll = remote.poll;
+        remote.shown.insert(exec, ExecutionLastSeen { at, poll });
         if claiming {
-            elsewhere.asking.insert(item, at);
+            remote.awaiting_claim.insert(item, at);
             return None;
         }
-        let row = self.rows.get(&item).filter(|row| row.current.n > 0)?;
+        let row = self.items.get(&item).filter(|row| row.current.n > 0)?;
         let known = row.executions.iter().find(|known| known.exec == exec);
         if known.is_some_and(|known| !known.may_run()) {
             return None;
@@ -94,13 +99,13 @@ impl Core {
 
     /// Keeps the memory for single executions in proportion to the number that runs.
     fn prune_old_executions(&mut self, now: InputTime) {
-        let Some(elsewhere) = &mut self.elsewhere else { return };
-        let (now, lease, round) = (now.monotonic_ms, elsewhere.times.lease, elsewhere.round);
+        let Some(remote) = &mut self.remote else { return };
+        let (now, lease, round) = (now.monotonic_ms, remote.timeouts.lease, remote.poll);
         let recent = |at: u64| at.saturating_add(lease) > now;
-        elsewhere.shown.retain(|_, shown| shown.round == round || recent(shown.at));
-        elsewhere.asking.retain(|_, at| recent(*at));
-        elsewhere.forget_signs(now);
-        let shown = &elsewhere.shown;
-        elsewhere.unwanted.retain(|exec, due| shown.contains_key(exec) || recent(*due));
+        remote.shown.retain(|_, shown| shown.poll == round || recent(shown.at));
+        remote.awaiting_claim.retain(|_, at| recent(*at));
+        remote.forget_signs(now);
+        let shown = &remote.shown;
+        remote.unwanted.retain(|exec, due| shown.contains_key(exec) || recent(*due));
     }
 }

@@ -29,10 +29,10 @@ pub enum CoreInput {
     /// The plan's next items, in dispatch order.
     Items(Vec<NewItem>),
     /// The plan has no more items.
-    Exhausted,
+    PlanComplete,
     /// Every executor of previous sessions is proven dead, and the results they left were reported:
     /// every open execution is lost and every offer is gone.
-    FormerExecutorsDead,
+    PreviousExecutorsDead,
     /// A report was read.
     Reported(Box<PositionedReport>),
     /// A worker asks whether to run a suspicious delivery. Since the claim arrived, the reports
@@ -45,12 +45,12 @@ pub enum CoreInput {
     },
     /// A session begins while executions of previous sessions may still run: offers stay offered,
     /// and running executions are learnt from reports and heartbeats.
-    Begin,
+    ResumeRemote,
     /// How long every heartbeat has been kept until now: each worker that sent one since then is
     /// among the heartbeats that follow. Without this input, none was kept before the session.
-    HellosKept(Duration),
+    HeartbeatsKept(Duration),
     /// The last heartbeat of every worker that sent one, all at once.
-    Hellos(Vec<ReceivedHeartbeat>),
+    Heartbeats(Vec<ReceivedHeartbeat>),
     /// The queue was unreachable, or is another incarnation: that an execution is not shown means
     /// nothing until heartbeats were watched for one lease again.
     Reconnected,
@@ -67,7 +67,7 @@ pub enum CoreInput {
     },
     /// Maximum number of unstarted offers in the queue, by size class. An absent class is
     /// unlimited.
-    Room(BTreeMap<SizeClass, usize>),
+    OfferLimits(BTreeMap<SizeClass, usize>),
     /// Lanes that no registered worker could ever run, and why.
     Unplaceable(BTreeMap<u16, String>),
     /// A user cancels these items for good.

@@ -23,7 +23,7 @@ impl Core {
     /// # Errors
     /// The first one that does not hold.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        let offered = self.rows.values().filter(|row| row.state == ItemStatus::Offered).count();
+        let offered = self.items.values().filter(|row| row.state == ItemStatus::Offered).count();
         ensure(offered == self.in_flight, || {
             format!("{offered} items offered, {} counted", self.in_flight)
         })?;
@@ -31,12 +31,12 @@ impl Core {
         ensure(!self.dispatching || offered <= permits, || {
             format!("{offered} permits of {permits}")
         })?;
-        let planned = self.rows.values().filter(|row| row.ordinal.is_some());
+        let planned = self.items.values().filter(|row| row.ordinal.is_some());
         let (settled, unsettled): (Vec<_>, Vec<_>) = planned.partition(|row| row.is_settled());
         ensure((settled.len(), unsettled.len()) == (self.settled, self.unsettled), || {
             "settled and unsettled items are miscounted".to_owned()
         })?;
-        self.rows.iter().try_for_each(|(item, row)| self.check_item(*item, row))?;
+        self.items.iter().try_for_each(|(item, row)| self.check_item(*item, row))?;
         self.check_ready_queue()?;
         self.check_offered_items()
     }
@@ -60,28 +60,28 @@ impl Core {
 
     /// Checks that every pending item is queued exactly once.
     fn check_ready_queue(&self) -> Result<(), InvariantViolation> {
-        let line: Vec<ItemId> = self.ready.items().collect();
-        ensure(line.len() == self.ready.len(), || "the ready queue is miscounted".to_owned())?;
-        let known: BTreeSet<ItemId> = line.iter().copied().collect();
-        ensure(known.len() == line.len(), || "an item is queued twice".to_owned())?;
-        let owed = |row: &ItemEntry| {
-            row.state == ItemStatus::Owed && row.ordinal.is_some() && !row.cancelled
+        let queued: Vec<ItemId> = self.ready.items().collect();
+        ensure(queued.len() == self.ready.len(), || "the ready queue is miscounted".to_owned())?;
+        let known: BTreeSet<ItemId> = queued.iter().copied().collect();
+        ensure(known.len() == queued.len(), || "an item is queued twice".to_owned())?;
+        let pending = |row: &ItemEntry| {
+            row.state == ItemStatus::Pending && row.ordinal.is_some() && !row.cancelled
         };
-        let mut owed = self.rows.iter().filter(|(_, row)| self.dispatching && owed(row));
-        owed.try_for_each(|(item, _)| {
+        let mut pending = self.items.iter().filter(|(_, row)| self.dispatching && pending(row));
+        pending.try_for_each(|(item, _)| {
             ensure(known.contains(item), || format!("item {item} is pending and not queued"))
         })
     }
 
     /// Checks that every offered item is watched.
     fn check_offered_items(&self) -> Result<(), InvariantViolation> {
-        let Some(elsewhere) = &self.elsewhere else { return Ok(()) };
-        ensure(elsewhere.flights.len() == self.in_flight, || {
-            format!("{} of {} offers are watched", elsewhere.flights.len(), self.in_flight)
+        let Some(remote) = &self.remote else { return Ok(()) };
+        ensure(remote.offered.len() == self.in_flight, || {
+            format!("{} of {} offers are watched", remote.offered.len(), self.in_flight)
         })?;
         let mut unstarted = BTreeMap::new();
-        for (item, flight) in &elsewhere.flights {
-            let current = self.rows.get(item).map(|row| row.current);
+        for (item, flight) in &remote.offered {
+            let current = self.items.get(item).map(|row| row.current);
             ensure(current == Some(flight.try_id), || {
                 format!("the watched try of item {item} is not the offered one")
             })?;
@@ -89,6 +89,6 @@ impl Core {
                 *unstarted.entry(flight.class).or_insert(0usize) += 1;
             }
         }
-        ensure(unstarted == elsewhere.unstarted, || "unstarted offers are miscounted".to_owned())
+        ensure(unstarted == remote.unstarted, || "unstarted offers are miscounted".to_owned())
     }
 }

@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<ItemEntry>() <= 128);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemStatus {
     /// To be offered as soon as there is a permit.
-    Owed,
+    Pending,
     /// Waits before it is pending again.
     Waiting,
     /// The current try is offered and holds a permit.
@@ -62,8 +62,8 @@ pub(super) struct KnownExecution {
     /// Whether it ran alone on its worker.
     pub(super) solo: bool,
     /// Whether it belongs to a settlement from before the item was reopened.
-    pub(super) former: bool,
-    pub(super) end: ExecutionState,
+    pub(super) superseded: bool,
+    pub(super) state: ExecutionState,
 }
 
 /// State of a known execution.
@@ -90,7 +90,7 @@ pub(super) enum VoidReason {
     /// It arrived after the item was cancelled.
     Late,
     /// It settled the item before a reopening, or was superseded at that time.
-    Former,
+    Superseded,
 }
 
 /// An end without a verdict.
@@ -122,7 +122,7 @@ impl ItemEntry {
             spec,
             current: try_id,
             floor: try_id,
-            state: ItemStatus::Owed,
+            state: ItemStatus::Pending,
             failures: 0,
             cancelled: false,
             solo: false,
@@ -141,14 +141,14 @@ impl ItemEntry {
 
     /// Whether it was tried, and neither offered nor settled since.
     pub(super) fn is_pending(&self) -> bool {
-        matches!(self.state, ItemStatus::Owed | ItemStatus::Waiting) && !self.cancelled
+        matches!(self.state, ItemStatus::Pending | ItemStatus::Waiting) && !self.cancelled
     }
 
     /// Executions that ended without settling the item and count as its own failures.
     pub(super) fn ended_executions(&self) -> u32 {
-        let counts = |known: &&KnownExecution| match &known.end {
+        let counts = |known: &&KnownExecution| match &known.state {
             ExecutionState::Open => false,
-            ExecutionState::Lost(loss) => loss.reason.counts() && !known.former,
+            ExecutionState::Lost(loss) => loss.reason.counts() && !known.superseded,
             ExecutionState::Result { void, .. } => *void == Some(VoidReason::Retried),
         };
         count(self.executions.iter().filter(counts))
@@ -182,16 +182,17 @@ impl ItemEntry {
 
 impl KnownExecution {
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.end, ExecutionState::Open)
+        matches!(self.state, ExecutionState::Open)
     }
 
     fn is_dead(&self) -> bool {
-        !self.former && matches!(&self.end, ExecutionState::Lost(loss) if loss.reason.is_death())
+        !self.superseded
+            && matches!(&self.state, ExecutionState::Lost(loss) if loss.reason.is_death())
     }
 
     /// Whether it may still be running: no worker has reported its end.
     pub(super) fn may_run(&self) -> bool {
-        match &self.end {
+        match &self.state {
             ExecutionState::Open => true,
             ExecutionState::Lost(loss) => loss.is_presumed(),
             ExecutionState::Result { .. } => false,
@@ -200,7 +201,7 @@ impl KnownExecution {
 
     /// Whether a verdict of it would be new.
     pub(super) fn may_report(&self) -> bool {
-        !matches!(self.end, ExecutionState::Result { .. })
+        !matches!(self.state, ExecutionState::Result { .. })
     }
 
     /// Sort key of an item's executions: by try, then by first hearing.
@@ -210,7 +211,7 @@ impl KnownExecution {
 
     /// The execution in the form used in terminal records.
     pub(super) fn into_execution(self) -> Execution {
-        let (end, record, durations, timestamps) = match self.end {
+        let (end, record, durations, timestamps) = match self.state {
             ExecutionState::Open => (ExecutionEnd::Open, None, None, None),
             ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record }) => {
                 (ExecutionEnd::Lost { reason, phase, cost }, record, None, None)

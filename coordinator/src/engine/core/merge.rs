@@ -15,7 +15,7 @@ use super::item::{ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 
 /// Whether a result may settle the item at all.
 fn is_eligible(row: &ItemEntry, known: &KnownExecution) -> bool {
-    match &known.end {
+    match &known.state {
         ExecutionState::Result { spec, void, .. } => {
             void.is_none() && known.try_id >= row.floor && *spec == row.spec
         }
@@ -63,8 +63,8 @@ pub(super) fn settle(
 
 /// Settles an item that a user cancelled. The result of its newest execution is attached.
 pub(super) fn settle_cancelled(item: ItemId, row: &mut ItemEntry, at: Timestamp) -> ItemSettlement {
-    let (by, superseded) = executions(row, |known| match &known.end {
-        _ if known.former => false,
+    let (by, superseded) = executions(row, |known| match &known.state {
+        _ if known.superseded => false,
         ExecutionState::Open => false,
         ExecutionState::Lost(loss) => loss.record.is_some(),
         ExecutionState::Result { .. } => true,

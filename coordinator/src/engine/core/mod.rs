@@ -78,7 +78,7 @@ pub struct CoreSettings {
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
     /// Timeouts for remote workers.
-    pub bounds: RemoteTimeouts,
+    pub timeouts: RemoteTimeouts,
 }
 
 /// Timeouts of a session with remote workers, on the clock of [`InputTime`].
@@ -107,7 +107,7 @@ impl Default for RemoteTimeouts {
 #[derive(Debug)]
 pub struct Core {
     settings: CoreSettings,
-    rows: HashMap<ItemId, ItemEntry>,
+    items: HashMap<ItemId, ItemEntry>,
     /// Items to offer.
     ready: ReadyQueue,
     /// Items that wait for their next try, by time.
@@ -128,15 +128,15 @@ pub struct Core {
     /// Position of the last report that a record holds.
     position: Option<ReportPosition>,
     /// Counter that orders executions by when they were first heard of.
-    heard: i64,
+    next_hearing: i64,
     /// Unsettled items with known executions.
     disturbed: BTreeSet<ItemId>,
     /// Limits on unstarted offers, by size class.
-    rooms: BTreeMap<SizeClass, usize>,
+    offer_limits: BTreeMap<SizeClass, usize>,
     /// Lanes that no registered worker could ever run.
-    closed: BTreeMap<u16, UnplaceableLane>,
+    unplaceable_lanes: BTreeMap<u16, UnplaceableLane>,
     /// State of remote workers; `None` while the only worker is in this process.
-    elsewhere: Option<Box<WorkerLiveness>>,
+    remote: Option<Box<WorkerLiveness>>,
     /// Permits that previous sessions held when this one began.
     inherited: usize,
 }
@@ -146,7 +146,7 @@ impl Core {
     pub fn new(settings: CoreSettings) -> Self {
         Self {
             settings,
-            rows: HashMap::new(),
+            items: HashMap::new(),
             ready: ReadyQueue::default(),
             waiting: BinaryHeap::new(),
             failed_at: HashMap::new(),
@@ -157,11 +157,11 @@ impl Core {
             dispatching: false,
             stop: None,
             position: None,
-            heard: 0,
+            next_hearing: 0,
             disturbed: BTreeSet::new(),
-            rooms: BTreeMap::new(),
-            closed: BTreeMap::new(),
-            elsewhere: None,
+            offer_limits: BTreeMap::new(),
+            unplaceable_lanes: BTreeMap::new(),
+            remote: None,
             inherited: 0,
         }
     }
@@ -175,7 +175,7 @@ impl Core {
 
     /// Every item of the journal, in no order.
     pub fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
-        self.rows.keys().copied()
+        self.items.keys().copied()
     }
 
     /// Position of the last report that a record holds: resume reading there.
@@ -200,13 +200,13 @@ impl Core {
 
     /// The item's position in the plan's order, if it was ever planned or offered.
     pub fn ordinal(&self, item: &ItemId) -> Option<u64> {
-        self.rows.get(item).and_then(|row| row.ordinal)
+        self.items.get(item).and_then(|row| row.ordinal)
     }
 
     /// Whether an execution runs, as far as is known, and is wanted: neither reported nor lost, nor
     /// its item settled. `None` when it was never heard of.
     pub fn is_open(&self, item: &ItemId, exec: &ExecId) -> Option<bool> {
-        let row = self.rows.get(item)?;
+        let row = self.items.get(item)?;
         if row.is_settled() {
             return Some(false);
         }
@@ -223,12 +223,10 @@ impl Core {
         try_id: TryId,
         exec: &ExecId,
     ) -> bool {
-        let Some(row) = self.rows.get(item).filter(|row| !row.is_settled()) else { return false };
+        let Some(row) = self.items.get(item).filter(|row| !row.is_settled()) else { return false };
         let known = row.executions.iter().find(|known| known.exec == *exec);
-        match (&self.elsewhere, known) {
-            (Some(elsewhere), Some(known)) => {
-                known.may_run() && elsewhere.is_shown(monotonic_ms, exec)
-            }
+        match (&self.remote, known) {
+            (Some(remote), Some(known)) => known.may_run() && remote.is_shown(monotonic_ms, exec),
             (Some(_), None) => false,
             (None, Some(known)) => known.is_open(),
             (None, None) => row.state == ItemStatus::Offered && row.current == try_id,
@@ -238,13 +236,13 @@ impl Core {
     /// Whether every remote worker that may run something of this run was heard in this session, by
     /// this monotonic time.
     pub fn is_watched(&self, monotonic_ms: u64) -> bool {
-        self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_watched(monotonic_ms))
+        self.remote.as_ref().is_some_and(|remote| remote.is_watched(monotonic_ms))
     }
 
     /// Whether a worker counts as alive when it was last heard this long ago.
     pub fn counts_as_alive(&self, age: Duration) -> bool {
         let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        self.elsewhere.as_ref().is_some_and(|elsewhere| age < elsewhere.times.silence)
+        self.remote.as_ref().is_some_and(|remote| age < remote.timeouts.silence)
     }
 
     /// Whether every planned item is settled.
@@ -254,11 +252,11 @@ impl Core {
 
     /// Whether the journal holds no item at all.
     pub fn is_untouched(&self) -> bool {
-        self.rows.is_empty()
+        self.items.is_empty()
     }
 
     /// The spec under which a settled item ran, or `None` when it is not settled.
     pub fn settled_spec(&self, item: &ItemId) -> Option<rollout_protocol::digest::Digest> {
-        self.rows.get(item).filter(|row| row.is_settled()).map(|row| row.spec)
+        self.items.get(item).filter(|row| row.is_settled()).map(|row| row.spec)
     }
 }

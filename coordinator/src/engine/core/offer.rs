@@ -28,12 +28,12 @@ impl Core {
     /// Pending items that could be offered now if there were permits, and pending items that wait
     /// for capacity of their class. Items without any suitable worker are in neither.
     fn ready_counts(&self) -> (usize, usize) {
-        if self.rooms.is_empty() && self.closed.is_empty() {
+        if self.offer_limits.is_empty() && self.unplaceable_lanes.is_empty() {
             return (self.ready.len(), 0);
         }
         let mut of_class: BTreeMap<SizeClass, usize> = BTreeMap::new();
         for ((class, lane), len) in self.ready.kinds() {
-            if !self.closed.contains_key(&lane) {
+            if !self.unplaceable_lanes.contains_key(&lane) {
                 *of_class.entry(class).or_default() += len;
             }
         }
@@ -48,18 +48,18 @@ impl Core {
 
     /// How many more unstarted offers of a class the queue may hold.
     pub(super) fn free_capacity(&self, class: SizeClass) -> usize {
-        let Some(bound) = self.rooms.get(&class) else { return usize::MAX };
+        let Some(bound) = self.offer_limits.get(&class) else { return usize::MAX };
         bound.saturating_sub(self.unstarted_of_class(class))
     }
 
     fn unstarted_of_class(&self, class: SizeClass) -> usize {
-        let unstarted = self.elsewhere.as_ref().and_then(|e| e.unstarted.get(&class));
+        let unstarted = self.remote.as_ref().and_then(|e| e.unstarted.get(&class));
         unstarted.copied().unwrap_or(0)
     }
 
     /// Unstarted offers of each size class.
     pub fn unstarted(&self) -> BTreeMap<SizeClass, usize> {
-        self.elsewhere.as_ref().map(|elsewhere| elsewhere.unstarted.clone()).unwrap_or_default()
+        self.remote.as_ref().map(|remote| remote.unstarted.clone()).unwrap_or_default()
     }
 
     /// Offers pending items while there are permits. One record for all of them.
@@ -88,8 +88,8 @@ impl Core {
 
     /// Adds the offer of an item to the batch if the item is still pending.
     fn prepare_offer(&mut self, kind: ReadyKey, item: ItemId, batch: &mut OfferBatch) -> bool {
-        let owed = |row: &&ItemEntry| row.state == ItemStatus::Owed && !row.cancelled;
-        let Some(row) = self.rows.get(&item).filter(owed) else { return false };
+        let pending = |row: &&ItemEntry| row.state == ItemStatus::Pending && !row.cancelled;
+        let Some(row) = self.items.get(&item).filter(pending) else { return false };
         let Some(ordinal) = row.ordinal else { return false };
         let class = row.offered_class();
         if (class, row.lane) != kind {
@@ -103,7 +103,7 @@ impl Core {
         let try_id = row.current.next(self.settings.epoch);
         batch.tries.push(OfferedTry { item, try_id, spec: row.spec });
         batch.effects.push(CoreEffect::Offer { item, try_id, ordinal, class });
-        if !self.rooms.is_empty() || self.elsewhere.is_some() {
+        if !self.offer_limits.is_empty() || self.remote.is_some() {
             *batch.taken.entry(class).or_default() += 1;
         }
         true
@@ -119,11 +119,11 @@ impl Core {
         let mut ready = std::mem::take(&mut self.ready);
         let of = |class: SizeClass| taken.get(&class).copied().unwrap_or(0);
         let has_room = |(class, lane): ReadyKey| {
-            !self.closed.contains_key(&lane) && self.free_capacity(class) > of(class)
+            !self.unplaceable_lanes.contains_key(&lane) && self.free_capacity(class) > of(class)
         };
         let in_turn = |kind: ReadyKey| {
             let class = kind.0;
-            let held = self.elsewhere.as_ref().and_then(|e| e.held_back.get(&class));
+            let held = self.remote.as_ref().and_then(|e| e.held_back.get(&class));
             let may = held.is_none_or(|until| {
                 *until <= now.monotonic_ms && self.unstarted_of_class(class) + of(class) == 0
             });
@@ -136,11 +136,11 @@ impl Core {
 
     /// Starts to watch new offers.
     fn watch_offers(&mut self, now: InputTime, offered: &[OfferedTry]) {
-        let Some(elsewhere) = &mut self.elsewhere else { return };
+        let Some(remote) = &mut self.remote else { return };
         for OfferedTry { item, try_id, .. } in offered {
-            let Some(row) = self.rows.get(item) else { continue };
+            let Some(row) = self.items.get(item) else { continue };
             let class = if row.solo { SizeClass::SOLO } else { row.class };
-            elsewhere.take_permit(now.monotonic_ms, *item, *try_id, class, false);
+            remote.take_permit(now.monotonic_ms, *item, *try_id, class, false);
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) type ReadyKey = (SizeClass, u16);
 /// An entry is a hint: whether the item is still pending is checked when its turn comes.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
-    lines: BTreeMap<ReadyKey, ReadyBucket>,
+    buckets: BTreeMap<ReadyKey, ReadyBucket>,
     len: usize,
     next: u64,
 }
@@ -41,13 +41,13 @@ impl ReadyQueue {
     /// Appends an item that was never offered.
     pub(super) fn push_fresh(&mut self, kind: ReadyKey, item: ItemId) {
         let turn = self.turn();
-        self.lines.entry(kind).or_default().fresh.push_back((turn, item));
+        self.buckets.entry(kind).or_default().fresh.push_back((turn, item));
     }
 
     /// Appends an item that was offered before.
     pub(super) fn push_again(&mut self, kind: ReadyKey, item: ItemId) {
         let turn = self.turn();
-        self.lines.entry(kind).or_default().again.push_back((turn, item));
+        self.buckets.entry(kind).or_default().again.push_back((turn, item));
     }
 
     fn turn(&mut self) -> u64 {
@@ -58,12 +58,12 @@ impl ReadyQueue {
 
     /// The next item of an allowed kind.
     pub(super) fn pop(&mut self, allowed: impl Fn(ReadyKey) -> bool) -> Option<(ReadyKey, ItemId)> {
-        let lines = self.lines.iter().filter(|(kind, _)| allowed(**kind));
-        let (_, kind) = lines.filter_map(|(kind, line)| Some((line.turn()?, *kind))).min()?;
-        let line = self.lines.get_mut(&kind)?;
+        let lines = self.buckets.iter().filter(|(kind, _)| allowed(**kind));
+        let (_, kind) = lines.filter_map(|(kind, bucket)| Some((bucket.turn()?, *kind))).min()?;
+        let line = self.buckets.get_mut(&kind)?;
         let (_, item) = line.again.pop_front().or_else(|| line.fresh.pop_front())?;
         if line.len() == 0 {
-            self.lines.remove(&kind);
+            self.buckets.remove(&kind);
         }
         self.len -= 1;
         Some((kind, item))
@@ -71,12 +71,12 @@ impl ReadyQueue {
 
     /// Number of entries of each kind.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (ReadyKey, usize)> + '_ {
-        self.lines.iter().map(|(kind, line)| (*kind, line.len()))
+        self.buckets.iter().map(|(kind, line)| (*kind, line.len()))
     }
 
     /// Every entry, in no order.
     pub(super) fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
-        let lines = self.lines.values().flat_map(|line| line.again.iter().chain(&line.fresh));
+        let lines = self.buckets.values().flat_map(|line| line.again.iter().chain(&line.fresh));
         lines.map(|(_, item)| *item)
     }
 
@@ -91,7 +91,7 @@ impl ReadyQueue {
     /// Removes every entry of a lane, in the order of their turns.
     pub(super) fn take_lane(&mut self, lane: u16) -> Vec<ItemId> {
         let mut taken = Vec::new();
-        for (_, line) in self.lines.extract_if(.., |(_, of), _| *of == lane) {
+        for (_, line) in self.buckets.extract_if(.., |(_, of), _| *of == lane) {
             self.len -= line.len();
             taken.extend(line.again.into_iter().map(|(turn, item)| (false, turn, item)));
             taken.extend(line.fresh.into_iter().map(|(turn, item)| (true, turn, item)));
@@ -104,7 +104,7 @@ impl ReadyQueue {
     pub(super) fn take_all(&mut self) -> Vec<ItemId> {
         let mut taken = Vec::with_capacity(self.len);
         self.len = 0;
-        for line in std::mem::take(&mut self.lines).into_values() {
+        for line in std::mem::take(&mut self.buckets).into_values() {
             taken.extend(line.again.into_iter().map(|(turn, item)| (false, turn, item)));
             taken.extend(line.fresh.into_iter().map(|(turn, item)| (true, turn, item)));
         }

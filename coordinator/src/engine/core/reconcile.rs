@@ -34,14 +34,14 @@ impl Core {
         listed: Vec<QueuedOffer>,
         out: &mut impl CoreOutput,
     ) {
-        let Some(elsewhere) = &self.elsewhere else { return };
-        let is_watched = elsewhere.is_watched(now.monotonic_ms);
+        let Some(remote) = &self.remote else { return };
+        let is_watched = remote.is_watched(now.monotonic_ms);
         let mut in_queue = HashMap::with_capacity(listed.len());
         for QueuedOffer { item, try_id, delivered } in listed {
             let wanted = |row: &&ItemEntry| {
                 row.state == ItemStatus::Offered && row.current == try_id && !row.cancelled
             };
-            if self.rows.get(&item).filter(wanted).is_some() && self.stop.is_none() {
+            if self.items.get(&item).filter(wanted).is_some() && self.stop.is_none() {
                 in_queue.insert(item, delivered);
             } else {
                 out.effects().push(CoreEffect::Withdraw { item, try_id });
@@ -74,30 +74,30 @@ impl Core {
         exec: ExecId,
         out: &mut impl CoreOutput,
     ) {
-        let Some(elsewhere) = &self.elsewhere else { return };
-        let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
+        let Some(remote) = &self.remote else { return };
+        let known = self.items.get_mut(&item).and_then(|row| row.find(&exec));
         let Some(known) = known.filter(|known| known.is_open()) else { return };
         // A worker that was not heard since the queue was unreachable may have been cut off, and
         // not dead.
-        let heard = elsewhere.workers.get(&known.worker).copied().unwrap_or(elsewhere.began);
-        let outage = elsewhere.after_outage && heard <= elsewhere.watched_since;
+        let heard = remote.workers.get(&known.worker).copied().unwrap_or(remote.session_began);
+        let outage = remote.after_outage && heard <= remote.watched_since;
         let reason = if outage { LostReason::Outage } else { LostReason::Unreachable };
         self.commit(now, JournalRecord::Lost { item, exec, reason }, out);
     }
 
     /// Open executions that show no sign of life.
     fn silent_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
-        self.disturbed_executions(|known, elsewhere| {
-            known.is_open() && elsewhere.alive_until(now.monotonic_ms, &known.exec).is_none()
+        self.disturbed_executions(|known, remote| {
+            known.is_open() && remote.alive_until(now.monotonic_ms, &known.exec).is_none()
         })
     }
 
     /// Lost executions whose workers were unreachable for longer than they continue alone.
     fn dead_executions(&self, now: InputTime) -> Vec<(ItemId, ExecId)> {
-        self.disturbed_executions(|known, elsewhere| {
-            let presumed = matches!(&known.end, ExecutionState::Lost(loss) if loss.is_presumed());
-            let silent = elsewhere.silent_for(now.monotonic_ms, &known.worker);
-            presumed && silent >= elsewhere.offline_limit(&known.worker)
+        self.disturbed_executions(|known, remote| {
+            let presumed = matches!(&known.state, ExecutionState::Lost(loss) if loss.is_presumed());
+            let silent = remote.silent_for(now.monotonic_ms, &known.worker);
+            presumed && silent >= remote.offline_limit(&known.worker)
         })
     }
 
@@ -105,11 +105,11 @@ impl Core {
         &self,
         kind: impl Fn(&KnownExecution, &super::worker_liveness::WorkerLiveness) -> bool,
     ) -> Vec<(ItemId, ExecId)> {
-        let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
+        let Some(remote) = &self.remote else { return Vec::new() };
         let mut found = Vec::new();
         for item in &self.disturbed {
-            let Some(row) = self.rows.get(item) else { continue };
-            let executions = row.executions.iter().filter(|known| kind(known, elsewhere));
+            let Some(row) = self.items.get(item) else { continue };
+            let executions = row.executions.iter().filter(|known| kind(known, remote));
             found.extend(executions.map(|known| (*item, known.exec)));
         }
         found
@@ -123,16 +123,16 @@ impl Core {
         out: &mut impl CoreOutput,
     ) {
         let now = now.monotonic_ms;
-        let Some(mut elsewhere) = self.elsewhere.take() else { return };
+        let Some(mut remote) = self.remote.take() else { return };
         let mut missing = Vec::new();
-        let mut flights = std::mem::take(&mut elsewhere.flights);
+        let mut flights = std::mem::take(&mut remote.offered);
         for (item, flight) in &mut flights {
-            let Some(row) = self.rows.get(item).filter(|row| !row.cancelled) else { continue };
-            if elsewhere.is_held(now, item, row) {
+            let Some(row) = self.items.get(item).filter(|row| !row.cancelled) else { continue };
+            if remote.is_held(now, item, row) {
                 flight.mark_found();
                 continue;
             }
-            let times = elsewhere.times;
+            let times = remote.timeouts;
             let nowhere = match in_queue.get(item) {
                 Some(false) => {
                     flight.mark_found();
@@ -150,13 +150,15 @@ impl Core {
                     flight.missing >= MISSING_ROUNDS
                 }
             };
-            if nowhere && flight.looked.is_none_or(|at| now.saturating_sub(at) >= times.lease) {
-                flight.looked = Some(now);
+            if nowhere
+                && flight.missing_lookup.is_none_or(|at| now.saturating_sub(at) >= times.lease)
+            {
+                flight.missing_lookup = Some(now);
                 missing.push(CoreEffect::LookForResults { item: *item });
             }
         }
-        elsewhere.flights = flights;
-        self.elsewhere = Some(elsewhere);
+        remote.offered = flights;
+        self.remote = Some(remote);
         out.effects().append(&mut missing);
     }
 
@@ -174,7 +176,7 @@ impl Core {
             }
         }
         if self.is_missing(now, item) {
-            if let Some(row) = self.rows.get(&item) {
+            if let Some(row) = self.items.get(&item) {
                 let nowhere = WithdrawnTry { item, try_id: row.current };
                 self.withdraw(now, vec![nowhere], out);
             }
@@ -185,18 +187,18 @@ impl Core {
 
     /// Whether an item whose results were looked up is still missing.
     fn is_missing(&mut self, now: InputTime, item: ItemId) -> bool {
-        let Some(elsewhere) = &mut self.elsewhere else { return false };
-        let Some(flight) = elsewhere.flights.get_mut(&item) else { return false };
-        flight.found = true;
-        let looked = flight.looked.is_some();
+        let Some(remote) = &mut self.remote else { return false };
+        let Some(flight) = remote.offered.get_mut(&item) else { return false };
+        flight.lookup_done = true;
+        let looked = flight.missing_lookup.is_some();
         // A worker may have shown it meanwhile.
-        let row = self.rows.get(&item).filter(|row| !row.cancelled);
-        looked && row.is_some_and(|row| !elsewhere.is_held(now.monotonic_ms, &item, row))
+        let row = self.items.get(&item).filter(|row| !row.cancelled);
+        looked && row.is_some_and(|row| !remote.is_held(now.monotonic_ms, &item, row))
     }
 
     /// Whether a marker adds something that the journal does not hold.
     fn adds_information(&self, report: &Report) -> bool {
-        let Some(row) = self.rows.get(&report.item) else { return false };
+        let Some(row) = self.items.get(&report.item) else { return false };
         let known = row.executions.iter().find(|known| known.exec == report.exec);
         let is_result = matches!(report.body, ReportBody::Result(_));
         is_result && !row.is_settled() && known.is_none_or(KnownExecution::may_report)

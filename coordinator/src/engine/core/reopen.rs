@@ -15,7 +15,7 @@ impl Core {
     /// Makes a settled item pending again: no try made before the session of `epoch` settles it.
     /// (In a repaired journal the settlement may be lost; the floor holds all the same.)
     pub(super) fn apply_reopened(&mut self, item: ItemId, epoch: u32) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         let was_settled = row.is_settled();
         if was_settled && row.ordinal.is_some() {
             self.settled -= 1;
@@ -24,12 +24,12 @@ impl Core {
         if row.current.n == 0 {
             // It was never offered: treated as unknown.
             if was_settled {
-                self.rows.remove(&item);
+                self.items.remove(&item);
             }
             return;
         }
         let was_offered = row.state == ItemStatus::Offered;
-        row.state = ItemStatus::Owed;
+        row.state = ItemStatus::Pending;
         row.floor = row.current.next(row.current.epoch).max(TryId::first(epoch));
         (row.failures, row.cancelled, row.solo) = (0, false, false);
         if was_offered {
@@ -40,7 +40,7 @@ impl Core {
 
     /// Gives a reopened item the executions of its previous settlement.
     pub fn restore_executions(&mut self, item: ItemId, at: Timestamp, former: Vec<Execution>) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         if row.is_settled() || former.is_empty() {
             return;
         }
@@ -59,10 +59,10 @@ fn restored_execution(
     former: Execution,
 ) -> KnownExecution {
     let Execution { try_id, exec, worker, end, record, durations, timestamps } = former;
-    let end = match end {
+    let state = match end {
         ExecutionEnd::Reported { verdict } => ExecutionState::Result {
             spec: row.spec,
-            void: Some(VoidReason::Former),
+            void: Some(VoidReason::Superseded),
             body: Box::new(ResultBody {
                 verdict,
                 durations: durations.unwrap_or_default(),
@@ -78,5 +78,5 @@ fn restored_execution(
             ExecutionState::Lost(ExecutionLoss { reason, phase: None, cost: 0.0, record })
         }
     };
-    KnownExecution { exec, try_id, order, worker, solo: false, former: true, end }
+    KnownExecution { exec, try_id, order, worker, solo: false, superseded: true, state }
 }

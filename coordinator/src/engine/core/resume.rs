@@ -16,11 +16,11 @@ impl Core {
     /// Takes in an item of the plan.
     pub(super) fn plan(&mut self, now: InputTime, new: NewItem, out: &mut impl CoreOutput) {
         let NewItem { item, ordinal, spec, class, lane } = new;
-        let Some(row) = self.rows.get_mut(&item) else {
+        let Some(row) = self.items.get_mut(&item) else {
             let mut row = ItemEntry::new(spec, NO_TRY);
             row.ordinal = Some(ordinal);
             (row.class, row.lane) = (class, lane);
-            self.rows.insert(item, row);
+            self.items.insert(item, row);
             self.ready.push_fresh((class, lane), item);
             self.unsettled += 1;
             return;
@@ -34,8 +34,8 @@ impl Core {
             return;
         }
         self.unsettled += 1;
-        let (owed, respecified) = (self.dispatching && row.is_pending(), row.spec != spec);
-        if owed && !self.waits_on(now, &item) {
+        let (pending, respecified) = (self.dispatching && row.is_pending(), row.spec != spec);
+        if pending && !self.waits_on(now, &item) {
             self.requeue_now(item);
         }
         if respecified {
@@ -47,7 +47,7 @@ impl Core {
     pub(super) fn resume_local(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         let mut open = Vec::new();
         for item in &self.disturbed {
-            let executions = self.rows.get(item).map_or(&[][..], |row| &row.executions);
+            let executions = self.items.get(item).map_or(&[][..], |row| &row.executions);
             let executions = executions.iter().filter(|known| known.is_open());
             open.extend(executions.map(|known| (*item, known.exec)));
         }
@@ -68,16 +68,16 @@ impl Core {
         if !unplanned.is_empty() {
             self.withdraw(now, unplanned, out);
         }
-        let mut elsewhere = WorkerLiveness::new(now.monotonic_ms, &self.settings.bounds);
-        for (item, row) in self.rows.iter().filter(|(_, row)| row.state == ItemStatus::Offered) {
+        let mut remote = WorkerLiveness::new(now.monotonic_ms, &self.settings.timeouts);
+        for (item, row) in self.items.iter().filter(|(_, row)| row.state == ItemStatus::Offered) {
             let of_current =
                 |known: &KnownExecution| known.try_id == row.current && known.is_open();
             let started = row.executions.iter().any(of_current);
             let class = if row.solo { super::SizeClass::SOLO } else { row.class };
-            elsewhere.take_permit(now.monotonic_ms, *item, row.current, class, started);
+            remote.take_permit(now.monotonic_ms, *item, row.current, class, started);
         }
-        elsewhere.flights.values_mut().for_each(|flight| flight.inherited = true);
-        self.elsewhere = Some(Box::new(elsewhere));
+        remote.offered.values_mut().for_each(|flight| flight.inherited = true);
+        self.remote = Some(Box::new(remote));
         self.inherited = self.in_flight;
         self.queue_pending(now);
     }
@@ -86,7 +86,7 @@ impl Core {
     pub(super) fn offered(&self, kind: impl Fn(&ItemEntry) -> bool) -> Vec<WithdrawnTry> {
         let offered = |row: &&ItemEntry| row.state == ItemStatus::Offered && kind(row);
         let mut tries: Vec<_> = self
-            .rows
+            .items
             .iter()
             .filter(|(_, row)| offered(row))
             .map(|(item, row)| (row.ordinal, *item, row.current))
@@ -112,8 +112,8 @@ impl Core {
 
     /// An item that a previous session left may be offered at once.
     fn requeue_now(&mut self, item: ItemId) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        row.state = ItemStatus::Owed;
+        let Some(row) = self.items.get_mut(&item) else { return };
+        row.state = ItemStatus::Pending;
         self.ready.push_again((row.offered_class(), row.lane), item);
     }
 
@@ -121,20 +121,22 @@ impl Core {
     fn queue_pending(&mut self, now: InputTime) {
         self.waiting.clear();
         let fresh = self.ready.take_all();
-        let mut owed: Vec<_> = self
-            .rows
+        let mut pending: Vec<_> = self
+            .items
             .iter()
             .filter(|(_, row)| row.ordinal.is_some() && row.is_pending() && row.current.n > 0)
             .map(|(item, row)| (row.ordinal, *item))
             .collect();
-        owed.sort_unstable();
-        for (_, item) in owed {
+        pending.sort_unstable();
+        for (_, item) in pending {
             if !self.waits_on(now, &item) {
                 self.requeue_now(item);
             }
         }
         for item in fresh {
-            let Some(row) = self.rows.get(&item).filter(|row| row.current.n == 0) else { continue };
+            let Some(row) = self.items.get(&item).filter(|row| row.current.n == 0) else {
+                continue;
+            };
             self.ready.push_fresh((row.class, row.lane), item);
         }
         self.dispatching = true;

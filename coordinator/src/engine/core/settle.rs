@@ -25,29 +25,29 @@ impl Core {
         body: Box<ResultBody>,
         effects: &mut Vec<CoreEffect>,
     ) {
-        self.heard += 1;
-        heard.order = -self.heard;
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        self.next_hearing += 1;
+        heard.order = -self.next_hearing;
+        let Some(row) = self.items.get_mut(&item) else { return };
         if row.is_settled() {
             return;
         }
         if row
             .find(&heard.exec)
-            .is_some_and(|known| matches!(known.end, ExecutionState::Result { .. }))
+            .is_some_and(|known| matches!(known.state, ExecutionState::Result { .. }))
         {
             return;
         }
         let (exec, try_id) = (heard.exec, heard.try_id);
         let void = void_reason(row, try_id, &body, &self.settings);
         let error = body.verdict.error.clone().filter(|_| void == Some(VoidReason::Retried));
-        let end = ExecutionState::Result { spec, void, body };
+        let state = ExecutionState::Result { spec, void, body };
         match row.find(&exec) {
-            Some(known) => known.end = end,
-            None => row.executions.push(KnownExecution { end, ..heard }),
+            Some(known) => known.state = state,
+            None => row.executions.push(KnownExecution { state, ..heard }),
         }
         self.mark_started(&item, try_id);
         self.conclude(at, item, effects);
-        let Some(row) = self.rows.get_mut(&item).filter(|row| !row.is_settled()) else { return };
+        let Some(row) = self.items.get_mut(&item).filter(|row| !row.is_settled()) else { return };
         if let (Some(error), ItemStatus::Offered) = (error, row.state)
             && try_id == row.current
         {
@@ -69,21 +69,21 @@ impl Core {
         at: Timestamp,
         item: ItemId,
         exec: ExecId,
-        who: Option<(TryId, WorkerId)>,
+        reported_by: Option<(TryId, WorkerId)>,
         loss: ExecutionLoss,
         effects: &mut Vec<CoreEffect>,
     ) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         if row.is_settled() {
             return;
         }
-        let reported = who.is_some();
-        let try_id = match (row.find(&exec), who) {
+        let reported = reported_by.is_some();
+        let try_id = match (row.find(&exec), reported_by) {
             (Some(known), _) => {
                 let try_id = known.try_id;
-                match &mut known.end {
+                match &mut known.state {
                     ExecutionState::Open => {
-                        known.end = ExecutionState::Lost(loss);
+                        known.state = ExecutionState::Lost(loss);
                         if let Some(ordinal) = row.ordinal {
                             effects.push(CoreEffect::Lost { item, ordinal, try_id, exec });
                         }
@@ -95,8 +95,8 @@ impl Core {
             }
             (None, None) => return,
             (None, Some((try_id, worker))) => {
-                self.heard += 1;
-                let (order, end) = (-self.heard, ExecutionState::Lost(loss));
+                self.next_hearing += 1;
+                let (order, state) = (-self.next_hearing, ExecutionState::Lost(loss));
                 let solo = row.solo && try_id == row.current;
                 row.executions.push(KnownExecution {
                     exec,
@@ -104,8 +104,8 @@ impl Core {
                     order,
                     worker,
                     solo,
-                    former: false,
-                    end,
+                    superseded: false,
+                    state,
                 });
                 if let Some(ordinal) = row.ordinal {
                     effects.push(CoreEffect::Lost { item, ordinal, try_id, exec });
@@ -125,7 +125,7 @@ impl Core {
     /// execution of the item is open, the item is pending again at once. (An execution that is only
     /// presumed lost may be delivered again, and run under the same try.)
     fn requeue_after_loss(&mut self, item: ItemId, lost: TryId) {
-        let Some(row) = self.rows.get(&item) else { return };
+        let Some(row) = self.items.get(&item) else { return };
         let rival = |known: &KnownExecution| known.is_open() && known.try_id >= row.floor;
         let held = row.executions.iter().any(rival);
         if row.state == ItemStatus::Offered && lost == row.current && !held {
@@ -135,7 +135,7 @@ impl Core {
 
     /// Gives up an item that was tried too often, when none of its executions is open.
     fn give_up(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<CoreEffect>) {
-        let Some(row) = self.rows.get(&item) else { return };
+        let Some(row) = self.items.get(&item) else { return };
         if row.is_settled() || row.has_open() {
             return;
         }
@@ -148,7 +148,7 @@ impl Core {
 
     /// The merge rule: settles the item if its known executions decide it.
     pub(super) fn conclude(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<CoreEffect>) {
-        let Some(row) = self.rows.get(&item) else { return };
+        let Some(row) = self.items.get(&item) else { return };
         if let Some(winner) = merge::winning_execution(row) {
             self.settle(item, effects, |row| merge::settle(item, row, winner, at));
         } else if row.cancelled && !row.is_settled() && !row.has_open() {
@@ -163,7 +163,7 @@ impl Core {
         effects: &mut Vec<CoreEffect>,
         settle: impl FnOnce(&mut ItemEntry) -> ItemSettlement,
     ) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return };
         let was_offered = row.state == ItemStatus::Offered;
         let (current, planned) = (row.current, row.ordinal.is_some());
         let settled = settle(row);

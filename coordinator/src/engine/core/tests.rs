@@ -61,7 +61,7 @@ fn policy() -> RetryPolicy {
 }
 
 fn settings(epoch: u32, permits: usize) -> CoreSettings {
-    CoreSettings { run: RUN, epoch, permits, retry: policy(), bounds: RemoteTimeouts::default() }
+    CoreSettings { run: RUN, epoch, permits, retry: policy(), timeouts: RemoteTimeouts::default() }
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> JournalRecord {
@@ -155,8 +155,8 @@ impl CoreFixture {
     fn resume_remote(&mut self, specs: &[u8]) {
         let planned = (0..).zip(specs).map(|(n, under)| fleet::planned(n, *under)).collect();
         self.handle(CoreInput::Items(planned));
-        self.handle(CoreInput::Exhausted);
-        self.handle(CoreInput::Begin);
+        self.handle(CoreInput::PlanComplete);
+        self.handle(CoreInput::ResumeRemote);
     }
 
     /// Another process takes the run over.
@@ -172,12 +172,12 @@ impl CoreFixture {
         for (at, record) in &self.journal {
             again.apply(*at, record.clone(), &mut Vec::new());
         }
-        for (item, row) in self.core.rows.iter().filter(|(_, row)| row.current.n > 0) {
-            let same = again.rows.get(item).expect("the journal knows it");
+        for (item, row) in self.core.items.iter().filter(|(_, row)| row.current.n > 0) {
+            let same = again.items.get(item).expect("the journal knows it");
             let view = |row: &ItemEntry| {
                 // A waiting item is pending when its wait is not known.
                 let waits = row.state == ItemStatus::Waiting;
-                let state = if waits { ItemStatus::Owed } else { row.state };
+                let state = if waits { ItemStatus::Pending } else { row.state };
                 let ItemEntry { spec, current, floor, failures, cancelled, solo, .. } = row;
                 format!(
                     "{spec} {current} {floor} {failures} {cancelled} {solo} {state:?} {:?}",
@@ -202,8 +202,8 @@ impl CoreFixture {
             })
             .collect();
         self.handle(CoreInput::Items(planned));
-        self.handle(CoreInput::Exhausted);
-        self.handle(CoreInput::FormerExecutorsDead);
+        self.handle(CoreInput::PlanComplete);
+        self.handle(CoreInput::PreviousExecutorsDead);
     }
 
     fn handle(&mut self, input: CoreInput) {
@@ -302,12 +302,12 @@ impl CoreFixture {
 
     /// These workers send heartbeats that show these executions; of other workers nothing is known.
     fn show(&mut self, shown: &[(&str, &[ActiveExecution])]) {
-        let hellos = shown.iter().map(|(worker, executions)| ReceivedHeartbeat {
-            hello: fleet::heartbeat(worker, executions.to_vec()),
+        let heartbeats = shown.iter().map(|(worker, executions)| ReceivedHeartbeat {
+            heartbeat: fleet::heartbeat(worker, executions.to_vec()),
             age: Duration::ZERO,
         });
-        let hellos = hellos.collect();
-        self.handle(CoreInput::Hellos(hellos));
+        let heartbeats = heartbeats.collect();
+        self.handle(CoreInput::Heartbeats(heartbeats));
     }
 
     /// A reconciliation round.

@@ -27,7 +27,7 @@ pub(super) struct UnplaceableLane {
 impl Core {
     /// Lanes that no registered worker could ever run, why, and how many items wait in each.
     pub fn unplaceable(&self) -> impl Iterator<Item = (u16, &str, usize)> {
-        self.closed.iter().map(|(lane, closed)| {
+        self.unplaceable_lanes.iter().map(|(lane, closed)| {
             let of_lane = |((_, of), len): ((_, u16), usize)| if of == *lane { len } else { 0 };
             let waiting = self.ready.kinds().map(of_lane).sum();
             (*lane, closed.reason.as_str(), waiting)
@@ -35,39 +35,43 @@ impl Core {
     }
 
     pub(super) fn unplaceable_lanes(&mut self, now: InputTime, lanes: BTreeMap<u16, String>) {
-        let timeout = self.settings.bounds.unplaceable_timeout.as_millis();
+        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
         let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
-        let mut former = std::mem::take(&mut self.closed);
+        let mut previous = std::mem::take(&mut self.unplaceable_lanes);
         for (lane, reason) in lanes {
             // A lane whose reason changed keeps waiting.
-            let closed = former.remove(&lane).map_or_else(
+            let closed = previous.remove(&lane).map_or_else(
                 || {
                     let until = now.monotonic_ms.saturating_add(timeout);
                     UnplaceableLane { reason: reason.clone(), until, is_over: false }
                 },
                 |closed| UnplaceableLane { reason: reason.clone(), ..closed },
             );
-            self.closed.insert(lane, closed);
+            self.unplaceable_lanes.insert(lane, closed);
         }
     }
 
     /// When the next lane is given up.
     pub(super) fn next_give_up_due(&self) -> Option<u64> {
         let waits = |closed: &&UnplaceableLane| !closed.is_over;
-        self.closed.values().filter(waits).map(|closed| closed.until).min()
+        self.unplaceable_lanes.values().filter(waits).map(|closed| closed.until).min()
     }
 
     /// Gives up items that waited too long for a suitable worker.
     pub(super) fn give_up_unplaceable(&mut self, now: InputTime, out: &mut impl CoreOutput) {
-        if self.closed.is_empty() {
+        if self.unplaceable_lanes.is_empty() {
             return;
         }
         let due = |closed: &UnplaceableLane| closed.until <= now.monotonic_ms;
-        let lanes: Vec<u16> =
-            self.closed.iter().filter(|(_, closed)| due(closed)).map(|(lane, _)| *lane).collect();
+        let lanes: Vec<u16> = self
+            .unplaceable_lanes
+            .iter()
+            .filter(|(_, closed)| due(closed))
+            .map(|(lane, _)| *lane)
+            .collect();
         for lane in lanes {
             let first = self
-                .closed
+                .unplaceable_lanes
                 .get_mut(&lane)
                 .is_some_and(|closed| !std::mem::replace(&mut closed.is_over, true));
             let mut items = self.ready.take_lane(lane);
@@ -80,13 +84,13 @@ impl Core {
 
     /// Offers of a lane that no worker has taken.
     fn unstarted_of_lane(&self, now: InputTime, lane: u16) -> Vec<ItemId> {
-        let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
+        let Some(remote) = &self.remote else { return Vec::new() };
         let of_lane = |item: &&ItemId| {
-            self.rows.get(*item).is_some_and(|row| {
-                row.lane == lane && !elsewhere.is_held(now.monotonic_ms, item, row)
-            })
+            self.items
+                .get(*item)
+                .is_some_and(|row| row.lane == lane && !remote.is_held(now.monotonic_ms, item, row))
         };
-        elsewhere.flights.keys().filter(of_lane).copied().collect()
+        remote.offered.keys().filter(of_lane).copied().collect()
     }
 
     fn give_up_lane(
@@ -96,7 +100,7 @@ impl Core {
         items: Vec<ItemId>,
         out: &mut impl CoreOutput,
     ) {
-        let Some(closed) = self.closed.get(&lane) else { return };
+        let Some(closed) = self.unplaceable_lanes.get(&lane) else { return };
         let message = format!("no registered worker can run it: {}", closed.reason);
         let kind = ErrorType::EnvironmentResourceAllocationFailed;
         let (class, retry) = (ErrorClass::Infrastructure, RetryClass::Permanent);
@@ -105,7 +109,7 @@ impl Core {
         let named: Vec<NamedItem> = items
             .into_iter()
             .filter_map(|item| {
-                let row = self.rows.get(&item).filter(|row| !is_over(row))?;
+                let row = self.items.get(&item).filter(|row| !is_over(row))?;
                 Some(NamedItem { item, spec: row.spec })
             })
             .collect();

@@ -14,7 +14,7 @@ use super::item::ItemStatus;
 impl Core {
     /// How long an item waits after its last failure, in milliseconds.
     pub(super) fn wait_ms(&self, item: &ItemId) -> u64 {
-        let failures = self.rows.get(item).map_or(1, |row| row.failures);
+        let failures = self.items.get(item).map_or(1, |row| row.failures);
         let jitter = self.jitter(item, failures);
         let wait = self.settings.retry.delay(failures, jitter).unwrap_or_default();
         u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
@@ -32,7 +32,7 @@ impl Core {
     /// Whether an item that waited when the last session ended must still wait; it is woken later
     /// then. A wall clock that was set back costs at most one more full wait.
     pub(super) fn waits_on(&mut self, now: InputTime, item: &ItemId) -> bool {
-        let waiting = self.rows.get(item).is_some_and(|row| row.state == ItemStatus::Waiting);
+        let waiting = self.items.get(item).is_some_and(|row| row.state == ItemStatus::Waiting);
         let Some(failed_at) = self.failed_at.get(item).filter(|_| waiting) else { return false };
         let passed = now.wall.as_millisecond().saturating_sub(failed_at.as_millisecond());
         let left = self.wait_ms(item).saturating_sub(u64::try_from(passed).unwrap_or(0));

@@ -24,15 +24,15 @@ fn to_signed(ms: u64) -> i64 {
 /// State of remote workers. Times are on the monotonic clock of the inputs.
 #[derive(Debug)]
 pub(super) struct WorkerLiveness {
-    pub(super) times: LivenessTimeouts,
+    pub(super) timeouts: LivenessTimeouts,
     /// When the session began.
-    pub(super) began: u64,
+    pub(super) session_began: u64,
     /// Since when heartbeats are watched without a break.
     pub(super) watched_since: u64,
     /// When heartbeats were last polled, and since when without a pause: after a pause of this
     /// process or of the queue even a living worker seems silent for a moment.
-    pub(super) looked_at: u64,
-    pub(super) looked_since: u64,
+    pub(super) polled_at: u64,
+    pub(super) polled_since: u64,
     /// Whether the watch began again because the queue was unreachable.
     pub(super) after_outage: bool,
     /// When each worker was last heard.
@@ -41,20 +41,20 @@ pub(super) struct WorkerLiveness {
     /// `times.max_offline`.
     offline_limits: HashMap<WorkerId, u64>,
     /// When each worker that may run something was last heard, including before the session.
-    pub(super) signs: HashMap<WorkerId, i64>,
+    pub(super) last_signs: HashMap<WorkerId, i64>,
     /// Since when every heartbeat was kept.
     kept_since: Option<i64>,
     /// Executions that were shown, claimed or announced.
     pub(super) shown: HashMap<ExecId, ExecutionLastSeen>,
     /// Items whose delivery a worker holds while its claim waits: when that was last shown or
     /// claimed.
-    pub(super) asking: HashMap<ItemId, u64>,
+    pub(super) awaiting_claim: HashMap<ItemId, u64>,
     /// Number of the last poll of heartbeats.
-    pub(super) round: u64,
+    pub(super) poll: u64,
     /// Deferred claims.
-    pub(super) questions: BTreeMap<ExecId, DeferredClaim>,
+    pub(super) deferred_claims: BTreeMap<ExecId, DeferredClaim>,
     /// Offered items: exactly the items that hold a permit.
-    pub(super) flights: BTreeMap<ItemId, OfferedItem>,
+    pub(super) offered: BTreeMap<ItemId, OfferedItem>,
     /// Unstarted offers of each class.
     pub(super) unstarted: BTreeMap<SizeClass, usize>,
     /// Classes that returned permits unused, and until when they get none.
@@ -88,7 +88,7 @@ impl LivenessTimeouts {
 pub(super) struct ExecutionLastSeen {
     pub(super) at: u64,
     /// Number of the poll that showed it last.
-    pub(super) round: u64,
+    pub(super) poll: u64,
 }
 
 /// One offered item.
@@ -106,11 +106,11 @@ pub(super) struct OfferedItem {
     /// Since when the queue lists it as delivered and no worker shows it.
     pub(super) unshown_since: Option<u64>,
     /// When its results were looked up because it was nowhere.
-    pub(super) looked: Option<u64>,
+    pub(super) missing_lookup: Option<u64>,
     /// When its results were looked up because a worker that may have left some is gone.
-    pub(super) searched: Option<u64>,
+    pub(super) loss_lookup: Option<u64>,
     /// Whether that lookup has ended, with or without results.
-    pub(super) found: bool,
+    pub(super) lookup_done: bool,
 }
 
 impl OfferedItem {
@@ -123,36 +123,36 @@ impl OfferedItem {
             started,
             missing: 0,
             unshown_since: None,
-            looked: None,
-            searched: None,
-            found: false,
+            missing_lookup: None,
+            loss_lookup: None,
+            lookup_done: false,
         }
     }
 
     /// The offer was seen somewhere.
     pub(super) fn mark_found(&mut self) {
-        (self.missing, self.unshown_since, self.looked) = (0, None, None);
+        (self.missing, self.unshown_since, self.missing_lookup) = (0, None, None);
     }
 }
 
 impl WorkerLiveness {
     pub(super) fn new(now: u64, bounds: &RemoteTimeouts) -> Self {
         Self {
-            times: LivenessTimeouts::new(bounds),
-            began: now,
+            timeouts: LivenessTimeouts::new(bounds),
+            session_began: now,
             watched_since: now,
-            looked_at: now,
-            looked_since: now,
+            polled_at: now,
+            polled_since: now,
             after_outage: false,
             workers: HashMap::new(),
             offline_limits: HashMap::new(),
-            signs: HashMap::new(),
+            last_signs: HashMap::new(),
             kept_since: None,
             shown: HashMap::new(),
-            asking: HashMap::new(),
-            round: 0,
-            questions: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            awaiting_claim: HashMap::new(),
+            poll: 0,
+            deferred_claims: BTreeMap::new(),
+            offered: BTreeMap::new(),
             unstarted: BTreeMap::new(),
             held_back: BTreeMap::new(),
             unwanted: HashMap::new(),
@@ -163,7 +163,7 @@ impl WorkerLiveness {
     pub(super) fn restart_watch(&mut self, now: u64) {
         self.watched_since = now;
         self.after_outage = true;
-        for flight in self.flights.values_mut() {
+        for flight in self.offered.values_mut() {
             flight.inherited = true;
             flight.mark_found();
         }
@@ -172,15 +172,15 @@ impl WorkerLiveness {
     /// Records a poll of the heartbeats.
     pub(super) fn record_poll(&mut self, now: u64) {
         if self.is_pause(now) {
-            self.looked_since = now;
+            self.polled_since = now;
         }
-        self.looked_at = now;
-        self.round += 1;
+        self.polled_at = now;
+        self.poll += 1;
     }
 
     /// Whether the last poll of heartbeats is too long ago.
     fn is_pause(&self, now: u64) -> bool {
-        now.saturating_sub(self.looked_at) > self.times.silence / 5 * 4
+        now.saturating_sub(self.polled_at) > self.timeouts.silence / 5 * 4
     }
 
     /// Records since when every heartbeat was kept.
@@ -199,11 +199,11 @@ impl WorkerLiveness {
         gone: bool,
     ) {
         if gone {
-            self.signs.remove(worker);
+            self.last_signs.remove(worker);
             return;
         }
         let at = to_signed(now).saturating_sub(to_signed(age));
-        self.signs
+        self.last_signs
             .entry(worker.clone())
             .and_modify(|before| *before = at.max(*before))
             .or_insert(at);
@@ -212,7 +212,7 @@ impl WorkerLiveness {
     /// Records how long a worker continues without the queue.
     pub(super) fn record_offline_limit(&mut self, worker: &WorkerId, seconds: Option<u64>) {
         let limit = seconds.unwrap_or_default().saturating_mul(1000);
-        if limit > self.times.max_offline {
+        if limit > self.timeouts.max_offline {
             self.offline_limits.insert(worker.clone(), limit);
         } else {
             self.offline_limits.remove(worker);
@@ -221,13 +221,14 @@ impl WorkerLiveness {
 
     /// How long a silent worker may continue to run what it has.
     pub(super) fn offline_limit(&self, worker: &WorkerId) -> u64 {
-        self.offline_limits.get(worker).copied().unwrap_or(self.times.max_offline)
+        self.offline_limits.get(worker).copied().unwrap_or(self.timeouts.max_offline)
     }
 
     /// Removes workers that no watch waits for any more.
     pub(super) fn forget_signs(&mut self, now: u64) {
-        let long_ago = to_signed(now).saturating_sub(to_signed(self.times.lease.saturating_mul(2)));
-        self.signs.retain(|_, at| *at >= long_ago);
+        let long_ago =
+            to_signed(now).saturating_sub(to_signed(self.timeouts.lease.saturating_mul(2)));
+        self.last_signs.retain(|_, at| *at >= long_ago);
     }
 
     /// When it becomes meaningful that an execution is not shown: when every worker that could run
@@ -235,23 +236,23 @@ impl WorkerLiveness {
     /// worker that was cut off has come back.
     pub(super) fn watched_at(&self, now: u64) -> u64 {
         let settled = self.watched_since.saturating_add(HEARTBEAT_SETTLE_MS);
-        let pauses = self.is_pause(now) || self.looked_since > self.watched_since;
+        let pauses = self.is_pause(now) || self.polled_since > self.watched_since;
         if !pauses && self.has_heard_every_worker() {
             return settled;
         }
-        let looks = if self.is_pause(now) { now } else { self.looked_since };
-        let watch = self.watched_since.saturating_add(self.times.lease);
-        watch.max(looks.saturating_add(self.times.silence))
+        let looks = if self.is_pause(now) { now } else { self.polled_since };
+        let watch = self.watched_since.saturating_add(self.timeouts.lease);
+        watch.max(looks.saturating_add(self.timeouts.silence))
     }
 
     /// Whether every worker that sent a heartbeat in the lease before the watch began, and so may
     /// run something, has sent one since. Only if all of those are known.
     fn has_heard_every_worker(&self) -> bool {
-        let (since, lease) = (to_signed(self.watched_since), to_signed(self.times.lease));
+        let (since, lease) = (to_signed(self.watched_since), to_signed(self.timeouts.lease));
         let before = since.saturating_sub(lease);
         let settled = since.saturating_add(to_signed(HEARTBEAT_SETTLE_MS));
         self.kept_since.is_some_and(|kept| kept <= before)
-            && self.signs.values().all(|at| *at < before || *at >= settled)
+            && self.last_signs.values().all(|at| *at < before || *at >= settled)
     }
 
     /// Whether it is meaningful that an execution is not shown.
@@ -261,25 +262,25 @@ impl WorkerLiveness {
 
     /// Records an execution that was heard of other than by a heartbeat.
     pub(super) fn record_seen(&mut self, now: u64, exec: ExecId) {
-        let round = self.shown.get(&exec).map_or(0, |shown| shown.round);
-        self.shown.insert(exec, ExecutionLastSeen { at: now, round });
+        let poll = self.shown.get(&exec).map_or(0, |shown| shown.poll);
+        self.shown.insert(exec, ExecutionLastSeen { at: now, poll });
     }
 
     /// Until when an execution counts as running by its last sign; `None` when it no longer does.
     pub(super) fn alive_until(&self, now: u64, exec: &ExecId) -> Option<u64> {
-        let until = self.shown.get(exec)?.at.saturating_add(self.times.silence);
+        let until = self.shown.get(exec)?.at.saturating_add(self.timeouts.silence);
         (until > now).then_some(until)
     }
 
     /// Whether the last heartbeat of a live worker shows an execution.
     pub(super) fn is_shown(&self, now: u64, exec: &ExecId) -> bool {
-        let shown = self.shown.get(exec).filter(|shown| shown.round == self.round);
-        shown.is_some_and(|shown| shown.at.saturating_add(self.times.silence) > now)
+        let shown = self.shown.get(exec).filter(|shown| shown.poll == self.poll);
+        shown.is_some_and(|shown| shown.at.saturating_add(self.timeouts.silence) > now)
     }
 
     /// Whether a worker runs or holds something of an item that could still settle it.
     pub(super) fn is_held(&self, now: u64, item: &ItemId, row: &ItemEntry) -> bool {
-        let asks = self.asking.get(item).is_some_and(|at| at + self.times.silence > now);
+        let asks = self.awaiting_claim.get(item).is_some_and(|at| at + self.timeouts.silence > now);
         asks || row
             .executions
             .iter()
@@ -289,7 +290,7 @@ impl WorkerLiveness {
 
     /// How long a worker was silent, as far as this session can know.
     pub(super) fn silent_for(&self, now: u64, worker: &WorkerId) -> u64 {
-        now.saturating_sub(self.workers.get(worker).copied().unwrap_or(self.began))
+        now.saturating_sub(self.workers.get(worker).copied().unwrap_or(self.session_began))
     }
 
     /// An item takes a permit.
@@ -305,12 +306,12 @@ impl WorkerLiveness {
         if !started {
             *self.unstarted.entry(class).or_default() += 1;
         }
-        self.flights.insert(item, OfferedItem::new(try_id, class, now, started));
+        self.offered.insert(item, OfferedItem::new(try_id, class, now, started));
     }
 
     /// An execution of an offered item is known.
     pub(super) fn mark_started(&mut self, item: &ItemId, try_id: TryId) {
-        let Some(flight) = self.flights.get_mut(item) else { return };
+        let Some(flight) = self.offered.get_mut(item) else { return };
         if flight.try_id == try_id && !std::mem::replace(&mut flight.started, true) {
             let class = flight.class;
             self.decrement_unstarted(class);
@@ -320,7 +321,7 @@ impl WorkerLiveness {
 
     /// An item releases its permit.
     pub(super) fn release_permit(&mut self, item: &ItemId) {
-        if let Some(flight) = self.flights.remove(item)
+        if let Some(flight) = self.offered.remove(item)
             && !flight.started
         {
             self.decrement_unstarted(flight.class);

@@ -28,7 +28,7 @@ impl<P: Planner> Engine<P> {
     pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
         self.manifest_due = Instant::now() + MANIFEST_INTERVAL;
         self.run.fence.check().map_err(RunError::LockLost)?;
-        self.manifest(state, self.run.written.clone()).write(&self.run.layout)
+        self.manifest(state, self.run.record_files.clone()).write(&self.run.layout)
     }
 
     fn manifest(&self, state: RunState, written: RecordsFileSet) -> RunManifest {
@@ -56,19 +56,20 @@ impl<P: Planner> Engine<P> {
 
     /// Ends the session: closing record, records, manifest.
     pub(super) async fn close(mut self) -> Result<EngineOutcome, RunError> {
-        let owed = self.planner.total() - self.run.core.settled() as u64;
-        let ended = EngineOutcome { cancelled: owed > 0, owed };
-        let closed = JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed });
+        let pending = self.planner.total() - self.run.core.settled() as u64;
+        let ended = EngineOutcome { cancelled: pending > 0, pending };
+        let closed =
+            JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
         self.run.writer.durable().await?;
-        self.durable = self.run.core.position();
-        self.keeper.notify_closed(self.durable_state());
-        self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
-        let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
+        self.durable_position = self.run.core.position();
+        self.listener.notify_closed(self.durable_state());
+        self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;
+        let state = if pending == 0 { RunState::Completed } else { RunState::Stopped };
         let manifest = self.manifest(state, RecordsFileSet::default());
-        let Self { run, outlet, .. } = self;
-        if !outlet.finish(CLOSE_TIMEOUT).await {
+        let Self { run, publisher, .. } = self;
+        if !publisher.finish(CLOSE_TIMEOUT).await {
             let message = "cannot reach the queue: some offers were not withdrawn; the next \
                            session withdraws them";
             tracing::warn!("{message}");

@@ -23,10 +23,10 @@ impl<P: Planner> Engine<P> {
         }
         let StageProgress { stage, step } = mark;
         // A worker that no longer waits asks again.
-        match (&self.tickets, step) {
-            (Some(tickets), StageStep::Waiting) => tickets.request(item, exec, stage, reply),
-            (Some(tickets), StageStep::Running | StageStep::Over) => {
-                tickets.end(exec, stage);
+        match (&self.limiter, step) {
+            (Some(limiter), StageStep::Waiting) => limiter.request(item, exec, stage, reply),
+            (Some(limiter), StageStep::Running | StageStep::Over) => {
+                limiter.end(exec, stage);
                 let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
             // A previous session had limits.
@@ -37,14 +37,14 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Takes in the stages that heartbeats show.
-    pub(super) fn update_stages(&self, hellos: &[ReceivedHeartbeat]) {
-        let Some(tickets) = &self.tickets else { return };
-        let lines = hellos.iter().filter(|seen| !seen.hello.gone).flat_map(|seen| {
+    pub(super) fn update_stages(&self, heartbeats: &[ReceivedHeartbeat]) {
+        let Some(limiter) = &self.limiter else { return };
+        let lines = heartbeats.iter().filter(|seen| !seen.heartbeat.gone).flat_map(|seen| {
             let lives = self.run.core.counts_as_alive(seen.age);
-            seen.hello.executions.iter().map(move |line| (line, lives))
+            seen.heartbeat.executions.iter().map(move |execution| (execution, lives))
         });
         let of_run = lines.filter(|(line, _)| line.run == self.run.run);
-        tickets.update_from_heartbeats(of_run.filter_map(|(line, lives)| {
+        limiter.update_from_heartbeats(of_run.filter_map(|(line, lives)| {
             let mark = line.stage?;
             Some((line.item, line.exec, mark, lives))
         }));
@@ -52,24 +52,24 @@ impl<P: Planner> Engine<P> {
 
     /// Grants permits once it is known which ones previous sessions granted.
     pub(super) fn grant_permits(&mut self, workers: &WorkerLocation) -> Result<(), RunError> {
-        let Some(tickets) = &self.tickets else { return Ok(()) };
+        let Some(limiter) = &self.limiter else { return Ok(()) };
         let core = &self.run.core;
-        if !tickets.is_open() {
+        if !limiter.is_open() {
             let is_first = self.run.epoch == 1;
             let is_known = match workers {
-                WorkerLocation::Here { .. } => self.recovered && self.reaped,
-                WorkerLocation::Elsewhere => is_first || core.is_watched(self.monotonic_ms()),
+                WorkerLocation::Local { .. } => self.recovered && self.reaped,
+                WorkerLocation::Remote => is_first || core.is_watched(self.monotonic_ms()),
             };
             if is_known {
-                tickets.open(is_first);
+                limiter.open(is_first);
             }
         }
-        if core.stopping().is_some() || !tickets.is_wanted() {
+        if core.stopping().is_some() || !limiter.is_wanted() {
             return Ok(());
         }
         // A process that was suspended may have a successor that grants permits, too.
         self.run.fence.check_when_due().map_err(RunError::LockLost)?;
-        tickets.grant(|item, exec| match core.is_open(item, exec) {
+        limiter.grant(|item, exec| match core.is_open(item, exec) {
             None => HolderStatus::Unknown,
             Some(true) => HolderStatus::Open,
             Some(false) => HolderStatus::Closed,

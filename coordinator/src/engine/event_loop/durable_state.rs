@@ -16,7 +16,7 @@ use crate::engine::open::OpenRun;
 #[derive(Debug, Clone, Copy)]
 pub struct DurableState {
     /// The durable part of the journal.
-    pub head: JournalPrefix,
+    pub prefix: JournalPrefix,
     /// Position of the last report that it holds.
     pub position: Option<ReportPosition>,
     /// Items of the plan.
@@ -42,22 +42,22 @@ impl DurableStateListener {
         &self,
         run: RunId,
         reached: Option<ReportPosition>,
-        standing: impl FnOnce() -> DurableState,
+        state: impl FnOnce() -> DurableState,
     ) -> Result<(), QueueError> {
         match (self, reached) {
             (Self::Queue(dispatch), Some(position)) => dispatch.mark_journaled(run, position).await,
             (Self::Queue(_), None) => Ok(()),
             (Self::Lock(told), _) => {
-                told.send_replace(Some(standing()));
+                told.send_replace(Some(state()));
                 Ok(())
             }
         }
     }
 
     /// The session has ended in order.
-    pub(super) fn notify_closed(&self, standing: DurableState) {
+    pub(super) fn notify_closed(&self, state: DurableState) {
         if let Self::Lock(told) = self {
-            told.send_replace(Some(DurableState { closed: true, ..standing }));
+            told.send_replace(Some(DurableState { closed: true, ..state }));
         }
     }
 }
@@ -71,7 +71,7 @@ impl<P: Planner> Engine<P> {
 impl OpenRun {
     pub(in crate::engine) fn durable_state(&self, planner: &impl Planner) -> DurableState {
         DurableState {
-            head: self.writer.durable_prefix(),
+            prefix: self.writer.durable_prefix(),
             position: self.core.position(),
             total: planner.total(),
             settled: self.core.settled() as u64,

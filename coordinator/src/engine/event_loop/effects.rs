@@ -65,7 +65,7 @@ impl<P: Planner> Engine<P> {
                 }
             }
         }
-        self.outlet.send(self.run.run, out).await?;
+        self.publisher.send(self.run.run, out).await?;
         if !settlements.is_empty() {
             self.run.records.add(settlements);
         }

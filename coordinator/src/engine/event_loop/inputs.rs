@@ -21,7 +21,7 @@ pub struct EngineInputs {
     /// Batches of reports, in order.
     pub reports: mpsc::Receiver<ReportBatch>,
     /// Messages about workers, queue and users.
-    pub news: mpsc::Receiver<EngineMessage>,
+    pub messages: mpsc::Receiver<EngineMessage>,
     /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Executions of a worker in this process that entered a phase, wait for a service or continue.
@@ -35,7 +35,7 @@ pub struct EngineInputs {
 #[derive(Debug)]
 pub enum WorkerLocation {
     /// In this process.
-    Here {
+    Local {
         /// Fires once when the worker has ended its executions and handed over their reports.
         quiesced: oneshot::Receiver<()>,
         /// Fires once when the results of previous sessions are reported and these reports are
@@ -45,7 +45,7 @@ pub enum WorkerLocation {
         reaped: oneshot::Receiver<()>,
     },
     /// In processes of their own, which outlive this one.
-    Elsewhere,
+    Remote,
 }
 
 /// One message to the engine.
@@ -55,7 +55,7 @@ pub enum EngineMessage {
     /// come with the heartbeats seen then.
     Claims(Vec<PendingClaim>, Option<(Vec<ReceivedHeartbeat>, Duration)>),
     /// The last heartbeat of every worker, and how long every heartbeat was kept.
-    Hellos(Vec<ReceivedHeartbeat>, Duration),
+    Heartbeats(Vec<ReceivedHeartbeat>, Duration),
     /// The capacity of the workers.
     Capacity(PoolCapacity),
     /// The queue was unreachable.
@@ -89,7 +89,7 @@ impl WorkerLocation {
     /// The next event that did not come yet: recovered, quiesced, reaped. Cancel-safe.
     pub(super) async fn next_event(&mut self, came: [bool; 3]) -> LocalWorkerEvent {
         let [was_recovered, has_quiesced, was_reaped] = came;
-        let Self::Here { quiesced, recovered, reaped } = self else {
+        let Self::Local { quiesced, recovered, reaped } = self else {
             return std::future::pending().await;
         };
         tokio::select! {

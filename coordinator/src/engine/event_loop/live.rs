@@ -31,7 +31,7 @@ pub struct LiveExecution {
     /// Current phase.
     pub phase: Phase,
     /// Service that it waits for, as its worker reports.
-    pub parked: Option<Dependency>,
+    pub waiting_for: Option<Dependency>,
 }
 
 /// Hints that wait for the engine. Beyond them the worker's next ones are lost.
@@ -71,7 +71,7 @@ impl PhaseHints {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LiveExecutionChange {
     phase: bool,
-    parked: bool,
+    waiting_for: bool,
 }
 
 impl LiveExecutions {
@@ -83,12 +83,12 @@ impl LiveExecutions {
                 let former = std::mem::replace(known, seen);
                 LiveExecutionChange {
                     phase: former.phase != seen.phase,
-                    parked: former.parked != seen.parked,
+                    waiting_for: former.waiting_for != seen.waiting_for,
                 }
             }
             None => {
                 executions.push(seen);
-                LiveExecutionChange { phase: true, parked: seen.parked.is_some() }
+                LiveExecutionChange { phase: true, waiting_for: seen.waiting_for.is_some() }
             }
         }
     }
@@ -153,12 +153,13 @@ impl<P: Planner> Engine<P> {
 
     /// Adds the events that follow from one execution that a worker shows.
     fn show(&mut self, seen: LiveExecution, events: &mut Vec<EventKind>) {
-        let LiveExecution { item, try_id, exec, phase, parked } = seen;
+        let LiveExecution { item, try_id, exec, phase, waiting_for } = seen;
         if !self.is_running(&seen) {
             return;
         }
         let change = self.live.show(seen);
-        let Some(ordinal) = self.run.core.ordinal(&item).filter(|_| change.phase || change.parked)
+        let Some(ordinal) =
+            self.run.core.ordinal(&item).filter(|_| change.phase || change.waiting_for)
         else {
             return;
         };
@@ -167,8 +168,8 @@ impl<P: Planner> Engine<P> {
             let name = name.clone();
             events.push(EventKind::TrialPhase { item, name, try_id, exec, phase });
         }
-        if change.parked {
-            events.push(match parked {
+        if change.waiting_for {
+            events.push(match waiting_for {
                 Some(dependency) => EventKind::TrialParked { item, name, try_id, exec, dependency },
                 None => EventKind::TrialUnparked { item, name, try_id, exec },
             });
@@ -186,7 +187,7 @@ mod tests {
 
     fn execution(item: u8, exec: u8, phase: Phase) -> LiveExecution {
         let (item, exec) = (ItemId::from_bytes([item; 16]), ExecId::from_bytes([exec; 16]));
-        LiveExecution { item, try_id: TryId::first(1), exec, phase, parked: None }
+        LiveExecution { item, try_id: TryId::first(1), exec, phase, waiting_for: None }
     }
 
     #[test]
@@ -194,11 +195,11 @@ mod tests {
         let mut live = LiveExecutions::default();
         let [setup, agent] =
             [Phase::EnvironmentSetup, Phase::AgentExecution].map(|phase| execution(1, 1, phase));
-        let change = |phase, parked| LiveExecutionChange { phase, parked };
+        let change = |phase, waiting_for| LiveExecutionChange { phase, waiting_for };
         assert_eq!(live.show(setup), change(true, false));
         assert_eq!(live.show(setup), change(false, false));
         assert_eq!(live.show(agent), change(true, false));
-        let parked = LiveExecution { parked: Some(Dependency::ContainerEngine), ..agent };
+        let parked = LiveExecution { waiting_for: Some(Dependency::ContainerEngine), ..agent };
         assert_eq!(live.show(parked), change(false, true));
         assert_eq!(live.show(agent), change(false, true));
         live.end(&agent.item, &agent.exec);

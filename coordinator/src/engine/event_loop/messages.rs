@@ -14,17 +14,19 @@ use crate::engine::reconcile::PoolCapacity;
 use crate::engine::{Planner, RunError};
 
 impl<P: Planner> Engine<P> {
-    pub(super) async fn on_message(&mut self, news: EngineMessage) -> Result<(), RunError> {
-        match news {
-            EngineMessage::Claims(claims, hellos) => {
-                if let Some((hellos, kept)) = hellos {
-                    self.on_heartbeats(hellos, kept).await;
+    pub(super) async fn on_message(&mut self, message: EngineMessage) -> Result<(), RunError> {
+        match message {
+            EngineMessage::Claims(claims, heartbeats) => {
+                if let Some((heartbeats, kept)) = heartbeats {
+                    self.on_heartbeats(heartbeats, kept).await;
                 }
                 claims.into_iter().for_each(|claim| self.on_claim(claim));
             }
-            EngineMessage::Hellos(hellos, kept) => self.on_heartbeats(hellos, kept).await,
-            EngineMessage::Capacity(PoolCapacity { room, unplaceable, .. }) => {
-                self.handle(CoreInput::Room(room));
+            EngineMessage::Heartbeats(heartbeats, kept) => {
+                self.on_heartbeats(heartbeats, kept).await;
+            }
+            EngineMessage::Capacity(PoolCapacity { offer_limits, unplaceable, .. }) => {
+                self.handle(CoreInput::OfferLimits(offer_limits));
                 self.handle(CoreInput::Unplaceable(unplaceable));
             }
             EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
@@ -65,17 +67,17 @@ impl<P: Planner> Engine<P> {
     }
 
     fn next_request_id(&mut self) -> u64 {
-        self.next_question += 1;
-        self.next_question
+        self.next_claim_id += 1;
+        self.next_claim_id
     }
 
-    async fn on_heartbeats(&mut self, hellos: Vec<ReceivedHeartbeat>, kept: Duration) {
+    async fn on_heartbeats(&mut self, heartbeats: Vec<ReceivedHeartbeat>, kept: Duration) {
         // A worker that no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
-        self.update_stages(&hellos);
-        let shown = self.shown_executions(&hellos);
-        self.handle(CoreInput::HellosKept(kept));
-        self.handle(CoreInput::Hellos(hellos));
+        self.update_stages(&heartbeats);
+        let shown = self.shown_executions(&heartbeats);
+        self.handle(CoreInput::HeartbeatsKept(kept));
+        self.handle(CoreInput::Heartbeats(heartbeats));
         // The core now knows which of these run.
         let moved = self.update_live(shown.into_iter());
         if !moved.is_empty() {
@@ -84,14 +86,15 @@ impl<P: Planner> Engine<P> {
     }
 
     /// The executions of this run that heartbeats show.
-    fn shown_executions(&self, hellos: &[ReceivedHeartbeat]) -> Vec<LiveExecution> {
+    fn shown_executions(&self, heartbeats: &[ReceivedHeartbeat]) -> Vec<LiveExecution> {
         let run = self.run.run;
-        let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);
+        let shown = heartbeats.iter().flat_map(|seen| &seen.heartbeat.executions);
         let shown = shown.filter(|running| running.run == run && !running.claiming);
         shown
             .map(|running| {
-                let ActiveExecution { item, try_id, exec, phase, parked, .. } = *running;
-                LiveExecution { item, try_id, exec, phase, parked }
+                let ActiveExecution { item, try_id, exec, phase, parked: waiting_for, .. } =
+                    *running;
+                LiveExecution { item, try_id, exec, phase, waiting_for }
             })
             .collect()
     }

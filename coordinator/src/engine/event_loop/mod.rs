@@ -50,7 +50,7 @@ pub struct EngineOutcome {
     /// Whether it was stopped before everything was settled.
     pub cancelled: bool,
     /// Planned items without a settlement.
-    pub owed: u64,
+    pub pending: u64,
 }
 
 /// One session of a run.
@@ -58,20 +58,20 @@ pub struct EngineOutcome {
 pub struct Engine<P> {
     run: OpenRun,
     planner: P,
-    outlet: QueuePublisher,
-    keeper: DurableStateListener,
+    publisher: QueuePublisher,
+    listener: DurableStateListener,
     events: mpsc::Sender<Vec<RunEvent>>,
     claims: HashMap<u64, oneshot::Sender<ClaimAnswer>>,
     commands: HashMap<u64, oneshot::Sender<CommandReceipt>>,
-    next_question: u64,
+    next_claim_id: u64,
     /// Effects that wait for the batch of records with this number.
     waiting: VecDeque<(u64, Vec<CoreEffect>)>,
-    made: Vec<CoreEffect>,
+    pending_effects: Vec<CoreEffect>,
     started: Instant,
     /// Position of the last report in the batch in flight.
-    on_its_way: Option<ReportPosition>,
+    in_flight_position: Option<ReportPosition>,
     /// Position of the last durable report.
-    durable: Option<ReportPosition>,
+    durable_position: Option<ReportPosition>,
     /// Position of the last report that the core has handled.
     handled: watch::Sender<Option<ReportCursor>>,
     /// The executions that events show as running.
@@ -81,11 +81,11 @@ pub struct Engine<P> {
     recovered: bool,
     reaped: bool,
     /// When a killed session ends although something may run on an unreachable worker.
-    given_up: Option<Instant>,
+    kill_deadline: Option<Instant>,
     /// Notified when the plan has grown.
     growth: Option<Arc<Notify>>,
     /// Limiter of commands with bounded concurrency.
-    tickets: Option<Arc<ConcurrencyLimiter>>,
+    limiter: Option<Arc<ConcurrencyLimiter>>,
 }
 
 /// Waits until a plan has grown; forever when it is complete. A notification without a waiter is
@@ -117,35 +117,35 @@ impl<P: Planner> Engine<P> {
     pub fn new(
         run: OpenRun,
         planner: P,
-        outlet: QueuePublisher,
-        keeper: DurableStateListener,
+        publisher: QueuePublisher,
+        listener: DurableStateListener,
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
         let (now, position) = (Instant::now(), run.core.position());
-        let (growth, tickets) = (planner.growth_signal(), planner.concurrency_limiter());
+        let (growth, limiter) = (planner.growth_signal(), planner.concurrency_limiter());
         Self {
             run,
             planner,
-            outlet,
-            keeper,
+            publisher,
+            listener,
             events,
             claims: HashMap::new(),
             commands: HashMap::new(),
-            next_question: 0,
+            next_claim_id: 0,
             waiting: VecDeque::new(),
-            made: Vec::new(),
+            pending_effects: Vec::new(),
             started: now,
-            on_its_way: None,
-            durable: position,
+            in_flight_position: None,
+            durable_position: position,
             handled: watch::Sender::new(position.map(|at| at.cursor())),
             live: LiveExecutions::default(),
             manifest_due: now,
             quiesced: false,
             recovered: false,
             reaped: false,
-            given_up: None,
+            kill_deadline: None,
             growth,
-            tickets,
+            limiter,
         }
     }
 
@@ -166,7 +166,8 @@ impl<P: Planner> Engine<P> {
     /// Gives the core one input.
     pub fn handle(&mut self, input: CoreInput) {
         let now = InputTime { monotonic_ms: self.monotonic_ms(), wall: Timestamp::now() };
-        let mut out = JournalRecorder { writer: &mut self.run.writer, effects: &mut self.made };
+        let mut out =
+            JournalRecorder { writer: &mut self.run.writer, effects: &mut self.pending_effects };
         self.run.core.handle(now, input, &mut out);
     }
 
@@ -174,26 +175,28 @@ impl<P: Planner> Engine<P> {
     ///
     /// # Errors
     /// [`RunError`] when the session cannot continue.
-    pub async fn run(mut self, mut sources: EngineInputs) -> Result<EngineOutcome, RunError> {
+    pub async fn run(mut self, mut inputs: EngineInputs) -> Result<EngineOutcome, RunError> {
         self.restore_plan();
-        if let WorkerLocation::Elsewhere = sources.workers {
-            self.handle(CoreInput::Room(PoolCapacity::assumed(self.planner.lanes()).room));
-            self.handle(CoreInput::Begin);
+        if let WorkerLocation::Remote = inputs.workers {
+            self.handle(CoreInput::OfferLimits(
+                PoolCapacity::assumed(self.planner.lanes()).offer_limits,
+            ));
+            self.handle(CoreInput::ResumeRemote);
         }
         self.write_manifest(RunState::Running)?;
         loop {
             self.feed_planned();
             self.flush().await?;
-            self.grant_permits(&sources.workers)?;
-            if self.is_over(&sources.workers) {
+            self.grant_permits(&inputs.workers)?;
+            if self.is_over(&inputs.workers) {
                 return self.close().await;
             }
-            self.step(&mut sources).await?;
+            self.step(&mut inputs).await?;
         }
     }
 
     /// Waits for one event and takes everything of its kind that is there.
-    async fn step(&mut self, sources: &mut EngineInputs) -> Result<(), RunError> {
+    async fn step(&mut self, inputs: &mut EngineInputs) -> Result<(), RunError> {
         let due = self.next_due();
         // Every branch is cancel-safe: channels keep what was not received, and the writer keeps a
         // commit until it is taken.
@@ -202,17 +205,17 @@ impl<P: Planner> Engine<P> {
                 commit?;
                 self.on_durable().await?;
             }
-            Some(reports) = sources.reports.recv() => self.on_reports(reports),
-            Some(news) = sources.news.recv() => {
-                self.drain_reports(&mut sources.reports);
-                self.on_message(news).await?;
+            Some(reports) = inputs.reports.recv() => self.on_reports(reports),
+            Some(messages) = inputs.messages.recv() => {
+                self.drain_reports(&mut inputs.reports);
+                self.on_message(messages).await?;
             }
-            Some(level) = sources.stops.recv() => self.stop(level),
+            Some(level) = inputs.stops.recv() => self.stop(level),
             () = wait_for_growth(self.growth.as_deref()) => {}
-            Some(hints) = sources.hints.next() => self.on_hints(hints).await,
-            turn = sources.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
-                self.drain_reports(&mut sources.reports);
-                while let Ok(level) = sources.stops.try_recv() {
+            Some(hints) = inputs.hints.next() => self.on_hints(hints).await,
+            turn = inputs.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
+                self.drain_reports(&mut inputs.reports);
+                while let Ok(level) = inputs.stops.try_recv() {
                     self.stop(level);
                 }
                 self.on_local_worker_event(turn)?;
@@ -229,7 +232,7 @@ impl<P: Planner> Engine<P> {
         match turn {
             LocalWorkerEvent::Recovered => {
                 self.recovered = true;
-                self.handle(CoreInput::FormerExecutorsDead);
+                self.handle(CoreInput::PreviousExecutorsDead);
             }
             LocalWorkerEvent::Reaped => self.reaped = true,
             LocalWorkerEvent::Quiesced => {
@@ -244,7 +247,7 @@ impl<P: Planner> Engine<P> {
 
     fn stop(&mut self, level: StopLevel) {
         if level == StopLevel::Kill {
-            self.given_up.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
+            self.kill_deadline.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
         }
         self.handle(CoreInput::Stop(level));
     }
@@ -267,7 +270,7 @@ impl<P: Planner> Engine<P> {
                 if self.planner.is_open() {
                     break;
                 }
-                self.handle(CoreInput::Exhausted);
+                self.handle(CoreInput::PlanComplete);
             } else {
                 self.handle(CoreInput::Items(items));
             }
@@ -289,21 +292,21 @@ impl<P: Planner> Engine<P> {
 
     /// Hands records to the disk, and carries out the effects that wait for none.
     async fn flush(&mut self) -> Result<(), RunError> {
-        let made = std::mem::take(&mut self.made);
+        let made = std::mem::take(&mut self.pending_effects);
         if !made.is_empty() {
             let batch = self.run.writer.last();
             self.waiting.push_back((batch, made));
         }
         if self.run.writer.submit() {
-            self.on_its_way = self.run.core.position();
+            self.in_flight_position = self.run.core.position();
         }
         self.carry_out().await
     }
 
     async fn on_durable(&mut self) -> Result<(), RunError> {
-        let reached = self.on_its_way.take();
-        self.durable = reached.or(self.durable);
-        self.keeper.notify_durable(self.run.run, reached, || self.durable_state()).await?;
+        let reached = self.in_flight_position.take();
+        self.durable_position = reached.or(self.durable_position);
+        self.listener.notify_durable(self.run.run, reached, || self.durable_state()).await?;
         self.carry_out().await
     }
 
@@ -329,9 +332,10 @@ impl<P: Planner> Engine<P> {
     fn is_over(&self, workers: &WorkerLocation) -> bool {
         let idle = self.waiting.is_empty() && self.run.writer.is_idle();
         let quiet = match workers {
-            WorkerLocation::Here { .. } => self.quiesced,
-            WorkerLocation::Elsewhere => {
-                self.run.core.is_quiet() || self.given_up.is_some_and(|at| Instant::now() >= at)
+            WorkerLocation::Local { .. } => self.quiesced,
+            WorkerLocation::Remote => {
+                self.run.core.is_quiet()
+                    || self.kill_deadline.is_some_and(|at| Instant::now() >= at)
             }
         };
         let stopped = self.run.core.stopping().is_some() && quiet;
@@ -341,8 +345,8 @@ impl<P: Planner> Engine<P> {
     fn next_due(&self) -> Instant {
         let core = self.run.core.next_due_ms().map(|ms| self.started + Duration::from_millis(ms));
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
-        let tickets = self.tickets.as_ref().and_then(|tickets| tickets.next_due());
-        let due = tickets.map_or(due, |at| due.min(at));
-        self.given_up.map_or(due, |at| due.min(at))
+        let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
+        let due = limiter.map_or(due, |at| due.min(at));
+        self.kill_deadline.map_or(due, |at| due.min(at))
     }
 }

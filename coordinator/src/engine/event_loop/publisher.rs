@@ -51,7 +51,7 @@ pub struct QueuePublisher(PublishMode);
 #[derive(Debug)]
 enum PublishMode {
     Direct(Arc<dyn Dispatch>),
-    Patient {
+    Buffered {
         sender: mpsc::UnboundedSender<PublishBatch>,
         lookups: mpsc::UnboundedSender<ItemId>,
         task: Task<()>,
@@ -73,16 +73,16 @@ impl QueuePublisher {
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let task = supervise::spawn("outlet", send_all(run, dispatch, receiver));
-        Self(PublishMode::Patient { sender, lookups, task })
+        Self(PublishMode::Buffered { sender, lookups, task })
     }
 
     /// Waits until everything is sent, for a limited time. Whether it was.
-    pub(super) async fn finish(self, patience: Duration) -> bool {
+    pub(super) async fn finish(self, timeout: Duration) -> bool {
         match self.0 {
             PublishMode::Direct(_) => true,
-            PublishMode::Patient { sender, task, .. } => {
+            PublishMode::Buffered { sender, task, .. } => {
                 drop(sender);
-                tokio::time::timeout(patience, task).await.is_ok()
+                tokio::time::timeout(timeout, task).await.is_ok()
             }
         }
     }
@@ -101,7 +101,7 @@ impl QueuePublisher {
                 debug_assert!(full.is_empty(), "an embedded queue has room");
                 Ok(())
             }
-            PublishMode::Patient { sender, lookups, .. } => {
+            PublishMode::Buffered { sender, lookups, .. } => {
                 for item in std::mem::take(&mut outgoing.lookups) {
                     let _whoever_looked_is_gone = lookups.send(item);
                 }

@@ -48,12 +48,12 @@ pub fn replay(
     durable: &[(u32, u64)],
     mut apply: impl FnMut(Timestamp, JournalRecord),
 ) -> Result<Option<ReplaySummary>, JournalError> {
-    let survey = SegmentIndex::read(layout)?;
+    let index = SegmentIndex::read(layout)?;
     for (epoch, durable_bytes) in durable {
-        check_opening(layout, &survey, *epoch, *durable_bytes)?;
+        check_opening(layout, &index, *epoch, *durable_bytes)?;
     }
     let mut replay: Option<ReplaySummary> = None;
-    for link in survey.active_segments() {
+    for link in index.active_segments() {
         let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
         let known = known.map(|(_, bytes)| *bytes).max();
         read_segment(layout, link, known.unwrap_or_default(), &mut replay, &mut apply)?;
@@ -65,11 +65,11 @@ pub fn replay(
 /// end of its first record.
 fn check_opening(
     layout: &RunLayout,
-    survey: &SegmentIndex,
+    index: &SegmentIndex,
     epoch: u32,
     durable_bytes: u64,
 ) -> Result<(), JournalError> {
-    let newest = survey.openings().next_back().map(|opened| opened.epoch);
+    let newest = index.openings().next_back().map(|opened| opened.epoch);
     if newest >= Some(epoch) {
         return Ok(());
     }

@@ -18,7 +18,7 @@ pub struct SegmentRebuilder {
     layout: RunLayout,
     partial: PathBuf,
     file: BufWriter<File>,
-    head: JournalPrefix,
+    prefix: JournalPrefix,
     frame: Vec<u8>,
 }
 
@@ -40,7 +40,7 @@ impl SegmentRebuilder {
             layout: layout.clone(),
             partial,
             file,
-            head: JournalPrefix::start(epoch),
+            prefix: JournalPrefix::start(epoch),
             frame,
         };
         rebuild.write(SEGMENT_HEADER.to_vec())?;
@@ -61,13 +61,13 @@ impl SegmentRebuilder {
     /// # Errors
     /// [`JournalError`].
     pub fn finish(mut self) -> Result<JournalPrefix, JournalError> {
-        let path = self.layout.segment(self.head.epoch);
+        let path = self.layout.segment(self.prefix.epoch);
         self.file.flush().map_err(JournalError::io("write", &self.partial))?;
         self.file.get_ref().sync_all().map_err(JournalError::io("sync", &self.partial))?;
-        DurableLength::create(&self.layout, self.head.epoch)?.write(self.head.bytes);
+        DurableLength::create(&self.layout, self.prefix.epoch)?.write(self.prefix.bytes);
         std::fs::rename(&self.partial, &path).map_err(JournalError::io("rename", &self.partial))?;
-        super::sync_segment(&self.layout, self.head.epoch)?;
-        Ok(self.head)
+        super::sync_segment(&self.layout, self.prefix.epoch)?;
+        Ok(self.prefix)
     }
 
     fn add(
@@ -79,7 +79,7 @@ impl SegmentRebuilder {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame::encode(&mut frame, at, synced, record);
-        self.head.add(&frame);
+        self.prefix.add(&frame);
         self.frame = self.write(frame)?;
         Ok(())
     }

@@ -37,7 +37,7 @@ pub struct JournalDamage {
     /// Where whole records resume, or the segment ends.
     pub end: u64,
     /// The original bytes, when one changed bit explains the damage.
-    pub mended: Option<Vec<u8>>,
+    pub repaired: Option<Vec<u8>>,
 }
 
 /// One scanned segment.
@@ -117,7 +117,7 @@ impl JournalSalvage {
 
     /// Whether every damaged place can be restored as it was.
     pub fn is_repairable(&self) -> bool {
-        self.damages().all(|damage| damage.mended.is_some()) && self.is_complete()
+        self.damages().all(|damage| damage.repaired.is_some()) && self.is_complete()
     }
 
     fn is_complete(&self) -> bool {
@@ -279,8 +279,8 @@ impl SegmentScan {
         Ok(())
     }
 
-    fn add(&mut self, offset: u64, end: u64, mended: Option<Vec<u8>>) {
-        self.damages.push(JournalDamage { path: self.path.clone(), offset, end, mended });
+    fn add(&mut self, offset: u64, end: u64, repaired: Option<Vec<u8>>) {
+        self.damages.push(JournalDamage { path: self.path.clone(), offset, end, repaired });
     }
 
     /// Passes on every whole frame, repaired ones included.
@@ -295,7 +295,7 @@ impl SegmentScan {
         while at < self.end {
             while damages.next_if(|damage| damage.end <= at).is_some() {}
             if let Some(damage) = damages.next_if(|damage| damage.offset == at) {
-                if let Some(frame) = &damage.mended {
+                if let Some(frame) = &damage.repaired {
                     each(at, frame)?;
                 }
                 at = damage.end;
@@ -339,7 +339,7 @@ impl SegmentScan {
     fn compare(&mut self, former: PredecessorSegment) -> Result<(), JournalError> {
         if self.end < former.bytes {
             self.add(self.end, former.bytes, None);
-        } else if self.damages.iter().all(|damage| damage.mended.is_some()) {
+        } else if self.damages.iter().all(|damage| damage.repaired.is_some()) {
             let mut hasher = DigestHasher::default();
             hasher.update(SEGMENT_HEADER);
             self.frames(|_, frame| {
@@ -366,7 +366,7 @@ impl SegmentScan {
         let mut bytes = std::fs::read(&self.path).map_err(JournalError::io("read", &self.path))?;
         for damage in &self.damages {
             let place = usize::try_from(damage.offset).unwrap_or(usize::MAX);
-            if let Some(mended) = &damage.mended
+            if let Some(mended) = &damage.repaired
                 && let Some(place) = bytes.get_mut(place..place + mended.len())
             {
                 place.copy_from_slice(mended);

@@ -21,7 +21,7 @@ pub(super) struct SegmentReader {
     file: BufReader<File>,
     pub(super) length: u64,
     /// Prefix up to the last whole frame.
-    head: JournalPrefix,
+    prefix: JournalPrefix,
     hasher: Option<DigestHasher>,
     frame: Vec<u8>,
     /// Start of the last batch that was read; `None` when no record marks the beginning of a batch.
@@ -36,10 +36,10 @@ impl SegmentReader {
         let file = File::open(&path).map_err(JournalError::io("open", &path))?;
         let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
         let file = BufReader::with_capacity(1 << 20, file);
-        let head = JournalPrefix { bytes: 0, ..JournalPrefix::start(epoch) };
+        let prefix = JournalPrefix { bytes: 0, ..JournalPrefix::start(epoch) };
         let (hasher, frame, batch) = (None, Vec::new(), None);
         let durable = durable_length::read(layout, epoch);
-        Ok(Self { path, file, length, head, hasher, frame, batch, durable })
+        Ok(Self { path, file, length, prefix, hasher, frame, batch, durable })
     }
 
     /// Opens a segment, and computes the digest of the bytes read.
@@ -49,7 +49,7 @@ impl SegmentReader {
 
     /// The prefix read so far.
     pub(super) fn prefix(&self) -> JournalPrefix {
-        self.head
+        self.prefix
     }
 
     /// Digest of the bytes read, if it was requested.
@@ -75,7 +75,7 @@ impl SegmentReader {
             };
         }
         self.digest_frame();
-        self.head.bytes = SEGMENT_HEADER.len() as u64;
+        self.prefix.bytes = SEGMENT_HEADER.len() as u64;
         let Some(first) = self.next()? else { return Ok(None) };
         match first.record {
             JournalRecord::Opened(opened)
@@ -96,7 +96,7 @@ impl SegmentReader {
         let payload = &self.frame[frame::FRAME_HEADER_BYTES..];
         let incoming = serde_json::from_slice(payload).map_err(|source| JournalError::Record {
             path: self.path.clone(),
-            offset: self.head.bytes,
+            offset: self.prefix.bytes,
             source,
         })?;
         self.accept();
@@ -115,7 +115,7 @@ impl SegmentReader {
     /// Refuses the bytes after the last record read, up to `end`, unless they are the torn tail of
     /// a writer that died. `durable` bytes are known to be durable from another source.
     pub(super) fn check_rest(&self, durable: u64, end: u64) -> Result<(), JournalError> {
-        let (offset, end) = (self.head.bytes, end.min(self.length));
+        let (offset, end) = (self.prefix.bytes, end.min(self.length));
         let durable_bytes = durable.max(self.durable.unwrap_or(0));
         if offset >= end && offset >= durable_bytes {
             return Ok(());
@@ -148,7 +148,7 @@ impl SegmentReader {
             return Ok(false);
         }
         let Some(size) = frame::payload_bytes(&self.frame) else { return Ok(false) };
-        let end = self.head.bytes + (frame::FRAME_HEADER_BYTES + size) as u64;
+        let end = self.prefix.bytes + (frame::FRAME_HEADER_BYTES + size) as u64;
         Ok(end <= self.length && self.extend(size)? && frame::decode(&self.frame).is_some())
     }
 
@@ -170,9 +170,9 @@ impl SegmentReader {
     fn accept(&mut self) {
         self.digest_frame();
         if frame::is_synced(&self.frame) {
-            self.batch = Some(self.head.bytes);
+            self.batch = Some(self.prefix.bytes);
         }
-        self.head.add(&self.frame);
+        self.prefix.add(&self.frame);
     }
 
     fn digest_frame(&mut self) {

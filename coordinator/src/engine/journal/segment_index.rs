@@ -22,7 +22,7 @@ use crate::engine::core::{PredecessorSegment, SessionStart};
 pub struct SegmentIndex {
     layout: RunLayout,
     newest: u32,
-    links: Vec<ActiveSegment>,
+    segments: Vec<ActiveSegment>,
 }
 
 /// A segment that counts.
@@ -50,9 +50,9 @@ impl SegmentIndex {
     pub fn read(layout: &RunLayout) -> Result<Self, JournalError> {
         let epochs = epochs(&layout.journal())?;
         let newest = epochs.last().copied().unwrap_or_default();
-        let mut links: Vec<ActiveSegment> = Vec::new();
+        let mut segments: Vec<ActiveSegment> = Vec::new();
         for epoch in epochs.iter().rev() {
-            let former = match links.last() {
+            let former = match segments.last() {
                 None => None,
                 Some(ActiveSegment { opened: SessionStart { former: None, .. }, .. }) => break,
                 Some(ActiveSegment {
@@ -64,17 +64,17 @@ impl SegmentIndex {
             }
             let mut segment = SegmentReader::open(layout, *epoch)?;
             match segment.opening()? {
-                Some((_, opened)) => links.push(ActiveSegment { opened, end: former }),
+                Some((_, opened)) => segments.push(ActiveSegment { opened, end: former }),
                 // A successor that died before its first record, unless it held more.
                 None if former.is_none() => segment.check_rest(0, u64::MAX)?,
                 None => {}
             }
         }
-        if let Some(former) = links.last().and_then(|first| first.opened.former) {
+        if let Some(former) = segments.last().and_then(|first| first.opened.former) {
             return Err(missing(layout, &epochs, former));
         }
-        links.reverse();
-        Ok(Self { layout: layout.clone(), newest, links })
+        segments.reverse();
+        Ok(Self { layout: layout.clone(), newest, segments })
     }
 
     /// The epoch of the next session: one above the newest segment.
@@ -84,7 +84,7 @@ impl SegmentIndex {
 
     /// The openings of the segments that count, the oldest first.
     pub fn openings(&self) -> impl DoubleEndedIterator<Item = &SessionStart> {
-        self.links.iter().map(|link| &link.opened)
+        self.segments.iter().map(|link| &link.opened)
     }
 
     /// How often each item was reopened.
@@ -110,7 +110,7 @@ impl SegmentIndex {
     }
 
     pub(super) fn active_segments(&self) -> &[ActiveSegment] {
-        &self.links
+        &self.segments
     }
 
     /// The whole records of the newest segment that counts.
@@ -118,7 +118,7 @@ impl SegmentIndex {
     /// # Errors
     /// [`JournalError`].
     pub fn durable_prefix(&self) -> Result<Option<JournalPrefix>, JournalError> {
-        self.links.last().map(|last| self.read_prefix(last, u64::MAX)).transpose()
+        self.segments.last().map(|last| self.read_prefix(last, u64::MAX)).transpose()
     }
 
     /// The missing part of a durable prefix; `None` when all of it exists.
@@ -129,7 +129,7 @@ impl SegmentIndex {
         &self,
         wanted: JournalPrefix,
     ) -> Result<Option<MissingRecords>, JournalError> {
-        let Some(link) = self.links.iter().find(|link| link.opened.epoch == wanted.epoch) else {
+        let Some(link) = self.segments.iter().find(|link| link.opened.epoch == wanted.epoch) else {
             let replaces = self.openings().flat_map(|opened| &opened.replaces);
             let mut replaces = replaces.filter(|replaced| replaced.epoch == wanted.epoch);
             let repaired = replaces.any(|replaced| replaced.bytes >= wanted.bytes);
@@ -141,8 +141,12 @@ impl SegmentIndex {
     }
 
     /// The whole records of a segment up to the first that ends at or after `end`.
-    fn read_prefix(&self, link: &ActiveSegment, end: u64) -> Result<JournalPrefix, JournalError> {
-        let mut segment = SegmentReader::open(&self.layout, link.opened.epoch)?;
+    fn read_prefix(
+        &self,
+        segment: &ActiveSegment,
+        end: u64,
+    ) -> Result<JournalPrefix, JournalError> {
+        let mut segment = SegmentReader::open(&self.layout, segment.opened.epoch)?;
         let opened = segment.opening()?.is_some();
         while opened && segment.prefix().bytes < end && segment.skip()? {}
         if segment.prefix().bytes < end {

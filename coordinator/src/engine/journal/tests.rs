@@ -90,7 +90,7 @@ async fn write(
     for n in 0..records {
         writer.record(at, &record(n));
         assert!(writer.submit());
-        ends.push(writer.durable().await.expect("written").head.bytes);
+        ends.push(writer.durable().await.expect("written").prefix.bytes);
     }
     ends
 }
@@ -212,7 +212,7 @@ async fn journal_tail_with_gap_in_last_batch_is_torn() {
     let mut writer = JournalWriter::create(&layout, at, opened(1, None)).expect("a new segment");
     writer.record(at, &record(1));
     assert!(writer.submit());
-    let durable = writer.durable().await.expect("written").head.bytes;
+    let durable = writer.durable().await.expect("written").prefix.bytes;
     for n in 2..9 {
         writer.record(at, &record(n));
     }
@@ -378,7 +378,7 @@ async fn journal_copy_without_records_of_head_lacks_it() {
         writer.record(at, &record(n));
         writer.record(at, &record(n + 1));
         writer.submit();
-        heads.push(writer.durable().await.expect("written").head);
+        heads.push(writer.durable().await.expect("written").prefix);
     }
     let lacks = |layout: &RunLayout, head| {
         SegmentIndex::read(layout)
@@ -421,7 +421,7 @@ async fn journal_head_cut_off_by_takeover_is_lacking() {
     write(&layout, 2, Some(former), 1).await;
     woken.record(at, &record(1));
     woken.submit();
-    let after = woken.durable().await.expect("written, to no effect").head;
+    let after = woken.durable().await.expect("written, to no effect").prefix;
     let survey = SegmentIndex::read(&layout).expect("whole");
     assert_eq!(survey.find_missing_records(before).expect("readable"), None);
     let lack = MissingRecords { wanted: after, found: Some(before) };

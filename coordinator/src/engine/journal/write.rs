@@ -22,7 +22,7 @@ pub struct CommittedBatch {
     /// Number of the batch, from 1.
     pub number: u64,
     /// The durable prefix of its segment.
-    pub head: JournalPrefix,
+    pub prefix: JournalPrefix,
 }
 
 struct WriteBatch {
@@ -37,7 +37,7 @@ pub struct JournalWriter {
     gathering: Vec<u8>,
     submitted: u64,
     committed: u64,
-    head: JournalPrefix,
+    prefix: JournalPrefix,
     batches: Option<SyncSender<WriteBatch>>,
     commits: mpsc::Receiver<Result<CommittedBatch, JournalError>>,
     thread: Option<JoinHandle<()>>,
@@ -54,7 +54,7 @@ impl JournalWriter {
         opened: SessionStart,
     ) -> Result<Self, JournalError> {
         let segment = SegmentFile::create(layout, at, opened)?;
-        let head = segment.durable;
+        let prefix = segment.durable;
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
         let layout = layout.clone();
@@ -66,7 +66,7 @@ impl JournalWriter {
             gathering: Vec::new(),
             submitted: 0,
             committed: 0,
-            head,
+            prefix,
             batches: Some(batches),
             commits,
             thread: Some(thread),
@@ -91,7 +91,7 @@ impl JournalWriter {
 
     /// The durable prefix of the journal.
     pub fn durable_prefix(&self) -> JournalPrefix {
-        self.head
+        self.prefix
     }
 
     /// Whether nothing waits to be written or is being written.
@@ -126,7 +126,7 @@ impl JournalWriter {
         }
         let commit = self.commits.recv().await.expect("the writer answers every batch")?;
         self.committed = commit.number;
-        self.head = commit.head;
+        self.prefix = commit.prefix;
         Ok(commit)
     }
 }
@@ -153,7 +153,7 @@ fn write_batches(
             segment = segment.create_successor(layout)?;
             segment.append(&frames)
         });
-        let commit = written.map(|()| CommittedBatch { number, head: segment.durable });
+        let commit = written.map(|()| CommittedBatch { number, prefix: segment.durable });
         let failed = commit.is_err();
         if outgoing.blocking_send(commit).is_err() || failed {
             return;

@@ -64,9 +64,9 @@ pub(super) enum LockAttempt {
 /// The lock, held while this value lives.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    held: Arc<DirectoryOwnership>,
+    ownership: Arc<DirectoryOwnership>,
     stop: Option<Sender<()>>,
-    beating: Option<JoinHandle<()>>,
+    heartbeat: Option<JoinHandle<()>>,
 }
 
 /// Ownership of a run directory, and the check that it still holds.
@@ -74,7 +74,7 @@ pub(super) struct DirectoryLock {
 pub(super) struct DirectoryOwnership {
     layout: RunLayout,
     file: File,
-    note: Mutex<LockFile>,
+    lock_info: Mutex<LockFile>,
     lost: watch::Sender<Option<LockLostError>>,
 }
 
@@ -95,7 +95,7 @@ impl Contender {
     }
 
     /// Tries once. Unlocks the file again unless the lock is taken.
-    pub(super) fn attempt(&mut self, patience: &LockWaitPolicy) -> Result<LockAttempt, LockError> {
+    pub(super) fn attempt(&mut self, policy: &LockWaitPolicy) -> Result<LockAttempt, LockError> {
         let path = self.layout.lock();
         let answer = try_lock(&self.file).map_err(LockError::io(&path))?;
         // Where files cannot be locked at all, only the lock info decides.
@@ -104,20 +104,18 @@ impl Contender {
         let text = lock_file::read(&self.layout.lock_info())
             .map_err(LockError::io(&self.layout.lock_info()))?;
         let watched = self.watch.record_value(self.started.elapsed(), text.clone());
-        let note = text.as_deref().and_then(LockFile::parse);
-        self.newest = note.as_ref().map_or(0, |note| note.epoch);
-        let mine = FileId::from_file(&self.file).map_err(LockError::io(&path))?;
-        self.owner.file = answer.unwrap_or(false).then_some(mine);
-        let verdict = match (&note, &text) {
+        let info = text.as_deref().and_then(LockFile::parse);
+        self.newest = info.as_ref().map_or(0, |note| note.epoch);
+        let own = FileId::from_file(&self.file).map_err(LockError::io(&path))?;
+        self.owner.file = answer.unwrap_or(false).then_some(own);
+        let verdict = match (&info, &text) {
             (None, None) if locked => TakeoverDecision::Take(None),
             (None, Some(_)) if locked && self.local => TakeoverDecision::Take(None),
-            (Some(note), _) if locked => {
-                decide_takeover(self.owner_status(note), watched, patience)
-            }
-            (None, Some(_)) if locked => decide_takeover(OwnerStatus::Unproven, watched, patience),
-            _ => decide_locked_takeover(watched, patience),
+            (Some(note), _) if locked => decide_takeover(self.owner_status(note), watched, policy),
+            (None, Some(_)) if locked => decide_takeover(OwnerStatus::Unproven, watched, policy),
+            _ => decide_locked_takeover(watched, policy),
         };
-        let holder = note.map_or_else(|| "another process".to_owned(), |note| note.describe());
+        let holder = info.map_or_else(|| "another process".to_owned(), |note| note.describe());
         if let TakeoverDecision::Take(reason) = verdict {
             let takeover = reason.map(|reason| Takeover { former: holder, reason });
             return Ok(LockAttempt::Taken(takeover));
@@ -134,13 +132,13 @@ impl Contender {
     }
 
     /// Status of the owner that the lock info names although this process has locked the file.
-    fn owner_status(&self, note: &LockFile) -> OwnerStatus {
-        if self.local && note.owner.file.is_some() {
+    fn owner_status(&self, info: &LockFile) -> OwnerStatus {
+        if self.local && info.owner.file.is_some() {
             // A lock info that was copied with the directory names the owner of another one.
-            let this = self.owner.holds_file_of(&note.owner);
+            let this = self.owner.holds_file_of(&info.owner);
             return if this { OwnerStatus::Dead } else { OwnerStatus::Released };
         }
-        if self.owner.proves_dead(&note.owner) { OwnerStatus::Dead } else { OwnerStatus::Unproven }
+        if self.owner.proves_dead(&info.owner) { OwnerStatus::Dead } else { OwnerStatus::Unproven }
     }
 
     /// Writes this process to the lock info as the owner, and starts its heartbeat.
@@ -151,45 +149,45 @@ impl Contender {
         atomic_file::remove_unfinished(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
-        let (lost, note) = (watch::Sender::new(None), Mutex::new(note));
-        let held = Arc::new(DirectoryOwnership { layout, file: locked, note, lost });
+        let (lost, lock_info) = (watch::Sender::new(None), Mutex::new(note));
+        let ownership = Arc::new(DirectoryOwnership { layout, file: locked, lock_info, lost });
         let (stop, stopped) = channel();
-        let beats = Arc::clone(&held);
+        let beats = Arc::clone(&ownership);
         let beating =
             rollout_worker::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
         let beating = beating.map_err(LockError::io(&path))?;
-        Ok(DirectoryLock { held, stop: Some(stop), beating: Some(beating) })
+        Ok(DirectoryLock { ownership, stop: Some(stop), heartbeat: Some(beating) })
     }
 }
 
 impl DirectoryLock {
     pub(super) fn ownership(&self) -> &Arc<DirectoryOwnership> {
-        &self.held
+        &self.ownership
     }
 
     /// The epoch that belongs to the lock.
     pub(super) fn epoch(&self) -> u32 {
-        self.held.lock_file().epoch
+        self.ownership.lock_file().epoch
     }
 
     /// Sets the epoch that belongs to the lock.
     pub(super) fn set_epoch(&self, epoch: u32) {
-        self.held.lock_file().epoch = epoch;
-        self.held.refresh();
+        self.ownership.lock_file().epoch = epoch;
+        self.ownership.refresh();
     }
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(beating) = self.beating.take() {
+        if let Some(beating) = self.heartbeat.take() {
             // A panic there was reported already.
             drop(beating.join());
         }
-        self.held.remove();
+        self.ownership.remove();
         // Closing is not enough: a child that was just forked keeps the file open until it
         // executes.
-        let _closed_anyway = self.held.file.unlock();
+        let _closed_anyway = self.ownership.file.unlock();
     }
 }
 
@@ -224,7 +222,7 @@ impl DirectoryOwnership {
     }
 
     fn lock_file(&self) -> MutexGuard<'_, LockFile> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_info.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_heartbeats(&self, stopped: &Receiver<()>) {
@@ -253,15 +251,15 @@ impl DirectoryOwnership {
     fn successor(&self) -> Option<LockLostError> {
         let found = lock_file::read(&self.layout.lock_info()).ok()?;
         let found = found.as_deref().and_then(LockFile::parse);
-        let mine = self.lock_file();
+        let own = self.lock_file();
         match found {
-            Some(found) if found.owner.id == mine.owner.id => None,
-            Some(found) if found.epoch > mine.epoch => Some(LockLostError { by: found.describe() }),
+            Some(found) if found.owner.id == own.owner.id => None,
+            Some(found) if found.epoch > own.epoch => Some(LockLostError { by: found.describe() }),
             // A successor that has ended removed its lock info. Its segment remains.
             _ => {
                 let newest = journal::next_epoch(&self.layout).ok()? - 1;
                 let by = || format!("session {newest}, which has ended");
-                (newest > mine.epoch).then(|| LockLostError { by: by() })
+                (newest > own.epoch).then(|| LockLostError { by: by() })
             }
         }
     }
@@ -278,12 +276,9 @@ impl DirectoryOwnership {
 }
 
 /// Another process has locked the file, so it exists; it may be suspended or hang.
-fn decide_locked_takeover(
-    watched: WatchObservation,
-    patience: &LockWaitPolicy,
-) -> TakeoverDecision {
-    let wait = patience.wait && patience.hung;
-    decide_takeover(OwnerStatus::Unproven, watched, &LockWaitPolicy { wait, ..*patience })
+fn decide_locked_takeover(watched: WatchObservation, policy: &LockWaitPolicy) -> TakeoverDecision {
+    let wait = policy.wait && policy.hung;
+    decide_takeover(OwnerStatus::Unproven, watched, &LockWaitPolicy { wait, ..*policy })
 }
 
 /// Whether this process has locked the file now; `None` where the file system has no locks.

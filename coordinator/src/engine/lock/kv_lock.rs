@@ -37,13 +37,13 @@ pub(super) struct RunDirectoryState {
     /// Its newest epoch.
     pub(super) newest: u32,
     /// Durable prefix of its journal.
-    pub(super) head: Option<JournalPrefix>,
+    pub(super) durable_prefix: Option<JournalPrefix>,
     /// Whether a session ever held a lock in a KV store.
-    pub(super) shared: bool,
+    pub(super) has_kv_lock: bool,
     /// The last owner of such a lock.
     pub(super) holder: Option<OwnerId>,
     /// Records of the given prefix that it lacks.
-    pub(super) lack: Option<MissingRecords>,
+    pub(super) missing: Option<MissingRecords>,
 }
 
 /// Reads the state of the run directory, and compares it with a prefix if one is given.
@@ -81,22 +81,22 @@ pub(super) enum KvLockDecision {
     /// Write this process's entry; a takeover when there is a reason.
     Take(Option<TakeoverReason>),
     /// The entry is this process's: the answer to a write was lost.
-    Mine,
+    Own,
     /// Keep watching.
     Wait,
     /// Leave the run to its owner.
     Held,
     /// The directory is a copy that lacks records.
-    Lacks(MissingRecords),
+    Incomplete(MissingRecords),
 }
 
 /// The lock in a KV store.
 #[derive(Debug)]
 pub(super) struct KvLock {
-    place: KvLockTarget,
+    target: KvLockTarget,
     entry: RunEntry,
     /// The state to restore when this session changed nothing.
-    former: RunState,
+    previous_state: RunState,
     /// The revision of this owner's entry; unknown after a write without an answer.
     revision: Option<u64>,
 }
@@ -104,10 +104,10 @@ pub(super) struct KvLock {
 /// The KV key of a run, and the directory whose owner wants it.
 #[derive(Clone)]
 pub(super) struct KvLockTarget {
-    pub(super) board: Arc<dyn KvStore>,
+    pub(super) kv_store: Arc<dyn KvStore>,
     pub(super) run: RunId,
-    pub(super) look: RunDirectoryReader,
-    pub(super) facts: RunEntryInfo,
+    pub(super) read_directory: RunDirectoryReader,
+    pub(super) info: RunEntryInfo,
 }
 
 /// Why a renewal failed.
@@ -126,28 +126,28 @@ pub(super) fn decide_kv_lock(
     entry: Option<&RunEntry>,
     me: &LockOwner,
     watched: WatchObservation,
-    view: &RunDirectoryState,
-    patience: &LockWaitPolicy,
+    directory: &RunDirectoryState,
+    policy: &LockWaitPolicy,
 ) -> KvLockDecision {
     let verdict = match entry {
-        Some(entry) if entry.owner.id == me.id => return KvLockDecision::Mine,
-        Some(_) if view.lack.is_some() => {
-            return view.lack.map_or(KvLockDecision::Wait, KvLockDecision::Lacks);
+        Some(entry) if entry.owner.id == me.id => return KvLockDecision::Own,
+        Some(_) if directory.missing.is_some() => {
+            return directory.missing.map_or(KvLockDecision::Wait, KvLockDecision::Incomplete);
         }
         Some(entry) if entry.state != RunState::Running => {
-            decide_takeover(OwnerStatus::Released, watched, patience)
+            decide_takeover(OwnerStatus::Released, watched, policy)
         }
         Some(entry) if me.proves_dead(&entry.owner) => {
-            decide_takeover(OwnerStatus::Dead, watched, patience)
+            decide_takeover(OwnerStatus::Dead, watched, policy)
         }
-        Some(_) => decide_takeover(OwnerStatus::Unproven, watched, patience),
+        Some(_) => decide_takeover(OwnerStatus::Unproven, watched, policy),
         // No other process can know of it.
-        None if !view.shared => TakeoverDecision::Take(None),
+        None if !directory.has_kv_lock => TakeoverDecision::Take(None),
         // The KV store lost the entry; a living owner writes it again.
         None => decide_takeover(
             OwnerStatus::Unproven,
             WatchObservation { changed: false, ..watched },
-            patience,
+            policy,
         ),
     };
     match verdict {
@@ -161,25 +161,25 @@ impl KvLock {
     /// Takes the lock, and waits as long as its owner may be alive. Safe to drop: a written entry
     /// names a process that released it or is dead.
     pub(super) async fn acquire(
-        place: KvLockTarget,
+        target: KvLockTarget,
         me: LockOwner,
-        patience: &LockWaitPolicy,
+        policy: &LockWaitPolicy,
     ) -> Result<(Self, Option<Takeover>), LockError> {
         let started = Instant::now();
         let mut watch = ChangeWatch::new();
         let mut looked = RunDirectoryCache::default();
         loop {
-            match place.read().await {
+            match target.read().await {
                 Ok(found) => {
                     let revision = found.as_ref().map(|entry| entry.revision);
                     let watched = watch.record_value(started.elapsed(), revision);
                     if let Some(taken) =
-                        place.attempt(found, &me, watched, patience, &mut looked).await?
+                        target.attempt(found, &me, watched, policy, &mut looked).await?
                     {
                         return Ok(taken);
                     }
                 }
-                Err(error @ QueueError::Denied { .. }) => return Err(LockError::Board(error)),
+                Err(error @ QueueError::Denied { .. }) => return Err(LockError::KvStore(error)),
                 Err(error) => {
                     tracing::warn!("cannot query the owner of the run: {error}");
                     watch.record_failure();
@@ -203,10 +203,10 @@ impl KvLock {
     /// purged from now on.
     pub(super) async fn renew(
         &mut self,
-        standing: Option<&DurableState>,
+        state: Option<&DurableState>,
     ) -> Result<Option<ReportPosition>, RenewError> {
-        if let Some(standing) = standing {
-            self.entry.head = Some(standing.head);
+        if let Some(standing) = state {
+            self.entry.head = Some(standing.prefix);
             self.entry.position = standing.position.or(self.entry.position);
             (self.entry.total, self.entry.settled) = (standing.total, standing.settled);
         }
@@ -214,9 +214,9 @@ impl KvLock {
         for _ in 0..RENEW_ATTEMPTS {
             let revision = match self.revision.take() {
                 Some(revision) => Some(revision),
-                None => self.revision_to_replace(standing.is_some()).await?,
+                None => self.revision_to_replace(state.is_some()).await?,
             };
-            self.revision = self.place.write(self.entry.to_bytes(), revision).await?;
+            self.revision = self.target.write(self.entry.to_bytes(), revision).await?;
             if self.revision.is_some() {
                 return Ok(self.entry.position);
             }
@@ -230,17 +230,18 @@ impl KvLock {
         standing: Option<&DurableState>,
         state: Option<RunState>,
     ) -> Result<Option<ReportPosition>, RenewError> {
-        self.entry.state = state.unwrap_or(self.former);
+        self.entry.state = state.unwrap_or(self.previous_state);
         self.renew(standing).await
     }
 
     /// The revision to replace after a write that failed or was not answered; `None` to create the
     /// entry.
     async fn revision_to_replace(&self, has_record: bool) -> Result<Option<u64>, RenewError> {
-        let Some(found) = self.place.read().await? else {
+        let Some(found) = self.target.read().await? else {
             // The directory names the owner that took it over meanwhile.
-            let view = (self.place.look)(None).await.map_err(|e| unreachable(e.to_string()))?;
-            if view.holder == Some(self.entry.owner.id) {
+            let directory =
+                (self.target.read_directory)(None).await.map_err(|e| unreachable(e.to_string()))?;
+            if directory.holder == Some(self.entry.owner.id) {
                 return Ok(None);
             }
             return if has_record {
@@ -269,7 +270,7 @@ impl KvLockTarget {
         found: Option<KvEntry>,
         me: &LockOwner,
         watched: WatchObservation,
-        patience: &LockWaitPolicy,
+        policy: &LockWaitPolicy,
         looked: &mut RunDirectoryCache,
     ) -> Result<Option<(KvLock, Option<Takeover>)>, LockError> {
         let revision = found.as_ref().map(|found| found.revision);
@@ -277,20 +278,21 @@ impl KvLockTarget {
             Some(found) => Some(RunEntry::parse(&found.value).ok_or(LockError::Unreadable)?),
             None => None,
         };
-        let view = looked.read(&self.look, entry.as_ref().and_then(|entry| entry.head)).await?;
-        let reason = match decide_kv_lock(entry.as_ref(), me, watched, &view, patience) {
+        let view =
+            looked.read(&self.read_directory, entry.as_ref().and_then(|entry| entry.head)).await?;
+        let reason = match decide_kv_lock(entry.as_ref(), me, watched, &view, policy) {
             KvLockDecision::Take(reason) => reason,
             KvLockDecision::Wait => return Ok(None),
-            KvLockDecision::Mine => {
+            KvLockDecision::Own => {
                 let entry = entry.expect("the entry of this process");
                 return Ok(Some((self.new_lock(entry, RunState::Running, revision), None)));
             }
             KvLockDecision::Held => {
                 let holder = entry.map(|entry| entry.owner.describe());
                 let holder = holder.unwrap_or_else(|| "a process that may come back".to_owned());
-                return Err(LockError::Elsewhere { run: self.run, holder });
+                return Err(LockError::RunHeld { run: self.run, holder });
             }
-            KvLockDecision::Lacks(lack) => {
+            KvLockDecision::Incomplete(lack) => {
                 let owner = entry.expect("an entry with a missing prefix").owner;
                 let holder = owner.describe();
                 return Err(LockError::Copy { run: self.run, lack, holder });
@@ -302,9 +304,9 @@ impl KvLockTarget {
             reason,
         });
         let state = entry.as_ref().map_or(RunState::Stopped, |entry| entry.state);
-        let mine = self.new_entry(entry.as_ref(), me, &view);
-        match self.write(mine.to_bytes(), revision).await {
-            Ok(Some(revision)) => Ok(Some((self.new_lock(mine, state, Some(revision)), takeover))),
+        let own = self.new_entry(entry.as_ref(), me, &view);
+        match self.write(own.to_bytes(), revision).await {
+            Ok(Some(revision)) => Ok(Some((self.new_lock(own, state, Some(revision)), takeover))),
             // Another process was faster, or the outcome is unknown: the next poll shows it.
             Ok(None) | Err(_) => Ok(None),
         }
@@ -312,34 +314,34 @@ impl KvLockTarget {
 
     fn new_lock(&self, entry: RunEntry, former: RunState, revision: Option<u64>) -> KvLock {
         // A previous owner that died was running, and is not any more.
-        let former = if former == RunState::Running { RunState::Stopped } else { former };
-        KvLock { place: self.clone(), entry, former, revision }
+        let previous_state = if former == RunState::Running { RunState::Stopped } else { former };
+        KvLock { target: self.clone(), entry, previous_state, revision }
     }
 
     /// This process's entry, which follows the previous owner's.
     fn new_entry(
         &self,
-        former: Option<&RunEntry>,
+        previous: Option<&RunEntry>,
         me: &LockOwner,
-        view: &RunDirectoryState,
+        directory: &RunDirectoryState,
     ) -> RunEntry {
-        let head = former.and_then(|former| former.head).or(view.head);
-        let taken = former.map_or(0, |former| former.epoch);
-        let newest = view.newest.max(taken).max(head.map_or(0, |head| head.epoch));
+        let head = previous.and_then(|former| former.head).or(directory.durable_prefix);
+        let taken = previous.map_or(0, |former| former.epoch);
+        let newest = directory.newest.max(taken).max(head.map_or(0, |head| head.epoch));
         let now = Timestamp::now();
-        let RunEntryInfo { job, pool, store } = self.facts.clone();
+        let RunEntryInfo { job, pool, store } = self.info.clone();
         RunEntry {
             format: RunEntry::FORMAT,
             owner: me.clone(),
             epoch: newest.saturating_add(1),
             state: RunState::Running,
             head,
-            position: former.and_then(|former| former.position),
+            position: previous.and_then(|former| former.position),
             job,
             pool,
             store,
-            total: former.map_or(0, |former| former.total),
-            settled: former.map_or(0, |former| former.settled),
+            total: previous.map_or(0, |former| former.total),
+            settled: previous.map_or(0, |former| former.settled),
             started_at: now,
             updated_at: now,
         }
@@ -350,7 +352,7 @@ impl KvLockTarget {
     }
 
     pub(super) async fn read(&self) -> Result<Option<KvEntry>, QueueError> {
-        with_timeout(self.board.read(&self.key())).await
+        with_timeout(self.kv_store.read(&self.key())).await
     }
 
     async fn write(
@@ -358,13 +360,13 @@ impl KvLockTarget {
         value: bytes::Bytes,
         revision: Option<u64>,
     ) -> Result<Option<u64>, QueueError> {
-        with_timeout(self.board.write(&self.key(), value, revision)).await
+        with_timeout(self.kv_store.write(&self.key(), value, revision)).await
     }
 }
 
 impl std::fmt::Debug for KvLockTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").field("run", &self.run).field("facts", &self.facts).finish()
+        f.debug_struct("Place").field("run", &self.run).field("facts", &self.info).finish()
     }
 }
 

@@ -61,9 +61,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Default)]
 pub struct LockOptions {
     /// Wait policy.
-    pub patience: LockWaitPolicy,
+    pub wait_policy: LockWaitPolicy,
     /// The lock across hosts, if workers are remote.
-    pub shared: Option<KvLockOptions>,
+    pub kv: Option<KvLockOptions>,
 }
 
 /// How long to wait for an owner, and when to take over.
@@ -89,9 +89,9 @@ impl Default for LockWaitPolicy {
 #[derive(Debug, Clone)]
 pub struct KvLockOptions {
     /// The KV store.
-    pub board: Arc<dyn KvStore>,
+    pub kv_store: Arc<dyn KvStore>,
     /// Description of the run.
-    pub facts: RunEntryInfo,
+    pub info: RunEntryInfo,
 }
 
 /// Description of a run in its KV entry, beside its state.
@@ -110,7 +110,7 @@ pub struct RunEntryInfo {
 #[derive(Debug)]
 pub struct RunLock {
     // Released first.
-    kept: Option<LockRenewal>,
+    renewal: Option<LockRenewal>,
     directory: DirectoryLock,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct LockGrant {
     pub(crate) owner: LockOwner,
     pub(crate) epoch: u32,
     /// The journal prefix that others know to be durable.
-    pub(crate) head: Option<JournalPrefix>,
+    pub(crate) durable_prefix: Option<JournalPrefix>,
     pub(crate) takeover: Option<Takeover>,
     pub(crate) shared: bool,
     pub(crate) fence: Fence,
@@ -138,7 +138,7 @@ pub struct LockLostError {
 /// A check whether this process still owns the run directory.
 #[derive(Debug, Clone)]
 pub struct Fence {
-    held: Arc<DirectoryOwnership>,
+    ownership: Arc<DirectoryOwnership>,
     checked: Instant,
 }
 
@@ -159,7 +159,7 @@ pub enum LockError {
     },
     /// Another process owns the run, maybe with another copy of the directory.
     #[error("run {run} is owned by {holder}")]
-    Elsewhere {
+    RunHeld {
         /// The run.
         run: RunId,
         /// The owner, as far as is known.
@@ -180,7 +180,7 @@ pub enum LockError {
     Unreadable,
     /// The KV store failed.
     #[error("cannot take the run's lock on the server")]
-    Board(#[source] QueueError),
+    KvStore(#[source] QueueError),
     /// The lock file cannot be used.
     #[error("cannot lock {}", path.display())]
     Io {
@@ -213,42 +213,46 @@ impl RunLock {
     /// [`LockError`].
     pub(crate) async fn acquire(
         layout: &RunLayout,
-        taking: &LockOptions,
+        options: &LockOptions,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<(Self, LockGrant), LockError> {
-        let patience = taking.patience;
-        let (directory, mut takeover) = acquire_directory(layout, patience, stops).await?;
+        let wait_policy = options.wait_policy;
+        let (directory, mut takeover) = acquire_directory(layout, wait_policy, stops).await?;
         let owner = directory.ownership().owner();
-        let (survey_of, shared) = (layout.clone(), taking.shared.clone());
+        let (survey_of, shared) = (layout.clone(), options.kv.clone());
         let survey = supervise::blocking(move || SegmentIndex::read(&survey_of)).await?;
         let known = survey.openings().next().map(|opened| opened.run);
         let mut taken = LockGrant {
             run: known,
             owner: owner.clone(),
             epoch: directory.epoch(),
-            head: None,
+            durable_prefix: None,
             takeover: None,
             shared: shared.is_some(),
             fence: Fence::new(directory.ownership()),
         };
-        let mut kept = None;
-        if let Some(KvLockOptions { board, facts }) = shared {
+        let mut renewal = None;
+        if let Some(KvLockOptions { kv_store, info }) = shared {
             let run = known.unwrap_or_else(|| RunId::from_bytes(rand::random()));
-            let place =
-                KvLockTarget { board, run, look: run_directory_reader(layout.clone()), facts };
+            let place = KvLockTarget {
+                kv_store,
+                run,
+                read_directory: run_directory_reader(layout.clone()),
+                info,
+            };
             let lock = tokio::select! {
-                taken = KvLock::acquire(place, owner, &patience) => taken,
+                taken = KvLock::acquire(place, owner, &wait_policy) => taken,
                 () = wait_for_stop(stops) => Err(LockError::Interrupted),
             };
             let (lock, over) = lock?;
-            (taken.run, taken.head) = (Some(run), lock.durable_prefix());
+            (taken.run, taken.durable_prefix) = (Some(run), lock.durable_prefix());
             taken.epoch = taken.epoch.max(lock.epoch());
             takeover = over.or(takeover);
-            kept = Some(LockRenewal::start(lock, Arc::clone(directory.ownership())));
+            renewal = Some(LockRenewal::start(lock, Arc::clone(directory.ownership())));
         }
         directory.set_epoch(taken.epoch);
         taken.takeover = takeover;
-        Ok((Self { kept, directory }, taken))
+        Ok((Self { renewal, directory }, taken))
     }
 
     /// Takes only the lock of an existing run directory, whatever its journal holds. A stop ends
@@ -258,11 +262,11 @@ impl RunLock {
     /// [`LockError`].
     pub(crate) async fn acquire_directory_only(
         layout: &RunLayout,
-        patience: LockWaitPolicy,
+        wait_policy: LockWaitPolicy,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<Self, LockError> {
-        let (directory, _) = acquire_directory(layout, patience, stops).await?;
-        Ok(Self { kept: None, directory })
+        let (directory, _) = acquire_directory(layout, wait_policy, stops).await?;
+        Ok(Self { renewal: None, directory })
     }
 
     /// The epoch that belongs to the lock of the directory.
@@ -272,20 +276,20 @@ impl RunLock {
 
     /// The listener for durable state, if the run has a KV entry.
     pub fn durable_state_listener(&self) -> Option<DurableStateListener> {
-        self.kept.as_ref().map(|kept| DurableStateListener::Lock(kept.standing.clone()))
+        self.renewal.as_ref().map(|kept| DurableStateListener::Lock(kept.state.clone()))
     }
 
     /// Publishes the durable state.
-    pub(super) fn publish_durable_state(&self, standing: DurableState) {
-        if let Some(kept) = &self.kept {
-            kept.standing.send_replace(Some(standing));
+    pub(super) fn publish_durable_state(&self, state: DurableState) {
+        if let Some(kept) = &self.renewal {
+            kept.state.send_replace(Some(state));
         }
     }
 
     /// The position up to which this owner's KV entry covers the reports: they may be purged. Stays
     /// empty when the run has no KV entry.
     pub fn confirmed(&self) -> watch::Receiver<Option<ReportPosition>> {
-        match &self.kept {
+        match &self.renewal {
             Some(kept) => kept.confirmed.clone(),
             None => watch::channel(None).1,
         }
@@ -348,7 +352,7 @@ impl RunLock {
     /// [`LockLostError`] when another process owned it by then: the last actions of this session do
     /// not count.
     pub async fn release(&self, state: Option<RunState>) -> Result<(), LockLostError> {
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = &self.renewal {
             kept.release(state).await;
         }
         self.fence().check()
@@ -357,7 +361,7 @@ impl RunLock {
 
 impl Fence {
     fn new(held: &Arc<DirectoryOwnership>) -> Self {
-        Self { held: Arc::clone(held), checked: Instant::now() }
+        Self { ownership: Arc::clone(held), checked: Instant::now() }
     }
 
     /// Checks whether another process owns the run by now.
@@ -365,7 +369,7 @@ impl Fence {
     /// # Errors
     /// [`LockLostError`].
     pub fn check(&self) -> Result<(), LockLostError> {
-        self.held.check()
+        self.ownership.check()
     }
 
     /// The same, unless it was checked a moment ago: for frequent callers.
@@ -383,14 +387,14 @@ impl Fence {
 
 async fn acquire_directory(
     layout: &RunLayout,
-    patience: LockWaitPolicy,
+    wait_policy: LockWaitPolicy,
     stops: &mut mpsc::Receiver<StopLevel>,
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
     let of = layout.clone();
     let mut contender = supervise::blocking(move || Contender::new(&of)).await?;
     loop {
         let (tried, attempt) = supervise::blocking(move || {
-            let attempt = contender.attempt(&patience);
+            let attempt = contender.attempt(&wait_policy);
             (contender, attempt)
         })
         .await;
@@ -430,15 +434,15 @@ fn read_run_directory(
     let survey = SegmentIndex::read(layout)?;
     let mut view = RunDirectoryState {
         newest: survey.next_epoch() - 1,
-        shared: survey.openings().any(|opened| opened.holder.is_some()),
+        has_kv_lock: survey.openings().any(|opened| opened.holder.is_some()),
         holder: survey.openings().next_back().and_then(|opened| opened.holder),
         ..RunDirectoryState::default()
     };
     match wanted {
-        Some(head) => view.lack = survey.find_missing_records(head)?,
-        None => view.head = survey.durable_prefix()?,
+        Some(head) => view.missing = survey.find_missing_records(head)?,
+        None => view.durable_prefix = survey.durable_prefix()?,
     }
-    if let Some(head) = view.head {
+    if let Some(head) = view.durable_prefix {
         // Its writer may have died before it was synced.
         journal::sync_segment(layout, head.epoch)?;
     }

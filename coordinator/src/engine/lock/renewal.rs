@@ -27,7 +27,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A lock that is renewed.
 #[derive(Debug)]
 pub(super) struct LockRenewal {
-    pub(super) standing: watch::Sender<Option<DurableState>>,
+    pub(super) state: watch::Sender<Option<DurableState>>,
     pub(super) confirmed: watch::Receiver<Option<ReportPosition>>,
     release: mpsc::Sender<ReleaseRequest>,
     _task: Task<()>,
@@ -41,21 +41,26 @@ struct ReleaseRequest {
 
 struct LockRenewer {
     lock: KvLock,
-    held: Arc<DirectoryOwnership>,
-    standing: watch::Receiver<Option<DurableState>>,
+    ownership: Arc<DirectoryOwnership>,
+    state: watch::Receiver<Option<DurableState>>,
     confirmed: watch::Sender<Option<ReportPosition>>,
     release: mpsc::Receiver<ReleaseRequest>,
 }
 
 impl LockRenewal {
-    pub(super) fn start(lock: KvLock, held: Arc<DirectoryOwnership>) -> Self {
-        let (standing, standings) = watch::channel(None);
+    pub(super) fn start(lock: KvLock, ownership: Arc<DirectoryOwnership>) -> Self {
+        let (state, standings) = watch::channel(None);
         let (confirming, confirmed) = watch::channel(None);
         let (release, orders) = mpsc::channel(1);
-        let keeper =
-            LockRenewer { lock, held, standing: standings, confirmed: confirming, release: orders };
-        let _task = supervise::spawn("run lock", keeper.run());
-        Self { standing, confirmed, release, _task }
+        let renewer = LockRenewer {
+            lock,
+            ownership,
+            state: standings,
+            confirmed: confirming,
+            release: orders,
+        };
+        let _task = supervise::spawn("run lock", renewer.run());
+        Self { state, confirmed, release, _task }
     }
 
     /// Releases the run. When the KV store is unreachable, the next owner waits a little.
@@ -77,15 +82,15 @@ impl LockRenewer {
                 biased;
                 Some(order) = self.release.recv() => return self.release(order).await,
                 () = tokio::time::sleep_until(due) => {}
-                () = wait_for_backlog(&mut self.standing, renewed) => {}
+                () = wait_for_backlog(&mut self.state, renewed) => {}
             }
-            let standing = *self.standing.borrow_and_update();
+            let standing = *self.state.borrow_and_update();
             match self.lock.renew(standing.as_ref()).await {
                 Ok(position) => {
                     renewed = standing;
                     self.confirm(position);
                 }
-                Err(RenewError::Lost(lost)) => return self.held.mark_lost(lost),
+                Err(RenewError::Lost(lost)) => return self.ownership.mark_lost(lost),
                 Err(RenewError::Unreachable(error)) => {
                     tracing::debug!("cannot renew the run's lock: {error}");
                 }
@@ -105,11 +110,11 @@ impl LockRenewer {
     async fn release(mut self, order: ReleaseRequest) {
         let until = Instant::now() + RELEASE_TIMEOUT;
         loop {
-            let standing = *self.standing.borrow_and_update();
+            let standing = *self.state.borrow_and_update();
             match self.lock.release(standing.as_ref(), order.state).await {
                 Ok(position) => self.confirm(position),
                 Err(RenewError::Lost(LockLostError { by })) => {
-                    self.held.mark_lost(LockLostError { by });
+                    self.ownership.mark_lost(LockLostError { by });
                 }
                 Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
                     tokio::time::sleep(RENEW_INTERVAL).await;
@@ -128,15 +133,15 @@ impl LockRenewer {
 
 /// Completes when many durable records are not covered by a renewal.
 async fn wait_for_backlog(
-    standing: &mut watch::Receiver<Option<DurableState>>,
+    state: &mut watch::Receiver<Option<DurableState>>,
     renewed: Option<DurableState>,
 ) {
     loop {
-        if standing.changed().await.is_err() {
+        if state.changed().await.is_err() {
             return std::future::pending().await;
         }
-        let records = standing.borrow().map_or(0, |standing| standing.head.records);
-        if records >= renewed.map_or(0, |renewed| renewed.head.records) + RENEW_AFTER_RECORDS {
+        let records = state.borrow().map_or(0, |standing| standing.prefix.records);
+        if records >= renewed.map_or(0, |renewed| renewed.prefix.records) + RENEW_AFTER_RECORDS {
             return;
         }
     }

@@ -80,16 +80,16 @@ impl<T: PartialEq> ChangeWatch<T> {
 pub(super) fn decide_takeover(
     other: OwnerStatus,
     watched: WatchObservation,
-    patience: &LockWaitPolicy,
+    policy: &LockWaitPolicy,
 ) -> TakeoverDecision {
     match other {
         OwnerStatus::Released => TakeoverDecision::Take(None),
         OwnerStatus::Dead => TakeoverDecision::Take(Some(TakeoverReason::Dead)),
-        OwnerStatus::Unproven if patience.force => {
+        OwnerStatus::Unproven if policy.force => {
             TakeoverDecision::Take(Some(TakeoverReason::Forced))
         }
-        OwnerStatus::Unproven if !patience.wait => TakeoverDecision::Held,
-        OwnerStatus::Unproven if watched.unchanged >= patience.stale => {
+        OwnerStatus::Unproven if !policy.wait => TakeoverDecision::Held,
+        OwnerStatus::Unproven if watched.unchanged >= policy.stale => {
             TakeoverDecision::Take(Some(TakeoverReason::Silent))
         }
         // It lives.
@@ -114,7 +114,7 @@ mod tests {
         };
         let impatient = LockWaitPolicy { wait: false, ..WAIT };
         let force = LockWaitPolicy { force: true, wait: false, ..WAIT };
-        for (other, watched, patience, expected) in [
+        for (other, watched, wait_policy, expected) in [
             (OwnerStatus::Released, seconds(0, false), WAIT, TakeoverDecision::Take(None)),
             (OwnerStatus::Released, seconds(0, false), impatient, TakeoverDecision::Take(None)),
             (OwnerStatus::Dead, seconds(0, true), WAIT, TakeoverDecision::Take(Some(Dead))),
@@ -127,7 +127,7 @@ mod tests {
             (OwnerStatus::Unproven, seconds(0, true), force, TakeoverDecision::Take(Some(Forced))),
         ] {
             assert_eq!(
-                decide_takeover(other, watched, &patience),
+                decide_takeover(other, watched, &wait_policy),
                 expected,
                 "{other:?} {watched:?}"
             );

@@ -21,7 +21,7 @@ const TURNAROUND: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolCapacity {
     /// Offers of each class that may wait unstarted.
-    pub room: BTreeMap<SizeClass, usize>,
+    pub offer_limits: BTreeMap<SizeClass, usize>,
     /// Lanes that no worker could ever run, and why.
     pub unplaceable: BTreeMap<u16, String>,
     /// Workers that take work of this run.
@@ -58,7 +58,7 @@ pub(super) fn estimate<'a>(
         Some((u16::try_from(lane).ok()?, reason.to_string()))
     });
     PoolCapacity {
-        room: room.collect(),
+        offer_limits: room.collect(),
         unplaceable: unplaceable.collect(),
         workers: workers.clone().count(),
     }
@@ -113,7 +113,7 @@ mod tests {
             cpus,
             memory_mb: 1024,
             provider,
-            also: None,
+            second_provider: None,
             variables: BTreeSet::new(),
         }
     }
@@ -123,14 +123,17 @@ mod tests {
         let lanes = [lane(0, 1), lane(1, 4)];
         let workers = [worker(100, 40, None), worker(100, 100, Some(8))];
         let capacity = estimate(&lanes, &workers.iter(), 0.0);
-        assert_eq!(capacity.room[&SizeClass(0)], 48, "40 slots and 8 shares");
-        assert_eq!(capacity.room[&SizeClass(1)], 42, "40 slots and 2 of 4 shares");
+        assert_eq!(capacity.offer_limits[&SizeClass(0)], 48, "40 slots and 8 shares");
+        assert_eq!(capacity.offer_limits[&SizeClass(1)], 42, "40 slots and 2 of 4 shares");
         assert_eq!(capacity.workers, 2);
         let busy = estimate(&lanes, &workers.iter(), 5000.0);
-        assert_eq!(busy.room[&SizeClass(0)], 548);
-        assert_eq!(estimate(&lanes, &[].iter(), 1e9).room[&SizeClass(0)], OFFERS_AHEAD.1);
+        assert_eq!(busy.offer_limits[&SizeClass(0)], 548);
+        assert_eq!(estimate(&lanes, &[].iter(), 1e9).offer_limits[&SizeClass(0)], OFFERS_AHEAD.1);
         let unseen = PoolCapacity::assumed(&lanes);
-        assert_eq!((unseen.room[&SizeClass(1)], unseen.unplaceable.len()), (OFFERS_AHEAD.0, 0));
+        assert_eq!(
+            (unseen.offer_limits[&SizeClass(1)], unseen.unplaceable.len()),
+            (OFFERS_AHEAD.0, 0)
+        );
     }
 
     #[test]

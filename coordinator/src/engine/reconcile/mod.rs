@@ -68,13 +68,13 @@ pub struct RemoteRun<P> {
     /// The queue's lease.
     pub lease: Duration,
     /// Listener for durable state.
-    pub keeper: DurableStateListener,
+    pub listener: DurableStateListener,
     /// Channel for events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Messages to the engine. The sender is shared with the monitor of the lock.
-    pub news: (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>),
+    pub messages: (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>),
 }
 
 /// A channel for the messages of a [`RemoteRun`].
@@ -87,17 +87,17 @@ pub fn message_channel() -> (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineM
 /// # Errors
 /// [`RunError`] when it cannot continue. Settled items stay settled.
 pub async fn run<P: Planner + Sync + 'static>(
-    distributed: RemoteRun<P>,
+    remote: RemoteRun<P>,
 ) -> Result<EngineOutcome, RunError> {
-    let RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
-        distributed;
+    let RemoteRun { run, planner, dispatch, store, pool, lease, listener, events, stops, messages } =
+        remote;
     let (id, position) = (run.id(), run.core().position());
-    dispatch.set_previous_pools(id, run.former_pools.clone());
-    let (to, news) = news;
+    dispatch.set_previous_pools(id, run.previous_pools.clone());
+    let (to, messages) = messages;
     let (looking, lookups) = mpsc::unbounded_channel();
-    let outlet = QueuePublisher::buffered(id, Arc::clone(&dispatch), looking);
+    let publisher = QueuePublisher::buffered(id, Arc::clone(&dispatch), looking);
     let lanes = planner.lanes().to_vec();
-    let engine = Engine::new(run, planner, outlet, keeper, events);
+    let engine = Engine::new(run, planner, publisher, listener, events);
     let handled = engine.handled();
 
     let results = Arc::new(AtomicU64::new(0));
@@ -123,7 +123,7 @@ pub async fn run<P: Planner + Sync + 'static>(
         dispatch: Arc::clone(&dispatch),
         handled: handled.clone(),
         lease,
-        to: to.clone(),
+        messages: to.clone(),
     };
     let claims = requests::forward_claims(id, Arc::clone(&dispatch), handled, to.clone());
     let commands = requests::forward_commands(id, Arc::clone(&dispatch), to.clone());
@@ -136,7 +136,7 @@ pub async fn run<P: Planner + Sync + 'static>(
         supervise::spawn("lookups", look_up_results(id, store, lookups, to)),
     ];
     let (_no_hints, hints) = PhaseHints::channel();
-    let sources = EngineInputs { reports, news, stops, hints, workers: WorkerLocation::Elsewhere };
+    let sources = EngineInputs { reports, messages, stops, hints, workers: WorkerLocation::Remote };
     // A task of its own: a future that the main thread runs itself is woken through the kernel.
     let running = supervise::spawn("engine", engine.run(sources));
     let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;

@@ -29,7 +29,7 @@ pub(super) struct Reconciler {
     pub(super) dispatch: Arc<dyn Dispatch>,
     pub(super) handled: watch::Receiver<Option<ReportCursor>>,
     pub(super) lease: Duration,
-    pub(super) to: mpsc::Sender<EngineMessage>,
+    pub(super) messages: mpsc::Sender<EngineMessage>,
 }
 
 impl Reconciler {
@@ -38,28 +38,28 @@ impl Reconciler {
         let mut contact = self.dispatch.connection_status();
         let mut known = (contact.borrow_and_update().connections, None);
         let outage = OutageLog::new("reconciling with the queue");
-        let mut patience = outage.backoff();
-        let mut soon_again = EXTRA_ROUNDS;
-        while !self.to.is_closed() {
+        let mut backoff = outage.backoff();
+        let mut extra_rounds = EXTRA_ROUNDS;
+        while !self.messages.is_closed() {
             match self.round(&mut known).await {
                 Ok(same) => {
-                    patience.succeeded();
-                    soon_again = if same { soon_again } else { EXTRA_ROUNDS };
+                    backoff.succeeded();
+                    extra_rounds = if same { extra_rounds } else { EXTRA_ROUNDS };
                 }
                 Err(error) => {
-                    soon_again = EXTRA_ROUNDS;
-                    patience.wait_after_failure(&error).await;
+                    extra_rounds = EXTRA_ROUNDS;
+                    backoff.wait_after_failure(&error).await;
                     continue;
                 }
             }
             // A new connection starts a round at once.
             let connected = contact.wait_for(|now| now.up && now.connections != known.0);
-            let wait = if soon_again > 0 {
+            let wait = if extra_rounds > 0 {
                 EXTRA_ROUND_INTERVAL.min(self.lease / 2)
             } else {
                 self.lease / 2
             };
-            soon_again = soon_again.saturating_sub(1);
+            extra_rounds = extra_rounds.saturating_sub(1);
             let _its_time = timeout(wait, connected).await;
         }
     }
@@ -76,8 +76,8 @@ impl Reconciler {
         }
         wait_until_caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
         let listed = self.dispatch.list(self.run).await?;
-        let hellos = self.dispatch.heartbeats().await?;
-        self.send(EngineMessage::Hellos(hellos, self.dispatch.heartbeat_retention())).await;
+        let heartbeats = self.dispatch.heartbeats().await?;
+        self.send(EngineMessage::Heartbeats(heartbeats, self.dispatch.heartbeat_retention())).await;
         wait_until_caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
         let lasted = self.dispatch.connection_status().borrow().connections == connections
             && self.dispatch.incarnation().await? == incarnation;
@@ -87,8 +87,8 @@ impl Reconciler {
         Ok(same)
     }
 
-    async fn send(&self, news: EngineMessage) {
+    async fn send(&self, message: EngineMessage) {
         // Without a receiver, the loop ends at its next turn.
-        drop(self.to.send(news).await);
+        drop(self.messages.send(message).await);
     }
 }

@@ -43,7 +43,7 @@ impl ReportReader {
     pub(super) async fn read(self, from: Option<ReportPosition>, to: mpsc::Sender<ReportBatch>) {
         let mut position = from;
         let outage = OutageLog::new("reading reports");
-        let mut patience = outage.backoff();
+        let mut backoff = outage.backoff();
         while !to.is_closed() {
             match self
                 .dispatch
@@ -51,7 +51,7 @@ impl ReportReader {
                 .await
             {
                 Ok(batch) => {
-                    patience.succeeded();
+                    backoff.succeeded();
                     if batch.read_to.is_none() {
                         continue;
                     }
@@ -65,10 +65,10 @@ impl ReportReader {
                 // The stream was replaced: reading starts over, which is harmless.
                 Err(QueueError::Position) => {
                     if position.take().is_none() {
-                        patience.wait_after_failure(&QueueError::Position).await;
+                        backoff.wait_after_failure(&QueueError::Position).await;
                     }
                 }
-                Err(error) => patience.wait_after_failure(&error).await,
+                Err(error) => backoff.wait_after_failure(&error).await,
             }
         }
     }

@@ -23,12 +23,12 @@ pub(super) async fn forward_claims(
     to: mpsc::Sender<EngineMessage>,
 ) {
     let outage = OutageLog::new("listening for claims");
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     while !to.is_closed() {
         let first = match dispatch.next_claim(run).await {
             Ok(claim) => claim,
             Err(error) => {
-                patience.wait_after_failure(&error).await;
+                backoff.wait_after_failure(&error).await;
                 continue;
             }
         };
@@ -44,14 +44,14 @@ pub(super) async fn forward_claims(
         };
         let known: Result<_, QueueError> = ready.await;
         match known {
-            Ok(hellos) => {
-                patience.succeeded();
-                if to.send(EngineMessage::Claims(claims, Some(hellos))).await.is_err() {
+            Ok(heartbeats) => {
+                backoff.succeeded();
+                if to.send(EngineMessage::Claims(claims, Some(heartbeats))).await.is_err() {
                     return;
                 }
             }
             // No answer is sent: the workers ask again.
-            Err(error) => patience.wait_after_failure(&error).await,
+            Err(error) => backoff.wait_after_failure(&error).await,
         }
     }
 }
@@ -63,16 +63,16 @@ pub(super) async fn forward_commands(
     to: mpsc::Sender<EngineMessage>,
 ) {
     let outage = OutageLog::new("listening for commands");
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     while !to.is_closed() {
         match dispatch.next_command(run).await {
             Ok(command) => {
-                patience.succeeded();
+                backoff.succeeded();
                 if to.send(EngineMessage::Command(command)).await.is_err() {
                     return;
                 }
             }
-            Err(error) => patience.wait_after_failure(&error).await,
+            Err(error) => backoff.wait_after_failure(&error).await,
         }
     }
 }

@@ -25,14 +25,14 @@ pub(super) async fn look_up_results(
 ) {
     let outage = OutageLog::new("looking for results in the blob store");
     while let Some(item) = items.recv().await {
-        let mut patience = outage.backoff();
+        let mut backoff = outage.backoff();
         let reports = loop {
             match find_reports(run, item, &*store).await {
                 Ok(reports) => break reports,
-                Err(error) => patience.wait_after_failure(&error).await,
+                Err(error) => backoff.wait_after_failure(&error).await,
             }
         };
-        patience.succeeded();
+        backoff.succeeded();
         if to.send(EngineMessage::Found { item, reports }).await.is_err() {
             return;
         }

@@ -129,8 +129,8 @@ impl RemoteFixture {
             plan: self.plan.digest(),
             permits: 8,
             retry: RetryPolicy::default(),
-            taking: LockOptions::default(),
-            bounds: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
+            lock: LockOptions::default(),
+            timeouts: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
             reopen: None,
         };
         let (stop, mut stops) = mpsc::channel(1);
@@ -152,17 +152,17 @@ impl RemoteFixture {
             store: self.store.clone(),
             pool: "default".to_owned(),
             lease: LEASE,
-            keeper: DurableStateListener::Queue(self.queue.clone()),
+            listener: DurableStateListener::Queue(self.queue.clone()),
             events,
             stops,
-            news: message_channel(),
+            messages: message_channel(),
         };
-        let sitting = supervise::spawn("session", async move {
+        let session = supervise::spawn("session", async move {
             let ended = super::run(distributed).await;
             drop((lock, stop));
             ended
         });
-        (sitting, seen)
+        (session, seen)
     }
 
     /// Settlements in the run's record files, which match those of the journal.
@@ -186,15 +186,15 @@ async fn wait_for_settled(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usi
     }
 }
 
-async fn wait_for_end((sitting, mut seen): RunningSession) -> EngineOutcome {
+async fn wait_for_end((session, mut seen): RunningSession) -> EngineOutcome {
     let reading = supervise::spawn("reading", async move { while seen.recv().await.is_some() {} });
     let ended =
-        timeout(LONG, sitting).await.expect("in time").expect("no panic").expect("no error");
+        timeout(LONG, session).await.expect("in time").expect("no panic").expect("no error");
     drop(reading);
     ended
 }
 
-const COMPLETED: EngineOutcome = EngineOutcome { cancelled: false, owed: 0 };
+const COMPLETED: EngineOutcome = EngineOutcome { cancelled: false, pending: 0 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn run_with_two_workers_settles_each_item_once() {
@@ -209,9 +209,9 @@ async fn run_after_coordinator_kills_settles_every_item() {
     let world = RemoteFixture::new(2000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
     for _ in 0..2 {
-        let (sitting, mut seen) = world.start_session().await;
+        let (session, mut seen) = world.start_session().await;
         wait_for_settled(&mut seen, 100).await;
-        drop(sitting);
+        drop(session);
     }
     assert_eq!(wait_for_end(world.start_session().await).await, COMPLETED);
     assert_eq!(world.settled(), 2000);
@@ -221,11 +221,11 @@ async fn run_after_coordinator_kills_settles_every_item() {
 async fn run_with_broker_restart_and_wipe_settles_every_item() {
     let world = RemoteFixture::new(1000).await;
     let _workers = [world.worker("a", 3), world.worker("b", 3)];
-    let (sitting, mut seen) = world.start_session().await;
+    let (session, mut seen) = world.start_session().await;
     wait_for_settled(&mut seen, 100).await;
     world.queue.inject_fault(BrokerModel::restart);
     wait_for_settled(&mut seen, 100).await;
     world.queue.inject_fault(|model| model.wipe(Incarnation(7)));
-    assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
+    assert_eq!(wait_for_end((session, seen)).await, COMPLETED);
     assert_eq!(world.settled(), 1000);
 }

@@ -59,8 +59,8 @@ impl WorkerWatch {
             if let Some(warning) = contact_told.update(up, Instant::now()) {
                 self.send(EngineMessage::Warning(warning)).await;
             }
-            let hellos = match self.dispatch.heartbeats().await {
-                Ok(hellos) => hellos,
+            let heartbeats = match self.dispatch.heartbeats().await {
+                Ok(heartbeats) => heartbeats,
                 Err(error) => {
                     outage.mark_failed(&error);
                     continue;
@@ -68,11 +68,12 @@ impl WorkerWatch {
             };
             outage.mark_recovered();
             let living = || {
-                let fresh =
-                    hellos.iter().filter(|seen| seen.age < self.silence && !seen.hello.gone);
-                fresh.map(|seen| &seen.hello).filter(|hello| hello.pool == self.pool)
+                let fresh = heartbeats
+                    .iter()
+                    .filter(|seen| seen.age < self.silence && !seen.heartbeat.gone);
+                fresh.map(|seen| &seen.heartbeat).filter(|heartbeat| heartbeat.pool == self.pool)
             };
-            let ours = living().filter(|hello| hello.store == self.store);
+            let ours = living().filter(|heartbeat| heartbeat.store == self.store);
             let capacity = capacity::estimate(&self.lanes, &ours, rate.update(&self.results));
             for warning in told.update(&self, living(), &capacity) {
                 self.send(EngineMessage::Warning(warning)).await;
@@ -81,13 +82,14 @@ impl WorkerWatch {
                 known = capacity.clone();
                 self.send(EngineMessage::Capacity(capacity)).await;
             }
-            self.send(EngineMessage::Hellos(hellos, self.dispatch.heartbeat_retention())).await;
+            self.send(EngineMessage::Heartbeats(heartbeats, self.dispatch.heartbeat_retention()))
+                .await;
         }
     }
 
-    async fn send(&self, news: EngineMessage) {
+    async fn send(&self, message: EngineMessage) {
         // Without a receiver, the loop ends at its next turn.
-        drop(self.to.send(news).await);
+        drop(self.to.send(message).await);
     }
 }
 
@@ -95,7 +97,7 @@ impl WorkerWatch {
 #[derive(Debug, Default)]
 struct ContactWarnings {
     lost: Option<Instant>,
-    told: bool,
+    warned: bool,
 }
 
 impl ContactWarnings {
@@ -104,15 +106,15 @@ impl ContactWarnings {
             (true, Some(lost)) => {
                 self.lost = None;
                 let away = (now - lost).as_secs();
-                let told = std::mem::take(&mut self.told);
+                let told = std::mem::take(&mut self.warned);
                 told.then(|| format!("the NATS server answers again after {away} s"))
             }
             (false, None) => {
                 self.lost = Some(now);
                 None
             }
-            (false, Some(lost)) if !self.told && now - lost >= CONTACT_WARNING_DELAY => {
-                self.told = true;
+            (false, Some(lost)) if !self.warned && now - lost >= CONTACT_WARNING_DELAY => {
+                self.warned = true;
                 Some(
                     "the NATS server gives no answer: workers continue and keep their results \
                      until it is back"
@@ -150,10 +152,10 @@ impl ResultRate {
 /// Warnings already given, so that each is given once.
 #[derive(Debug, Default)]
 struct WorkerWarnings {
-    strangers: BTreeSet<String>,
+    other_stores: BTreeSet<String>,
     versions: BTreeSet<String>,
     lanes: BTreeSet<u16>,
-    nobody: bool,
+    warned_no_worker: bool,
     began: Option<Instant>,
 }
 
@@ -165,22 +167,22 @@ impl WorkerWarnings {
         capacity: &PoolCapacity,
     ) -> Vec<String> {
         let mut said = Vec::new();
-        for hello in workers {
-            if hello.version != VERSION && self.versions.insert(hello.version.clone()) {
+        for heartbeat in workers {
+            if heartbeat.version != VERSION && self.versions.insert(heartbeat.version.clone()) {
                 said.push(format!(
                     "worker {} on {} has version {} of rollout, this run is coordinated by {VERSION}: \
                      they are compatible, but each lacks the features that only the other has",
-                    hello.worker, hello.host, hello.version
+                    heartbeat.worker, heartbeat.host, heartbeat.version
                 ));
             }
-            if hello.store == view.store {
+            if heartbeat.store == view.store {
                 continue;
             }
-            if self.strangers.insert(hello.worker.to_string()) {
+            if self.other_stores.insert(heartbeat.worker.to_string()) {
                 said.push(format!(
                     "worker {} on {} uses the blob store {}, this run uses {}: it gets no work; \
                      start it with the run's --store",
-                    hello.worker, hello.host, hello.store, view.store
+                    heartbeat.worker, heartbeat.host, heartbeat.store, view.store
                 ));
             }
         }
@@ -192,13 +194,16 @@ impl WorkerWarnings {
         }
         self.lanes.retain(|lane| capacity.unplaceable.contains_key(lane));
         let began = *self.began.get_or_insert_with(Instant::now);
-        if capacity.workers == 0 && began.elapsed() >= NO_WORKER_WARNING_DELAY && !self.nobody {
-            self.nobody = true;
+        if capacity.workers == 0
+            && began.elapsed() >= NO_WORKER_WARNING_DELAY
+            && !self.warned_no_worker
+        {
+            self.warned_no_worker = true;
             let pool = &view.pool;
             said.push(format!("the pool `{pool}` has no worker yet; the run waits for one"));
         }
         if capacity.workers > 0 {
-            self.nobody = false;
+            self.warned_no_worker = false;
         }
         said
     }

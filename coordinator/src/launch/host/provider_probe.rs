@@ -29,27 +29,27 @@ pub(super) struct ProviderProbe {
     providers: ProviderMap,
     profile: watch::Sender<WorkerProfile>,
     /// Last reported capacities and their times.
-    answers: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
+    last_capacities: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
 }
 
 /// Result of a probe.
 #[derive(Debug, Default)]
 struct ProbeResult {
     usable: BTreeMap<ProviderKind, EnvironmentCapacity>,
-    missing: Vec<(ProviderKind, String)>,
+    unavailable: Vec<(ProviderKind, String)>,
 }
 
 impl ProviderProbe {
     /// Runs the first probe.
     pub(super) async fn start(providers: ProviderMap, variables: BTreeSet<String>) -> Self {
         let profile = watch::Sender::new(WorkerProfile { providers: BTreeMap::new(), variables });
-        let mut prospect = Self { providers, profile, answers: BTreeMap::new() };
-        let ProbeResult { usable, missing } = prospect.probe().await;
-        for (kind, reason) in missing {
+        let mut probe = Self { providers, profile, last_capacities: BTreeMap::new() };
+        let ProbeResult { usable, unavailable } = probe.probe().await;
+        for (kind, reason) in unavailable {
             tracing::warn!("cannot run trials in `{kind}` for now: {reason}");
         }
-        prospect.profile.send_modify(|profile| profile.providers = usable);
-        prospect
+        probe.profile.send_modify(|profile| profile.providers = usable);
+        probe
     }
 
     pub(super) fn profile(&self) -> watch::Receiver<WorkerProfile> {
@@ -60,12 +60,12 @@ impl ProviderProbe {
     pub(super) async fn run(mut self) -> Infallible {
         loop {
             tokio::time::sleep(PROBE_INTERVAL).await;
-            let ProbeResult { usable: found, missing } = self.probe().await;
+            let ProbeResult { usable: found, unavailable } = self.probe().await;
             let known = self.profile.borrow().providers.clone();
             for kind in found.keys().filter(|kind| !known.contains_key(kind)) {
                 tracing::info!("trials in `{kind}` can run now");
             }
-            for (kind, reason) in missing.iter().filter(|(kind, _)| known.contains_key(kind)) {
+            for (kind, reason) in unavailable.iter().filter(|(kind, _)| known.contains_key(kind)) {
                 tracing::warn!("cannot run trials in `{kind}` for now: {reason}");
             }
             self.profile.send_if_modified(|profile| {
@@ -79,25 +79,25 @@ impl ProviderProbe {
     /// Probes every provider. One that does not answer keeps its last capacity for as long as
     /// trials wait for it, so that offered items wait here instead of counting as unplaceable.
     async fn probe(&mut self) -> ProbeResult {
-        let looks = self.providers.iter().map(async |(kind, provider)| {
+        let queries = self.providers.iter().map(async |(kind, provider)| {
             (*kind, tokio::time::timeout(PROBE_TIMEOUT, provider.capacity()).await)
         });
         let mut found = ProbeResult::default();
-        for (kind, look) in join_all(looks).await {
-            let (no_answer, reason) = match look {
+        for (kind, answer) in join_all(queries).await {
+            let (no_answer, reason) = match answer {
                 Ok(Ok(capacity)) => {
-                    self.answers.insert(kind, (Instant::now(), capacity));
+                    self.last_capacities.insert(kind, (Instant::now(), capacity));
                     found.usable.insert(kind, capacity);
                     continue;
                 }
                 Ok(Err(failure)) => (failure.kind == FailureKind::Unreachable, failure.chain()),
                 Err(_) => (true, format!("no answer within {PROBE_TIMEOUT:?}")),
             };
-            match self.answers.get(&kind) {
+            match self.last_capacities.get(&kind) {
                 Some((at, capacity)) if no_answer && at.elapsed() < limits::MAX_PARK => {
                     found.usable.insert(kind, *capacity);
                 }
-                _ => found.missing.push((kind, reason)),
+                _ => found.unavailable.push((kind, reason)),
             }
         }
         found

@@ -36,7 +36,7 @@ pub struct HostRecovery {
     /// Destination of reports.
     pub source: Arc<dyn WorkSource>,
     /// Recovered executions that the worker's heartbeats show until they are reported.
-    pub shown: Arc<AdoptedExecutions>,
+    pub adopted: Arc<AdoptedExecutions>,
 }
 
 impl HostRecovery {
@@ -77,20 +77,20 @@ impl HostRecovery {
     /// Announces the end of a dead worker: everything is reported, so no process needs to wait for
     /// its heartbeat.
     async fn send_final_heartbeat(&self, dir: &WorkerDir) {
-        let hello = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
-        if let Err(error) = self.source.heartbeat(hello).await {
+        let heartbeat = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
+        if let Err(error) = self.source.heartbeat(heartbeat).await {
             tracing::debug!("cannot send the final heartbeat of worker {}: {error}", dir.id());
         }
     }
 
     async fn recoverable_dirs(&self) -> Vec<WorkerDir> {
         let base = self.base.clone();
-        let look = move || {
+        let find = move || {
             let found = WorkerDir::adoptable(&base);
             sweep(&base);
             found
         };
-        supervise::blocking(look).await.unwrap_or_else(|error| {
+        supervise::blocking(find).await.unwrap_or_else(|error| {
             tracing::warn!("cannot look for dead workers: {}", error_chain(&error));
             Vec::new()
         })
@@ -105,10 +105,10 @@ impl HostRecovery {
                 return false;
             }
         };
-        self.shown.insert(recovery.finished());
-        let said = |exec| self.shown.remove(exec);
+        self.adopted.insert(recovery.finished());
+        let on_reported = |exec| self.adopted.remove(exec);
         let reason = LostReason::WorkerDied;
-        let recovered = recovery.publish(reason, &*self.store, &*self.source, said).await;
+        let recovered = recovery.publish(reason, &*self.store, &*self.source, on_reported).await;
         if recovered.published + recovered.lost > 0 {
             tracing::info!(
                 "recovered {}: {} finished executions reported, {} reported lost",
@@ -117,7 +117,7 @@ impl HostRecovery {
                 recovered.lost
             );
         }
-        recovered.left == 0
+        recovered.skipped == 0
     }
 }
 
@@ -129,8 +129,8 @@ pub async fn recover_dead_workers(
     store: Arc<dyn BlobStore>,
     source: Arc<dyn WorkSource>,
 ) {
-    let estate = HostRecovery { base, owners, store, source, shown: Arc::default() };
-    let _unreadable = estate.recover_dead(providers).await;
+    let recovery = HostRecovery { base, owners, store, source, adopted: Arc::default() };
+    let _unreadable = recovery.recover_dead(providers).await;
 }
 
 /// Removes environments of dead owners.

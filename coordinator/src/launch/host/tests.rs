@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 struct WorkerFixture {
     _temp: TempDir,
-    home: StateDir,
+    state_dir: StateDir,
     store: Arc<MemoryStore>,
     queue: Arc<EmbeddedQueue>,
 }
@@ -39,13 +39,13 @@ struct WorkerFixture {
 impl WorkerFixture {
     fn new() -> Self {
         let temp = TempDir::new().expect("a directory");
-        let home = StateDir::new(temp.path().to_owned());
+        let state_dir = StateDir::new(temp.path().to_owned());
         let queue = Arc::new(EmbeddedQueue::with_immediate_acks(BrokerModelConfig::default()));
-        Self { home, _temp: temp, store: Arc::default(), queue }
+        Self { state_dir, _temp: temp, store: Arc::default(), queue }
     }
 
     fn workers(&self) -> std::path::PathBuf {
-        self.home.workers("rollout", self.store.identity(), "default")
+        self.state_dir.workers("rollout", self.store.identity(), "default")
     }
 
     fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<WorkerExit, RunError>>) {
@@ -54,11 +54,11 @@ impl WorkerFixture {
             source: self.queue.clone(),
             store: self.store.clone(),
             host: HostPaths {
-                image_locks: self.home.root().join("locks"),
+                image_locks: self.state_dir.root().join("locks"),
                 sandbox_helper: Vec::new(),
             },
             workers: self.workers(),
-            sandboxes: self.home.sandboxes(),
+            sandboxes: self.state_dir.sandboxes(),
             pool: "default".into(),
             slots: 2,
             budget: ResourceBudget::default(),
@@ -107,37 +107,37 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 
 #[tokio::test]
 async fn worker_start_reports_dead_worker_and_removes_its_directory() {
-    let scene = WorkerFixture::new();
-    let store = scene.store.identity();
+    let fixture = WorkerFixture::new();
+    let store = fixture.store.identity();
     let others = [("another", "default"), ("rollout", "another")]
-        .map(|(namespace, pool)| scene.home.workers(namespace, store, pool));
+        .map(|(namespace, pool)| fixture.state_dir.workers(namespace, store, pool));
     for other in &others {
-        scene.add_dead_worker(other, 8);
+        fixture.add_dead_worker(other, 8);
     }
-    let run = scene.add_dead_worker(&scene.workers(), 9);
-    let (signal, working) = scene.start();
-    let said = scene.queue.reports(run, None, 10, LONG).await.expect("read").reports;
+    let run = fixture.add_dead_worker(&fixture.workers(), 9);
+    let (signal, working) = fixture.start();
+    let reports = fixture.queue.reports(run, None, 10, LONG).await.expect("read").reports;
     let lost =
         ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
-    assert_eq!((said.len(), &said[0].report.body), (1, &lost));
-    assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
-    until("only its own directory is there", async || entries(&scene.workers()) == 1).await;
-    let hellos = async |gone: bool| {
-        let mut seen = scene.queue.heartbeats().await.expect("listed");
-        seen.retain(|seen| seen.hello.gone == gone);
+    assert_eq!((reports.len(), &reports[0].report.body), (1, &lost));
+    assert_eq!(reports[0].report.exec, ExecId::from_bytes([9; 16]));
+    until("only its own directory is there", async || entries(&fixture.workers()) == 1).await;
+    let heartbeats = async |gone: bool| {
+        let mut seen = fixture.queue.heartbeats().await.expect("listed");
+        seen.retain(|seen| seen.heartbeat.gone == gone);
         seen
     };
-    until("it sends heartbeats", async || hellos(false).await.len() == 1).await;
-    assert_eq!(hellos(true).await.len(), 1, "the final heartbeat of the dead one");
+    until("it sends heartbeats", async || heartbeats(false).await.len() == 1).await;
+    assert_eq!(heartbeats(true).await.len(), 1, "the final heartbeat of the dead one");
     signal.send(StopLevel::Drain).await.expect("sent");
     let ended = tokio::time::timeout(LONG, working)
         .await
         .expect("in time")
         .expect("no panic")
         .expect("it worked");
-    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
-    assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
-    assert!(!scene.workers().exists());
+    assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Asked, unreported: 0 });
+    assert_eq!((heartbeats(false).await.len(), heartbeats(true).await.len()), (0, 2));
+    assert!(!fixture.workers().exists());
     for other in &others {
         assert_eq!(entries(other), 1, "directories of other deployments and pools stay");
     }

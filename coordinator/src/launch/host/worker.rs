@@ -74,33 +74,37 @@ impl WorkerProcess {
         let dir = self.directory().await?;
         let providers = self.providers()?;
         let names = self.variables.names().map(str::to_owned).collect();
-        let prospect = ProviderProbe::start(providers.clone(), names).await;
-        let profile = prospect.profile();
+        let probe = ProviderProbe::start(providers.clone(), names).await;
+        let profile = probe.profile();
         let worker = self.worker(&dir, providers.clone(), profile.clone())?;
-        let estate = HostRecovery {
+        let recovery = HostRecovery {
             base: self.workers.clone(),
             owners: Arc::new(HostOwners::new(Owner::current(dir.path().to_owned()))),
             store: Arc::clone(&self.store),
             source: Arc::clone(&self.source),
-            shown: worker.adopted(),
+            adopted: worker.adopted(),
         };
         log_start(&dir, &self, &profile.borrow());
-        let _prospecting = supervise::spawn("providers", prospect.run());
-        let adopting = estate.run(move || working_providers(&providers, &profile.borrow()));
-        let _adopting = supervise::spawn("adoption", adopting);
-        let (shutdown, told) = watch::channel(ShutdownLevel::No);
-        let hurried = Arc::new(AtomicBool::new(false));
-        let leaving =
-            forward_shutdown(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
-        let _leaving = supervise::spawn("leaving", leaving);
+        let _probing = supervise::spawn("providers", probe.run());
+        let recovering = recovery.run(move || working_providers(&providers, &profile.borrow()));
+        let _recovering = supervise::spawn("adoption", recovering);
+        let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
+        let killed_by_signal = Arc::new(AtomicBool::new(false));
+        let forwarding = forward_shutdown(
+            self.stops,
+            shutdown,
+            self.drain_timeout,
+            Arc::clone(&killed_by_signal),
+        );
+        let _forwarding = supervise::spawn("leaving", forwarding);
         // A separate task: tasks that the main thread runs itself are woken through the kernel.
-        let working = supervise::spawn("worker", worker.run(told));
+        let working = supervise::spawn("worker", worker.run(shutdown_level));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
-        if ended.why == WorkerExitReason::Killed && !hurried.load(Ordering::Relaxed) {
-            ended.why = WorkerExitReason::Asked;
+        if ended.reason == WorkerExitReason::Killed && !killed_by_signal.load(Ordering::Relaxed) {
+            ended.reason = WorkerExitReason::Asked;
         }
-        let places = [self.workers, self.sandboxes];
-        supervise::blocking(move || close(dir, ended, &places)).await;
+        let dirs = [self.workers, self.sandboxes];
+        supervise::blocking(move || close(dir, ended, &dirs)).await;
         Ok(ended)
     }
 
@@ -174,7 +178,7 @@ async fn forward_shutdown(
     mut stops: mpsc::Receiver<StopLevel>,
     shutdown: watch::Sender<ShutdownLevel>,
     drain_timeout: Duration,
-    hurried: Arc<AtomicBool>,
+    killed_by_signal: Arc<AtomicBool>,
 ) {
     if stops.recv().await.is_none() {
         return std::future::pending().await;
@@ -185,7 +189,7 @@ async fn forward_shutdown(
         );
         shutdown.send_replace(ShutdownLevel::Finish);
         let signal = tokio::time::timeout(drain_timeout, stops.recv()).await;
-        hurried.store(signal.is_ok(), Ordering::Relaxed);
+        killed_by_signal.store(signal.is_ok(), Ordering::Relaxed);
     }
     tracing::info!("ending running executions and returning their items to the queue");
     shutdown.send_replace(ShutdownLevel::Kill);
@@ -193,7 +197,7 @@ async fn forward_shutdown(
 }
 
 /// Removes the worker's directory unless it must be adopted, then the directories left empty.
-fn close(dir: WorkerDir, ended: WorkerExit, places: &[PathBuf; 2]) {
+fn close(dir: WorkerDir, ended: WorkerExit, dirs: &[PathBuf; 2]) {
     let path = dir.path().to_owned();
     if ended.unreported > 0 || holds_work(&dir) {
         let unreported = ended.unreported;
@@ -207,11 +211,11 @@ fn close(dir: WorkerDir, ended: WorkerExit, places: &[PathBuf; 2]) {
     } else {
         tracing::info!("all executions are reported; exiting");
     }
-    sweep(&places[0]);
+    sweep(&dirs[0]);
     // Others may be using them.
-    let deployments = places[0].parent().map(Path::to_owned);
-    for place in places.iter().chain(&deployments) {
-        let _in_use = std::fs::remove_dir(place);
+    let deployments = dirs[0].parent().map(Path::to_owned);
+    for empty_dir in dirs.iter().chain(&deployments) {
+        let _in_use = std::fs::remove_dir(empty_dir);
     }
 }
 

@@ -24,7 +24,7 @@ impl From<BindError> for ServerError {
     fn from(error: BindError) -> Self {
         match error {
             BindError::Queue(error) => Self::Queue(error),
-            error @ BindError::Elsewhere { .. } => Self::Bind(error),
+            error @ BindError::OtherStore { .. } => Self::Bind(error),
         }
     }
 }

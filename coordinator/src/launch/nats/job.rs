@@ -32,13 +32,13 @@ pub struct RemoteJob {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// KV store that shows other coordinators who owns the run.
-    pub board: Arc<dyn KvStore>,
+    pub kv_store: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
     /// Policy for taking the run from an owner that may be dead.
-    pub patience: LockWaitPolicy,
+    pub wait_policy: LockWaitPolicy,
     /// Timeouts.
-    pub bounds: RemoteTimeouts,
+    pub timeouts: RemoteTimeouts,
     /// Receives the events.
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops requested by the user.
@@ -53,44 +53,54 @@ impl RemoteJob {
     /// # Errors
     /// [`RunError`].
     pub async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { job, mut plan, store, dispatch, board, pool, patience, .. } = self;
-        let Self { bounds, events, mut stops, reopen, .. } = self;
+        let Self { job, mut plan, store, dispatch, kv_store, pool, wait_policy, .. } = self;
+        let Self { timeouts, events, mut stops, reopen, .. } = self;
         let layout = RunLayout::new(job.run_dir());
-        let former = read_previous_plan(&layout)?;
-        if let Some(former) = &former {
+        let previous_plan = read_previous_plan(&layout)?;
+        if let Some(former) = &previous_plan {
             plan.reuse_documents(former);
         }
         let plan = Arc::new(plan);
-        let facts = RunEntryInfo {
+        let info = RunEntryInfo {
             job: job.name.clone(),
             pool: pool.clone(),
             store: store.identity().to_owned(),
         };
-        let opening = RunOpenOptions {
+        let options = RunOpenOptions {
             layout: layout.clone(),
             job: job.name.clone(),
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
-            taking: LockOptions { patience, shared: Some(KvLockOptions { board, facts }) },
-            bounds,
+            lock: LockOptions { wait_policy, kv: Some(KvLockOptions { kv_store, info }) },
+            timeouts,
             reopen,
         };
         let planner = JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits());
-        let opened = engine::open_run(opening, planner, events.clone(), &mut stops).await;
+        let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
-            opened.map_err(|error| explain(error, former.as_ref(), &plan))?;
+            opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;
         atomic_file::write_json(&layout.plan(), &PlanDocument::from(&*plan))?;
 
-        let news = reconcile::message_channel();
-        let _attending = lock.monitor(run.id(), Arc::clone(&dispatch), news.0.clone());
-        let keeper = lock
+        let messages = reconcile::message_channel();
+        let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());
+        let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
-        let lease = bounds.lease;
-        let distributed =
-            RemoteRun { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };
-        let ended = match reconcile::run(distributed).await {
+        let lease = timeouts.lease;
+        let remote = RemoteRun {
+            run,
+            planner,
+            dispatch,
+            store,
+            pool,
+            lease,
+            listener,
+            events,
+            stops,
+            messages,
+        };
+        let outcome = match reconcile::run(remote).await {
             Ok(ended) => ended,
             Err(error) => {
                 // Other coordinators need not wait for this process; the error has the cause.
@@ -98,8 +108,8 @@ impl RemoteJob {
                 return Err(error);
             }
         };
-        let state = if ended.owed == 0 { RunState::Completed } else { RunState::Stopped };
+        let state = if outcome.pending == 0 { RunState::Completed } else { RunState::Stopped };
         lock.release(Some(state)).await.map_err(RunError::LockLost)?;
-        Ok(FinishedSession { ended, lock })
+        Ok(FinishedSession { outcome, lock })
     }
 }

@@ -17,16 +17,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) async fn retry<T>(
     attempt: impl AsyncFn() -> Result<T, ServerError>,
 ) -> Result<T, ServerError> {
-    let begun = Instant::now();
-    let mut told = false;
+    let started = Instant::now();
+    let mut warned = false;
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
-            Err(error) if !error.is_passing() || begun.elapsed() >= RETRY_PERIOD => {
+            Err(error) if !error.is_passing() || started.elapsed() >= RETRY_PERIOD => {
                 return Err(error);
             }
             Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut warned, true) {
                     tracing::warn!("{}; retrying for {RETRY_PERIOD:?}", with_causes(&error));
                 }
             }

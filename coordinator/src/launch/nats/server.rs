@@ -40,7 +40,7 @@ pub struct RemoteOptions {
 pub struct ConnectedServer {
     nats: Nats,
     pool: NatsName,
-    bounds: RemoteTimeouts,
+    timeouts: RemoteTimeouts,
 }
 
 /// Parts of the server that a coordinator needs.
@@ -48,12 +48,12 @@ pub struct PreparedServer {
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// KV store in which coordinators show which runs they own.
-    pub board: Arc<dyn KvStore>,
+    pub kv_store: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub pool: String,
     /// Timeouts.
-    pub bounds: RemoteTimeouts,
-    _adopting: Task<()>,
+    pub timeouts: RemoteTimeouts,
+    _recovery: Task<()>,
 }
 
 impl ConnectedServer {
@@ -63,13 +63,13 @@ impl ConnectedServer {
     /// [`LaunchError::Server`].
     pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
         let RemoteOptions { options, pool, unplaceable_timeout } = remote;
-        let bounds = RemoteTimeouts {
+        let timeouts = RemoteTimeouts {
             lease: options.lease,
             unplaceable_timeout,
             ..RemoteTimeouts::default()
         };
         let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
-        Ok(Self { nats, pool, bounds })
+        Ok(Self { nats, pool, timeouts })
     }
 
     /// Runs a session of a job to its end.
@@ -77,21 +77,21 @@ impl ConnectedServer {
         self,
         session: JobSession,
     ) -> Result<FinishedSession, LaunchError> {
-        let JobSession { job, plan, store, events, mut stops, patience, reopen } = session;
+        let JobSession { job, plan, store, events, mut stops, wait_policy, reopen } = session;
         let classes = JobLanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
         let state = job.jobs_dir.join(".rollout");
         let layout = RunLayout::new(job.run_dir());
-        let ready = self.prepare(classes, &store, state, layout, &mut stops).await?;
+        let prepared = self.prepare(classes, &store, state, layout, &mut stops).await?;
         let job = RemoteJob {
             job,
             plan,
             store,
-            dispatch: Arc::clone(&ready.dispatch),
-            board: Arc::clone(&ready.board),
-            pool: ready.pool.clone(),
+            dispatch: Arc::clone(&prepared.dispatch),
+            kv_store: Arc::clone(&prepared.kv_store),
+            pool: prepared.pool.clone(),
             // Workers continue while their coordinator is stopped or hangs; another may take over.
-            patience: LockWaitPolicy { hung: true, ..patience },
-            bounds: ready.bounds,
+            wait_policy: LockWaitPolicy { hung: true, ..wait_policy },
+            timeouts: prepared.timeouts,
             events,
             stops,
             reopen,
@@ -112,14 +112,14 @@ impl ConnectedServer {
         layout: RunLayout,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<PreparedServer, LaunchError> {
-        let Self { nats, pool, bounds } = self;
+        let Self { nats, pool, timeouts } = self;
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
-        let board: Arc<dyn KvStore> = Arc::new(nats.kv_store());
+        let kv_store: Arc<dyn KvStore> = Arc::new(nats.kv_store());
         let prepare = retry(async || {
             let dispatch = nats.dispatch(&pool, &classes).await?;
-            bind_pool(&nats, &*board, &pool, store.identity()).await?;
+            bind_pool(&nats, &*kv_store, &pool, store.identity()).await?;
             let source = nats.source(&pool, store.identity()).await?;
             Ok((Arc::new(dispatch), Arc::new(source)))
         });
@@ -127,8 +127,14 @@ impl ConnectedServer {
             prepared = prepare => prepared?,
             Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
-        let adopting = spawn_recovery(&nats, &pool, source, state, &layout, Arc::clone(store))?;
-        Ok(PreparedServer { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
+        let recovery = spawn_recovery(&nats, &pool, source, state, &layout, Arc::clone(store))?;
+        Ok(PreparedServer {
+            dispatch,
+            kv_store,
+            pool: pool.to_string(),
+            timeouts,
+            _recovery: recovery,
+        })
     }
 }
 
@@ -138,21 +144,21 @@ fn spawn_recovery(
     nats: &Nats,
     pool: &NatsName,
     source: Arc<dyn WorkSource>,
-    own: PathBuf,
+    fallback_dir: PathBuf,
     layout: &RunLayout,
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, LaunchError> {
     let of_user = StateDir::for_user(|name| std::env::var_os(name));
-    let home = of_user.unwrap_or_else(|| StateDir::new(own));
-    let host = HostPaths::for_process(home.root()).map_err(LaunchError::Program)?;
+    let state_dir = of_user.unwrap_or_else(|| StateDir::new(fallback_dir));
+    let host = HostPaths::for_process(state_dir.root()).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
-        for sandboxes in [home.sandboxes(), layout.sandboxes()] {
+        for sandboxes in [state_dir.sandboxes(), layout.sandboxes()] {
             providers.push(provider(descriptor.kind, &host, &sandboxes)?);
         }
     }
     let namespace = nats.options().namespace.as_str();
-    let bases = [layout.workers(), home.workers(namespace, store.identity(), pool.as_str())];
+    let bases = [layout.workers(), state_dir.workers(namespace, store.identity(), pool.as_str())];
     let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
     Ok(supervise::spawn("adoption", async move {
         for base in bases.into_iter().filter(|base| base.is_dir()) {
@@ -167,15 +173,15 @@ fn spawn_recovery(
 /// run of the pool uses that store.
 async fn bind_pool(
     nats: &Nats,
-    board: &dyn KvStore,
+    kv_store: &dyn KvStore,
     pool: &NatsName,
     store: &str,
 ) -> Result<(), BindError> {
     match nats.bind_pool(pool, store, false).await {
-        Err(BindError::Elsewhere { .. }) => {}
+        Err(BindError::OtherStore { .. }) => {}
         bound => return bound,
     }
-    let runs = board.entries().await?;
+    let runs = kv_store.entries().await?;
     let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)

@@ -28,9 +28,9 @@ use crate::workloads::search::manifest::SearchManifest;
 /// A search to be run in this process.
 pub(super) struct LocalSearch {
     /// The search.
-    pub(super) opening: SearchOpenOptions,
+    pub(super) options: SearchOpenOptions,
     /// Options for locking its directory.
-    pub(super) taking: LockOptions,
+    pub(super) lock: LockOptions,
     /// The blob store.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
@@ -54,58 +54,58 @@ impl LocalSearch {
     /// [`SearchError`]; written results stay.
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
-        let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
+        let Self { options, lock: lock_options, store, host, environment, fail_unable, .. } = self;
         let Self { blobs, stops, events, .. } = self;
-        let tree = search.tree.clone();
+        let tree = options.tree.clone();
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
-        let (asked, told) = WorkRequests::new();
+        let (requests, notifications) = WorkRequests::new();
         let commands = tree.commands.named().map(|(_, command)| command);
         let variables = variables(commands, environment);
-        let (stops, engine_stops, _passing) = SearchStops::fork(stops);
-        let (give, given) = oneshot::channel();
-        let tickets = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let (stops, engine_stops, _forwarding) = SearchStops::fork(stops);
+        let (send_run, owned_run) = oneshot::channel();
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let engine = embedded::run(EmbeddedRun {
-            opening: run_open_options(&tree, taking, RemoteTimeouts::default()),
-            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
-                .with_limiter(tickets)
+            options: run_open_options(&tree, lock_options, RemoteTimeouts::default()),
+            planner: EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())
+                .with_limiter(limiter)
                 .with_max_park(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events: events.clone(),
             stops: engine_stops,
-            opened: Box::new(move |run| {
+            on_open: Box::new(move |run| {
                 // A search that has ended has returned its own error.
-                let _gone = give.send(OwnedRun::from_run(run));
+                let _gone = send_run.send(OwnedRun::from_run(run));
                 Ok(())
             }),
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
         });
-        let engine = end_together(engine, Arc::clone(&asked), stops.clone());
+        let engine = end_together(engine, Arc::clone(&requests), stops.clone());
         let search = SearchTask {
-            opening: search,
+            options,
             directory,
             plan,
             store,
             blobs,
-            asked,
-            told,
+            requests,
+            notifications,
             fail_unable,
             stops,
             events,
         };
-        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
-        let (sitting, manifest) = combine_outcomes(ran, searched)?;
-        drop(sitting.lock);
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(owned_run)));
+        let (session, manifest) = combine_outcomes(ran, searched)?;
+        drop(session.lock);
         Ok(manifest)
     }
 
     /// Fails when the service of an environment does not answer. An ended search needs none.
     async fn check_services(&self) -> Result<(), SearchError> {
-        let tree = &self.opening.tree;
+        let tree = &self.options.tree;
         let directory = SearchDirectory::new(tree.run_dir());
         let has_ended = directory.read()?.is_some_and(|manifest| manifest.state.stopped);
-        if self.opening.rerun_evals || !has_ended {
+        if self.options.rerun_evals || !has_ended {
             host::check_services(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
         }
         Ok(())
@@ -115,18 +115,18 @@ impl LocalSearch {
 /// Runs the engine until it or its search ends, then ends the other one.
 async fn end_together<T>(
     engine: impl Future<Output = T>,
-    asked: Arc<WorkRequests>,
+    requests: Arc<WorkRequests>,
     stops: SearchStops,
 ) -> T {
     let mut engine = Box::pin(engine);
     let ran = tokio::select! {
         ran = &mut engine => ran,
-        () = asked.wait_until_abandoned() => {
+        () = requests.wait_until_abandoned() => {
             stops.stop_engine(StopLevel::Kill).await;
             engine.await
         }
     };
-    asked.notify_run_ended();
+    requests.notify_run_ended();
     stops.stop_search();
     ran
 }
@@ -144,7 +144,7 @@ fn variables<'a>(
 
 /// The provider kinds of all commands.
 fn kinds(tree: &TreeFile) -> BTreeSet<ProviderKind> {
-    tree.commands.named().map(|(_, command)| command.place.provider.kind()).collect()
+    tree.commands.named().map(|(_, command)| command.environment.provider.kind()).collect()
 }
 
 fn equip(

@@ -40,11 +40,11 @@ use crate::workloads::search::report::SearchOverview;
 /// A search to run.
 pub struct SearchRequest {
     /// The search, and how it is opened. With its `dry_run` commands and repository are simulated.
-    pub opening: SearchOpenOptions,
+    pub options: SearchOpenOptions,
     /// The blob store; by default one beside the searches.
     pub store: Option<StoreUrl>,
     /// Policy for taking the search from an owner that may be dead.
-    pub patience: LockWaitPolicy,
+    pub wait_policy: LockWaitPolicy,
     /// Whether evals that the infrastructure could not run count as failed.
     pub fail_unable: bool,
     /// The server whose workers run the evals; without one they run in this process.
@@ -63,10 +63,10 @@ pub struct SearchRequest {
 pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchError> {
     let sinks = std::mem::take(&mut request.sinks);
     let (events, reporter) = SearchReporter::start(sinks).map_err(LaunchError::Outputs)?;
-    let ran = if request.opening.dry_run {
+    let ran = if request.options.dry_run {
         drop(events);
-        let SearchRequest { opening, patience, stops, .. } = request;
-        simulate(opening, patience, stops).await.map_err(LaunchError::from)
+        let SearchRequest { options, wait_policy, stops, .. } = request;
+        simulate(options, wait_policy, stops).await.map_err(LaunchError::from)
     } else {
         Box::pin(run_live(request, events)).await
     };
@@ -75,9 +75,9 @@ pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchErr
         .ok()
         .map(|manifest| serde_json::to_value(SearchOverview::from_manifest(manifest)));
     let overview = overview.transpose().map_err(|error| LaunchError::Outputs(error.into()))?;
-    let told = reporter.finish(overview).await;
+    let reported = reporter.finish(overview).await;
     let manifest = ran?;
-    told?;
+    reported?;
     Ok(manifest)
 }
 
@@ -85,10 +85,10 @@ async fn run_live(
     mut request: SearchRequest,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
-    let opening = request.opening.clone();
-    supervise::blocking(move || check_existing(&opening)).await?;
-    let state = request.opening.tree.runs_root.join(".rollout");
-    let (named, run_dir) = (request.store.take(), request.opening.tree.run_dir());
+    let options = request.options.clone();
+    supervise::blocking(move || check_existing(&options)).await?;
+    let state = request.options.tree.runs_root.join(".rollout");
+    let (named, run_dir) = (request.store.take(), request.options.tree.run_dir());
     let url = find_or_default(named, &run_dir, state.join("blobs"))?;
     let store = store::open(&url).await?;
     let blobs = url.directory().map(Path::to_owned);
@@ -98,11 +98,11 @@ async fn run_live(
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
-    let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
-    let taking = LockOptions { patience, shared: None };
+    let SearchRequest { options, wait_policy, fail_unable, stops, .. } = request;
+    let lock_options = LockOptions { wait_policy, kv: None };
     let local = LocalSearch {
-        opening,
-        taking,
+        options,
+        lock: lock_options,
         store,
         blobs,
         host,
@@ -122,30 +122,30 @@ async fn run_remote(
     blobs: Option<PathBuf>,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
-    let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
+    let SearchRequest { options, wait_policy, fail_unable, mut stops, .. } = request;
     let server = ConnectedServer::connect(remote).await?;
     let plan =
-        SearchPlan::new(&opening.tree, Arc::clone(&store)).await.map_err(SearchError::from)?;
-    let state = opening.tree.runs_root.join(".rollout");
-    let layout = SearchDirectory::new(opening.tree.run_dir()).layout().clone();
+        SearchPlan::new(&options.tree, Arc::clone(&store)).await.map_err(SearchError::from)?;
+    let state = options.tree.runs_root.join(".rollout");
+    let layout = SearchDirectory::new(options.tree.run_dir()).layout().clone();
     let classes = plan.needs().map(|needs| needs.class).into();
-    let ready = server.prepare(classes, &store, state, layout, &mut stops).await?;
-    let cluster = RemoteSearch {
-        opening,
+    let prepared = server.prepare(classes, &store, state, layout, &mut stops).await?;
+    let remote_search = RemoteSearch {
+        options,
         plan,
         // Workers continue while their coordinator is stopped or hangs; another may take over.
-        patience: LockWaitPolicy { hung: true, ..patience },
+        wait_policy: LockWaitPolicy { hung: true, ..wait_policy },
         store,
         blobs,
-        dispatch: Arc::clone(&ready.dispatch),
-        board: Arc::clone(&ready.board),
-        pool: ready.pool.clone(),
-        bounds: ready.bounds,
+        dispatch: Arc::clone(&prepared.dispatch),
+        kv_store: Arc::clone(&prepared.kv_store),
+        pool: prepared.pool.clone(),
+        timeouts: prepared.timeouts,
         fail_unable,
         stops,
         events,
     };
-    Ok(cluster.run().await?)
+    Ok(remote_search.run().await?)
 }
 
 /// Simulates commands and repository of a search. Equal searches leave equal files.
@@ -153,23 +153,24 @@ async fn run_remote(
 /// # Errors
 /// [`SearchError`].
 async fn simulate(
-    opening: SearchOpenOptions,
-    patience: LockWaitPolicy,
+    options: SearchOpenOptions,
+    wait_policy: LockWaitPolicy,
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> Result<SearchManifest, SearchError> {
-    let player = SimulatedBackend::new(opening.tree.run_dir(), &opening.tree);
+    let backend = SimulatedBackend::new(options.tree.run_dir(), &options.tree);
     let stop = Arc::new(AtomicBool::new(false));
-    let taking = LockOptions { patience, shared: None };
-    let opened = lock_and_open(opening, &taking, player, Arc::clone(&stop), &mut stops).await;
-    let (mut sitting, lock) = opened?;
+    let lock_options = LockOptions { wait_policy, kv: None };
+    let opened =
+        lock_and_open(options, &lock_options, backend, Arc::clone(&stop), &mut stops).await;
+    let (mut session, lock) = opened?;
     let listening = supervise::spawn("stop", async move {
         if stops.recv().await.is_some() {
             stop.store(true, Ordering::Relaxed);
         }
     });
     let ran = supervise::blocking(move || -> Result<SearchManifest, SearchError> {
-        sitting.run()?;
-        Ok(sitting.manifest().clone())
+        session.run()?;
+        Ok(session.manifest().clone())
     })
     .await;
     drop(listening);

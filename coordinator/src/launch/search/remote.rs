@@ -26,11 +26,11 @@ use crate::workloads::search::manifest::SearchManifest;
 /// A search to be run by remote workers.
 pub(super) struct RemoteSearch {
     /// The search.
-    pub(super) opening: SearchOpenOptions,
+    pub(super) options: SearchOpenOptions,
     /// The plan of its evals.
     pub(super) plan: SearchPlan,
     /// Policy for taking it from an owner that may be dead.
-    pub(super) patience: LockWaitPolicy,
+    pub(super) wait_policy: LockWaitPolicy,
     /// The blob store, shared by coordinator and workers.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
@@ -38,11 +38,11 @@ pub(super) struct RemoteSearch {
     /// The queue.
     pub(super) dispatch: Arc<dyn Dispatch>,
     /// KV store that shows other coordinators who owns the run.
-    pub(super) board: Arc<dyn KvStore>,
+    pub(super) kv_store: Arc<dyn KvStore>,
     /// Pool of the workers.
     pub(super) pool: String,
     /// Timeouts.
-    pub(super) bounds: RemoteTimeouts,
+    pub(super) timeouts: RemoteTimeouts,
     /// Whether evals that the infrastructure could not run count as failed.
     pub(super) fail_unable: bool,
     /// Stops requested by the user.
@@ -57,57 +57,57 @@ impl RemoteSearch {
     /// # Errors
     /// [`SearchError`]; written results stay.
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
-        let tree = self.opening.tree.clone();
-        let (asked, told) = WorkRequests::new();
+        let tree = self.options.tree.clone();
+        let (requests, notifications) = WorkRequests::new();
         let directory = SearchDirectory::new(tree.run_dir());
-        let (stops, engine_stops, _passing) = SearchStops::fork(self.stops);
-        let (give, given) = oneshot::channel();
-        let facts = RunEntryInfo {
+        let (stops, engine_stops, _forwarding) = SearchStops::fork(self.stops);
+        let (send_run, owned_run) = oneshot::channel();
+        let info = RunEntryInfo {
             job: tree.name.clone(),
             pool: self.pool.clone(),
             store: self.store.identity().to_owned(),
         };
-        let taking = LockOptions {
-            patience: self.patience,
-            shared: Some(KvLockOptions { board: self.board, facts }),
+        let lock_options = LockOptions {
+            wait_policy: self.wait_policy,
+            kv: Some(KvLockOptions { kv_store: self.kv_store, info }),
         };
-        let tickets = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
-        let sitting = SearchEngineSession {
-            opening: run_open_options(&tree, taking, self.bounds),
-            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
-                .with_limiter(tickets)
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let engine_session = SearchEngineSession {
+            options: run_open_options(&tree, lock_options, self.timeouts),
+            planner: EvalPlanner::new(Arc::clone(&requests), self.plan.needs(), directory.clone())
+                .with_limiter(limiter)
                 .with_max_park(tree.max_park_sec),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,
             stops: engine_stops,
-            asked: Arc::clone(&asked),
+            requests: Arc::clone(&requests),
             events: self.events.clone(),
         };
-        let (over, halting) = (Arc::clone(&asked), stops.clone());
+        let (run_requests, search_stops) = (Arc::clone(&requests), stops.clone());
         let engine = async move {
-            let ran = sitting.run(|run| {
+            let ran = engine_session.run(|run| {
                 // A search that has ended has returned its own error.
-                let _gone = give.send(OwnedRun::from_run(run));
+                let _gone = send_run.send(OwnedRun::from_run(run));
             });
             let ran = ran.await;
-            over.notify_run_ended();
-            halting.stop_search();
+            run_requests.notify_run_ended();
+            search_stops.stop_search();
             ran
         };
         let search = SearchTask {
-            opening: self.opening,
+            options: self.options,
             directory,
             plan: self.plan,
             store: self.store,
             blobs: self.blobs,
-            asked,
-            told,
+            requests,
+            notifications,
             fail_unable: self.fail_unable,
             stops,
             events: self.events,
         };
-        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(owned_run)));
         let (lock, manifest) = combine_outcomes(ran, searched)?;
         drop(lock);
         Ok(manifest)
@@ -116,54 +116,54 @@ impl RemoteSearch {
 
 /// The engine of a session, which runs the search's requests.
 struct SearchEngineSession {
-    opening: engine::RunOpenOptions,
+    options: engine::RunOpenOptions,
     planner: EvalPlanner,
     dispatch: Arc<dyn Dispatch>,
     store: Arc<dyn BlobStore>,
     pool: String,
     stops: mpsc::Receiver<StopLevel>,
-    asked: Arc<WorkRequests>,
+    requests: Arc<WorkRequests>,
     events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl SearchEngineSession {
-    async fn run(mut self, is_ours: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
-        let (events, lease) = (self.events, self.opening.bounds.lease);
+    async fn run(mut self, on_open: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
+        let (events, lease) = (self.events, self.options.timeouts.lease);
         let (run, lock, planner) =
-            engine::open_run(self.opening, self.planner, events.clone(), &mut self.stops).await?;
-        is_ours(&run);
-        let news = reconcile::message_channel();
-        let _attending = lock.monitor(run.id(), Arc::clone(&self.dispatch), news.0.clone());
-        let keeper = lock
+            engine::open_run(self.options, self.planner, events.clone(), &mut self.stops).await?;
+        on_open(&run);
+        let messages = reconcile::message_channel();
+        let _monitor = lock.monitor(run.id(), Arc::clone(&self.dispatch), messages.0.clone());
+        let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
         // The engine withdraws unrequested items when it starts. Items that former sessions started
         // and workers may still run must be requested before.
-        self.asked.wait_until_asked().await;
-        if self.asked.is_abandoned() {
+        self.requests.wait_until_asked().await;
+        if self.requests.is_abandoned() {
             lock.release(Some(RunState::Stopped)).await.map_err(RunError::LockLost)?;
             return Ok(lock);
         }
-        let distributed = RemoteRun {
+        let remote = RemoteRun {
             run,
             planner,
             dispatch: self.dispatch,
             store: self.store,
             pool: self.pool,
             lease,
-            keeper,
+            listener,
             events,
             stops: self.stops,
-            news,
+            messages,
         };
         let ended = tokio::select! {
-            ended = reconcile::run(distributed) => ended,
+            ended = reconcile::run(remote) => ended,
             // As if this process had died: workers continue what they run for the search.
-            () = self.asked.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, owed: 1 }),
+            () = self.requests.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, pending: 1 }),
         };
         match ended {
-            Ok(EngineOutcome { owed, .. }) => {
-                let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
+            Ok(EngineOutcome { pending, .. }) => {
+                let state = if pending == 0 { RunState::Completed } else { RunState::Stopped };
                 lock.release(Some(state)).await.map_err(RunError::LockLost)?;
                 Ok(lock)
             }

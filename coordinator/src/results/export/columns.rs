@@ -49,7 +49,7 @@ pub(super) struct ExportRow<'a> {
     run: RunId,
     job: &'a str,
     pub(super) trial: &'a SettledTrial,
-    scored: TrialScore,
+    score: TrialScore,
     durations: Option<&'a Durations>,
     timestamps: Option<&'a Timestamps>,
 }
@@ -65,7 +65,7 @@ impl<'a> ExportRow<'a> {
             run,
             job,
             trial,
-            scored: TrialScore::from_settlement(settlement),
+            score: TrialScore::from_settlement(settlement),
             durations: record.map(|record| &record.durations).or(reported),
             timestamps: record.map(|record| &record.timestamps).or(seen),
         }
@@ -108,7 +108,7 @@ pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "task_name": Text = |row| Some(row.trial.name.task.as_str());
     "attempt": Integer = |row| Some(row.trial.name.attempt);
     "outcome": Text = |row| Some(row.trial.settlement.verdict.outcome.as_str());
-    "reward": Number = |row| row.scored.reward;
+    "reward": Number = |row| row.score.reward;
     "rewards": Json = |row| rewards(row);
     "error_type": Text = |row| row.error().map(|error| error.kind);
     "error_code": Text = |row| row.error().map(|error| &error.code);
@@ -141,8 +141,8 @@ pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "host": Text = |row| row.trial.record.as_ref().map(|record| record.host.as_str());
     "superseded": Integer =
         |row| Some(u32::try_from(row.trial.settlement.superseded.len()).unwrap_or(u32::MAX));
-    "retries": Integer = |row| Some(row.scored.retries);
-    "lost_executions": Integer = |row| Some(row.scored.lost);
+    "retries": Integer = |row| Some(row.score.retries);
+    "lost_executions": Integer = |row| Some(row.score.lost);
     "task_git_commit_id": Text =
         |row| row.trial.settlement.task_commit(row.trial.record.as_ref());
     "task_digest": Text = |row| Some(row.trial.task.files);

@@ -65,21 +65,21 @@ fn number(trial: &SettledTrial, key: &str) -> String {
 #[derive(Default)]
 struct CsvLine {
     text: String,
-    begun: bool,
+    has_cells: bool,
 }
 
 impl CsvLine {
     fn add(&mut self, cell: &str) {
-        if self.begun {
+        if self.has_cells {
             self.text.push(',');
         }
-        self.begun = true;
+        self.has_cells = true;
         self.text.push_str(&quoted(cell));
     }
 
     /// Ends the line, returns it and starts a new one.
     fn end(&mut self) -> String {
-        self.begun = false;
+        self.has_cells = false;
         self.text.push_str("\r\n");
         std::mem::take(&mut self.text)
     }

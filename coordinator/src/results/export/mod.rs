@@ -91,7 +91,7 @@ pub struct ExportSummary {
     /// Trials exported.
     pub trials: u64,
     /// Settled trials that are left out because the run has not written their records yet.
-    pub behind: u64,
+    pub missing: u64,
     /// Trials in the records that are no longer in the plan.
     pub unplanned: u64,
     /// Whether there are more reward keys than columns for them.
@@ -103,7 +103,7 @@ pub struct ExportSummary {
 pub enum ExportError {
     /// The directory is not a run directory.
     #[error("{} is not a run directory: {what} is missing", path.display())]
-    NoRun {
+    NotRunDirectory {
         /// The directory.
         path: PathBuf,
         /// The missing file.
@@ -138,10 +138,10 @@ pub enum ExportError {
     },
     /// The output path already exists.
     #[error("{} already exists", .0.display())]
-    Exists(PathBuf),
+    OutputExists(PathBuf),
     /// The format requires an output path.
     #[error("this format cannot be written to standard output")]
-    NeedsPlace,
+    NeedsOutputPath,
     /// The rows cannot be written.
     #[cfg(feature = "parquet")]
     #[error("cannot write the rows")]
@@ -159,7 +159,7 @@ pub async fn export(
     let mut source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
     let path = match request.format {
         ExportFormat::Harbor => {
-            let jobs = request.out.as_deref().ok_or(ExportError::NeedsPlace)?;
+            let jobs = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
             Some(harbor::write(&mut source, jobs).await?)
         }
         format => write_rows(&mut source, format, request.out.clone()).await?,
@@ -167,7 +167,7 @@ pub async fn export(
     Ok(ExportSummary {
         path,
         trials: source.len(),
-        behind: source.missing_records(),
+        missing: source.missing_records(),
         unplanned: source.unplanned(),
         keys_left_out: request.format == ExportFormat::Csv && source.keys_left_out(),
     })
@@ -179,7 +179,7 @@ async fn write_rows(
     out: Option<PathBuf>,
 ) -> Result<Option<PathBuf>, ExportError> {
     if out.is_none() && !format.is_text() {
-        return Err(ExportError::NeedsPlace);
+        return Err(ExportError::NeedsOutputPath);
     }
     let mut output = ExportOutput::open(out)?;
     match format {

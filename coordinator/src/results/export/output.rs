@@ -14,7 +14,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 /// An open output.
 pub(super) struct ExportOutput {
-    to: BufWriter<OutputTarget>,
+    target: BufWriter<OutputTarget>,
     /// Whether the reader closed the pipe, which is no error.
     closed: bool,
 }
@@ -28,38 +28,38 @@ impl ExportOutput {
     /// Opens a temporary file beside `path`, or standard output. [`finish`](Self::finish) replaces
     /// `path`.
     pub(super) fn open(path: Option<PathBuf>) -> Result<Self, ExportError> {
-        let to = match path {
+        let target = match path {
             None => OutputTarget::Stdout(io::stdout()),
-            Some(path) if path.is_dir() => return Err(ExportError::Exists(path)),
+            Some(path) if path.is_dir() => return Err(ExportError::OutputExists(path)),
             Some(path) => {
                 let parent = parent(&path);
                 let file = tempfile::Builder::new()
                     .prefix(".new-")
                     .tempfile_in(parent)
-                    .map_err(FileError::at("create a file in", parent))?;
+                    .map_err(FileError::staging_dir("create a file in", parent))?;
                 OutputTarget::File { path, file }
             }
         };
-        Ok(Self { to: BufWriter::with_capacity(BUFFER_BYTES, to), closed: false })
+        Ok(Self { target: BufWriter::with_capacity(BUFFER_BYTES, target), closed: false })
     }
 
     /// Writes bytes.
     pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
-        let written = if self.closed { Ok(()) } else { self.to.write_all(bytes) };
+        let written = if self.closed { Ok(()) } else { self.target.write_all(bytes) };
         self.handle_closed(written)
     }
 
     /// Completes the output. Returns its path.
     pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
-        let flushed = if self.closed { Ok(()) } else { self.to.flush() };
+        let flushed = if self.closed { Ok(()) } else { self.target.flush() };
         self.handle_closed(flushed)?;
-        let (to, _nothing_left) = self.to.into_parts();
+        let (to, _nothing_left) = self.target.into_parts();
         let OutputTarget::File { path, file } = to else { return Ok(None) };
         (readable_by_all(file.as_file()).and_then(|()| file.as_file().sync_all()))
-            .map_err(FileError::at("write", &path))?;
+            .map_err(FileError::staging_dir("write", &path))?;
         file.persist(&path)
             .map_err(|error| error.error)
-            .map_err(FileError::at("replace", &path))?;
+            .map_err(FileError::staging_dir("replace", &path))?;
         sync_dir(parent(&path))?;
         Ok(Some(path))
     }
@@ -67,7 +67,7 @@ impl ExportOutput {
     /// The writer itself, for encoders that need one.
     #[cfg(feature = "parquet")]
     pub(super) fn writer(&mut self) -> &mut (impl Write + Send) {
-        &mut self.to
+        &mut self.target
     }
 
     fn handle_closed(&mut self, written: io::Result<()>) -> Result<(), ExportError> {
@@ -78,11 +78,11 @@ impl ExportOutput {
                 Ok(())
             }
             Err(error) => {
-                let path = match self.to.get_ref() {
+                let path = match self.target.get_ref() {
                     OutputTarget::Stdout(_) => Path::new("standard output"),
                     OutputTarget::File { path, .. } => path,
                 };
-                Err(FileError::at("write to", path)(error).into())
+                Err(FileError::staging_dir("write to", path)(error).into())
             }
         }
     }

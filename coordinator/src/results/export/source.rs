@@ -32,7 +32,7 @@ pub(super) struct ExportSource {
     /// Store of the records and files.
     pub(super) store: Arc<dyn BlobStore>,
     files: Vec<(PathBuf, BufReader<File>)>,
-    places: Vec<TrialPosition>,
+    positions: Vec<TrialPosition>,
     keys: BTreeSet<String>,
     keys_left_out: bool,
     unplanned: u64,
@@ -67,8 +67,8 @@ impl ExportSource {
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, ExportError> {
         let layout = RunLayout::new(run_dir);
-        let no = |what| ExportError::NoRun { path: run_dir.to_owned(), what };
-        let plan: PlanDocument = document(&layout.plan())?.ok_or(no("plan.json"))?;
+        let missing = |what| ExportError::NotRunDirectory { path: run_dir.to_owned(), what };
+        let plan: PlanDocument = document(&layout.plan())?.ok_or(missing("plan.json"))?;
         let plan = JobPlan::try_from(plan)?;
         let config = document(&layout.config())?.unwrap_or_default();
         let mut source = Self {
@@ -77,7 +77,7 @@ impl ExportSource {
             config,
             store,
             files: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             keys: BTreeSet::new(),
             keys_left_out: false,
             unplanned: 0,
@@ -89,23 +89,25 @@ impl ExportSource {
             }
             source.index_records(path)?;
         }
-        source.places.sort_unstable();
+        source.positions.sort_unstable();
         // The later of two records of a trial counts.
-        source.places.reverse();
-        source.places.dedup_by_key(|place| place.ordinal);
-        source.places.reverse();
+        source.positions.reverse();
+        source.positions.dedup_by_key(|place| place.ordinal);
+        source.positions.reverse();
         Ok(source)
     }
 
     /// Indexes the trials of a record file.
     fn index_records(&mut self, path: PathBuf) -> Result<(), ExportError> {
-        let file = File::open(&path).map_err(FileError::at("open", &path))?;
+        let file = File::open(&path).map_err(FileError::staging_dir("open", &path))?;
         let mut reader = BufReader::new(file);
         let number = u32::try_from(self.files.len()).expect("fewer than 2^32 record files");
         let (mut offset, mut line) = (0, Vec::new());
         while let Some(settlement) = next_line(&mut reader, &path, &mut line)? {
             match settlement.trial().and_then(|trial| self.plan.ordinal(trial)) {
-                Some(ordinal) => self.places.push(TrialPosition { ordinal, file: number, offset }),
+                Some(ordinal) => {
+                    self.positions.push(TrialPosition { ordinal, file: number, offset });
+                }
                 None => self.unplanned += 1,
             }
             for key in settlement.verdict.rewards.into_keys() {
@@ -123,7 +125,7 @@ impl ExportSource {
 
     /// Number of trials.
     pub(super) fn len(&self) -> u64 {
-        self.places.len() as u64
+        self.positions.len() as u64
     }
 
     /// Settled trials whose records are not written yet.
@@ -148,11 +150,14 @@ impl ExportSource {
 
     /// Reads the trial at an index in the plan's order.
     pub(super) async fn trial(&mut self, index: u64) -> Result<SettledTrial, ExportError> {
-        let place = self.places[usize::try_from(index).expect("an index of a list")];
-        let (path, reader) = &mut self.files[place.file as usize];
-        reader.seek(SeekFrom::Start(place.offset)).map_err(FileError::at("read", path))?;
-        let settlement = next_line(reader, path, &mut Vec::new())?
-            .ok_or_else(|| FileError::at("read", path)(std::io::ErrorKind::UnexpectedEof.into()))?;
+        let position = self.positions[usize::try_from(index).expect("an index of a list")];
+        let (path, reader) = &mut self.files[position.file as usize];
+        reader
+            .seek(SeekFrom::Start(position.offset))
+            .map_err(FileError::staging_dir("read", path))?;
+        let settlement = next_line(reader, path, &mut Vec::new())?.ok_or_else(|| {
+            FileError::staging_dir("read", path)(std::io::ErrorKind::UnexpectedEof.into())
+        })?;
         let blob = settlement.by.as_ref().and_then(|by| by.record.as_ref());
         let record = match blob {
             None => None,
@@ -164,7 +169,7 @@ impl ExportSource {
                 })?)
             }
         };
-        let planned = self.plan.trial(place.ordinal).expect("it was found in the plan");
+        let planned = self.plan.trial(position.ordinal).expect("it was found in the plan");
         let task = self.plan.tasks()[planned.task].clone();
         Ok(SettledTrial { name: planned.name, settlement, record, task })
     }
@@ -177,12 +182,12 @@ fn next_line(
     line: &mut Vec<u8>,
 ) -> Result<Option<Settlement>, ExportError> {
     line.clear();
-    reader.read_until(b'\n', line).map_err(FileError::at("read", path))?;
+    reader.read_until(b'\n', line).map_err(FileError::staging_dir("read", path))?;
     if line.is_empty() {
         return Ok(None);
     }
-    let understood = serde_json::from_slice(line);
-    understood.map(Some).map_err(|source| ExportError::Document { path: path.to_owned(), source })
+    let parsed = serde_json::from_slice(line);
+    parsed.map(Some).map_err(|source| ExportError::Document { path: path.to_owned(), source })
 }
 
 /// Reads a JSON document of the run directory; `None` when it is missing.
@@ -190,7 +195,7 @@ fn document<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ExportError> 
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(FileError::at("read", path)(error).into()),
+        Err(error) => return Err(FileError::staging_dir("read", path)(error).into()),
     };
     serde_json::from_slice(&bytes)
         .map(Some)

@@ -147,7 +147,7 @@ impl TestRun {
         fs::write(file, text).expect("written");
         let tar = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
         fs::remove_file(&tar).expect("removed");
-        archive::pack(source.path(), &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes)
+        archive::pack(source.path(), &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Include)
             .expect("packed");
         let bytes = fs::read(&tar).expect("read").into();
         self.store.put_bytes(bytes, MediaType::Tar).await.expect("stored")
@@ -200,7 +200,7 @@ async fn export_rows_match_golden_files() {
         let expected = ExportSummary {
             path: Some(out.clone()),
             trials: 4,
-            behind: 0,
+            missing: 0,
             unplanned: 0,
             keys_left_out: false,
         };
@@ -225,7 +225,7 @@ async fn export_reports_missing_and_unplanned_trials() {
     run.close();
     let out = run.path().join("out");
     let exported = run.export(ExportFormat::Jsonl, &out).await.expect("exported");
-    assert_eq!((exported.trials, exported.unplanned, exported.behind), (4, 1, 3));
+    assert_eq!((exported.trials, exported.unplanned, exported.missing), (4, 1, 3));
     let text = fs::read_to_string(&out).expect("written");
     let first: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
     assert_eq!(first["reward"], 0.5);
@@ -237,12 +237,12 @@ async fn export_of_no_run_or_to_existing_output_is_refused() {
     let out = run.path().join("jobs");
     run.export(ExportFormat::Harbor, &out).await.expect("exported");
     let again = run.export(ExportFormat::Harbor, &out).await;
-    assert!(matches!(again, Err(ExportError::Exists(_))), "{again:?}");
+    assert!(matches!(again, Err(ExportError::OutputExists(_))), "{again:?}");
     let names: Vec<_> = fs::read_dir(&out).expect("a directory").collect();
     assert_eq!(names.len(), 1, "{names:?}");
     fs::remove_file(run.path().join("manifest.json")).expect("removed");
     let none = run.export(ExportFormat::Csv, &run.path().join("x.csv")).await;
-    assert!(matches!(none, Err(ExportError::NoRun { .. })), "{none:?}");
+    assert!(matches!(none, Err(ExportError::NotRunDirectory { .. })), "{none:?}");
     assert!(!run.path().join("x.csv").exists());
 }
 

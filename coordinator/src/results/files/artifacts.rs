@@ -61,7 +61,7 @@ pub(super) async fn write(
         prepare_target(trial, &path, &target)?;
         File::create_new(&target)
             .and_then(|file| durable::write_json(file, &entries))
-            .map_err(FileError::at("write", &target))?;
+            .map_err(FileError::staging_dir("write", &target))?;
     }
     Ok(lost)
 }
@@ -69,7 +69,7 @@ pub(super) async fn write(
 /// Splits the path of an artifact into the directory of its step, empty for the trial itself, and
 /// the rest: `steps/one` and `artifacts/tmp/x`.
 fn split(path: &str) -> Result<(PathBuf, PathBuf), TrialFilesError> {
-    let bad = || TrialFilesError::OutputPath(path.to_owned());
+    let bad = || TrialFilesError::InvalidFile(path.to_owned());
     let clean = ArchivePath::clean(path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let parts: Vec<_> = clean.as_path().iter().collect();
     let base = match parts[..] {
@@ -118,13 +118,13 @@ async fn unpack(
         return extract(store, &artifact.path, archive, &target).await;
     }
     let parent = target.parent().unwrap_or(trial);
-    let beside =
-        tempfile::tempdir_in(parent).map_err(FileError::at("create a directory in", parent))?;
-    extract(store, &artifact.path, archive, beside.path()).await?;
+    let staging = tempfile::tempdir_in(parent)
+        .map_err(FileError::staging_dir("create a directory in", parent))?;
+    extract(store, &artifact.path, archive, staging.path()).await?;
     let what = artifact.path.clone();
     supervise::blocking(move || {
-        let only = only_file(beside.path())?.ok_or(TrialFilesError::NoFile { what })?;
-        fs::rename(only, &target).map_err(FileError::at("move a file to", &target))?;
+        let only = only_file(staging.path())?.ok_or(TrialFilesError::NoFile { what })?;
+        fs::rename(only, &target).map_err(FileError::staging_dir("move a file to", &target))?;
         Ok(())
     })
     .await
@@ -146,14 +146,14 @@ pub(super) async fn extract(
     let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS)
         .await
         .map_err(|source| TrialFilesError::Unpack { what: what(), source })?;
-    report.cut.map_or(Ok(()), |cut| Err(TrialFilesError::ArchiveCut { what: what(), cut }))
+    report.cut.map_or(Ok(()), |cut| Err(TrialFilesError::ArchiveTruncated { what: what(), cut }))
 }
 
 /// The only regular file below `dir`.
 fn only_file(dir: &Path) -> Result<Option<PathBuf>, FileError> {
-    for entry in fs::read_dir(dir).map_err(FileError::at("list", dir))? {
-        let entry = entry.map_err(FileError::at("list", dir))?;
-        let kind = entry.file_type().map_err(FileError::at("list", dir))?;
+    for entry in fs::read_dir(dir).map_err(FileError::staging_dir("list", dir))? {
+        let entry = entry.map_err(FileError::staging_dir("list", dir))?;
+        let kind = entry.file_type().map_err(FileError::staging_dir("list", dir))?;
         let found = if kind.is_dir() { only_file(&entry.path())? } else { Some(entry.path()) };
         if found.is_some() {
             return Ok(found);

@@ -38,7 +38,7 @@ pub(crate) async fn read_record(
     if record.item == settlement.item && Some(record.exec) == exec {
         Ok(record)
     } else {
-        Err(TrialFilesError::OtherRecord(digest))
+        Err(TrialFilesError::RecordMismatch(digest))
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn unless_lost(
     let Err(error) = written else { return Ok(None) };
     let lost = match &error {
         // A store that detected damaged content has moved it aside.
-        TrialFilesError::ArchiveCut { cut: ArchiveTruncation::Source(_), .. } => {
+        TrialFilesError::ArchiveTruncated { cut: ArchiveTruncation::Source(_), .. } => {
             store.contains(&blob.digest).await.is_ok_and(|there| !there)
         }
         error => error.is_lost(),
@@ -110,7 +110,7 @@ async fn copy_output(
     output: &OutputFile,
     into: &Path,
 ) -> Result<(), TrialFilesError> {
-    let bad = || TrialFilesError::OutputPath(output.path.clone());
+    let bad = || TrialFilesError::InvalidFile(output.path.clone());
     let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let target = into.join(path.as_path());
     let root = into.to_owned();

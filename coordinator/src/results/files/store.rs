@@ -27,12 +27,12 @@ pub struct StoreReference {
 
 /// The blob store of a run was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot find the blob store of the run: looked in {}", places(looked))]
+#[error("cannot find the blob store of the run: looked in {}", places(searched))]
 pub struct NoStore {
     /// Directories that were searched.
-    pub looked: Vec<PathBuf>,
+    pub searched: Vec<PathBuf>,
     /// Store that the run used.
-    pub note: Option<StoreReference>,
+    pub reference: Option<StoreReference>,
 }
 
 fn places(looked: &[PathBuf]) -> String {
@@ -50,8 +50,8 @@ pub async fn write_reference(
     store: &dyn BlobStore,
     directory: &Path,
 ) -> Result<(), FileError> {
-    let directory = directory.canonicalize().map_err(FileError::at("find", directory))?;
-    let root = run_dir.canonicalize().map_err(FileError::at("find", run_dir))?;
+    let directory = directory.canonicalize().map_err(FileError::staging_dir("find", directory))?;
+    let root = run_dir.canonicalize().map_err(FileError::staging_dir("find", run_dir))?;
     let (identity, relative) = (store.identity().to_owned(), relative(&root, &directory));
     let name = Digest::sha256(root.as_os_str().as_encoded_bytes()).hex();
     let path = format!("{RUNS}{run}/{}", &name[..32]);
@@ -59,11 +59,11 @@ pub async fn write_reference(
     if let Err(error) = store.put_document(&path, text.into()).await {
         tracing::warn!("cannot register the run in its blob store: {error}");
     }
-    let note = StoreReference { identity, directory, relative };
-    if StoreReference::read(&root).as_ref() == Some(&note) {
+    let reference = StoreReference { identity, directory, relative };
+    if StoreReference::read(&root).as_ref() == Some(&reference) {
         return Ok(());
     }
-    write_document(&root, layout::STORE, &note)
+    write_document(&root, layout::STORE, &reference)
 }
 
 impl StoreReference {
@@ -80,22 +80,23 @@ impl StoreReference {
 /// [`NoStore`].
 pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
     let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
-    let note = StoreReference::read(&run_dir);
+    let reference = StoreReference::read(&run_dir);
     let beside = run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs");
-    let noted = note.iter().flat_map(|note| [run_dir.join(&note.relative), note.directory.clone()]);
-    let mut looked: Vec<PathBuf> = Vec::new();
-    for place in noted.chain([beside]) {
-        let place = place.canonicalize().unwrap_or(place);
-        if looked.contains(&place) {
+    let noted =
+        reference.iter().flat_map(|note| [run_dir.join(&note.relative), note.directory.clone()]);
+    let mut searched: Vec<PathBuf> = Vec::new();
+    for candidate in noted.chain([beside]) {
+        let place = candidate.canonicalize().unwrap_or(candidate);
+        if searched.contains(&place) {
             continue;
         }
         let found = identity_of(&place);
-        if found.is_some_and(|id| note.as_ref().is_none_or(|note| note.identity == id)) {
+        if found.is_some_and(|id| reference.as_ref().is_none_or(|note| note.identity == id)) {
             return Ok(place);
         }
-        looked.push(place);
+        searched.push(place);
     }
-    Err(NoStore { looked, note })
+    Err(NoStore { searched, reference })
 }
 
 /// The identity of the store in a directory; `None` without one.
@@ -169,7 +170,7 @@ mod tests {
 
         std::fs::remove_dir_all(whole.join("elsewhere")).expect("removable");
         let missing = find(&run_dir).expect_err("it is gone");
-        assert_eq!(missing.note.expect("noted").directory, blobs);
-        assert!(missing.looked.contains(&blobs), "{:?}", missing.looked);
+        assert_eq!(missing.reference.expect("noted").directory, blobs);
+        assert!(missing.searched.contains(&blobs), "{:?}", missing.searched);
     }
 }

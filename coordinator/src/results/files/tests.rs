@@ -22,7 +22,7 @@ use crate::results::testing::{error, failed, passed, record, run, settlement, tr
 struct TrialFixture {
     dir: tempfile::TempDir,
     store: Arc<FsStore>,
-    trees: Arc<TrialDirWriter>,
+    writer: Arc<TrialDirWriter>,
 }
 
 async fn fixture() -> TrialFixture {
@@ -32,7 +32,7 @@ async fn fixture() -> TrialFixture {
     fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
     let trees =
         TrialDirWriter::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
-    TrialFixture { dir, store, trees: Arc::new(trees) }
+    TrialFixture { dir, store, writer: Arc::new(trees) }
 }
 
 impl TrialFixture {
@@ -60,7 +60,7 @@ impl TrialFixture {
             fs::write(path, text).expect("written");
         }
         let tar = self.dir.path().join("logs.tar");
-        archive::pack(source, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes)
+        archive::pack(source, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Include)
             .expect("packed");
         let stored = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         fs::remove_file(tar).expect("removed");
@@ -97,7 +97,7 @@ impl TrialFixture {
     ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
         let bytes = serde_json::to_vec(record).expect("serializable");
         let blob = self.put(&bytes).await;
-        self.trees.write(Arc::new(with_record(settled, blob))).await
+        self.writer.write(Arc::new(with_record(settled, blob))).await
     }
 }
 
@@ -147,7 +147,7 @@ async fn trial_files_are_written_as_directory_tree() {
     ];
     record.verifier_stdout = Some("tested\n".into());
     place.write(settled, &record).await.expect("written");
-    place.trees.close().expect("durable");
+    place.writer.close().expect("durable");
     let dir = trial_dir(&place.run_dir(), &trial("cpe", "task", 2));
     assert_eq!(dir, place.run_dir().join("cpe/data/task__2"));
     let written = result(&dir);
@@ -193,9 +193,9 @@ async fn trial_files_stay_until_another_execution_replaces_them() {
     let dir = trial_dir(&place.run_dir(), &name);
     let write = async |exec, reward| {
         let settled = settlement(name.clone(), exec, passed(reward));
-        place.trees.write(Arc::new(settled)).await.expect("written");
+        place.writer.write(Arc::new(settled)).await.expect("written");
     };
-    let is_written = |reward| place.trees.is_written(&settlement(name.clone(), 1, passed(reward)));
+    let is_written = |reward| place.writer.is_written(&settlement(name.clone(), 1, passed(reward)));
     assert!(!is_written(1.0));
     write(1, 1.0).await;
     assert!(is_written(1.0) && !is_written(0.5), "a damaged reward is no result");
@@ -261,19 +261,19 @@ async fn trial_record_invalid_is_refused_and_writes_nothing() {
     let mut outside = record(&settled);
     outside.outputs = vec![place.output("../../x", b"x").await];
     let error = place.write(settled.clone(), &outside).await.expect_err("leads outside");
-    assert!(matches!(error, TrialFilesError::OutputPath(_)), "{error}");
+    assert!(matches!(error, TrialFilesError::InvalidFile(_)), "{error}");
     let mut other = record(&settled);
     other.exec = rollout_protocol::id::ExecId::from_bytes([9; 16]);
     let error = place.write(settled.clone(), &other).await.expect_err("another's");
-    assert!(matches!(error, TrialFilesError::OtherRecord(_)), "{error}");
+    assert!(matches!(error, TrialFilesError::RecordMismatch(_)), "{error}");
     let mut newer = record(&settled);
     newer.format += 1;
     let error = place.write(settled.clone(), &newer).await.expect_err("a newer format");
     assert!(matches!(error, TrialFilesError::NewerRecord { .. }), "{error}");
     let dotted = settlement(trial("..", "t", 1), 1, passed(1.0));
-    let error = place.trees.write(Arc::new(dotted)).await.expect_err("not a name");
+    let error = place.writer.write(Arc::new(dotted)).await.expect_err("not a name");
     assert!(matches!(error, TrialFilesError::Name { .. }), "{error}");
-    place.trees.close().expect("durable");
+    place.writer.close().expect("durable");
     assert_eq!(tree(&place.run_dir()), []);
 }
 
@@ -368,7 +368,7 @@ async fn artifact_path_outside_artifacts_is_refused() {
         let mut record = crate::results::testing::record(&settled);
         record.artifacts = vec![place.artifact("/x", bad, &[("only", "")]).await];
         let error = place.write(settled, &record).await.expect_err(bad);
-        assert!(matches!(error, TrialFilesError::OutputPath(_)), "{bad}: {error}");
+        assert!(matches!(error, TrialFilesError::InvalidFile(_)), "{bad}: {error}");
     }
 }
 
@@ -402,10 +402,10 @@ async fn trial_with_damaged_content_keeps_result_and_lists_missing() {
 
     let other = settlement(trial("a", "u", 1), 2, passed(0.5));
     let missing = Arc::new(with_record(other.clone(), absent("record")));
-    let error = place.trees.write(missing).await.expect_err("it may be in another store");
+    let error = place.writer.write(missing).await.expect_err("it may be in another store");
     assert!(error.is_missing(), "{error}");
     let unreadable = place.put(b"no record").await;
-    let lost = place.trees.write(Arc::new(with_record(other.clone(), unreadable))).await;
+    let lost = place.writer.write(Arc::new(with_record(other.clone(), unreadable))).await;
     assert_eq!(lost.expect("the result is written").len(), 1);
     let dir = trial_dir(&place.run_dir(), other.trial().expect("a trial"));
     assert_eq!(result(&dir)["reward"], 0.5);

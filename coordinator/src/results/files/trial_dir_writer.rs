@@ -52,7 +52,7 @@ pub enum TrialFilesError {
     },
     /// An archive is incomplete.
     #[error("the archive of {what} is damaged: {cut}")]
-    ArchiveCut {
+    ArchiveTruncated {
         /// Name of its content.
         what: String,
         /// Point of truncation.
@@ -84,7 +84,7 @@ pub enum TrialFilesError {
     },
     /// The record is another execution's.
     #[error("the record {0} belongs to another execution")]
-    OtherRecord(rollout_protocol::digest::Digest),
+    RecordMismatch(rollout_protocol::digest::Digest),
     /// A name that cannot be a path component.
     #[error("the name `{name}` {bad}")]
     Name {
@@ -95,7 +95,7 @@ pub enum TrialFilesError {
     },
     /// A file with an invalid path.
     #[error("the record has a file with the invalid path `{0}`")]
-    OutputPath(String),
+    InvalidFile(String),
 }
 
 impl TrialFilesError {
@@ -110,19 +110,20 @@ impl TrialFilesError {
             Self::Store { source, .. } => {
                 matches!(source, StoreError::Missing { .. } | StoreError::Corrupt { .. })
             }
-            Self::Unpack { source, .. } => matches!(source, ArchiveError::Untrusted { .. }),
-            Self::ArchiveCut { cut, .. } => {
+            Self::Unpack { source, .. } => matches!(source, ArchiveError::Invalid { .. }),
+            Self::ArchiveTruncated { cut, .. } => {
                 matches!(
                     cut,
-                    archive::ArchiveTruncation::Malformed(_) | archive::ArchiveTruncation::Ended
+                    archive::ArchiveTruncation::Malformed(_)
+                        | archive::ArchiveTruncation::Incomplete
                 )
             }
             Self::NoFile { .. } | Self::Record { .. } => true,
             Self::File(_)
             | Self::NewerRecord { .. }
-            | Self::OtherRecord(_)
+            | Self::RecordMismatch(_)
             | Self::Name { .. }
-            | Self::OutputPath(_) => false,
+            | Self::InvalidFile(_) => false,
         }
     }
 }
@@ -137,7 +138,7 @@ pub(crate) struct TrialDirWriter {
     /// Staging directory. Each session has its own: a former one may still be running.
     staging: PathBuf,
     /// Directories with new entries that are not durable yet.
-    touched: Mutex<BTreeSet<PathBuf>>,
+    unsynced_dirs: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl TrialDirWriter {
@@ -150,17 +151,17 @@ impl TrialDirWriter {
     ) -> Result<Self, FileError> {
         let base = run_dir.join(STAGING);
         durable::remove(&base)?;
-        fs::create_dir(&base).map_err(FileError::at("create", &base))?;
-        let own =
-            tempfile::tempdir_in(&base).map_err(FileError::at("create a directory in", &base));
+        fs::create_dir(&base).map_err(FileError::staging_dir("create", &base))?;
+        let own = tempfile::tempdir_in(&base)
+            .map_err(FileError::staging_dir("create a directory in", &base));
         let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
-        Ok(Self { run, run_dir, store, tasks, staging, touched: Mutex::default() })
+        Ok(Self { run, run_dir, store, tasks, staging, unsynced_dirs: Mutex::default() })
     }
 
     /// Makes all new entries durable and removes the staging directory.
     pub(crate) fn close(&self) -> Result<(), FileError> {
         let touched =
-            std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::take(&mut *self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner));
         for dir in &touched {
             durable::sync_dir(dir)?;
         }
@@ -182,10 +183,10 @@ impl TrialDirWriter {
         let by = settlement.by.as_ref();
         let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
             return self
-                .blocking(move |trees| {
-                    if !trees.is_written(&settlement) {
-                        let staging = trees.stage(&trial)?;
-                        trees.finish(staging, &trial, &settlement, None, &[])?;
+                .blocking(move |writer| {
+                    if !writer.is_written(&settlement) {
+                        let staging = writer.stage(&trial)?;
+                        writer.finish(staging, &trial, &settlement, None, &[])?;
                     }
                     Ok(Vec::new())
                 })
@@ -237,7 +238,7 @@ impl TrialDirWriter {
             .prefix(&format!("{}-", trial.item().short()))
             .permissions(fs::Permissions::from_mode(0o755))
             .tempdir_in(within)
-            .map_err(FileError::at("create a directory in", within))?;
+            .map_err(FileError::staging_dir("create a directory in", within))?;
         Ok(dir)
     }
 
@@ -257,11 +258,11 @@ impl TrialDirWriter {
         json_digest::to_vec(&content)
             .map_err(io::Error::from)
             .and_then(|text| File::create_new(&result)?.write_all(&text))
-            .map_err(FileError::at("write", &result))?;
+            .map_err(FileError::staging_dir("write", &result))?;
         let error = staging.path().join(layout::ERROR);
         durable::remove(&error)?;
         if let Some(text) = error_text::render(settlement, record) {
-            fs::write(&error, text).map_err(FileError::at("write", &error))?;
+            fs::write(&error, text).map_err(FileError::staging_dir("write", &error))?;
         }
         if !lost.is_empty() {
             let missing = staging.path().join(layout::MISSING);
@@ -270,33 +271,35 @@ impl TrialDirWriter {
             let text =
                 "Some files of this trial are missing; its result is still valid:\n".to_owned();
             let text = text + &lines.collect::<String>();
-            fs::write(&missing, text).map_err(FileError::at("write", &missing))?;
+            fs::write(&missing, text).map_err(FileError::staging_dir("write", &missing))?;
         }
         durable::sync_tree(staging.path())?;
-        let place = layout::trial_dir(&self.run_dir, trial);
-        self.make_parents(&place)?;
+        let target = layout::trial_dir(&self.run_dir, trial);
+        self.make_parents(&target)?;
         // Files of another execution are moved away first. After a crash between the two renames
         // the directory is missing, and the next session writes it again.
-        let former = staging.path().with_extension("former");
-        if place.exists() {
-            fs::rename(&place, &former).map_err(FileError::at("move away", &place))?;
+        let old = staging.path().with_extension("former");
+        if target.exists() {
+            fs::rename(&target, &old).map_err(FileError::staging_dir("move away", &target))?;
         }
         let staging = staging.keep();
-        fs::rename(&staging, &place).map_err(FileError::at("move a directory to", &place))?;
-        durable::remove(&former)?;
+        fs::rename(&staging, &target)
+            .map_err(FileError::staging_dir("move a directory to", &target))?;
+        durable::remove(&old)?;
         Ok(())
     }
 
-    fn make_parents(&self, place: &Path) -> Result<(), FileError> {
-        let parent = place.parent().expect("trials are below their run's directory");
-        let known =
-            |dir: &Path| self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(dir);
+    fn make_parents(&self, target: &Path) -> Result<(), FileError> {
+        let parent = target.parent().expect("trials are below their run's directory");
+        let known = |dir: &Path| {
+            self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner).contains(dir)
+        };
         if known(parent) {
             return Ok(());
         }
-        fs::create_dir_all(parent).map_err(FileError::at("create", parent))?;
+        fs::create_dir_all(parent).map_err(FileError::staging_dir("create", parent))?;
         let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
-        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut touched = self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner);
         touched.extend(up_to_run.map(Path::to_owned));
         Ok(())
     }
@@ -326,7 +329,7 @@ pub(super) fn make_directories(root: &Path, relative: &Path) -> Result<(), FileE
             continue;
         }
         durable::remove(&dir)?;
-        fs::create_dir(&dir).map_err(FileError::at("create", &dir))?;
+        fs::create_dir(&dir).map_err(FileError::staging_dir("create", &dir))?;
     }
     Ok(())
 }

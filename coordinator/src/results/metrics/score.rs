@@ -58,11 +58,11 @@ impl Score {
     }
 
     /// Compares the pass rate with a minimum. Without counted trials the pass rate is 0.
-    pub fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
+    pub fn compare_with_threshold(&self, threshold: f64) -> ThresholdOutcome {
         let reaches = |passed: u64| {
             let trials = self.trials + self.infrastructure;
             let rate = if trials > 0 { passed as f64 / trials as f64 } else { 0.0 };
-            rate >= least
+            rate >= threshold
         };
         if reaches(self.passed) {
             ThresholdOutcome::Reached

@@ -4,14 +4,14 @@
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NeumaierSum {
     total: f64,
-    lost: f64,
+    compensation: f64,
 }
 
 impl NeumaierSum {
     /// Adds a value.
     pub fn add(&mut self, value: f64) {
         let total = self.total + value;
-        self.lost += if self.total.abs() >= value.abs() {
+        self.compensation += if self.total.abs() >= value.abs() {
             (self.total - total) + value
         } else {
             (value - total) + self.total
@@ -21,7 +21,7 @@ impl NeumaierSum {
 
     /// The sum. An overflow yields an infinity.
     pub fn value(&self) -> f64 {
-        if self.total.is_finite() { self.total + self.lost } else { self.total }
+        if self.total.is_finite() { self.total + self.compensation } else { self.total }
     }
 }
 

@@ -133,32 +133,32 @@ struct ReferenceScore {
 
 impl ReferenceScore {
     fn from_settlements(settlements: &[&Settlement]) -> Self {
-        let mut plain = Self::default();
+        let mut reference = Self::default();
         for verdict in settlements.iter().map(|settlement| &settlement.verdict) {
             match verdict.outcome {
                 ItemOutcome::Cancelled | ItemOutcome::Unverified => continue,
                 ItemOutcome::Completed => {
-                    plain.counted += 1;
-                    plain.rewards.extend(verdict.reward);
-                    plain.single |= verdict.reward.is_some();
-                    plain.several |= verdict.reward.is_none();
+                    reference.counted += 1;
+                    reference.rewards.extend(verdict.reward);
+                    reference.single |= verdict.reward.is_some();
+                    reference.several |= verdict.reward.is_none();
                     let whole = verdict.unverified_steps.is_empty();
-                    plain.passed += u64::from(verdict.reward == Some(1.0) && whole);
+                    reference.passed += u64::from(verdict.reward == Some(1.0) && whole);
                 }
                 ItemOutcome::Failed => {
                     let error = verdict.error.as_ref().expect("a cause");
                     if error.class == ErrorClass::Infrastructure {
-                        plain.infrastructure += 1;
+                        reference.infrastructure += 1;
                     } else if error.code.as_str() == UNSUPPORTED {
-                        plain.unsupported += 1;
+                        reference.unsupported += 1;
                     } else {
-                        plain.counted += 1;
-                        plain.rewards.push(0.0);
+                        reference.counted += 1;
+                        reference.rewards.push(0.0);
                     }
                 }
             }
         }
-        plain
+        reference
     }
 
     fn mean(&self) -> Option<f64> {

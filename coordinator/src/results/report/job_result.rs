@@ -230,7 +230,7 @@ pub(crate) struct RunOverview {
 impl JobResult {
     /// The result of the trials in `ledger`, which must be sorted.
     pub(crate) fn new(
-        frame: RunOverview,
+        overview: RunOverview,
         agents: &[AgentTotal],
         kinds: &[MetricKind],
         ledger: &Ledger,
@@ -242,9 +242,9 @@ impl JobResult {
             *errors.entry(kind).or_insert(0) += 1;
         }
         Self {
-            job_name: frame.job,
-            run: frame.run,
-            cancelled: frame.cancelled,
+            job_name: overview.job,
+            run: overview.run,
+            cancelled: overview.cancelled,
             total_trials: stats.total(),
             completed_trials: overall.completed,
             failed_trials: overall.failed,
@@ -256,9 +256,9 @@ impl JobResult {
             mean_reward: overall.rewards.mean(),
             headline: Headline::new(overall),
             total_cost: overall.cost(),
-            total_duration_sec: seconds_between(frame.started_at, frame.ended_at),
-            started_at: frame.started_at,
-            ended_at: frame.ended_at,
+            total_duration_sec: seconds_between(overview.started_at, overview.ended_at),
+            started_at: overview.started_at,
+            ended_at: overview.ended_at,
             retries: overall.retries,
             lost_executions: overall.lost,
             errors,
@@ -353,12 +353,12 @@ impl From<super::ledger::LedgerEntry<'_>> for TrialSummary {
             dataset_name: Arc::clone(entry.dataset),
             agent_name: Arc::clone(entry.agent),
             attempt: entry.attempt,
-            passed: entry.scored.passed,
-            reward: entry.scored.reward,
+            passed: entry.score.passed,
+            reward: entry.score.reward,
             rewards: entry.rewards().map(|(key, number)| (key.to_string(), number)).collect(),
-            outcome: entry.scored.outcome,
+            outcome: entry.score.outcome,
             error_type: entry.error,
-            failure: entry.scored.failure,
+            failure: entry.score.failure,
         }
     }
 }

@@ -24,7 +24,7 @@ struct LedgerRow {
     dataset: u32,
     task: u32,
     attempt: u32,
-    scored: TrialScore,
+    score: TrialScore,
     /// The numbers of a verifier that reported several: index of the key, number.
     numbers: Box<[(u32, f64)]>,
     error: Option<ErrorType>,
@@ -37,7 +37,7 @@ pub(super) struct LedgerEntry<'a> {
     pub(super) dataset: &'a Arc<str>,
     pub(super) task: &'a Arc<str>,
     pub(super) attempt: u32,
-    pub(super) scored: &'a TrialScore,
+    pub(super) score: &'a TrialScore,
     pub(super) error: Option<ErrorType>,
     numbers: &'a [(u32, f64)],
     names: &'a NameInterner,
@@ -68,7 +68,7 @@ impl Ledger {
             dataset: self.names.intern(&trial.dataset),
             task: self.names.intern(&trial.task),
             attempt: trial.attempt,
-            scored: TrialScore::from_settlement(settlement),
+            score: TrialScore::from_settlement(settlement),
             numbers,
             error: settlement.verdict.error.as_ref().map(|error| error.kind),
         });
@@ -86,7 +86,7 @@ impl Ledger {
             dataset: self.names.get(row.dataset),
             task: self.names.get(row.task),
             attempt: row.attempt,
-            scored: &row.scored,
+            score: &row.score,
             error: row.error,
             numbers: &row.numbers,
             names: &self.names,
@@ -97,7 +97,7 @@ impl Ledger {
     pub(crate) fn stats(&self, agents: &[AgentTotal]) -> RunStats {
         let mut stats = RunStats::new(agents);
         for entry in self.entries() {
-            stats.add(entry.agent, entry.scored, entry.numbers());
+            stats.add(entry.agent, entry.score, entry.numbers());
         }
         stats
     }
@@ -105,8 +105,8 @@ impl Ledger {
     /// Failed trials by error type and party, the most frequent first.
     pub(crate) fn failures(&self) -> Vec<FailureGroup> {
         let mut groups: Vec<FailureGroup> = Vec::new();
-        for entry in self.entries().filter(|e| e.scored.outcome == ItemOutcome::Failed) {
-            let (Some(kind), Some(failure)) = (entry.error, entry.scored.failure) else { continue };
+        for entry in self.entries().filter(|e| e.score.outcome == ItemOutcome::Failed) {
+            let (Some(kind), Some(failure)) = (entry.error, entry.score.failure) else { continue };
             let same = |group: &&mut FailureGroup| (group.kind, group.failure) == (kind, failure);
             match groups.iter_mut().find(same) {
                 Some(group) => group.count += 1,
@@ -129,7 +129,7 @@ impl<'a> LedgerEntry<'a> {
 
     /// The verifier's numbers by key, whether one or several.
     fn numbers(&self) -> impl Iterator<Item = (&'a str, f64)> + use<'a> {
-        let lone = self.scored.reward.filter(|_| self.numbers.is_empty());
+        let lone = self.score.reward.filter(|_| self.numbers.is_empty());
         let several = self.rewards().map(|(key, number)| (&**key, number));
         lone.map(|reward| (REWARD_KEY, reward)).into_iter().chain(several)
     }

@@ -27,8 +27,8 @@ pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
 
 /// The sources that an instruction copies from the build context.
 pub(super) fn copy_sources(instruction: &DockerfileInstruction) -> Vec<String> {
-    let elsewhere = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
-    if !is_copy(instruction) || elsewhere {
+    let from_other_stage = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
+    if !is_copy(instruction) || from_other_stage {
         return Vec::new();
     }
     let mut words = instruction.words();

@@ -21,7 +21,7 @@ const MAX_TEST_FILES: usize = 1000;
 
 /// The warnings of a task.
 pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
-    let mut lints = TaskLinter { task, found: Vec::new(), seen: BTreeSet::new() };
+    let mut lints = TaskLinter { task, warnings: Vec::new(), seen: BTreeSet::new() };
     lints.environment();
     for (step, parts) in task.file.steps.iter().zip(&task.parts.steps) {
         lints.instruction(parts);
@@ -40,19 +40,19 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
         let message = "has no effect: every step has its own instruction";
         lints.warn(Path::new("instruction.md"), None, message);
     }
-    lints.found
+    lints.warnings
 }
 
 struct TaskLinter<'a> {
     task: &'a DatasetTask,
-    found: Vec<ConfigWarning>,
+    warnings: Vec<ConfigWarning>,
     /// Files already checked: steps share some.
     seen: BTreeSet<PathBuf>,
 }
 
 impl TaskLinter<'_> {
     fn warn(&mut self, file: &Path, line: Option<usize>, message: impl Into<String>) {
-        self.found.push(ConfigWarning {
+        self.warnings.push(ConfigWarning {
             file: self.task.dir.join(file),
             line,
             key: String::new(),
@@ -62,7 +62,7 @@ impl TaskLinter<'_> {
 
     fn warn_of_key(&mut self, key: &str, message: impl Into<String>) {
         self.warn(Path::new(TASK_FILE), None, message);
-        if let Some(warning) = self.found.last_mut() {
+        if let Some(warning) = self.warnings.last_mut() {
             key.clone_into(&mut warning.key);
         }
     }

@@ -96,17 +96,17 @@ impl CheckReport {
 ///
 /// # Errors
 /// If a temporary file cannot be written.
-pub fn check(asked: &CheckRequest) -> std::io::Result<CheckReport> {
-    let path = std::path::absolute(&asked.path)?;
+pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
+    let path = std::path::absolute(&request.path)?;
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("job.json");
     let job = json!({
         "agents": [{ "name": "nop" }],
-        "environment": { "type": asked.provider },
+        "environment": { "type": request.provider },
         "datasets": [{
             "path": path,
             "name": "tasks",
-            "format": asked.format.map_or("auto", TaskFormat::as_str),
+            "format": request.format.map_or("auto", TaskFormat::as_str),
         }],
     });
     std::fs::write(&file, job.to_string())?;

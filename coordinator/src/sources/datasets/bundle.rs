@@ -35,7 +35,7 @@ pub struct BundleSink {
     /// An empty directory for temporary archives, on the store's file system if that is local.
     pub scratch: PathBuf,
     /// Cache of packed parts; without it all parts are packed again.
-    pub known: Option<Arc<PackCache>>,
+    pub pack_cache: Option<Arc<PackCache>>,
 }
 
 /// A task ready to run.
@@ -50,7 +50,7 @@ pub struct TaskBundle {
     /// Digest of every other input of a trial.
     pub rules: Digest,
     /// Metadata of its file.
-    pub about: TaskMetadata,
+    pub metadata: TaskMetadata,
 }
 
 /// Error of bundling tasks.
@@ -190,7 +190,7 @@ async fn read(
     sink: &BundleSink,
 ) -> Result<LoadedTaskFiles, PrepareError> {
     let scratch = sink.scratch.join(index.to_string());
-    let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.known.clone());
+    let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.pack_cache.clone());
     let work = move || pack::read(&owned, &at, known.as_deref());
     let mut files = supervise::blocking(work).await.map_err(PrepareError::File)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
@@ -235,8 +235,8 @@ async fn store(
         let document = BlobRef::for_bytes(&bytes, MediaType::Json);
         let digest = document.digest;
         documents.push((document, BlobContent::Bytes(bytes, MediaType::Json)));
-        let (files, about) = (digest_of_files(&spec)?, task.file.about.clone());
-        bundled.push(TaskBundle { digest, files, rules, spec, about });
+        let (files, metadata) = (digest_of_files(&spec)?, task.file.metadata.clone());
+        bundled.push(TaskBundle { digest, files, rules, spec, metadata });
     }
     Ok(sink.put_all(documents).await?)
 }
@@ -253,7 +253,7 @@ fn assign_blobs(
     }
     for part in &files.parts {
         part.assign_blob(spec);
-        if let (Some(known), true) = (&sink.known, sink.store.is_some()) {
+        if let (Some(known), true) = (&sink.pack_cache, sink.store.is_some()) {
             part.add_to_cache(&task.dir, known);
         }
         // The store may have moved the file; anything left is removed with the scratch directory.
@@ -274,7 +274,7 @@ fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
 
 /// Saves the pack cache. If that fails, only the next run is slower.
 async fn save_pack_cache(sink: &BundleSink) {
-    let (Some(known), Some(_)) = (sink.known.clone(), &sink.store) else { return };
+    let (Some(known), Some(_)) = (sink.pack_cache.clone(), &sink.store) else { return };
     if let Err(error) = supervise::blocking(move || known.save()).await {
         tracing::debug!(%error, "cannot write the pack cache");
     }

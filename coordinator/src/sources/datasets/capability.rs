@@ -103,9 +103,9 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
     let mut found = UnsupportedDemands::default();
     for demand in &task.file.demands {
         if let Some(why) = unsupported_reason(provider.kind(), demand, task.parts) {
-            let spot = &demand.spot;
+            let location = &demand.location;
             let at = task.dir.join(TASK_FILE);
-            let error = spot.error(&at, ErrorKind::Unsupported, why, expected(provider.kind()));
+            let error = location.error(&at, ErrorKind::Unsupported, why, expected(provider.kind()));
             found.always.push(error);
         }
     }
@@ -144,7 +144,7 @@ fn check_services(
 ) {
     let Some(check) = descriptor.check_services else { return };
     let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) else { return };
-    let spot = SourceLocation { key: String::new(), line: None };
+    let location = SourceLocation { key: String::new(), line: None };
     let (kind, expected) = match failure.kind {
         FailureKind::Unsupported => {
             (ErrorKind::Unsupported, "services of the task's own environment directory")
@@ -154,7 +154,7 @@ fn check_services(
     // The location already names the file.
     let why = failure.chain();
     let why = why.strip_prefix(&format!("{file}: ")).unwrap_or(&why).to_owned();
-    found.push(spot.error(&dir.join(file), kind, why, expected));
+    found.push(location.error(&dir.join(file), kind, why, expected));
 }
 
 /// The reason why a provider does not support a demand; `None` if it does.
@@ -199,9 +199,9 @@ fn expected(provider: ProviderKind) -> String {
 /// Refuses initial conversations: agents with scripts do not support them; other agents need none.
 fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
-        let spot = SourceLocation { key: String::new(), line: None };
+        let location = SourceLocation { key: String::new(), line: None };
         let text = "an initial conversation, which agents do not support";
-        found.push(spot.error(&file, ErrorKind::Unsupported, text, "no such file"));
+        found.push(location.error(&file, ErrorKind::Unsupported, text, "no such file"));
     }
 }
 
@@ -219,10 +219,10 @@ fn refuse_services(
     why: &str,
     found: &mut Vec<ConfigError>,
 ) {
-    let spot = SourceLocation { key: String::new(), line: None };
+    let location = SourceLocation { key: String::new(), line: None };
     let text = format!("services beside the environment; {why}");
     let expected = expected(descriptor.kind);
-    found.push(spot.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
+    found.push(location.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
 }
 
 /// Checks every image of the task.
@@ -260,9 +260,9 @@ fn check_image(
     if dockerfile.is_file() {
         check_instructions(&dockerfile, task.descriptor(), found, problems);
     } else if named {
-        let spot = SourceLocation { key: key.to_owned(), line: None };
+        let location = SourceLocation { key: key.to_owned(), line: None };
         let text = "an image without a Dockerfile that describes it";
-        found.push(rejection(task.descriptor(), &spot, &task.dir.join(TASK_FILE), text));
+        found.push(rejection(task.descriptor(), &location, &task.dir.join(TASK_FILE), text));
     }
 }
 
@@ -278,14 +278,15 @@ fn check_instructions(
     let Some(text) = crate::config::read_text(file, problems) else { return };
     for unsupported in check(&text) {
         let text = format!("an unsupported instruction: {}", unsupported.reason);
-        let spot = SourceLocation { key: unsupported.instruction, line: Some(unsupported.line) };
-        found.push(rejection(descriptor, &spot, file, &text));
+        let location =
+            SourceLocation { key: unsupported.instruction, line: Some(unsupported.line) };
+        found.push(rejection(descriptor, &location, file, &text));
     }
 }
 
 fn rejection(
     descriptor: &ProviderDescriptor,
-    spot: &SourceLocation,
+    location: &SourceLocation,
     file: &Path,
     found: &str,
 ) -> ConfigError {
@@ -294,6 +295,6 @@ fn rejection(
                 `environment.provider_config` to run on the host's own files";
     ConfigError {
         hint: Some(hint.to_owned()),
-        ..spot.error(file, ErrorKind::UnsupportedInstruction, found, expected)
+        ..location.error(file, ErrorKind::UnsupportedInstruction, found, expected)
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn compute<'a>(
     let mut walk = FingerprintWalker {
         hasher: DigestHasher::default(),
         newest: Duration::ZERO,
-        left: BUNDLE_ENTRIES,
+        entries_left: BUNDLE_ENTRIES,
     };
     walk.hasher.update_part(recipe.as_bytes());
     for entry in entries {
@@ -48,12 +48,12 @@ pub(super) fn compute<'a>(
 struct FingerprintWalker {
     hasher: DigestHasher,
     newest: Duration,
-    left: u64,
+    entries_left: u64,
 }
 
 impl FingerprintWalker {
     fn entry(&mut self, path: &Path, name: &[u8]) -> Option<()> {
-        self.left = self.left.checked_sub(1)?;
+        self.entries_left = self.entries_left.checked_sub(1)?;
         self.hasher.update_part(name);
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,

@@ -35,10 +35,10 @@ pub fn load(
         let mut taken = HashMap::new();
         let mut tasks: Vec<DatasetTask> = Vec::new();
         for candidate in select_tasks(job, source, problems) {
-            let place = (name.clone(), task_name(&candidate));
+            let key = (name.clone(), task_name(&candidate));
             let format = FormatHints {
-                asked: candidate.format,
-                planned: planned.get(&place).copied().unwrap_or_default(),
+                requested: candidate.format,
+                planned: planned.get(&key).copied().unwrap_or_default(),
                 fetched: candidate.fetched,
             };
             let context = TaskLoadContext { job, options, dataset: &name, format };
@@ -56,18 +56,18 @@ fn check_name(
     names: &mut HashMap<String, String>,
     problems: &mut Diagnostics,
 ) -> bool {
-    let (name, spot) = (&source.name, &source.spot);
+    let (name, location) = (&source.name, &source.location);
     let hint = Some("give the dataset another `name`".to_owned());
     if let Err(why) = name::check(name) {
         let found = format!("a directory with the name {name:?}, which {why}");
-        let error = spot.error(&job.file, ErrorKind::BadValue, found, "a name for the dataset");
+        let error = location.error(&job.file, ErrorKind::BadValue, found, "a name for the dataset");
         problems.error(ConfigError { hint, ..error });
         return false;
     }
-    if let Some(first) = names.insert(name::fold_case(name), spot.key.clone()) {
+    if let Some(first) = names.insert(name::fold_case(name), location.key.clone()) {
         let found = format!("the dataset name `{name}`, which {first} also has");
         let expected = "names that differ in more than upper and lower case";
-        let error = spot.error(&job.file, ErrorKind::DuplicateName, found, expected);
+        let error = location.error(&job.file, ErrorKind::DuplicateName, found, expected);
         problems.error(ConfigError { hint, ..error });
     }
     true
@@ -90,7 +90,7 @@ fn select_tasks(
     source: ResolvedDataset,
     problems: &mut Diagnostics,
 ) -> Vec<TaskCandidate> {
-    let ResolvedDataset { name: dataset, selection, spot, tasks, .. } = source;
+    let ResolvedDataset { name: dataset, selection, location, tasks, .. } = source;
     let named = tasks.into_iter().map(|task| (task_name(&task), task)).collect::<Vec<_>>();
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     let (chosen, unmatched) = select::select(&selection, named, |(name, _)| name);
@@ -99,8 +99,8 @@ fn select_tasks(
         let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
         problems.warning(ConfigWarning {
             file: job.file.clone(),
-            line: spot.line,
-            key: spot.key.clone(),
+            line: location.line,
+            key: location.key.clone(),
             message: format!("no task of `{dataset}` matches `{pattern}`{near}"),
         });
     }
@@ -108,7 +108,7 @@ fn select_tasks(
         let near = unmatched.iter().find_map(|p| nearest(p, names.iter().map(String::as_str)));
         let found = format!("none of the {} tasks of `{dataset}` selected", names.len());
         let expected = "patterns that match tasks";
-        let error = spot.error(&job.file, ErrorKind::NoTasks, found, expected);
+        let error = location.error(&job.file, ErrorKind::NoTasks, found, expected);
         let hint = near.map(|near| format!("did you mean `{near}`?"));
         problems.error(ConfigError { hint, ..error });
     }
@@ -123,11 +123,11 @@ fn task_name(candidate: &TaskCandidate) -> String {
 fn load_one(
     context: &TaskLoadContext<'_>,
     candidate: TaskCandidate,
-    taken: &mut HashMap<String, String>,
+    seen_names: &mut HashMap<String, String>,
     commits: &mut CheckedOutCommits,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let name = checked_name(&candidate, taken, problems)?;
+    let name = checked_name(&candidate, seen_names, problems)?;
     let TaskCandidate { dir, commit, pointers, .. } = candidate;
     let task = task::load(context, name, dir, commits, problems)?;
     let fault = pointers_fault(context, &task, &pointers, problems);
@@ -144,10 +144,10 @@ fn pointers_fault(
 ) -> Option<TrialError> {
     let first = pointers.first()?;
     if context.options.strict {
-        let spot = SourceLocation { key: String::new(), line: None };
+        let location = SourceLocation { key: String::new(), line: None };
         let (found, expected) = ("a pointer to Git LFS", "the file; install `git-lfs`");
         let path = task.dir.join(first);
-        problems.error(spot.error(&path, ErrorKind::MissingFile, found, expected));
+        problems.error(location.error(&path, ErrorKind::MissingFile, found, expected));
     }
     let message = format!(
         "the task {}/{} has files in Git LFS and `git-lfs` is not installed: {} are pointers, the \
@@ -163,27 +163,27 @@ fn pointers_fault(
 /// The task's name, if it is valid in the results.
 fn checked_name(
     candidate: &TaskCandidate,
-    taken: &mut HashMap<String, String>,
+    seen_names: &mut HashMap<String, String>,
     problems: &mut Diagnostics,
 ) -> Option<String> {
-    let spot = SourceLocation { key: String::new(), line: None };
+    let location = SourceLocation { key: String::new(), line: None };
     let dir = &candidate.dir;
     let expected = "a directory whose name is valid in the results";
     if candidate.name.is_none() && dir.file_name().is_some_and(|name| name.to_str().is_none()) {
         let found = "a name that is not UTF-8";
-        problems.error(spot.error(dir, ErrorKind::BadValue, found, expected));
+        problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
         return None;
     }
     let name = task_name(candidate);
     if let Err(why) = name::check(&name) {
         let found = format!("the name {name:?}, which {why}");
-        problems.error(spot.error(dir, ErrorKind::BadValue, found, expected));
+        problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
         return None;
     }
-    if let Some(first) = taken.insert(name::fold_case(&name), candidate.place.clone()) {
-        let found = format!("the name `{name}` of {}, which {first} also has", candidate.place);
+    if let Some(first) = seen_names.insert(name::fold_case(&name), candidate.source.clone()) {
+        let found = format!("the name `{name}` of {}, which {first} also has", candidate.source);
         let expected = "names that differ in more than upper and lower case";
-        problems.error(spot.error(dir, ErrorKind::DuplicateName, found, expected));
+        problems.error(location.error(dir, ErrorKind::DuplicateName, found, expected));
     }
     Some(name)
 }

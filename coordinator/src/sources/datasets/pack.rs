@@ -74,7 +74,7 @@ enum PartSlot {
 pub(super) fn read(
     task: &DatasetTask,
     scratch: &Path,
-    known: Option<&PackCache>,
+    cache: Option<&PackCache>,
 ) -> Result<LoadedTaskFiles, Box<ConfigError>> {
     let format = task.file.format.format;
     let instructions = task.parts.steps.iter().map(|step| {
@@ -85,14 +85,14 @@ pub(super) fn read(
     let sources = sources(task).into_iter().enumerate();
     let parts = sources.map(|(index, (source, slots))| {
         let archive = scratch.with_extension(index.to_string());
-        part(task, source, slots, archive, known)
+        part(task, source, slots, archive, cache)
     });
     Ok(LoadedTaskFiles { instructions, parts: parts.collect::<Result<_, _>>()? })
 }
 
 /// The sources of the task's parts, each with its slots.
 fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
-    let ours = IgnoreRules::Harbor;
+    let harbor = IgnoreRules::Harbor;
     let one = |dir: &Option<PathBuf>| dir.iter().cloned().collect::<Vec<_>>();
     // Services may use files that the image build ignores.
     let context = |compose: &Option<String>| match compose {
@@ -104,8 +104,8 @@ fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
     for (at, step) in task.parts.steps.iter().enumerate() {
         let own = context(&step.verifier_compose);
         wanted.push((one(&step.verifier_context), own, PartSlot::VerifierContext(at)));
-        wanted.push((one(&step.solution), ours, PartSlot::Solution(at)));
-        wanted.push((step.tests.clone(), ours, PartSlot::Tests(at)));
+        wanted.push((one(&step.solution), harbor, PartSlot::Solution(at)));
+        wanted.push((step.tests.clone(), harbor, PartSlot::Tests(at)));
         wanted.push((one(&step.workdir), IgnoreRules::Nothing, PartSlot::Workdir(at)));
     }
     let mut index: HashMap<PartSource, usize> = HashMap::new();
@@ -126,10 +126,10 @@ fn part(
     source: PartSource,
     slots: Vec<PartSlot>,
     archive: PathBuf,
-    known: Option<&PackCache>,
+    cache: Option<&PackCache>,
 ) -> Result<PackedPart, Box<ConfigError>> {
     let found = source.fingerprint(task);
-    let known = known
+    let known = cache
         .zip(found)
         .and_then(|(known, found)| known.find(&task.dir, &source.name(), &found.digest));
     let fingerprint = found.filter(|found| found.settled).map(|found| found.digest);
@@ -153,9 +153,9 @@ impl PackedPart {
     }
 
     /// Adds the stored part to the cache.
-    pub(super) fn add_to_cache(&self, task: &Path, known: &PackCache) {
+    pub(super) fn add_to_cache(&self, task: &Path, cache: &PackCache) {
         if let (Some(fingerprint), Some(_)) = (self.fingerprint, &self.archive) {
-            known.insert(task, &self.source.name(), fingerprint, &self.blob);
+            cache.insert(task, &self.source.name(), fingerprint, &self.blob);
         }
     }
 
@@ -212,7 +212,7 @@ impl PartSource {
                 DirectoryMerge { from: &task.dir.join(dir), to: &merged, filter: &filter };
             overlay.directory(Path::new("")).map_err(failed(dir))?;
         }
-        let packed = pack(&merged, archive, &|_, _| FilterDecision::Yes);
+        let packed = pack(&merged, archive, &|_, _| FilterDecision::Include);
         // Anything left is removed with the scratch directory.
         let _removed = fs::remove_dir_all(&merged);
         packed
@@ -224,7 +224,7 @@ impl PartSource {
             move |error: std::io::Error| fault(&file, ErrorKind::BadFile, error.to_string())
         };
         Ok(match self.ignore {
-            IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Yes),
+            IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Include),
             IgnoreRules::Docker => {
                 let context = task.join(dir);
                 let ignore = Dockerignore::read(&context);
@@ -235,8 +235,8 @@ impl PartSource {
                 let ignore = Harborignore::read(task, dir);
                 let ignore = ignore.map_err(bad(task, harborignore::FILE_NAME))?;
                 Box::new(move |path, is_dir| match path.to_str() {
-                    Some(text) if ignore.excludes(text, is_dir) => FilterDecision::No,
-                    _ => FilterDecision::Yes,
+                    Some(text) if ignore.excludes(text, is_dir) => FilterDecision::Exclude,
+                    _ => FilterDecision::Include,
                 })
             }
         })
@@ -264,7 +264,7 @@ impl DirectoryMerge<'_> {
             let entry = entry?;
             let kind = entry.file_type()?;
             let path = path.join(entry.file_name());
-            if (self.filter)(&path, kind.is_dir()) == FilterDecision::No {
+            if (self.filter)(&path, kind.is_dir()) == FilterDecision::Exclude {
                 continue;
             }
             if kind.is_dir() {
@@ -303,13 +303,13 @@ fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, Box<
 
 /// Files that a build ignores are not part of a build context, in any environment.
 fn filter_ignored(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDecision {
-    let Some(text) = path.to_str() else { return FilterDecision::Yes };
+    let Some(text) = path.to_str() else { return FilterDecision::Include };
     if matches!(text, "Dockerfile" | ".dockerignore") || !ignore.excludes(text) {
-        FilterDecision::Yes
+        FilterDecision::Include
     } else if is_dir && ignore.has_exceptions() {
-        FilterDecision::IfNotEmpty
+        FilterDecision::IncludeIfNotEmpty
     } else {
-        FilterDecision::No
+        FilterDecision::Exclude
     }
 }
 
@@ -334,12 +334,12 @@ fn pack_fault(dir: &Path, error: &ArchiveError) -> Box<ConfigError> {
         ArchiveError::TooLarge { .. } => fault(dir, ErrorKind::TooLarge, found),
         ArchiveError::Io { path, .. } => fault(path, ErrorKind::Unreadable, found),
         ArchiveError::Changed { path } => fault(&dir.join(path), ErrorKind::Unreadable, found),
-        ArchiveError::Untrusted { .. } => fault(dir, ErrorKind::BadFile, found),
+        ArchiveError::Invalid { .. } => fault(dir, ErrorKind::BadFile, found),
     }
 }
 
 fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {
-    let spot = SourceLocation { key: String::new(), line: None };
+    let location = SourceLocation { key: String::new(), line: None };
     let expected = "readable files, directories, and links inside the task";
-    Box::new(spot.error(file, kind, found, expected))
+    Box::new(location.error(file, kind, found, expected))
 }

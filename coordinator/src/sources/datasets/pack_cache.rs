@@ -24,7 +24,7 @@ const FILE_BYTES: u64 = 512 * 1024 * 1024;
 #[derive(Debug)]
 pub struct PackCache {
     dir: PathBuf,
-    books: Mutex<HashMap<PathBuf, PackCacheGroup>>,
+    groups: Mutex<HashMap<PathBuf, PackCacheGroup>>,
 }
 
 /// Cached parts of the tasks in one directory.
@@ -49,25 +49,26 @@ struct PackCacheDocument {
 impl PackCache {
     /// The cache in `dir`, which need not exist.
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, books: Mutex::default() }
+        Self { dir, groups: Mutex::default() }
     }
 
     /// The blob of a part of a task, if its fingerprint is unchanged.
     pub(super) fn find(&self, task: &Path, part: &str, fingerprint: &Digest) -> Option<BlobRef> {
         let (group, key) = cache_key(task, part)?;
-        let mut books = self.groups();
-        let book = books.entry(group).or_insert_with_key(|group| self.read(group));
-        let known = book.parts.get(&key).filter(|known| known.fingerprint == *fingerprint)?;
+        let mut groups = self.groups();
+        let group_entries = groups.entry(group).or_insert_with_key(|group| self.read(group));
+        let known =
+            group_entries.parts.get(&key).filter(|known| known.fingerprint == *fingerprint)?;
         Some(known.blob.clone())
     }
 
     /// Adds a part that was packed and stored.
     pub(super) fn insert(&self, task: &Path, part: &str, fingerprint: Digest, blob: &BlobRef) {
         let Some((group, key)) = cache_key(task, part) else { return };
-        let mut books = self.groups();
-        let book = books.entry(group).or_insert_with_key(|group| self.read(group));
-        book.parts.insert(key, PackCacheEntry { fingerprint, blob: blob.clone() });
-        book.changed = true;
+        let mut groups = self.groups();
+        let group_entries = groups.entry(group).or_insert_with_key(|group| self.read(group));
+        group_entries.parts.insert(key, PackCacheEntry { fingerprint, blob: blob.clone() });
+        group_entries.changed = true;
     }
 
     /// Writes changed entries.
@@ -75,13 +76,13 @@ impl PackCache {
     /// # Errors
     /// If a write fails; entries on disk stay valid.
     pub(super) fn save(&self) -> std::io::Result<()> {
-        for (group, book) in &mut *self.groups() {
-            if !std::mem::take(&mut book.changed) {
+        for (group, group_entries) in &mut *self.groups() {
+            if !std::mem::take(&mut group_entries.changed) {
                 continue;
             }
             // Keep entries that other processes added meanwhile.
             let mut parts = self.read(group).parts;
-            parts.extend(book.parts.clone());
+            parts.extend(group_entries.parts.clone());
             let document = serde_json::to_vec(&PackCacheDocument { version: VERSION, parts })?;
             let document = digest_line::append(document);
             fs::create_dir_all(&self.dir)?;
@@ -95,7 +96,7 @@ impl PackCache {
 
     fn groups(&self) -> MutexGuard<'_, HashMap<PathBuf, PackCacheGroup>> {
         // The map is consistent after every statement.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn file(&self, group: &Path) -> PathBuf {

@@ -33,7 +33,7 @@ pub(super) struct ResolvedDataset {
     /// Selection of its tasks.
     pub(super) selection: TaskSelection,
     /// Its location in the job file.
-    pub(super) spot: SourceLocation,
+    pub(super) location: SourceLocation,
     /// All of its tasks.
     pub(super) tasks: Vec<TaskCandidate>,
     /// Directories beside them that are not tasks.
@@ -47,7 +47,7 @@ pub(super) struct TaskCandidate {
     /// Its directory.
     pub(super) dir: PathBuf,
     /// Its source, as display text.
-    pub(super) place: String,
+    pub(super) source: String,
     /// Its files that are only Git LFS pointers.
     pub(super) pointers: Vec<String>,
     /// Commit that it was fetched at; `None` for a local directory.
@@ -60,14 +60,14 @@ pub(super) struct TaskCandidate {
 
 /// A dataset with tasks that may have to be fetched.
 struct PendingDataset {
-    source: ResolvedDataset,
-    wanted: Vec<PendingTask>,
+    dataset: ResolvedDataset,
+    pending: Vec<PendingTask>,
 }
 
 struct PendingTask {
     name: Option<String>,
     request: FetchRequest,
-    spot: SourceLocation,
+    location: SourceLocation,
     format: Option<TaskFormat>,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn resolve_datasets(
         job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
     pending.extend(finder.single_tasks());
     let requests: Vec<FetchRequest> =
-        pending.iter().flat_map(|p| &p.wanted).map(|wanted| wanted.request.clone()).collect();
+        pending.iter().flat_map(|p| &p.pending).map(|wanted| wanted.request.clone()).collect();
     let answers = if requests.is_empty() {
         FetchResults::new()
     } else {
@@ -129,13 +129,13 @@ impl DatasetResolver<'_> {
 
     fn fault(
         &mut self,
-        spot: &SourceLocation,
+        location: &SourceLocation,
         kind: ErrorKind,
         found: String,
         expected: &str,
         hint: Option<String>,
     ) {
-        let error = spot.error(&self.job.file, kind, found, expected);
+        let error = location.error(&self.job.file, kind, found, expected);
         self.problems.error(ConfigError { hint, ..error });
     }
 
@@ -146,20 +146,20 @@ impl DatasetResolver<'_> {
             description: None,
             registered: false,
             selection: reference.selection.clone(),
-            spot: reference.spot.clone(),
+            location: reference.location.clone(),
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
         match &reference.source {
             DatasetSource::Path(path) => {
-                let found = self.discover_tasks(path, &reference.spot)?;
+                let found = self.discover_tasks(path, &reference.location)?;
                 if reference.name.is_none() {
                     source.name = found.name.unwrap_or_default();
                 }
                 source.skipped = found.skipped;
                 source.tasks =
                     found.tasks.into_iter().map(|dir| local_task(dir, reference.format)).collect();
-                Some(PendingDataset { source, wanted: Vec::new() })
+                Some(PendingDataset { dataset: source, pending: Vec::new() })
             }
             DatasetSource::Registry(place) => self.registry_dataset(reference, place, source),
             DatasetSource::Repository { url, reference: revision, path } => {
@@ -171,10 +171,10 @@ impl DatasetResolver<'_> {
                 }
                 let revision = Revision::new(revision.as_deref());
                 let request =
-                    FetchRequest { origin, revision, what: FetchTarget::Tasks(path.to_owned()) };
-                let (spot, format) = (reference.spot.clone(), reference.format);
-                let wanted = vec![PendingTask { name: None, request, spot, format }];
-                Some(PendingDataset { source, wanted })
+                    FetchRequest { origin, revision, target: FetchTarget::Tasks(path.to_owned()) };
+                let (location, format) = (reference.location.clone(), reference.format);
+                let wanted = vec![PendingTask { name: None, request, location, format }];
+                Some(PendingDataset { dataset: source, pending: wanted })
             }
         }
     }
@@ -183,27 +183,33 @@ impl DatasetResolver<'_> {
     fn discover_tasks(
         &mut self,
         written: &Path,
-        spot: &SourceLocation,
+        location: &SourceLocation,
     ) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
         let shown = format!("`{}`", path.display());
         match discover::discover(&path) {
             Ok(found) if found.tasks.is_empty() => {
                 let expected = "sub-directories with a task.toml";
-                self.fault(spot, ErrorKind::NoTasks, format!("no task in {shown}"), expected, None);
+                self.fault(
+                    location,
+                    ErrorKind::NoTasks,
+                    format!("no task in {shown}"),
+                    expected,
+                    None,
+                );
             }
             Ok(found) => return Some(found),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let elsewhere = written.is_relative() && written.exists();
+                let exists_in_current_dir = written.is_relative() && written.exists();
                 let hint =
                     "paths are relative to the job file's directory, not to the current directory";
-                let hint = elsewhere.then(|| hint.to_owned());
+                let hint = exists_in_current_dir.then(|| hint.to_owned());
                 let found = format!("{shown}, which does not exist");
-                self.fault(spot, ErrorKind::NotFound, found, "a directory", hint);
+                self.fault(location, ErrorKind::NotFound, found, "a directory", hint);
             }
             Err(error) => {
                 let found = format!("{shown}: {error}");
-                self.fault(spot, ErrorKind::Unreadable, found, "a directory", None);
+                self.fault(location, ErrorKind::Unreadable, found, "a directory", None);
             }
         }
         None
@@ -213,11 +219,11 @@ impl DatasetResolver<'_> {
     fn registry_dataset(
         &mut self,
         reference: &DatasetRef,
-        place: &RegistryRef,
+        registry: &RegistryRef,
         mut source: ResolvedDataset,
     ) -> Option<PendingDataset> {
         let name = reference.name.as_deref()?;
-        let read = registry::read(place, self.job.base_dir(), &self.cache).and_then(|text| {
+        let read = registry::read(registry, self.job.base_dir(), &self.cache).and_then(|text| {
             let entry = text.index.find(name, reference.version.as_deref())?;
             let base = text.index.base().map(Path::to_owned);
             Ok((entry.clone(), base, text.warning))
@@ -232,7 +238,7 @@ impl DatasetResolver<'_> {
                     _ => ErrorKind::NotFound,
                 };
                 let expected = "a dataset of a registry";
-                self.fault(&reference.spot, kind, error.to_string(), expected, error.hint());
+                self.fault(&reference.location, kind, error.to_string(), expected, error.hint());
                 return None;
             }
         };
@@ -241,13 +247,13 @@ impl DatasetResolver<'_> {
         source.version = source.version.or(entry.version);
         source.description = entry.description.filter(|text| !text.trim().is_empty());
         let format = reference.format.or(entry.format);
-        let mut wanted = Vec::new();
+        let mut pending = Vec::new();
         for task in entry.tasks {
             let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
             let name = task.name.clone();
             if let Some(found) = unavailable_reason(&task, &path, base.is_some()) {
                 let expected = "tasks inside repositories";
-                self.fault(&reference.spot, ErrorKind::BadValue, found, expected, None);
+                self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
                 continue;
             }
             let base = base.as_deref().unwrap_or(Path::new("/"));
@@ -259,11 +265,16 @@ impl DatasetResolver<'_> {
             let request = FetchRequest {
                 origin: Origin::new(url, base),
                 revision: Revision::new(task.git_commit_id.as_deref()),
-                what: FetchTarget::Directory(path),
+                target: FetchTarget::Directory(path),
             };
-            wanted.push(PendingTask { name, request, spot: reference.spot.clone(), format });
+            pending.push(PendingTask {
+                name,
+                request,
+                location: reference.location.clone(),
+                format,
+            });
         }
-        Some(PendingDataset { source, wanted })
+        Some(PendingDataset { dataset: source, pending })
     }
 
     /// Resolves the single tasks as one dataset.
@@ -275,15 +286,15 @@ impl DatasetResolver<'_> {
             description: None,
             registered: false,
             selection: TaskSelection::default(),
-            spot: first.spot.clone(),
+            location: first.location.clone(),
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
-        let mut wanted = Vec::new();
-        for TaskRef { source: place, format, spot } in &self.job.tasks {
+        let mut pending = Vec::new();
+        for TaskRef { source: place, format, location } in &self.job.tasks {
             match place {
                 TaskSource::Path(path) => {
-                    let Some(found) = self.discover_tasks(path, spot) else { continue };
+                    let Some(found) = self.discover_tasks(path, location) else { continue };
                     source
                         .tasks
                         .extend(found.tasks.into_iter().map(|dir| local_task(dir, *format)));
@@ -292,16 +303,16 @@ impl DatasetResolver<'_> {
                     let request = FetchRequest {
                         origin: Origin::new(url, self.job.base_dir()),
                         revision: Revision::new(commit.as_deref()),
-                        what: FetchTarget::Directory(
+                        target: FetchTarget::Directory(
                             path.as_deref().map(normalize_path).unwrap_or_default(),
                         ),
                     };
-                    let spot = spot.clone();
-                    wanted.push(PendingTask { name: None, request, spot, format: *format });
+                    let location = location.clone();
+                    pending.push(PendingTask { name: None, request, location, format: *format });
                 }
             }
         }
-        Some(PendingDataset { source, wanted })
+        Some(PendingDataset { dataset: source, pending })
     }
 
     /// Adds the fetched tasks; `None` if errors leave no tasks.
@@ -310,19 +321,19 @@ impl DatasetResolver<'_> {
         pending: PendingDataset,
         answers: &FetchResults,
     ) -> Option<ResolvedDataset> {
-        let PendingDataset { mut source, wanted } = pending;
-        let mut told = BTreeSet::new();
-        for PendingTask { name, request, spot, format } in wanted {
+        let PendingDataset { dataset: mut source, pending: wanted } = pending;
+        let mut reported = BTreeSet::new();
+        for PendingTask { name, request, location, format } in wanted {
             match &answers[&request] {
                 Ok(fetched) => {
                     for FetchedDirectory { path, dir, pointers } in &fetched.directories {
                         let name = name.clone().or_else(|| Some(file_name(dir)));
-                        let place = format!("{} `{path}`", request.origin.redacted_url());
+                        let source_text = format!("{} `{path}`", request.origin.redacted_url());
                         let commit = Some(fetched.commit.clone());
                         source.tasks.push(TaskCandidate {
                             name,
                             dir: dir.clone(),
-                            place,
+                            source: source_text,
                             pointers: pointers.clone(),
                             commit,
                             format,
@@ -332,17 +343,17 @@ impl DatasetResolver<'_> {
                 }
                 Err(error) => {
                     let found = error.to_string();
-                    if told.insert(found.clone()) {
+                    if reported.insert(found.clone()) {
                         let expected = "a repository with the job's tasks";
-                        self.fault(&spot, ErrorKind::NotFound, found, expected, None);
+                        self.fault(&location, ErrorKind::NotFound, found, expected, None);
                     }
                 }
             }
         }
-        if source.tasks.is_empty() && told.is_empty() {
+        if source.tasks.is_empty() && reported.is_empty() {
             let expected = "directories with a task.toml";
             let found = "no task".to_owned();
-            self.fault(&source.spot, ErrorKind::NoTasks, found, expected, None);
+            self.fault(&source.location, ErrorKind::NoTasks, found, expected, None);
         }
         (!source.tasks.is_empty()).then_some(source)
     }
@@ -365,7 +376,7 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
 fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {
     let place = dir.display().to_string();
     let (pointers, commit) = (Vec::new(), None);
-    TaskCandidate { name: None, dir, place, pointers, commit, format, fetched: false }
+    TaskCandidate { name: None, dir, source: place, pointers, commit, format, fetched: false }
 }
 
 fn file_name(dir: &Path) -> String {

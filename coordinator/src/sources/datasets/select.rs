@@ -24,7 +24,7 @@ pub(super) fn select<T>(
         (names.is_empty() || any(&names, name)) && !any(&exclude, name)
     });
     tasks.sort_by(|a, b| name(a).cmp(name(b)));
-    tasks.truncate(selection.most.unwrap_or(usize::MAX));
+    tasks.truncate(selection.max_tasks.unwrap_or(usize::MAX));
     (tasks, unmatched)
 }
 
@@ -54,7 +54,7 @@ mod tests {
         let selection = TaskSelection {
             names: vec!["a*".to_owned(), "c".to_owned(), "zz".to_owned()],
             exclude: vec!["ab".to_owned(), "q?".to_owned()],
-            most: Some(2),
+            max_tasks: Some(2),
         };
         let tasks = vec!["c", "ad", "ab", "aa", "b"];
         assert_eq!(select(&selection, tasks, |t| t), (vec!["aa", "ad"], vec!["zz", "q?"]));

@@ -15,7 +15,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         environment: environment(job, &file.environment, task.parts.compose.clone()),
         steps: file.steps.clone(),
         strategy: file.strategy,
-        rules: job.rules.apply(ScriptRules::for_format(file.format.format)),
+        rules: job.rule_overrides.apply(ScriptRules::for_format(file.format.format)),
         mcp_servers: file.mcp_servers.clone(),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
@@ -23,7 +23,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         ..TaskSpec::new(dataset, &task.name)
     };
     for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {
-        let limits = job.timeouts.apply(&TaskTimeouts {
+        let limits = job.timeout_rules.apply(&TaskTimeouts {
             build_sec: file.environment.build_sec,
             install_sec: file.install_sec,
             agent_sec: step.agent.timeout_sec,
@@ -32,9 +32,10 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         spec.install_sec = limits.install_sec;
         step.agent.timeout_sec = limits.agent_sec;
         step.verifier.timeout_sec = limits.verifier_sec;
-        step.healthcheck = step.healthcheck.as_ref().map(|check| job.timeouts.healthcheck(check));
+        step.healthcheck =
+            step.healthcheck.as_ref().map(|check| job.timeout_rules.healthcheck(check));
         for hook in &mut step.verifier.collect {
-            hook.timeout_sec = job.timeouts.hook(hook.timeout_sec);
+            hook.timeout_sec = job.timeout_rules.hook(hook.timeout_sec);
         }
         if let Some(own) = &mut step.verifier.environment {
             **own = environment(job, own, parts.verifier_compose.clone());
@@ -47,8 +48,9 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
 }
 
 fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) -> TaskEnvironment {
-    let resources: Resources = job.resources.apply(&written.resources);
-    let build_sec = job.timeouts.build(written.build_sec);
-    let healthcheck = written.healthcheck.as_ref().map(|check| job.timeouts.healthcheck(check));
+    let resources: Resources = job.resource_overrides.apply(&written.resources);
+    let build_sec = job.timeout_rules.build(written.build_sec);
+    let healthcheck =
+        written.healthcheck.as_ref().map(|check| job.timeout_rules.healthcheck(check));
     TaskEnvironment { resources, build_sec, compose, healthcheck, ..written.clone() }
 }

@@ -29,7 +29,7 @@ pub(super) struct TaskLoadContext<'a> {
 
 impl TaskLoadContext<'_> {
     fn is_set(&self, name: &str) -> bool {
-        self.job.given.names().any(|known| known == name) || (self.options.is_set)(name)
+        self.job.inline_secrets.names().any(|known| known == name) || (self.options.is_set)(name)
     }
 }
 
@@ -66,8 +66,9 @@ pub(super) fn load(
     let parts = layout.parts();
     parts.steps.iter().for_each(|step| check_size(&dir.join(&step.instruction), problems));
     let missing = layout.missing(&parts);
-    let judged = CapabilityCheck { job: context.job, dir: &dir, file: &file, parts: &parts };
-    let unsupported = capability::check(&judged, problems);
+    let capability_check =
+        CapabilityCheck { job: context.job, dir: &dir, file: &file, parts: &parts };
+    let unsupported = capability::check(&capability_check, problems);
     let provider = context.job.settings.environment.provider.kind();
     let shown = format!("{}/{name}", context.dataset);
     let mut fault = capability::fault(&shown, &dir, provider, &unsupported.always);
@@ -98,18 +99,28 @@ fn refuse_missing<'a>(
     problems: &mut Diagnostics,
 ) {
     for path in missing {
-        let spot = SourceLocation { key: String::new(), line: None };
+        let location = SourceLocation { key: String::new(), line: None };
         let expected = "a file that the task needs";
-        problems.error(spot.error(&dir.join(path), ErrorKind::MissingFile, "nothing", expected));
+        problems.error(location.error(
+            &dir.join(path),
+            ErrorKind::MissingFile,
+            "nothing",
+            expected,
+        ));
     }
 }
 
 fn check_size(file: &Path, problems: &mut Diagnostics) {
     let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
     if size > INSTRUCTION_BYTES {
-        let spot = SourceLocation { key: String::new(), line: None };
+        let location = SourceLocation { key: String::new(), line: None };
         let expected = format!("at most {INSTRUCTION_BYTES} bytes");
-        problems.error(spot.error(file, ErrorKind::TooLarge, format!("{size} bytes"), expected));
+        problems.error(location.error(
+            file,
+            ErrorKind::TooLarge,
+            format!("{size} bytes"),
+            expected,
+        ));
     }
 }
 
@@ -134,10 +145,10 @@ fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
         _ => return true,
     };
     if !inside {
-        let spot = SourceLocation { key: String::new(), line: None };
+        let location = SourceLocation { key: String::new(), line: None };
         let found = "a symlink out of the task's directory";
         let expected = "files and directories inside it";
-        problems.error(spot.error(&path, ErrorKind::BadFile, found, expected));
+        problems.error(location.error(&path, ErrorKind::BadFile, found, expected));
     }
     inside
 }
@@ -166,7 +177,7 @@ fn check_variable(
 ) {
     let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
         hint: Some(hint),
-        ..variable.spot.error(file, kind, found, expected)
+        ..variable.location.error(file, kind, found, expected)
     };
     for (name, has_default) in variable.template.variables() {
         let listed = context.options.trust_tasks || context.job.task_env.contains(&name);

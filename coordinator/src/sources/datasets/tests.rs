@@ -85,7 +85,7 @@ impl DatasetProject {
     fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> BundleSink {
         let scratch = self.path(name);
         fs::create_dir(&scratch).expect("made");
-        BundleSink { store, scratch, known: None }
+        BundleSink { store, scratch, pack_cache: None }
     }
 }
 
@@ -452,8 +452,8 @@ async fn unchanged_task_is_not_packed_or_stored_again() {
             fs::remove_dir_all(project.path("blobs/blobs")).expect("removed");
             fs::create_dir(project.path("blobs/blobs")).expect("made");
         }
-        let known = Some(Arc::new(PackCache::new(project.path("known"))));
-        let sink = BundleSink { known, ..project.sink(round, Some(Arc::clone(&store) as _)) };
+        let pack_cache = Some(Arc::new(PackCache::new(project.path("known"))));
+        let sink = BundleSink { pack_cache, ..project.sink(round, Some(Arc::clone(&store) as _)) };
         let before = stored();
         let bundled = bundle(&job, datasets.clone(), &sink).await.expect("bundled");
         digests.push(bundled.iter().map(|task| task.digest).collect::<Vec<_>>());

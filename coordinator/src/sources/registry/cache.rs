@@ -58,10 +58,10 @@ impl RepositoryCache {
         let mut rest = String::new();
         let mut at = path;
         loop {
-            let place = self.directory_path(commit, at);
-            if place.exists() {
-                let found = place.join(self.directory_name(at)).join(&rest);
-                return is_inside(&place, &found).then_some((place, found, rest));
+            let stored = self.directory_path(commit, at);
+            if stored.exists() {
+                let found = stored.join(self.directory_name(at)).join(&rest);
+                return is_inside(&stored, &found).then_some((stored, found, rest));
             }
             if at.is_empty() {
                 return None;
@@ -111,27 +111,27 @@ impl RepositoryCache {
         &self,
         commit: &str,
         path: &str,
-        made: &Path,
+        staged: &Path,
         pointers: &[String],
     ) -> Result<(), FetchError> {
-        let place = self.directory_path(commit, path);
-        let list = pointer_list_path(&place);
-        let keep = || {
+        let target = self.directory_path(commit, path);
+        let list = pointer_list_path(&target);
+        let move_into_cache = || {
             fs::create_dir_all(self.commit_dir(commit))?;
             if !pointers.is_empty() {
                 let text: String = pointers.iter().map(|pointer| format!("{pointer}\0")).collect();
                 replace(&list, text.as_bytes())?;
             }
-            if place.exists() {
-                fs::rename(&place, made.with_extension("former"))?;
+            if target.exists() {
+                fs::rename(&target, staged.with_extension("former"))?;
             }
-            fs::rename(made, &place)?;
+            fs::rename(staged, &target)?;
             if pointers.is_empty() && list.exists() {
                 fs::remove_file(&list)?;
             }
             Ok(())
         };
-        keep().map_err(|error| self.io_error(&place, &error))
+        move_into_cache().map_err(|error| self.io_error(&target, &error))
     }
 
     /// Waits for the lock for adding to a commit, and removes leftovers of crashed processes.
@@ -186,9 +186,9 @@ impl RepositoryCache {
     }
 
     /// Syncs staged files to disk, before they get their final names.
-    pub(super) fn sync(&self, made: &Path) -> Result<(), FetchError> {
-        let synced = File::open(made).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
-        synced.map_err(|error| self.io_error(made, &error))
+    pub(super) fn sync(&self, staged: &Path) -> Result<(), FetchError> {
+        let synced = File::open(staged).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
+        synced.map_err(|error| self.io_error(staged, &error))
     }
 
     fn head_path(&self, revision: &Revision) -> PathBuf {

@@ -28,9 +28,9 @@ impl<'a> RepositoryClone<'a> {
     pub(super) fn fetch(
         origin: &'a Origin,
         commit: &'a str,
-        workshop: &Path,
+        staging_dir: &Path,
     ) -> Result<Self, FetchError> {
-        let clone = Self { origin, commit, dir: workshop.join("repository") };
+        let clone = Self { origin, commit, dir: staging_dir.join("repository") };
         let format = if commit.len() == 64 { "sha256" } else { "sha1" };
         let init = [
             "init".to_owned(),
@@ -39,7 +39,7 @@ impl<'a> RepositoryClone<'a> {
             format!("--object-format={format}"),
             clone.dir.to_string_lossy().into_owned(),
         ];
-        git::run(workshop, init).map_err(|error| error.into_fetch_error(origin, commit))?;
+        git::run(staging_dir, init).map_err(|error| error.into_fetch_error(origin, commit))?;
         clone.git(&["remote", "add", "origin", origin.url()])?;
         clone.fetch_commit()?;
         if clone.has_commit() {
@@ -145,7 +145,7 @@ impl<'a> RepositoryClone<'a> {
         &self,
         paths: &[String],
         cache: &RepositoryCache,
-        workshop: &Path,
+        staging_dir: &Path,
     ) -> Result<(), FetchError> {
         let failed = |path: &Path, error: &std::io::Error| cache.io_error(path, error);
         let patterns = self.dir.join(".git/info");
@@ -158,9 +158,9 @@ impl<'a> RepositoryClone<'a> {
             .map_err(|error| error.into_fetch_error(self.origin, self.commit))?;
         let pointers = lfs::replace_pointers(self.origin, self.commit, &self.dir)?;
         cache.sync(&self.dir)?;
-        let made = workshop.join("made");
+        let staged = staging_dir.join("made");
         for (n, path) in paths.iter().enumerate() {
-            let holder = made.join(n.to_string());
+            let holder = staged.join(n.to_string());
             let target = holder.join(cache.directory_name(path));
             fs::create_dir_all(&holder).map_err(|error| failed(&holder, &error))?;
             let moved = if path.is_empty() {

@@ -25,7 +25,7 @@ pub struct FetchRequest {
     /// The revision.
     pub revision: Revision,
     /// The contents of that revision.
-    pub what: FetchTarget,
+    pub target: FetchTarget,
 }
 
 /// Requested contents of a commit.
@@ -100,24 +100,24 @@ fn resolve_commits(
     warnings: &mut Vec<String>,
 ) -> ResolvedCommits {
     let mut commits = ResolvedCommits::new();
-    let mut moving: BTreeMap<Origin, BTreeSet<Revision>> = BTreeMap::new();
+    let mut unresolved: BTreeMap<Origin, BTreeSet<Revision>> = BTreeMap::new();
     for FetchRequest { origin, revision, .. } in requests {
         match revision {
             Revision::Commit(id) => {
                 commits.insert((origin.clone(), revision.clone()), Ok(id.clone()));
             }
             _ => {
-                moving.entry(origin.clone()).or_default().insert(revision.clone());
+                unresolved.entry(origin.clone()).or_default().insert(revision.clone());
             }
         }
     }
     let cache = root.to_owned();
-    let asked = in_parallel(moving, move |(origin, revisions)| {
+    let resolved = in_parallel(unresolved, move |(origin, revisions)| {
         let cache = RepositoryCache::new(&cache, &origin);
         let (found, warnings) = resolve_revisions(&cache, &origin, &revisions);
         (origin, revisions, found, warnings)
     });
-    for (origin, revisions, found, odd) in asked {
+    for (origin, revisions, found, odd) in resolved {
         let keys = revisions.into_iter().map(|revision| (origin.clone(), revision));
         commits.extend(keys.zip(found));
         warnings.extend(odd);
@@ -163,17 +163,17 @@ fn fetch_checkout(
 ) -> (Vec<Result<FetchedCheckout, FetchError>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut failures = BTreeMap::new();
-    if requests.iter().any(|request| is_incomplete(cache, commit, &request.what)) {
+    if requests.iter().any(|request| is_incomplete(cache, commit, &request.target)) {
         match fetch_missing(cache, origin, commit, requests) {
             Ok(missing) => failures = missing,
             Err(error) => {
-                failures = requests.iter().map(|r| (r.what.clone(), error.clone())).collect();
+                failures = requests.iter().map(|r| (r.target.clone(), error.clone())).collect();
             }
         }
     }
-    let answer = |request: &FetchRequest| match find_cached(cache, commit, &request.what) {
+    let answer = |request: &FetchRequest| match find_cached(cache, commit, &request.target) {
         Some(directories) => Ok(FetchedCheckout { commit: commit.to_owned(), directories }),
-        None => Err(failures.get(&request.what).cloned().unwrap_or_else(|| FetchError::Git {
+        None => Err(failures.get(&request.target).cloned().unwrap_or_else(|| FetchError::Git {
             url: origin.redacted_url(),
             commit: commit.to_owned(),
             said: "the requested path is not a plain directory".to_owned(),
@@ -225,14 +225,14 @@ fn fetch_missing(
     requests: &[FetchRequest],
 ) -> Result<BTreeMap<FetchTarget, FetchError>, FetchError> {
     let lock = cache.lock(commit)?;
-    let lacking = |request: &&FetchRequest| is_incomplete(cache, commit, &request.what);
-    let lacking: Vec<&FetchTarget> = requests.iter().filter(lacking).map(|r| &r.what).collect();
+    let lacking = |request: &&FetchRequest| is_incomplete(cache, commit, &request.target);
+    let lacking: Vec<&FetchTarget> = requests.iter().filter(lacking).map(|r| &r.target).collect();
     if lacking.is_empty() {
         // Another process was faster.
         return Ok(BTreeMap::new());
     }
-    let workshop = cache.staging_dir(commit, &lock)?;
-    let clone = RepositoryClone::fetch(origin, commit, workshop.path())?;
+    let staging_dir = cache.staging_dir(commit, &lock)?;
+    let clone = RepositoryClone::fetch(origin, commit, staging_dir.path())?;
     let mut wanted = BTreeSet::new();
     let mut lists = Vec::new();
     for what in &lacking {
@@ -258,7 +258,7 @@ fn fetch_missing(
     };
     let outermost = outermost(wanted.iter().filter(lacks));
     if !outermost.is_empty() {
-        clone.store(&outermost, cache, workshop.path())?;
+        clone.store(&outermost, cache, staging_dir.path())?;
     }
     for (below, tasks) in lists {
         cache.store_list(commit, below, &tasks)?;

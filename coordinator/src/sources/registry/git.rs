@@ -77,7 +77,7 @@ pub(super) fn with_input<A: AsRef<OsStr>>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| GitError::Absent(error.to_string()))?;
     runtime.block_on(call.run()).map_err(|error| match error {
-        git::GitError::Absent(error) => GitError::Absent(error.to_string()),
+        git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
         git::GitError::Failed { said, .. } => GitError::Failed(said),
         other => GitError::Failed(other.to_string()),
     })

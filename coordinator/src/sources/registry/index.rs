@@ -128,8 +128,8 @@ pub enum IndexError {
 ///
 /// # Errors
 /// [`IndexError`].
-pub fn read(place: &RegistryRef, base: &Path, cache: &Path) -> Result<RegistryText, IndexError> {
-    match place {
+pub fn read(registry: &RegistryRef, base: &Path, cache: &Path) -> Result<RegistryText, IndexError> {
+    match registry {
         RegistryRef::Path(path) => read_file(&base.join(path)),
         RegistryRef::Url(url) => match url.strip_prefix("file://") {
             Some(path) => read_file(Path::new(path)),
@@ -155,19 +155,19 @@ fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     Ok(RegistryText { index, warning: None })
 }
 
-fn fetch(url: &str, kept: &Path) -> Result<RegistryText, IndexError> {
+fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
     let place = without_secrets(url);
     let known = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !known {
         let reason = "expected an `http`, `https` or `file` address".to_owned();
         return Err(IndexError::Unreadable { place, reason });
     }
-    let file = kept.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
+    let file = cache_dir.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
     match http::get(url, REGISTRY_BYTES) {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;
             // Best effort: if it is not stored, it is fetched again next time.
-            let _kept = store(kept, &file, &bytes);
+            let _kept = store(cache_dir, &file, &bytes);
             Ok(RegistryText { index, warning: None })
         }
         Err(reason) => {

@@ -35,8 +35,15 @@ impl JobLanes {
             for task in plan.tasks() {
                 let Resources { cpus, memory_mb, .. } = task.resources;
                 let variables = variables | &task.variables;
-                let (class, also) = (task.class, None);
-                let need = WorkerRequirements { class, cpus, memory_mb, provider, also, variables };
+                let (class, second_provider) = (task.class, None);
+                let need = WorkerRequirements {
+                    class,
+                    cpus,
+                    memory_mb,
+                    provider,
+                    second_provider,
+                    variables,
+                };
                 let lane = *index.entry(need).or_insert_with_key(|need| {
                     needs.push(need.clone());
                     u16::try_from(needs.len() - 1).unwrap_or(u16::MAX)

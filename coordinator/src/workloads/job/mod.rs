@@ -22,25 +22,25 @@ pub use lanes::JobLanes;
 #[derive(Debug)]
 pub struct JobPlanner {
     plan: Arc<JobPlan>,
-    handed_out: u64,
+    dispatched: u64,
     /// Ordinals by key. Built only for resumed runs: a name cannot be derived from its key.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
     lanes: JobLanes,
-    pacing: RunRateLimits,
+    rate_limits: RunRateLimits,
 }
 
 impl JobPlanner {
     /// A planner that has dispatched nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = JobLanes::new(&plan);
-        let pacing = RunRateLimits::default();
-        Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
+        let rate_limits = RunRateLimits::default();
+        Self { plan, dispatched: 0, ordinals: OnceLock::new(), lanes, rate_limits }
     }
 
     /// Sets the rate limits that workers observe for its trials.
     #[must_use]
-    pub fn with_rate_limit(self, pacing: RunRateLimits) -> Self {
-        Self { pacing, ..self }
+    pub fn with_rate_limit(self, rate_limits: RunRateLimits) -> Self {
+        Self { rate_limits, ..self }
     }
 
     fn trial(&self, ordinal: u64) -> PlannedTrial {
@@ -64,9 +64,9 @@ impl Planner for JobPlanner {
     }
 
     fn next(&mut self, max: usize) -> Vec<NewItem> {
-        let begin = self.handed_out;
+        let begin = self.dispatched;
         let end = self.plan.len().min(begin + max as u64);
-        self.handed_out = end;
+        self.dispatched = end;
         let ordinals = (begin..end).filter_map(|k| self.plan.dispatch_ordinal(k));
         ordinals.map(|ordinal| self.new_item(&self.trial(ordinal))).collect()
     }
@@ -86,7 +86,7 @@ impl Planner for JobPlanner {
             spec: trial_ref.digest(),
             class: self.plan.tasks()[task].class,
             work: OfferedWork::Trial(trial_ref),
-            pacing: self.pacing,
+            rate_limits: self.rate_limits,
         }
     }
 

@@ -88,8 +88,8 @@ impl RepairEvidence {
             (settlements, intact, named)
         })
         .await;
-        let told = manifest.filter(|manifest| manifest.reopened.is_some());
-        let sealed_by = told.map_or(0, |manifest| manifest.epoch);
+        let complete = manifest.filter(|manifest| manifest.reopened.is_some());
+        let sealed_by = complete.map_or(0, |manifest| manifest.epoch);
         let mut evidence = Self { sealed_by, ..Self::empty(run) };
         let mut blobs: BTreeSet<Digest> = BTreeSet::new();
         for (file, settlement) in settlements {
@@ -135,14 +135,14 @@ impl RepairEvidence {
     pub(super) fn settle_before(
         &self,
         opened: &SessionStart,
-        replica: &mut HistoryReplay,
+        replay: &mut HistoryReplay,
         at: Timestamp,
         out: RecordSink<'_>,
     ) {
         for item in &opened.reopened {
-            if !replica.is_settled(item) {
-                let tries = replica.reopened_at(item)..opened.epoch;
-                self.apply(item, replica, at, out, |_, try_id| tries.contains(&try_id.epoch));
+            if !replay.is_settled(item) {
+                let tries = replay.reopened_at(item)..opened.epoch;
+                self.apply(item, replay, at, out, |_, try_id| tries.contains(&try_id.epoch));
             }
         }
     }
@@ -151,46 +151,46 @@ impl RepairEvidence {
     /// afterwards. Returns the restored items and the sources of the proof.
     pub(super) fn restore(
         &self,
-        replica: &mut HistoryReplay,
+        replay: &mut HistoryReplay,
         at: Timestamp,
         out: RecordSink<'_>,
     ) -> Vec<RestoredResult> {
         let mut restored = Vec::new();
         for item in self.reports.keys() {
-            let former = replica.effective_settlement(item);
-            let floor = replica.reopened_at(item);
+            let former = replay.effective_settlement(item);
+            let floor = replay.reopened_at(item);
             let counts = |replica: &HistoryReplay, try_id: TryId| {
                 let settled = replica.is_settled(item);
                 try_id.epoch >= floor
                     && (!settled || replica.lost_reopening(item, try_id).is_some())
             };
-            self.apply(item, replica, at, out, counts);
-            if replica.is_settled(item) && replica.effective_settlement(item) != former {
+            self.apply(item, replay, at, out, counts);
+            if replay.is_settled(item) && replay.effective_settlement(item) != former {
                 restored.push((*item, "the blob store"));
             }
         }
         for (item, settlement) in &self.sealed {
             let as_of = self.counted_until(settlement);
             // A sealed result is newer than another one: the item was reopened between them.
-            if let Some(standing) = replica.effective_settlement(item)
+            if let Some(effective) = replay.effective_settlement(item)
                 && let Some(by) = &settlement.by
-                && by.try_id.epoch > standing.epoch
+                && by.try_id.epoch > effective.epoch
             {
                 let (epoch, items) = (by.try_id.epoch, vec![*item]);
-                replica.apply(at, JournalRecord::Reopened { epoch, items }, out);
+                replay.apply(at, JournalRecord::Reopened { epoch, items }, out);
             }
-            if !replica.is_settled(item)
-                && replica.reopened_at(item) <= as_of
-                && let Some(record) = record_of_settlement(self.run, settlement, replica)
+            if !replay.is_settled(item)
+                && replay.reopened_at(item) <= as_of
+                && let Some(record) = record_of_settlement(self.run, settlement, replay)
             {
-                replica.apply(at, record, out);
-                if replica.is_settled(item) {
+                replay.apply(at, record, out);
+                if replay.is_settled(item) {
                     restored.push((*item, "a records file"));
                 }
             }
             let by = settlement.by.as_ref().map(|by| by.exec);
-            if replica.effective_settlement(item).is_some_and(|standing| standing.exec == by) {
-                replica.mark_not_superseded(item, as_of);
+            if replay.effective_settlement(item).is_some_and(|standing| standing.exec == by) {
+                replay.mark_not_superseded(item, as_of);
             }
         }
         restored
@@ -200,15 +200,15 @@ impl RepairEvidence {
     fn apply(
         &self,
         item: &ItemId,
-        replica: &mut HistoryReplay,
+        replay: &mut HistoryReplay,
         at: Timestamp,
         out: RecordSink<'_>,
         counts: impl Fn(&HistoryReplay, TryId) -> bool,
     ) {
         for ((try_id, _), report) in self.reports.get(item).into_iter().flatten() {
-            if counts(replica, *try_id) {
+            if counts(replay, *try_id) {
                 let report = Box::new(report.clone());
-                replica.apply(at, JournalRecord::Recovered { report }, out);
+                replay.apply(at, JournalRecord::Recovered { report }, out);
             }
         }
     }
@@ -224,10 +224,10 @@ impl RepairEvidence {
 fn record_of_settlement(
     run: RunId,
     settlement: &Settlement,
-    replica: &HistoryReplay,
+    replay: &HistoryReplay,
 ) -> Option<JournalRecord> {
     let item = settlement.item;
-    let spec = replica.spec(&item)?;
+    let spec = replay.spec(&item)?;
     let items = vec![NamedItem { item, spec }];
     let Some(by) = &settlement.by else {
         return match settlement.verdict.outcome {

@@ -13,7 +13,7 @@ use crate::engine::journal::JournalError;
 /// The parts of a history. Writing it again gives the same records.
 pub(super) struct RunHistory<'a> {
     /// The readable parts of the run directory.
-    pub(super) found: &'a RunDirectoryContents,
+    pub(super) contents: &'a RunDirectoryContents,
     /// All evidence beside the journal.
     pub(super) evidence: &'a RepairEvidence,
     /// Time for the records that no journal has.
@@ -33,7 +33,7 @@ pub(super) struct HistorySummary {
     /// Items with a result.
     pub(super) settled: usize,
     /// Items that were offered and have no result.
-    pub(super) owed: Vec<ItemId>,
+    pub(super) pending: Vec<ItemId>,
 }
 
 impl RunHistory<'_> {
@@ -42,29 +42,30 @@ impl RunHistory<'_> {
         &self,
         out: RecordSink<'_>,
     ) -> Result<HistorySummary, JournalError> {
-        let Self { found, evidence, at, epoch } = self;
-        let doubts = PossibleReopenings::read(&found.salvage, found.manifest.as_ref())?;
-        let mut replica = HistoryReplay::new(doubts);
-        found.salvage.records(|at, record| {
+        let Self { contents, evidence, at, epoch } = self;
+        let possible_reopenings =
+            PossibleReopenings::read(&contents.salvage, contents.manifest.as_ref())?;
+        let mut replay = HistoryReplay::new(possible_reopenings);
+        contents.salvage.records(|at, record| {
             if let JournalRecord::Opened(opened) = &record {
-                evidence.settle_before(opened, &mut replica, at, out);
+                evidence.settle_before(opened, &mut replay, at, out);
             }
-            replica.apply(at, record, out);
+            replay.apply(at, record, out);
         })?;
-        let mut restored = evidence.restore(&mut replica, *at, out);
+        let mut restored = evidence.restore(&mut replay, *at, out);
         // A lost session may have superseded these: they run again.
-        let doubtful: Vec<ItemId> = replica.possibly_superseded().into_iter().collect();
+        let doubtful: Vec<ItemId> = replay.possibly_superseded().into_iter().collect();
         if !doubtful.is_empty() {
             let items = doubtful.clone();
-            replica.apply(*at, JournalRecord::Reopened { epoch: *epoch, items }, out);
+            replay.apply(*at, JournalRecord::Reopened { epoch: *epoch, items }, out);
         }
-        restored.retain(|(item, _)| replica.is_settled(item));
+        restored.retain(|(item, _)| replay.is_settled(item));
         Ok(HistorySummary {
             restored,
             doubtful,
-            reopenings: replica.reopenings().to_vec(),
-            settled: replica.settled(),
-            owed: replica.pending().into_iter().collect(),
+            reopenings: replay.reopenings().to_vec(),
+            settled: replay.settled(),
+            pending: replay.pending().into_iter().collect(),
         })
     }
 }

@@ -63,7 +63,7 @@ pub struct RepairReport {
     /// Trials with a result.
     pub settled: usize,
     /// Trials that the journal names and that have no result: they are pending.
-    pub owed: Vec<String>,
+    pub pending: Vec<String>,
     /// Trials whose result may be from before a retry whose record is lost: they run again.
     pub doubtful: Vec<String>,
     /// Directory with the copies of changed files.
@@ -118,8 +118,8 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
         return Err(RepairError::NoRun { root: layout.root().to_owned() });
     }
     let (_running, mut stops) = mpsc::channel(1);
-    let patience = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
-    let lock = RunLock::acquire_directory_only(&layout, patience, &mut stops).await?;
+    let wait_policy = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
+    let lock = RunLock::acquire_directory_only(&layout, wait_policy, &mut stops).await?;
     let of = layout.clone();
     let found = supervise::blocking(move || RunDirectoryContents::read(of)).await?;
     let mut repaired = found.summary();
@@ -136,15 +136,15 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
     };
     supervise::blocking(move || {
         let (at, epoch) = (Timestamp::now(), lock.epoch());
-        let history = RunHistory { found: &found, evidence: &evidence, at, epoch };
-        let told = history.write_records(&mut |_, _| {})?;
-        repaired.add_history(&told, &found.names());
+        let history = RunHistory { contents: &found, evidence: &evidence, at, epoch };
+        let summary = history.write_records(&mut |_, _| {})?;
+        repaired.add_history(&summary, &found.names());
         if !dry_run {
             repaired.copies = Some(match repaired.exact {
                 true => write::repair_in_place(&found)?,
                 false => {
-                    let opening = found.opening(epoch, run, told.reopenings.clone())?;
-                    write::rebuild(&history, opening, &told)?
+                    let opening = found.opening(epoch, run, summary.reopenings.clone())?;
+                    write::rebuild(&history, opening, &summary)?
                 }
             });
         }
@@ -155,15 +155,16 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
 
 impl RepairReport {
     /// Adds the summary of the run's history.
-    fn add_history(&mut self, told: &HistorySummary, names: &HashMap<ItemId, String>) {
+    fn add_history(&mut self, summary: &HistorySummary, names: &HashMap<ItemId, String>) {
         let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
-        self.restored = told.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();
-        self.settled = told.settled;
-        self.doubtful = told.doubtful.iter().map(name).collect();
+        self.restored = summary.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();
+        self.settled = summary.settled;
+        self.doubtful = summary.doubtful.iter().map(name).collect();
         self.doubtful.sort_unstable();
-        let owed = told.owed.iter().filter(|item| told.doubtful.binary_search(item).is_err());
-        self.owed = owed.map(name).collect();
-        self.owed.sort_unstable();
+        let pending =
+            summary.pending.iter().filter(|item| summary.doubtful.binary_search(item).is_err());
+        self.pending = pending.map(name).collect();
+        self.pending.sort_unstable();
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct PossibleReopenings {
     /// Epochs whose openings were read.
     read: BTreeSet<u32>,
     /// Epoch of the manifest, up to which only the sessions in `reopened` reopened anything.
-    known: u32,
+    known_until: u32,
     reopened: BTreeSet<u32>,
     /// Items that a rebuilt segment reopens more often than its records do, with its epoch.
     items: HashMap<ItemId, u32>,
@@ -32,8 +32,8 @@ impl PossibleReopenings {
         salvage: &JournalSalvage,
         manifest: Option<&RunManifest>,
     ) -> Result<Self, JournalError> {
-        let told = manifest.and_then(|m| Some((m.epoch, m.reopened.as_ref()?)));
-        let (known, reopened) = told.map_or((0, BTreeSet::new()), |(epoch, reopened)| {
+        let recorded = manifest.and_then(|m| Some((m.epoch, m.reopened.as_ref()?)));
+        let (known_until, reopened) = recorded.map_or((0, BTreeSet::new()), |(epoch, reopened)| {
             (epoch, reopened.iter().copied().collect())
         });
         let mut read = BTreeSet::new();
@@ -59,7 +59,7 @@ impl PossibleReopenings {
         })?;
         let items = times.into_iter().filter(|(_, (count, _))| *count > 0);
         let items = items.map(|(item, (_, epoch))| (item, epoch)).collect();
-        Ok(Self { lost: salvage.lost_openings(), read, known, reopened, items })
+        Ok(Self { lost: salvage.lost_openings(), read, known_until, reopened, items })
     }
 
     /// The newest session after `epoch`, and not after `last`, that may have reopened an item.
@@ -70,12 +70,12 @@ impl PossibleReopenings {
         let is_lost = |epoch: &u32| {
             !self.read.contains(epoch) && self.lost.iter().any(|range| range.contains(epoch))
         };
-        let told = self.reopened.range(epoch + 1..=last).rev().find(|epoch| is_lost(epoch));
+        let recorded = self.reopened.range(epoch + 1..=last).rev().find(|epoch| is_lost(epoch));
         let of_item = self.items.get(item).filter(|of| (epoch + 1..=last).contains(*of));
-        let untold = self.lost.iter().filter_map(|range| {
-            let first = (*range.start()).max(epoch + 1).max(self.known.saturating_add(1));
+        let unrecorded = self.lost.iter().filter_map(|range| {
+            let first = (*range.start()).max(epoch + 1).max(self.known_until.saturating_add(1));
             (first..=last.min(*range.end())).rev().find(|epoch| !self.read.contains(epoch))
         });
-        told.into_iter().chain(of_item).copied().chain(untold).max()
+        recorded.into_iter().chain(of_item).copied().chain(unrecorded).max()
     }
 }

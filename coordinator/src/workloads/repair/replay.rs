@@ -21,7 +21,7 @@ pub(super) type RecordSink<'a> = &'a mut dyn FnMut(Timestamp, &JournalRecord);
 #[derive(Debug)]
 pub(super) struct HistoryReplay {
     core: Core,
-    doubts: PossibleReopenings,
+    possible_reopenings: PossibleReopenings,
     /// Offered items and their specs.
     offered: HashMap<ItemId, Digest>,
     settled: HashMap<ItemId, EffectiveSettlement>,
@@ -45,17 +45,17 @@ pub(super) struct EffectiveSettlement {
 
 impl HistoryReplay {
     /// The state of a run without records.
-    pub(super) fn new(doubts: PossibleReopenings) -> Self {
+    pub(super) fn new(possible_reopenings: PossibleReopenings) -> Self {
         let settings = CoreSettings {
             run: RunId::from_bytes([0; 16]),
             epoch: 0,
             permits: 1,
             retry: RetryPolicy::default(),
-            bounds: RemoteTimeouts::default(),
+            timeouts: RemoteTimeouts::default(),
         };
         Self {
             core: Core::new(settings),
-            doubts,
+            possible_reopenings,
             offered: HashMap::new(),
             settled: HashMap::new(),
             reopened: HashMap::new(),
@@ -89,8 +89,8 @@ impl HistoryReplay {
 
     /// The lost session that must have reopened a settled item for this try to exist.
     pub(super) fn lost_reopening(&self, item: &ItemId, try_id: TryId) -> Option<u32> {
-        let standing = self.settled.get(item)?;
-        self.doubts.newest_reopening(item, standing.epoch, try_id.epoch)
+        let settlement = self.settled.get(item)?;
+        self.possible_reopenings.newest_reopening(item, settlement.epoch, try_id.epoch)
     }
 
     fn emit(&mut self, at: Timestamp, record: JournalRecord, out: RecordSink<'_>) {
@@ -135,15 +135,15 @@ impl HistoryReplay {
 
     /// Records that no session up to `epoch` superseded the settlement of an item.
     pub(super) fn mark_not_superseded(&mut self, item: &ItemId, epoch: u32) {
-        if let Some(standing) = self.settled.get_mut(item) {
-            standing.epoch = standing.epoch.max(epoch);
+        if let Some(settlement) = self.settled.get_mut(item) {
+            settlement.epoch = settlement.epoch.max(epoch);
         }
     }
 
     /// Settled items that a session whose opening is lost may have reopened, in order.
     pub(super) fn possibly_superseded(&self) -> BTreeSet<ItemId> {
         let doubtful = |item: &ItemId, standing: &EffectiveSettlement| {
-            self.doubts.newest_reopening(item, standing.epoch, u32::MAX).is_some()
+            self.possible_reopenings.newest_reopening(item, standing.epoch, u32::MAX).is_some()
         };
         let settled = self.settled.iter().filter(|(item, standing)| doubtful(item, standing));
         settled.map(|(item, _)| *item).collect()

@@ -143,7 +143,7 @@ impl RepairFixture {
             writer.record(at, &record);
             assert!(writer.submit());
             let start = end;
-            end = usize::try_from(writer.durable().await.expect("written").head.bytes)
+            end = usize::try_from(writer.durable().await.expect("written").prefix.bytes)
                 .expect("small");
             self.places.push((epoch, start, end));
         }
@@ -204,7 +204,7 @@ impl RepairFixture {
             epoch: 0,
             permits: 1,
             retry: RetryPolicy::default(),
-            bounds: RemoteTimeouts::default(),
+            timeouts: RemoteTimeouts::default(),
         };
         let (mut core, mut settled) = (Core::new(settings), HashMap::new());
         let mut times: HashMap<ItemId, u32> = HashMap::new();
@@ -279,7 +279,7 @@ async fn repair_of_lost_reopening_keeps_old_result_as_superseded() {
     let repaired = rig.repair(true).await;
     assert_eq!(rig.settlements()["again"], (exec(3), vec![exec(2)]));
     assert_eq!(repaired.doubtful, [trial("once").item().to_string()]);
-    assert_eq!((repaired.settled, repaired.owed.len()), (1, 0));
+    assert_eq!((repaired.settled, repaired.pending.len()), (1, 0));
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn repair_restores_result_before_reopening_as_superseded() {
     rig.manifest(Some(vec![2]));
     let repaired = rig.repair(false).await;
     assert_eq!(rig.settlements().get("again"), None);
-    assert_eq!(repaired.owed, [trial("again").item().to_string()]);
+    assert_eq!(repaired.pending, [trial("again").item().to_string()]);
 }
 
 #[tokio::test]

@@ -27,9 +27,9 @@ pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, R
 pub(super) fn rebuild(
     history: &RunHistory<'_>,
     opening: (Timestamp, SessionStart),
-    told: &HistorySummary,
+    summary: &HistorySummary,
 ) -> Result<PathBuf, RepairError> {
-    let found = history.found;
+    let found = history.contents;
     let copies = create_copies_directory(found.layout.root())?;
     let manifest = found.layout.manifest();
     if manifest.exists() {
@@ -52,7 +52,7 @@ pub(super) fn rebuild(
         let reopened = former.chain(reopens.then_some(epoch)).collect();
         let manifest = RunManifest {
             epoch,
-            settled: told.settled as u64,
+            settled: summary.settled as u64,
             journal: JournalExtent { epoch: head.epoch, durable_bytes: head.bytes },
             // The order of its records files may differ from the journal's now.
             sealed: Vec::new(),

@@ -51,7 +51,7 @@ async fn capture_failed_or_found_reports_reason() {
         ),
         (
             vec![RawMember { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
-            CapturedFile::Unknown,
+            CapturedFile::NotReached,
         ),
         (
             vec![raw(name, b'0', b"1"), RawMember { size: Some(1 << 40), ..filler.clone() }],
@@ -77,7 +77,7 @@ async fn sanitize_of_cut_source_or_bad_disk_keeps_captured_file() {
     bytes.truncate(150_000);
     let to = temp.path().join("clean.tar");
     let clean = sanitize(source(bytes.clone()), &to, logs()).await;
-    assert_eq!(clean.report.cut, Some(ArchiveTruncation::Ended));
+    assert_eq!(clean.report.cut, Some(ArchiveTruncation::Incomplete));
     assert_eq!(clean.captured, [CapturedFile::Found("1".into())]);
     let packed = clean.archive.expect("an archive");
     let kept = fs::read(&to).expect("readable");
@@ -103,7 +103,7 @@ async fn sanitize_faithful_keeps_modes_and_inner_symlinks() {
         raw("app/a.pyc", b'0', b"y"),
     ];
     let options = || SanitizeOptions {
-        root: RootHandling::DroppedOfDirectory,
+        root: RootHandling::DropUnlessFile,
         exclude: ExcludePatterns::new(["cache", "*.pyc"]),
         faithful: true,
         captures: Vec::new(),

@@ -113,10 +113,10 @@ async fn extract_beyond_limits_is_cut_and_keeps_earlier_files() {
 
     let mut ends = tar_of(&[first.clone(), raw("b", b'0', &[1; 3000])]);
     ends.truncate(2048);
-    assert_eq!(cut(ends, SMALL).await, Some(ArchiveTruncation::Ended));
+    assert_eq!(cut(ends, SMALL).await, Some(ArchiveTruncation::Incomplete));
     let mut no_mark = tar_of(std::slice::from_ref(&first));
     no_mark.truncate(1024);
-    assert_eq!(cut(no_mark, SMALL).await, Some(ArchiveTruncation::Ended));
+    assert_eq!(cut(no_mark, SMALL).await, Some(ArchiveTruncation::Incomplete));
     let mut noise = tar_of(&[first.clone(), raw("b", b'0', b"")]);
     noise[1024 + 5] ^= 1;
     assert!(matches!(cut(noise, SMALL).await, Some(ArchiveTruncation::Malformed(_))));
@@ -224,7 +224,7 @@ proptest! {
         let limits = ArchiveLimits { entries, bytes };
         let (out, clean, again) =
             (inner.join("out"), inner.join("clean.tar"), inner.join("again"));
-        let options = SanitizeOptions { limits, root: RootHandling::Kept, faithful: true, ..logs() };
+        let options = SanitizeOptions { limits, root: RootHandling::Keep, faithful: true, ..logs() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (report, cleaned) = runtime.block_on(async {
             let report = extract(source(archive.clone()), &out, limits).await.expect("extracted");

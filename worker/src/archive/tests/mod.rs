@@ -138,7 +138,7 @@ fn reward() -> ArchivePath {
 fn logs() -> SanitizeOptions {
     SanitizeOptions {
         limits: SMALL,
-        root: RootHandling::Dropped,
+        root: RootHandling::Drop,
         exclude: ExcludePatterns::default(),
         faithful: false,
         captures: vec![(reward(), 16)],

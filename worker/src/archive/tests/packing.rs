@@ -33,7 +33,7 @@ fn sample(dir: &Path, order: &[usize]) {
 }
 
 fn keep_all(_: &Path, _: bool) -> FilterDecision {
-    FilterDecision::Yes
+    FilterDecision::Include
 }
 
 #[tokio::test]
@@ -139,9 +139,9 @@ async fn pack_with_filter_omits_excluded_paths() {
     }
     let to = temp.path().join("t");
     let filter = |path: &Path, _: bool| match path.to_str().expect("UTF-8") {
-        "no" | "hollow" => FilterDecision::IfNotEmpty,
-        "gone" | "no/y" => FilterDecision::No,
-        _ => FilterDecision::Yes,
+        "no" | "hollow" => FilterDecision::IncludeIfNotEmpty,
+        "gone" | "no/y" => FilterDecision::Exclude,
+        _ => FilterDecision::Include,
     };
     pack(&dir, &to, SMALL, &filter).expect("packed");
     let out = temp.path().join("out");
@@ -161,6 +161,6 @@ async fn extract_trusted_of_foreign_archive_is_refused() {
     {
         let out = temp.path().join(n.to_string());
         let result = extract_trusted(source(tar_of(&[member])), &out, SMALL).await;
-        assert!(matches!(result, Err(ArchiveError::Untrusted { .. })), "{result:?}");
+        assert!(matches!(result, Err(ArchiveError::Invalid { .. })), "{result:?}");
     }
 }

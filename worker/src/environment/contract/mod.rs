@@ -64,7 +64,7 @@ pub struct ProviderUnderTest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckRequirement {
     /// Files and the simplest commands: `echo`, `cat`, `pwd`, `test`, `exit`, `sleep`.
-    Little,
+    Basic,
     /// A real shell and real processes.
     Shell,
 }
@@ -92,53 +92,53 @@ macro_rules! checks {
 }
 
 checks! {
-    Little commands::exit_codes_are_returned;
+    Basic commands::exit_codes_are_returned;
     Shell commands::signals_are_128_plus_n;
-    Little commands::streams_are_separate;
-    Little commands::variables_reach_the_command_and_no_others_do;
-    Little commands::the_working_directory_is_the_images_unless_said_otherwise;
-    Little commands::a_missing_program_is_not_started;
+    Basic commands::streams_are_separate;
+    Basic commands::variables_reach_the_command_and_no_others_do;
+    Basic commands::the_working_directory_is_the_images_unless_said_otherwise;
+    Basic commands::a_missing_program_is_not_started;
     Shell commands::a_missing_working_directory_is_not_started;
     Shell commands::standard_input_is_empty;
     Shell commands::large_output_arrives_whole_and_in_order;
-    Little files::uploads_at_creation_are_there;
-    Little files::a_file_is_placed_with_its_parents;
-    Little files::a_directory_keeps_its_content;
-    Little files::a_fresh_directory_replaces_a_tree;
-    Little files::a_fresh_directory_replaces_a_link_and_not_its_target;
-    Little files::a_fresh_directory_replaces_a_file;
+    Basic files::uploads_at_creation_are_there;
+    Basic files::a_file_is_placed_with_its_parents;
+    Basic files::a_directory_keeps_its_content;
+    Basic files::a_fresh_directory_replaces_a_tree;
+    Basic files::a_fresh_directory_replaces_a_link_and_not_its_target;
+    Basic files::a_fresh_directory_replaces_a_file;
     Shell files::a_directory_is_made_whatever_stands_in_its_place;
     Shell files::reading_through_what_is_no_directory_is_none;
     Shell commands::what_is_within_the_storage_limit_is_fine;
-    Little files::an_archive_is_placed_anew_and_never_nested;
-    Little files::an_archive_is_merged_with_what_is_there;
+    Basic files::an_archive_is_placed_anew_and_never_nested;
+    Basic files::an_archive_is_merged_with_what_is_there;
     Shell files::placed_files_are_open_to_every_user;
-    Little files::reading_names_entries_after_the_base_name;
-    Little files::reading_a_file_gives_one_entry;
-    Little files::reading_nothing_is_none;
-    Little files::reading_does_not_follow_links;
+    Basic files::reading_names_entries_after_the_base_name;
+    Basic files::reading_a_file_gives_one_entry;
+    Basic files::reading_nothing_is_none;
+    Basic files::reading_does_not_follow_links;
     Shell files::a_transfer_can_be_abandoned;
     Shell processes::a_service_survives_a_normal_end;
     Shell processes::killing_ends_everything_a_command_started;
-    Little processes::killing_ends_a_running_command_and_leaves_the_environment_usable;
-    Little processes::killing_nothing_is_fine;
+    Basic processes::killing_ends_a_running_command_and_leaves_the_environment_usable;
+    Basic processes::killing_nothing_is_fine;
     Shell processes::an_abandoned_command_can_be_killed;
-    Little processes::nobody_ran_out_of_memory;
-    Little requests::a_user_that_exists_runs_commands;
-    Little requests::a_user_that_does_not_exist_is_refused;
-    Little requests::variables_of_the_environment_reach_every_command;
-    Little requests::the_working_directory_is_made_and_used;
-    Little requests::an_allowlist_is_refused_and_never_weakened;
-    Little requests::what_holds_already_can_be_asked_for;
+    Basic processes::nobody_ran_out_of_memory;
+    Basic requests::a_user_that_exists_runs_commands;
+    Basic requests::a_user_that_does_not_exist_is_refused;
+    Basic requests::variables_of_the_environment_reach_every_command;
+    Basic requests::the_working_directory_is_made_and_used;
+    Basic requests::an_allowlist_is_refused_and_never_weakened;
+    Basic requests::what_holds_already_can_be_asked_for;
     Shell requests::without_network_there_is_only_loopback;
-    Little requests::what_is_no_ceiling_limits_nothing;
-    Little lifecycle::an_image_is_made_once;
-    Little lifecycle::environments_are_apart;
-    Little lifecycle::destroying_is_idempotent_and_everything_else_is_gone;
-    Little lifecycle::destroying_ends_a_running_command;
-    Little lifecycle::files_stay_readable_after_a_stop;
-    Little lifecycle::only_dead_owners_are_reaped;
-    Little lifecycle::what_is_preserved_is_not_reaped;
+    Basic requests::what_is_no_ceiling_limits_nothing;
+    Basic lifecycle::an_image_is_made_once;
+    Basic lifecycle::environments_are_apart;
+    Basic lifecycle::destroying_is_idempotent_and_everything_else_is_gone;
+    Basic lifecycle::destroying_ends_a_running_command;
+    Basic lifecycle::files_stay_readable_after_a_stop;
+    Basic lifecycle::only_dead_owners_are_reaped;
+    Basic lifecycle::what_is_preserved_is_not_reaped;
 }
 
 /// Runs every check that the provider supports.
@@ -147,7 +147,7 @@ checks! {
 /// When a check fails; the message names every failed check.
 pub async fn run_all(subject: &ProviderUnderTest) {
     let mut failed = Vec::new();
-    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == CheckRequirement::Little)
+    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == CheckRequirement::Basic)
     {
         if let Err(reason) = run_one(subject, *check).await {
             failed.push(format!("{}: {reason}", check.name));

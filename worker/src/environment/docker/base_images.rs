@@ -59,16 +59,16 @@ pub(super) struct BaseImageResolver {
     client: Arc<DockerClient>,
     known: Mutex<LruCache<(RunId, String), ResolvedBaseCell>>,
     runs: Mutex<LruCache<RunId, Arc<dyn BaseDigests>>>,
-    told: Mutex<LruCache<(RunId, String), ()>>,
+    reported: Mutex<LruCache<(RunId, String), ()>>,
     silent: Mutex<LruCache<String, Instant>>,
 }
 
 impl BaseImageResolver {
     pub(super) fn new(client: Arc<DockerClient>) -> Self {
         let known = Mutex::new(LruCache::new(REMEMBERED));
-        let told = Mutex::new(LruCache::new(REMEMBERED));
+        let reported = Mutex::new(LruCache::new(REMEMBERED));
         let silent = Mutex::new(LruCache::new(REMEMBERED));
-        Self { client, known, runs: Mutex::new(LruCache::new(RUNS)), told, silent }
+        Self { client, known, runs: Mutex::new(LruCache::new(RUNS)), reported, silent }
     }
 
     /// Sets the store of a run's base image digests.
@@ -78,7 +78,7 @@ impl BaseImageResolver {
 
     /// Returns whether this is the first report about a base image in a run.
     pub(super) fn mark_reported(&self, run: RunId, image: &str) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         told.put((run, image.to_owned()), ()).is_none()
     }
 

@@ -120,8 +120,8 @@ impl DockerClient {
     }
 
     /// The connection for calls with another timeout for the start of the answer.
-    pub(super) async fn with_timeout(&self, patience: Duration) -> Result<Docker, Failure> {
-        Ok(self.docker().await?.clone().with_timeout(patience))
+    pub(super) async fn with_timeout(&self, timeout: Duration) -> Result<Docker, Failure> {
+        Ok(self.docker().await?.clone().with_timeout(timeout))
     }
 
     /// The failure of `what`, with the engine's error.

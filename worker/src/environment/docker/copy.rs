@@ -106,7 +106,7 @@ impl Container {
 /// The failure. It is the environment's own fault when something in it is at or above a path of
 /// `uploads`.
 fn blocked(mut failure: Failure, uploads: &[Upload]) -> Failure {
-    let stood_in_the_way = || {
+    let is_blocked = || {
         let text = failure.message.trim_end().trim_end_matches(')');
         let text = BLOCKED_PATH_ERRORS.iter().find_map(|error| text.strip_suffix(error))?;
         let path = text.rsplit_once(' ')?.1.trim_matches('/');
@@ -124,7 +124,7 @@ fn blocked(mut failure: Failure, uploads: &[Upload]) -> Failure {
         });
         places.any(leads_through).then_some(())
     };
-    if failure.kind == FailureKind::Service && stood_in_the_way().is_some() {
+    if failure.kind == FailureKind::Service && is_blocked().is_some() {
         failure.kind = FailureKind::Unusable;
     }
     failure

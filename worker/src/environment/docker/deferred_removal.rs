@@ -38,27 +38,27 @@ impl fmt::Display for DeferredRemoval {
 #[derive(Debug)]
 pub(super) struct DeferredRemovals {
     client: Arc<DockerClient>,
-    waiting: Mutex<Vec<DeferredRemoval>>,
+    pending: Mutex<Vec<DeferredRemoval>>,
 }
 
 impl DeferredRemovals {
     /// An empty list.
     pub(super) fn new(client: Arc<DockerClient>) -> Self {
-        Self { client, waiting: Mutex::default() }
+        Self { client, pending: Mutex::default() }
     }
 
     /// Removes it now, or later when the engine answers again.
     pub(super) async fn remove_or_defer(&self, leftover: DeferredRemoval) {
         if let Err(failure) = leftover.remove(&self.client).await {
             tracing::warn!(error = failure.chain(), "cannot remove {leftover} now, retrying later");
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
+            self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
         }
     }
 
     /// Retries the removals that failed.
     pub(super) async fn retry_all(&self) {
         let waiting =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         for leftover in waiting {
             self.remove_or_defer(leftover).await;
         }

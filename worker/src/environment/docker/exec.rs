@@ -183,8 +183,8 @@ impl Container {
         let words = printed.output_start();
         let no_such_user =
             words.starts_with("unable to find user") || words.starts_with("unable to find group");
-        let engine_speaks = words.contains("OCI runtime") || no_such_user;
-        if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
+        let is_engine_error = words.contains("OCI runtime") || no_such_user;
+        if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && is_engine_error {
             // The whole container may be ending.
             sleep(QUIET_PERIOD).await;
             if !self.is_running().await? {

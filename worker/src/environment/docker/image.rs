@@ -44,7 +44,7 @@ pub(super) struct ImageManager {
     locks: PathBuf,
     frontends: Arc<FrontendSelector>,
     bases: BaseImageResolver,
-    flights: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
+    in_progress: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
     failed: Arc<FailedBuilds>,
 }
@@ -72,9 +72,9 @@ impl ImageManager {
     pub(super) fn new(client: Arc<DockerClient>, locks: PathBuf, frontend: Option<String>) -> Self {
         let frontends = Arc::new(FrontendSelector::new(frontend));
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
-        let flights = SingleFlight::default();
+        let in_progress = SingleFlight::default();
         let bases = BaseImageResolver::new(Arc::clone(&client));
-        Self { client, locks, frontends, bases, flights, forced, failed: Arc::default() }
+        Self { client, locks, frontends, bases, in_progress, forced, failed: Arc::default() }
     }
 
     /// See [`Provider::set_base_digests`](crate::environment::Provider::set_base_digests).
@@ -122,7 +122,7 @@ impl ImageManager {
                 None => Err(out_of_time(&format!("cannot pull {image}"), timeout).into()),
             }
         };
-        let (result, made) = self.flights.join(&key, pull).await;
+        let (result, made) = self.in_progress.join(&key, pull).await;
         result.map_err(|broken| Failure::new(broken.kind, broken.message))?;
         Ok(Image { made, ..Image::found(name) })
     }
@@ -134,7 +134,7 @@ impl ImageManager {
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
         build.recipe = recipe(&build, self.frontends.named());
-        build.bases = self.bases.resolve(request.labels.run, &build).await?;
+        build.base_images = self.bases.resolve(request.labels.run, &build).await?;
         build.tag = tag(&build);
         let tag = build.tag.clone();
         let forced = request.force_build.then(|| (tag.clone(), request.labels.run));
@@ -169,7 +169,7 @@ impl ImageManager {
             failed.record(attempt, &result);
             result
         };
-        let (result, made) = self.flights.join(&key, work).await;
+        let (result, made) = self.in_progress.join(&key, work).await;
         match result {
             Ok(build) => {
                 lock::touch(&lock::lock_path(&self.locks, &tag));
@@ -185,7 +185,7 @@ impl ImageManager {
     /// An image of an earlier run, for when a registry does not resolve a base image. If all are
     /// resolved, reports that a base image has changed.
     async fn find_earlier(&self, run: RunId, build: &BuildSpec) -> Result<Option<Image>, Failure> {
-        if build.bases.is_empty() {
+        if build.base_images.is_empty() {
             return Ok(None);
         }
         let filter = format!("{}={}", labels::RECIPE, build.recipe);
@@ -203,7 +203,7 @@ impl ImageManager {
         let label = image.labels.get(labels::BUILD);
         let how: Option<ImageBuild> = label.and_then(|label| serde_json::from_str(label).ok());
         let before = how.as_ref().map(|how| how.bases.clone()).unwrap_or_default();
-        for (base, known) in &build.bases {
+        for (base, known) in &build.base_images {
             let Some(known) = known else {
                 let base = &base.image;
                 tracing::warn!(
@@ -240,7 +240,7 @@ impl ImageManager {
 
 /// The tag of the image that a build makes.
 fn tag(build: &BuildSpec) -> String {
-    let bases = base_images::recorded(&build.bases);
+    let bases = base_images::recorded(&build.base_images);
     if bases.is_empty() {
         return format!("rollout/task:{}", build.recipe);
     }
@@ -433,7 +433,8 @@ mod tests {
         let file = crate::environment::dockerfile::Dockerfile::read("FROM x\n");
         let mut tags = ["sha256:1", "sha256:2"].map(|digest| {
             let base = file.base_images(&std::collections::BTreeMap::new()).remove(0);
-            based.bases = vec![(base, Some(base_images::ResolvedBase::Digest(digest.to_owned())))];
+            based.base_images =
+                vec![(base, Some(base_images::ResolvedBase::Digest(digest.to_owned())))];
             tag(&based)
         });
         tags.sort();

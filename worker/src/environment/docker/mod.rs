@@ -269,9 +269,14 @@ impl DockerEnvironment {
         let container = Arc::new(up.container);
         let enforced = up.limits.storage == LimitEnforcement::Enforced;
         if up.limits.storage != LimitEnforcement::No {
-            let StorageLimit { beside, before, .. } = up.storage;
+            let StorageLimit { service_ids, volume_baseline, .. } = up.storage;
             // A new container has no storage limit yet.
-            let _first = container.storage.set(StorageLimit { limit_mb, enforced, beside, before });
+            let _first = container.storage.set(StorageLimit {
+                limit_mb,
+                enforced,
+                service_ids,
+                volume_baseline,
+            });
         }
         let watch = (up.limits.storage == LimitEnforcement::Measured).then(|| {
             let watch = Arc::clone(&container).watch_storage(interval);

@@ -22,13 +22,13 @@ const BRIDGE: &str = "bridge";
 #[derive(Debug)]
 pub(super) struct ContainerNetwork {
     /// The job denies every network.
-    never: bool,
+    denied_by_job: bool,
     /// Whether it is on the bridge; `None` after an interrupted change. Held during changes.
-    open: Mutex<Option<bool>>,
+    is_open: Mutex<Option<bool>>,
     /// The state requested at creation.
-    first: bool,
+    initially_open: bool,
     /// Whether it cannot change after the creation.
-    fixed: bool,
+    is_fixed: bool,
 }
 
 impl ContainerNetwork {
@@ -37,20 +37,35 @@ impl ContainerNetwork {
         settings: &DockerSettings,
         policy: &NetworkPolicy,
     ) -> Result<Self, Failure> {
-        let first = is_open(policy)?;
-        let never = settings.network == DockerNetwork::None;
-        Ok(Self { never, open: Mutex::new(Some(!never)), first, fixed: false })
+        let initially_open = is_open(policy)?;
+        let denied_by_job = settings.network == DockerNetwork::None;
+        Ok(Self {
+            denied_by_job,
+            is_open: Mutex::new(Some(!denied_by_job)),
+            initially_open,
+            is_fixed: false,
+        })
     }
 
     /// The network of a container among services, fixed for their lifetime.
     pub(super) fn shared(settings: &DockerSettings, open: bool) -> Self {
-        let never = settings.network == DockerNetwork::None;
-        Self { never, open: Mutex::new(Some(open)), first: open, fixed: true }
+        let denied_by_job = settings.network == DockerNetwork::None;
+        Self {
+            denied_by_job,
+            is_open: Mutex::new(Some(open)),
+            initially_open: open,
+            is_fixed: true,
+        }
     }
 
     /// For a container whose network does not matter.
     pub(super) fn unmanaged() -> Self {
-        Self { never: false, open: Mutex::new(None), first: false, fixed: true }
+        Self {
+            denied_by_job: false,
+            is_open: Mutex::new(None),
+            initially_open: false,
+            is_fixed: true,
+        }
     }
 
     /// The network mode for its creation.
@@ -78,7 +93,7 @@ pub(super) fn is_open(policy: &NetworkPolicy) -> Result<bool, Failure> {
 impl Container {
     /// Disconnects a container that must not have a network, before it starts.
     pub(super) async fn close_before_start(&self) -> Result<(), Failure> {
-        if self.network.first { Ok(()) } else { self.switch(false).await }
+        if self.network.initially_open { Ok(()) } else { self.switch(false).await }
     }
 
     /// Changes the network access, within the job's limits.
@@ -87,14 +102,14 @@ impl Container {
     }
 
     async fn switch(&self, open: bool) -> Result<(), Failure> {
-        if self.network.never {
+        if self.network.denied_by_job {
             return Ok(());
         }
-        let mut now = self.network.open.lock().await;
+        let mut now = self.network.is_open.lock().await;
         if *now == Some(open) {
             return Ok(());
         }
-        if self.network.fixed {
+        if self.network.is_fixed {
             let text = "an environment with services keeps its initial network: network access \
                         cannot differ between phases";
             return Err(Failure::new(FailureKind::Unsupported, text));

@@ -32,9 +32,9 @@ pub(super) struct StorageLimit {
     /// Whether the engine enforces the limit of the container's own layer.
     pub(super) enforced: bool,
     /// Engine identifiers of the services' containers.
-    pub(super) beside: Vec<String>,
+    pub(super) service_ids: Vec<String>,
     /// Bytes in each volume when the environment was created; they belong to the image.
-    pub(super) before: BTreeMap<PathBuf, u64>,
+    pub(super) volume_baseline: BTreeMap<PathBuf, u64>,
 }
 
 /// Sizes of several containers.
@@ -51,15 +51,19 @@ impl StorageLimit {
     /// limit is not set yet.
     pub(super) async fn for_container(
         main: &Container,
-        beside: Vec<String>,
+        service_ids: Vec<String>,
         limits: EnforcedLimits,
     ) -> Self {
-        let mut storage =
-            Self { limit_mb: u64::MAX, enforced: false, beside, before: BTreeMap::new() };
+        let mut storage = Self {
+            limit_mb: u64::MAX,
+            enforced: false,
+            service_ids,
+            volume_baseline: BTreeMap::new(),
+        };
         if limits.storage == LimitEnforcement::No {
             return storage;
         }
-        let ids = [&main.engine_id].into_iter().chain(&storage.beside);
+        let ids = [&main.engine_id].into_iter().chain(&storage.service_ids);
         let mut volumes = BTreeSet::new();
         for id in ids {
             if let Ok(found) = main.inspect_container(id, false).await {
@@ -69,7 +73,7 @@ impl StorageLimit {
         if !volumes.is_empty() {
             let measure = |volume: PathBuf| blocks(&volume).ok().map(|bytes| (volume, bytes));
             let all = move || volumes.into_iter().filter_map(measure).collect();
-            storage.before = supervise::blocking(all).await;
+            storage.volume_baseline = supervise::blocking(all).await;
         }
         storage
     }
@@ -164,7 +168,7 @@ impl Container {
 
     async fn sizes(&self, storage: &StorageLimit) -> Result<ContainerSizes, Failure> {
         let mut sizes = ContainerSizes::default();
-        for id in [&self.engine_id].into_iter().chain(&storage.beside) {
+        for id in [&self.engine_id].into_iter().chain(&storage.service_ids) {
             let found = self.inspect_container(id, true).await?;
             sizes.volumes.extend(volumes_of(&found));
             let length = u64::try_from(found.size_rw.unwrap_or(0)).unwrap_or(0);
@@ -175,8 +179,8 @@ impl Container {
     }
 
     async fn end_over_storage(&self, size_mb: u64, storage: &StorageLimit) {
-        let StorageLimit { limit_mb, beside, .. } = storage;
-        let with = if beside.is_empty() { "" } else { " with its services" };
+        let StorageLimit { limit_mb, service_ids, .. } = storage;
+        let with = if service_ids.is_empty() { "" } else { " with its services" };
         let why = format!(
             "storage limit exceeded: the container {}{with} wrote {size_mb} MiB, {limit_mb} MiB \
              are allowed; it was killed",
@@ -184,7 +188,7 @@ impl Container {
         );
         self.over_storage.set(why).ok();
         let Ok(docker) = self.client.docker().await else { return };
-        for id in [&self.engine_id].into_iter().chain(beside) {
+        for id in [&self.engine_id].into_iter().chain(service_ids) {
             let options = KillContainerOptions { signal: "KILL".to_owned() };
             if let Err(error) = docker.kill_container(id, Some(options)).await {
                 let container = &self.name;
@@ -199,7 +203,7 @@ impl ContainerSizes {
     /// full disk. If this host has the layers, their blocks are counted instead. Volumes count if
     /// this host has them.
     async fn bytes(self, storage: &StorageLimit, limit: u64) -> u64 {
-        let before = storage.before.clone();
+        let before = storage.volume_baseline.clone();
         let measure = move || {
             let added = |volume: &PathBuf| {
                 let bytes = blocks(volume).unwrap_or(0);

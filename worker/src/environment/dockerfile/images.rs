@@ -138,7 +138,7 @@ impl Dockerfile {
 /// The Dockerfile with these images instead. An image that cannot be found in the text as it was
 /// read, such as a name that spans two lines, stays.
 pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
-    let mut places: Vec<(Range<usize>, &str)> = Vec::new();
+    let mut replacements: Vec<(Range<usize>, &str)> = Vec::new();
     for (base, image) in images {
         let Some(instruction) = text.get(base.span.clone()) else { continue };
         let sought = format!("{}{}", base.before, base.written);
@@ -151,14 +151,14 @@ pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
         });
         if let Some((at, _)) = found {
             let from = base.span.start + at + base.before.len();
-            places.push((from..from + base.written.len(), image));
+            replacements.push((from..from + base.written.len(), image));
         }
     }
-    places.sort_by_key(|(place, _)| place.start);
-    places.dedup_by_key(|(place, _)| place.start);
+    replacements.sort_by_key(|(place, _)| place.start);
+    replacements.dedup_by_key(|(place, _)| place.start);
     let mut result = String::new();
     let mut at = 0;
-    for (place, image) in places {
+    for (place, image) in replacements {
         result.push_str(&text[at..place.start]);
         result.push_str(image);
         at = place.end;

@@ -42,12 +42,12 @@ impl FakeEnvironment {
     }
 
     /// Ends the environment and its services.
-    fn end(&self, life: FakeLifecycle) {
+    fn end(&self, lifecycle: FakeLifecycle) {
         let mut state = self.provider.lock();
         let below = format!("{}/", self.id);
         let places = state.environments.iter_mut();
         let ours = places.filter(|(id, _)| **id == self.id || id.starts_with(&below));
-        ours.for_each(|(_, place)| place.end(life));
+        ours.for_each(|(_, place)| place.end(lifecycle));
     }
 
     /// Runs `work` on the environment, which must still exist.
@@ -57,7 +57,7 @@ impl FakeEnvironment {
     ) -> Result<T, Failure> {
         let mut state = self.provider.lock();
         match state.environments.get_mut(&self.id) {
-            Some(place) if place.life != FakeLifecycle::Gone => work(place),
+            Some(place) if place.lifecycle != FakeLifecycle::Gone => work(place),
             _ => Err(Failure::new(FailureKind::Gone, format!("{} no longer exists", self.id))),
         }
     }
@@ -73,7 +73,7 @@ impl FakeEnvironment {
                 let text = format!("there is no user `{user}`");
                 return Err(Failure::new(FailureKind::Refused, text));
             }
-            if place.life == FakeLifecycle::Up {
+            if place.lifecycle == FakeLifecycle::Up {
                 place.running += 1;
                 Ok(place.kills.subscribe())
             } else {

@@ -82,7 +82,7 @@ struct FakeState {
 struct FakeEnvironmentState {
     files: FileTree,
     owner: Owner,
-    life: FakeLifecycle,
+    lifecycle: FakeLifecycle,
     preserved: bool,
     oom_killed: bool,
     background: Vec<String>,
@@ -202,17 +202,17 @@ impl FakeProvider {
 
     /// Names of environments that exist: running, stopped or preserved.
     pub fn existing(&self) -> Vec<String> {
-        self.list(|place| place.life != FakeLifecycle::Gone)
+        self.list(|place| place.lifecycle != FakeLifecycle::Gone)
     }
 
     /// Names of environments that exist and were preserved.
     pub fn preserved(&self) -> Vec<String> {
-        self.list(|place| place.life != FakeLifecycle::Gone && place.preserved)
+        self.list(|place| place.lifecycle != FakeLifecycle::Gone && place.preserved)
     }
 
     /// Names of environments that exist without having been preserved: leaks.
     pub fn leaked(&self) -> Vec<String> {
-        self.list(|place| place.life != FakeLifecycle::Gone && !place.preserved)
+        self.list(|place| place.lifecycle != FakeLifecycle::Gone && !place.preserved)
     }
 
     /// Names of environments with a running command or a background process.
@@ -288,7 +288,7 @@ impl Provider for FakeProvider {
         let mut reaped = ReapReport::default();
         let mut state = self.lock();
         for (id, place) in
-            state.environments.iter_mut().filter(|(_, p)| p.life != FakeLifecycle::Gone)
+            state.environments.iter_mut().filter(|(_, p)| p.lifecycle != FakeLifecycle::Gone)
         {
             if !place.preserved && dead.is_dead(&place.owner) {
                 place.end(FakeLifecycle::Gone);
@@ -325,7 +325,7 @@ impl FakeProvider {
         let place = FakeEnvironmentState {
             files,
             owner: request.labels.owner.clone(),
-            life: FakeLifecycle::Up,
+            lifecycle: FakeLifecycle::Up,
             preserved: false,
             oom_killed: false,
             background: Vec::new(),
@@ -349,7 +349,7 @@ impl FakeEnvironmentState {
     }
 
     fn end(&mut self, life: FakeLifecycle) {
-        self.life = life;
+        self.lifecycle = life;
         self.kill();
     }
 }

@@ -22,10 +22,10 @@ pub(crate) enum ResultError {
 impl ResultError {
     /// The error with this message.
     pub(crate) fn into_error(self, message: &str, redactor: &Redactor) -> TrialError {
-        let theirs = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
+        let verifier_reason = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
         let reason = match self {
-            Self::Missing => theirs(Type::VerifierRewardMissing, Code::REWARD_MISSING),
-            Self::Invalid => theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID),
+            Self::Missing => verifier_reason(Type::VerifierRewardMissing, Code::REWARD_MISSING),
+            Self::Invalid => verifier_reason(Type::VerifierRewardInvalid, Code::REWARD_INVALID),
             Self::Unreadable => {
                 let reason = (
                     Type::VerifierFailed,

@@ -93,11 +93,11 @@ pub(crate) enum ScriptError {
     /// The task's files are not available.
     Files(FilesError),
     /// Processes of an earlier script could not be killed.
-    Left(Failure),
+    ProcessesLeft(Failure),
     /// The network policy could not be set.
     Network(Failure),
     /// The work to verify is incomplete.
-    Lacking(IncompleteWork),
+    Incomplete(IncompleteWork),
 }
 
 /// Why a part of the work to verify is missing or incomplete although it existed.
@@ -106,7 +106,7 @@ pub(crate) enum IncompleteWork {
     /// It is larger than allowed.
     TooLarge(String),
     /// It could not be read.
-    Unread(String),
+    Unreadable(String),
 }
 
 impl ScriptError {
@@ -138,7 +138,9 @@ impl ScriptError {
             Self::Exec(failure) => exec_reason(stage, failure.kind),
             Self::Place { failure, .. } => placement_reason(failed, failure.kind),
             Self::Files(files) => files.as_reason(failed),
-            Self::Left(_) => (failed, Code::PROCESSES_LEFT, INFRASTRUCTURE, Retry::Transient),
+            Self::ProcessesLeft(_) => {
+                (failed, Code::PROCESSES_LEFT, INFRASTRUCTURE, Retry::Transient)
+            }
             Self::Network(failure) => match failure.kind {
                 // The script must not run with more access than allowed. The task needs what the
                 // provider of the job cannot do.
@@ -149,10 +151,10 @@ impl ScriptError {
                 }
                 kind => placement_reason(failed, kind),
             },
-            Self::Lacking(IncompleteWork::TooLarge(_)) => {
+            Self::Incomplete(IncompleteWork::TooLarge(_)) => {
                 (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent)
             }
-            Self::Lacking(IncompleteWork::Unread(_)) => {
+            Self::Incomplete(IncompleteWork::Unreadable(_)) => {
                 (failed, Code::COLLECTION_FAILED, INFRASTRUCTURE, Retry::Transient)
             }
         }
@@ -174,13 +176,13 @@ impl ScriptError {
             Self::Exec(failure) => format!("{script}: {}", failure.chain()),
             Self::Place { what, failure } => format!("cannot place {what}: {}", failure.chain()),
             Self::Files(files) => files.chain(),
-            Self::Left(failure) => {
+            Self::ProcessesLeft(failure) => {
                 format!("cannot kill the agent's processes: {}", failure.chain())
             }
             Self::Network(failure) => {
                 format!("cannot set the network policy of {script}: {}", failure.chain())
             }
-            Self::Lacking(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) => {
+            Self::Incomplete(IncompleteWork::TooLarge(why) | IncompleteWork::Unreadable(why)) => {
                 format!("cannot collect the work to verify: {why}")
             }
         }

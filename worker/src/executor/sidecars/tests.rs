@@ -27,13 +27,13 @@ struct RecordingSidecar {
     name: &'static str,
     fault: Option<SidecarFault>,
     provider: FakeProvider,
-    heard: Arc<Mutex<Vec<SidecarCall>>>,
+    calls: Arc<Mutex<Vec<SidecarCall>>>,
 }
 
 impl RecordingSidecar {
     fn record_call(&self, call: &str) {
         let existing = self.provider.existing().len();
-        self.heard.lock().expect("not poisoned").push((format!("{call} {}", self.name), existing));
+        self.calls.lock().expect("not poisoned").push((format!("{call} {}", self.name), existing));
     }
 
     fn fail_at(&mut self, at: SidecarFault) -> Result<(), Failure> {
@@ -81,21 +81,21 @@ impl Sidecar for RecordingSidecar {
 /// An environment with the services `a` and `b`.
 struct SidecarFixture {
     provider: FakeProvider,
-    heard: Arc<Mutex<Vec<SidecarCall>>>,
-    site: ManagedEnvironment,
+    calls: Arc<Mutex<Vec<SidecarCall>>>,
+    environment: ManagedEnvironment,
 }
 
 impl SidecarFixture {
     fn new() -> Self {
-        let (provider, heard) = (FakeProvider::default(), Arc::default());
-        Self { provider, heard, site: ManagedEnvironment::default() }
+        let (provider, calls) = (FakeProvider::default(), Arc::default());
+        Self { provider, calls, environment: ManagedEnvironment::default() }
     }
 
     /// Creates the environment; `b` has the fault.
     async fn create(&mut self, fault: Option<SidecarFault>) -> bool {
         let service = |name, fault| -> Box<dyn Sidecar> {
-            let (provider, heard) = (self.provider.clone(), Arc::clone(&self.heard));
-            Box::new(RecordingSidecar { name, fault, provider, heard })
+            let (provider, calls) = (self.provider.clone(), Arc::clone(&self.calls));
+            Box::new(RecordingSidecar { name, fault, provider, calls })
         };
         let services = vec![service("a", None), service("b", fault)];
         let request = CreateRequest {
@@ -112,12 +112,12 @@ impl SidecarFixture {
             purpose: EnvironmentPurpose::Agent,
         };
         let provider = Arc::new(self.provider.clone());
-        self.site.create_beside(provider, request, services).await.is_ok()
+        self.environment.create_beside(provider, request, services).await.is_ok()
     }
 
     /// The calls since the last query, with the number of environments that existed.
     fn recorded_calls(&self) -> Vec<SidecarCall> {
-        std::mem::take(&mut *self.heard.lock().expect("not poisoned"))
+        std::mem::take(&mut *self.calls.lock().expect("not poisoned"))
     }
 }
 
@@ -135,10 +135,10 @@ async fn sidecars_start_before_environment_and_stop_after() {
     assert_eq!(request.env.into_keys().collect::<Vec<_>>(), ["A", "B"]);
     let env = [("LAST", "b"), ("a", "a"), ("b", "b")];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(scene.site.sidecar_env(), env.into());
-    assert!(scene.site.remove().await.failure.is_none());
+    assert_eq!(scene.environment.sidecar_env(), env.into());
+    assert!(scene.environment.remove().await.failure.is_none());
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
-    assert!(scene.site.sidecar_env().is_empty());
+    assert!(scene.environment.sidecar_env().is_empty());
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn sidecar_start_failure_creates_no_environment() {
     let ended = [("start a", 0), ("start b", 0), ("stop b", 0), ("stop a", 0)];
     assert_eq!(scene.recorded_calls(), sidecar_calls(&ended));
     assert!(!scene.provider.calls().contains(&FakeCall::Create));
-    assert!(scene.site.is_empty());
+    assert!(scene.environment.is_empty());
 }
 
 #[tokio::test]
@@ -160,16 +160,16 @@ async fn environment_create_failure_stops_sidecars() {
         .fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Fail(FailureKind::Service));
     assert!(!scene.create(None).await);
     assert_eq!(scene.recorded_calls()[2..], sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
-    assert!(scene.site.is_empty());
+    assert!(scene.environment.is_empty());
 }
 
 #[tokio::test]
 async fn sidecar_not_ready_is_stopped_at_environment_removal() {
     let mut scene = SidecarFixture::new();
     assert!(!scene.create(Some(SidecarFault::Ready)).await);
-    assert!(scene.site.running().is_some());
+    assert!(scene.environment.running().is_some());
     drop(scene.recorded_calls());
-    assert!(scene.site.remove().await.failure.is_none());
+    assert!(scene.environment.remove().await.failure.is_none());
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
 }
 
@@ -179,8 +179,8 @@ async fn environment_create_cancelled_stops_sidecars_at_removal() {
     let creating = scene.create(Some(SidecarFault::Hang));
     assert!(tokio::time::timeout(Duration::from_secs(1), creating).await.is_err());
     drop(scene.recorded_calls());
-    assert!(!scene.site.is_empty());
-    assert!(scene.site.remove().await.failure.is_none());
+    assert!(!scene.environment.is_empty());
+    assert!(scene.environment.remove().await.failure.is_none());
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
     assert_eq!(scene.provider.existing(), Vec::<String>::new());
 }
@@ -190,9 +190,9 @@ async fn sidecar_stop_failure_is_retried_at_next_removal() {
     let mut scene = SidecarFixture::new();
     assert!(scene.create(Some(SidecarFault::StopOnce)).await);
     drop(scene.recorded_calls());
-    assert!(scene.site.remove().await.failure.is_some());
+    assert!(scene.environment.remove().await.failure.is_some());
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
-    assert!(scene.site.remove().await.failure.is_none());
+    assert!(scene.environment.remove().await.failure.is_none());
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0)]));
 }
 
@@ -201,7 +201,7 @@ async fn sidecar_panic_at_stop_still_stops_others() {
     let mut scene = SidecarFixture::new();
     assert!(scene.create(Some(SidecarFault::PanicAtStop)).await);
     drop(scene.recorded_calls());
-    let failure = scene.site.remove().await.failure.expect("a failure");
+    let failure = scene.environment.remove().await.failure.expect("a failure");
     assert_eq!(failure.kind, FailureKind::Bug);
     assert_eq!(scene.recorded_calls(), sidecar_calls(&[("stop b", 0), ("stop a", 0)]));
 }

@@ -11,14 +11,14 @@ use crate::queue::traits::QueueError;
 
 /// A restart ends all leases and keeps the offers. Delivery counts may be lost.
 pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn Broker) {
-    let life = broker.dispatch().incarnation().await.expect("reachable");
+    let incarnation = broker.dispatch().incarnation().await.expect("reachable");
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(1, 3, FIRST)]).await;
     let held = take(broker, 2).await;
     assert_eq!(items(&held), [item(1), item(2)]);
     broker.source().ack(&tokens(&held[..1])).await.expect("reachable");
     wait_until("acknowledged", async || list(broker, 1).await.len() == 2).await;
     broker.restart().await;
-    assert_eq!(broker.dispatch().incarnation().await.expect("reachable"), life);
+    assert_eq!(broker.dispatch().incarnation().await.expect("reachable"), incarnation);
     let again = pull_all(broker, FreeCapacity::with_slots(5), &[item(2), item(3)]).await;
     assert!(!items(&again).contains(&item(1)), "{again:?}");
     broker.source().ack(&tokens(&again)).await.expect("reachable");
@@ -44,14 +44,14 @@ pub(super) async fn reports_and_boards_survive_a_restart(broker: &dyn Broker) {
 /// manual set-up.
 pub(super) async fn a_wiped_broker_is_another(broker: &dyn Broker) {
     let dispatch = broker.dispatch();
-    let life = dispatch.incarnation().await.expect("reachable");
+    let incarnation = dispatch.incarnation().await.expect("reachable");
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;
     let held = take(broker, 2).await;
     send_reports(broker, vec![report(1, 1), report(1, 2)]).await;
     let all = read_reports(broker, 1, None).await;
     broker.kv_store().write("key", Bytes::new(), None).await.expect("reachable");
     broker.wipe().await;
-    assert_ne!(dispatch.incarnation().await.expect("reachable"), life);
+    assert_ne!(dispatch.incarnation().await.expect("reachable"), incarnation);
     let gone = dispatch.reports(run(1), Some(all[0].0), 10, broker.quiet_period()).await;
     assert!(matches!(gone, Err(QueueError::Position)), "{gone:?}");
     assert_eq!(read_reports(broker, 1, None).await, []);
@@ -70,7 +70,7 @@ pub(super) async fn a_wiped_broker_is_another(broker: &dyn Broker) {
     broker.source().ack(&tokens(&held)).await.expect("harmless");
     assert_eq!(list(broker, 2).await.len(), 2);
     assert_eq!(read_reports(broker, 2, None).await.len(), 3);
-    assert!(again.iter().all(|d| d.token.incarnation != life), "{again:?}");
+    assert!(again.iter().all(|d| d.token.incarnation != incarnation), "{again:?}");
     broker.source().ack(&tokens(&again)).await.expect("reachable");
     wait_until("acknowledged", async || list(broker, 2).await.is_empty()).await;
 }

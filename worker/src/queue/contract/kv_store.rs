@@ -10,15 +10,15 @@ fn value(text: &'static str) -> Bytes {
 
 /// A write or removal happens only on top of the revision that its writer has seen.
 pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
-    let board = broker.kv_store();
+    let store = broker.kv_store();
     let write = async |key: &str, text, revision| {
-        board.write(key, value(text), revision).await.expect("reachable")
+        store.write(key, value(text), revision).await.expect("reachable")
     };
     let read = async |key: &str| {
-        let entry = board.read(key).await.expect("reachable");
+        let entry = store.read(key).await.expect("reachable");
         entry.map(|entry| (entry.revision, entry.value))
     };
-    let remove = async |revision| board.remove("a", revision).await.expect("reachable");
+    let remove = async |revision| store.remove("a", revision).await.expect("reachable");
     assert_eq!(read("a").await, None);
     let first = write("a", "one", None).await.expect("nothing stood there");
     assert_eq!(read("a").await, Some((first, value("one"))));
@@ -29,7 +29,7 @@ pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
     assert!(second > first);
     assert_eq!(write("a", "three", Some(first)).await, None, "it has been replaced");
     write("b-b_B", "other", None).await.expect("nothing stood there");
-    let mut all = board.entries().await.expect("reachable");
+    let mut all = store.entries().await.expect("reachable");
     all.sort_by(|a, b| a.0.cmp(&b.0));
     let all: Vec<_> = all.into_iter().map(|(key, entry)| (key, entry.value)).collect();
     assert_eq!(all, [("a".to_owned(), value("two")), ("b-b_B".to_owned(), value("other"))]);
@@ -37,7 +37,7 @@ pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
     assert!(remove(second).await);
     assert!(!remove(second).await, "it is gone");
     assert_eq!(read("a").await, None);
-    assert_eq!(board.entries().await.expect("reachable").len(), 1);
+    assert_eq!(store.entries().await.expect("reachable").len(), 1);
     assert_eq!(write("a", "four", Some(second)).await, None);
     let third = write("a", "four", None).await.expect("nothing stands there");
     assert!(third > second, "revisions keep growing after a removal");
@@ -46,22 +46,22 @@ pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
 
 /// Of several concurrent writes, one succeeds.
 pub(super) async fn one_of_many_writers_wins(broker: &dyn Broker) {
-    let board = broker.kv_store();
+    let store = broker.kv_store();
     let mut revision = None;
     for _ in 0..5 {
-        let write = |text| board.write("lock", value(text), revision);
+        let write = |text| store.write("lock", value(text), revision);
         let (a, b, c) = tokio::join!(write("a"), write("b"), write("c"));
         let written: Vec<(u64, Bytes)> = [(a, "a"), (b, "b"), (c, "c")]
             .into_iter()
             .filter_map(|(written, text)| Some((written.expect("reachable")?, value(text))))
             .collect();
         let [winner] = &*written else { panic!("{written:?}") };
-        let entry = board.read("lock").await.expect("reachable").expect("it is there");
+        let entry = store.read("lock").await.expect("reachable").expect("it is there");
         assert_eq!((entry.revision, entry.value), *winner);
         revision = Some(winner.0);
     }
     wait_until("it is removed", async || {
-        board.remove("lock", revision.expect("written")).await.expect("reachable")
+        store.remove("lock", revision.expect("written")).await.expect("reachable")
     })
     .await;
 }

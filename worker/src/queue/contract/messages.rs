@@ -134,11 +134,11 @@ pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     let mut seen = Vec::new();
     wait_until("the last heartbeat is seen", async || {
         seen = broker.dispatch().heartbeats().await.expect("reachable");
-        seen.sort_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
-        seen.iter().any(|s| s.hello == heartbeat("a", 3))
+        seen.sort_by(|a, b| a.heartbeat.worker.cmp(&b.heartbeat.worker));
+        seen.iter().any(|s| s.heartbeat == heartbeat("a", 3))
     })
     .await;
-    let said: Vec<_> = seen.iter().map(|s| s.hello.clone()).collect();
+    let said: Vec<_> = seen.iter().map(|s| s.heartbeat.clone()).collect();
     assert_eq!(said, [heartbeat("a", 3), heartbeat("b", 2)]);
     assert!(seen[0].age < seen[1].age, "{seen:?}");
 }

@@ -141,7 +141,7 @@ fn offer(r: u8, n: u8, try_id: TryId) -> Offer {
         spec: digest,
         class: SizeClass(0),
         work: OfferedWork::Trial(trial),
-        pacing: RunRateLimits::default(),
+        rate_limits: RunRateLimits::default(),
     }
 }
 
@@ -162,9 +162,9 @@ fn report(r: u8, exec: u8) -> Report {
 }
 
 /// Polls until the condition holds.
-async fn wait_until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
-    while !so().await {
+    while !holds().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -197,10 +197,10 @@ async fn pull_once(broker: &dyn Broker) -> Vec<Delivery> {
 }
 
 /// Pulls one after the other until these items were delivered, each at least once.
-async fn pull_all(broker: &dyn Broker, room: FreeCapacity, wanted: &[ItemId]) -> Vec<Delivery> {
+async fn pull_all(broker: &dyn Broker, capacity: FreeCapacity, wanted: &[ItemId]) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
     wait_until("all of it is delivered", async || {
-        let more = broker.source().pull(room, broker.quiet_period()).await.expect("reachable");
+        let more = broker.source().pull(capacity, broker.quiet_period()).await.expect("reachable");
         pulled.extend(more);
         wanted.iter().all(|item| pulled.iter().any(|d| d.offer.item == *item))
     })

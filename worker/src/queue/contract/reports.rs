@@ -49,12 +49,12 @@ pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) 
 pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(1, 2)]).await;
     let at = read_reports(broker, 1, None).await[1].0;
-    let mut life = at.incarnation;
-    life.0 ^= 1;
+    let mut incarnation = at.incarnation;
+    incarnation.0 ^= 1;
     let wrong = [
         ReportPosition { anchor: ExecId::from_bytes([7; 16]), ..at },
         ReportPosition { sequence: at.sequence + 1, ..at },
-        ReportPosition { incarnation: life, ..at },
+        ReportPosition { incarnation, ..at },
     ];
     for position in wrong {
         let read =

@@ -19,12 +19,16 @@ pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
     let answers = dispatch.offer(&again).await.expect("reachable");
     assert_eq!(
         answers,
-        [Ok(OfferOutcome::Present), Ok(OfferOutcome::Published), Ok(OfferOutcome::Published)]
+        [
+            Ok(OfferOutcome::AlreadyPresent),
+            Ok(OfferOutcome::Published),
+            Ok(OfferOutcome::Published)
+        ]
     );
     let deliveries = take(broker, 3).await;
     assert_eq!(deliveries.len(), 3);
     let present = dispatch.offer(&[offer(1, 1, FIRST)]).await.expect("reachable");
-    assert_eq!(present, [Ok(OfferOutcome::Present)], "delivered, but still there");
+    assert_eq!(present, [Ok(OfferOutcome::AlreadyPresent)], "delivered, but still there");
     broker.source().ack(&tokens(&deliveries)).await.expect("reachable");
     wait_until("acknowledged", async || list(broker, 1).await.is_empty()).await;
     assert_eq!(pull_once(broker).await, []);
@@ -154,9 +158,9 @@ pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
     let source = broker.source();
     let mut held = Vec::new();
     for n in 0..20 {
-        let patience = Duration::from_micros(200 * n);
+        let max_wait = Duration::from_micros(200 * n);
         let pulled =
-            timeout(patience, source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT)).await;
+            timeout(max_wait, source.pull(FreeCapacity::with_slots(5), ANSWER_TIMEOUT)).await;
         held.extend(pulled.map_or(Vec::new(), |pulled| pulled.expect("reachable")));
     }
     wait_until("each is delivered", async || {

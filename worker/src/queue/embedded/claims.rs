@@ -17,7 +17,7 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct PendingClaims {
     waiting: Mutex<HashMap<RunId, VecDeque<PendingClaim>>>,
-    asked: Notify,
+    added: Notify,
 }
 
 impl PendingClaims {
@@ -26,12 +26,12 @@ impl PendingClaims {
         let (reply, answer) = oneshot::channel();
         {
             let mut waiting = self.waiting();
-            let line = waiting.entry(run).or_default();
+            let queue = waiting.entry(run).or_default();
             // Removes claims whose workers stopped waiting.
-            line.retain(|pending| !pending.reply.is_closed());
-            line.push_back(PendingClaim { claim, reply });
+            queue.retain(|pending| !pending.reply.is_closed());
+            queue.push_back(PendingClaim { claim, reply });
         }
-        self.asked.notify_waiters();
+        self.added.notify_waiters();
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(_) => Err(QueueError::NoAnswer { run }),
@@ -40,12 +40,12 @@ impl PendingClaims {
 
     pub(super) async fn next(&self, run: RunId) -> PendingClaim {
         loop {
-            let mut asked = std::pin::pin!(self.asked.notified());
-            asked.as_mut().enable();
+            let mut added = std::pin::pin!(self.added.notified());
+            added.as_mut().enable();
             if let Some(pending) = self.take(run) {
                 return pending;
             }
-            asked.await;
+            added.await;
         }
     }
 

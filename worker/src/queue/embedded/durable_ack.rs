@@ -18,16 +18,16 @@ pub(super) struct DurableAcks {
 #[derive(Debug, Default)]
 struct DurableAckState {
     /// Last sequence that the run's journal holds.
-    reached: HashMap<RunId, u64>,
+    durable_sequences: HashMap<RunId, u64>,
     /// Number of times that all sequences became invalid.
-    disturbances: u64,
+    invalidations: u64,
 }
 
 /// The sequences that one batch of reports waits for, one per run in it.
 #[derive(Debug)]
 pub(super) struct AwaitedReports {
-    last: Vec<(RunId, u64)>,
-    disturbances: u64,
+    sequences: Vec<(RunId, u64)>,
+    invalidations: u64,
 }
 
 impl DurableAcks {
@@ -38,15 +38,15 @@ impl DurableAcks {
         runs: &[RunId],
         answers: &[Result<u64, PublishError>],
     ) -> AwaitedReports {
-        let mut last: Vec<(RunId, u64)> = Vec::with_capacity(1);
+        let mut sequences: Vec<(RunId, u64)> = Vec::with_capacity(1);
         for (run, answer) in runs.iter().zip(answers) {
             let Ok(sequence) = answer else { continue };
-            match last.iter_mut().find(|(known, _)| known == run) {
+            match sequences.iter_mut().find(|(known, _)| known == run) {
                 Some((_, last)) => *last = *sequence,
-                None => last.push((*run, *sequence)),
+                None => sequences.push((*run, *sequence)),
             }
         }
-        AwaitedReports { last, disturbances: self.state().disturbances }
+        AwaitedReports { sequences, invalidations: self.state().invalidations }
     }
 
     /// Waits until all of them are journalled. Cancel-safe.
@@ -56,15 +56,15 @@ impl DurableAcks {
             changed.as_mut().enable();
             {
                 let state = self.state();
-                if state.disturbances != awaited.disturbances {
+                if state.invalidations != awaited.invalidations {
                     let reason =
                         "the broker lost its state before the report was journalled".to_owned();
                     return Err(QueueError::Unreachable { reason });
                 }
                 let holds = |(run, sequence): &(RunId, u64)| {
-                    state.reached.get(run).is_some_and(|reached| reached >= sequence)
+                    state.durable_sequences.get(run).is_some_and(|reached| reached >= sequence)
                 };
-                if awaited.last.iter().all(holds) {
+                if awaited.sequences.iter().all(holds) {
                     return Ok(());
                 }
             }
@@ -74,7 +74,7 @@ impl DurableAcks {
 
     pub(super) fn mark_durable(&self, run: RunId, sequence: u64) {
         let mut state = self.state();
-        let reached = state.reached.entry(run).or_default();
+        let reached = state.durable_sequences.entry(run).or_default();
         *reached = sequence.max(*reached);
         drop(state);
         self.changed.notify_waiters();
@@ -84,8 +84,8 @@ impl DurableAcks {
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn invalidate(&self) {
         let mut state = self.state();
-        state.reached.clear();
-        state.disturbances += 1;
+        state.durable_sequences.clear();
+        state.invalidations += 1;
         drop(state);
         self.changed.notify_waiters();
     }

@@ -49,11 +49,11 @@ pub struct EmbeddedQueue {
     work: Notify,
     reports: Notify,
     /// Absent when reports are acknowledged on arrival.
-    journalled: Option<DurableAcks>,
+    durable_acks: Option<DurableAcks>,
     claims: PendingClaims,
-    hellos: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
+    heartbeats: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
     controls: broadcast::Sender<ControlMessage>,
-    contact: watch::Sender<ConnectionStatus>,
+    status: watch::Sender<ConnectionStatus>,
 }
 
 impl EmbeddedQueue {
@@ -68,28 +68,30 @@ impl EmbeddedQueue {
         Self::with_durable_acks(config, None)
     }
 
-    fn with_durable_acks(config: BrokerModelConfig, journalled: Option<DurableAcks>) -> Self {
+    fn with_durable_acks(config: BrokerModelConfig, durable_acks: Option<DurableAcks>) -> Self {
         let incarnation = Incarnation(rand::random());
         Self {
             model: Mutex::new(BrokerModel::new(incarnation, config)),
             start: Instant::now(),
             work: Notify::new(),
             reports: Notify::new(),
-            journalled,
+            durable_acks,
             claims: PendingClaims::default(),
-            hellos: Mutex::default(),
+            heartbeats: Mutex::default(),
             controls: broadcast::Sender::new(CONTROL_CAPACITY),
-            contact: watch::Sender::new(ConnectionStatus { up: true, connections: 1 }),
+            status: watch::Sender::new(ConnectionStatus { up: true, connections: 1 }),
         }
     }
 
-    /// Applies a fault to the broker, bypassing all clients.
+    /// Applies a fault to the broker, bypassing all clients. Clients of the queue itself see a new
+    /// connection, as after every fault of a server.
     #[cfg(any(test, feature = "testing"))]
     pub fn inject_fault<T>(&self, fault: impl FnOnce(&mut BrokerModel) -> T) -> T {
         let value = fault(&mut self.model());
-        if let Some(journalled) = &self.journalled {
-            journalled.invalidate();
+        if let Some(durable_acks) = &self.durable_acks {
+            durable_acks.invalidate();
         }
+        self.status.send_modify(|status| status.connections += 1);
         self.work.notify_waiters();
         self.reports.notify_waiters();
         value
@@ -118,13 +120,17 @@ impl Default for EmbeddedQueue {
 /// A pull is cancel-safe: it takes nothing before it returns.
 #[async_trait]
 impl WorkSource for EmbeddedQueue {
-    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(
+        &self,
+        capacity: FreeCapacity,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
             let mut told = std::pin::pin!(self.work.notified());
             told.as_mut().enable();
-            let deliveries = self.model().pull_fitting(self.now(), room);
-            if !deliveries.is_empty() || room.slots == 0 || Instant::now() >= deadline {
+            let deliveries = self.model().pull_fitting(self.now(), capacity);
+            if !deliveries.is_empty() || capacity.slots == 0 || Instant::now() >= deadline {
                 return Ok(deliveries);
             }
             let _looked_too_long = timeout_at(self.next_wakeup(deadline), told).await;
@@ -159,31 +165,31 @@ impl WorkSource for EmbeddedQueue {
         let (answers, awaited) = {
             let mut model = self.model();
             let answers = model.report(reports);
-            let awaited = self.journalled.as_ref().map(|j| (j, j.awaited(&runs, &answers)));
+            let awaited = self.durable_acks.as_ref().map(|j| (j, j.awaited(&runs, &answers)));
             (answers, awaited)
         };
         self.reports.notify_waiters();
-        if let Some((journalled, awaited)) = awaited {
-            journalled.wait(&awaited).await?;
+        if let Some((durable_acks, awaited)) = awaited {
+            durable_acks.wait(&awaited).await?;
         }
         Ok(answers.into_iter().map(|answer| answer.map(|_sequence| ())).collect())
     }
 
     async fn is_contested(&self, claim: &Claim) -> Result<bool, QueueError> {
-        let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
+        let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
         let lease = self.model().config().lease;
-        let mut live = hellos.values().filter(|(_, at)| at.elapsed() < lease);
-        Ok(live.any(|(hello, _)| claim.is_contested_by(hello)))
+        let mut live = heartbeats.values().filter(|(_, at)| at.elapsed() < lease);
+        Ok(live.any(|(heartbeat, _)| claim.is_contested_by(heartbeat)))
     }
 
-    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError> {
-        let mut hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
-        hellos.insert(hello.worker.clone(), (hello, Instant::now()));
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<(), QueueError> {
+        let mut heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+        heartbeats.insert(heartbeat.worker.clone(), (heartbeat, Instant::now()));
         Ok(())
     }
 
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
-        self.contact.subscribe()
+        self.status.subscribe()
     }
 
     fn controls(&self) -> broadcast::Receiver<ControlMessage> {
@@ -198,7 +204,7 @@ impl Dispatch for EmbeddedQueue {
     }
 
     fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
-        self.contact.subscribe()
+        self.status.subscribe()
     }
 
     async fn offer(
@@ -245,7 +251,7 @@ impl Dispatch for EmbeddedQueue {
         let mut model = self.model();
         if position.incarnation == model.incarnation() {
             model.purge(run, position);
-            if let Some(journalled) = &self.journalled {
+            if let Some(journalled) = &self.durable_acks {
                 journalled.mark_durable(run, position.sequence);
             }
         }
@@ -266,11 +272,14 @@ impl Dispatch for EmbeddedQueue {
     }
 
     async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
-        let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen: Vec<ReceivedHeartbeat> = (hellos.values())
-            .map(|(hello, at)| ReceivedHeartbeat { hello: hello.clone(), age: at.elapsed() })
+        let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen: Vec<ReceivedHeartbeat> = (heartbeats.values())
+            .map(|(heartbeat, at)| ReceivedHeartbeat {
+                heartbeat: heartbeat.clone(),
+                age: at.elapsed(),
+            })
             .collect();
-        seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
+        seen.sort_unstable_by(|a, b| a.heartbeat.worker.cmp(&b.heartbeat.worker));
         Ok(seen)
     }
 

@@ -28,35 +28,35 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// State shared by the implementations of the queue traits.
 #[derive(Debug)]
 pub(super) struct NatsClient {
-    pub(super) client: Client,
+    pub(super) inner: Client,
     pub(super) options: NatsOptions,
     pub(super) names: NamespaceNames,
     pub(super) replies: Arc<ReplyRouter>,
-    pub(super) life: IncarnationTracker,
-    contact: watch::Sender<ConnectionStatus>,
+    pub(super) incarnation: IncarnationTracker,
+    status: watch::Sender<ConnectionStatus>,
     /// The last refusal of a message that no caller waits for a reply to.
     refusal: Mutex<Option<String>>,
     refusals: WarningLimiter,
 }
 
 impl NatsClient {
-    pub(super) fn new(client: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
+    pub(super) fn new(inner: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
         let names = NamespaceNames::new(&options.namespace);
-        let contact = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
-        let (life, refusal, refusals) =
+        let status = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
+        let (incarnation, refusal, refusals) =
             (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
-        Self { client, options, names, replies, life, contact, refusal, refusals }
+        Self { inner, options, names, replies, incarnation, status, refusal, refusals }
     }
 
     pub(super) fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
-        self.contact.subscribe()
+        self.status.subscribe()
     }
 
     /// The number of the current connection.
     pub(super) fn connection(&self) -> Result<u64, NatsError> {
         // Not from the watched status, which lags behind by a moment.
-        if self.client.connection_state() == State::Connected {
-            Ok(self.client.statistics().connects.load(Ordering::Relaxed))
+        if self.inner.connection_state() == State::Connected {
+            Ok(self.inner.statistics().connects.load(Ordering::Relaxed))
         } else {
             let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
             match &*refusal {
@@ -74,7 +74,7 @@ impl NatsClient {
         requests: Vec<NatsRequest>,
     ) -> Result<Vec<ReplyResult>, NatsError> {
         self.connection()?;
-        Ok(self.replies.request_all(&self.client, requests, ANSWER_TIMEOUT).await)
+        Ok(self.replies.request_all(&self.inner, requests, ANSWER_TIMEOUT).await)
     }
 
     pub(super) async fn request(&self, request: NatsRequest) -> ReplyResult {
@@ -94,7 +94,7 @@ impl NatsClient {
     /// Sends a message that needs no reply.
     pub(super) async fn send(&self, subject: String, payload: Bytes) -> Result<(), NatsError> {
         self.connection()?;
-        let sent = self.client.publish(subject, payload).await;
+        let sent = self.inner.publish(subject, payload).await;
         sent.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
@@ -141,17 +141,17 @@ impl NatsClient {
         let up = match event {
             Some(Event::Connected) => true,
             Some(Event::Disconnected | Event::Closed) => false,
-            _ => self.client.connection_state() == State::Connected,
+            _ => self.inner.connection_state() == State::Connected,
         };
-        let connections = self.client.statistics().connects.load(Ordering::Relaxed);
+        let connections = self.inner.statistics().connects.load(Ordering::Relaxed);
         let now = ConnectionStatus { up, connections };
-        let mut lost = false;
-        self.contact.send_if_modified(|known| {
-            lost = *known != now;
+        let mut changed = false;
+        self.status.send_if_modified(|known| {
+            changed = *known != now;
             *known = now;
-            lost
+            changed
         });
-        if lost {
+        if changed {
             if up {
                 *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
@@ -161,16 +161,16 @@ impl NatsClient {
 }
 
 /// Follows the connection. Never ends before the client does.
-pub(super) async fn follow_connection(link: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
+pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
     let mut looks = tokio::time::interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             Some(event) = events.recv() => {
-                link.handle_event(&event);
-                link.update_status(Some(&event));
+                client.handle_event(&event);
+                client.update_status(Some(&event));
             }
-            _ = looks.tick() => link.update_status(None),
+            _ = looks.tick() => client.update_status(None),
         }
     }
 }

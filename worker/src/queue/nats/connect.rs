@@ -87,7 +87,7 @@ pub struct Nats(Arc<NatsInner>);
 
 #[derive(Debug)]
 struct NatsInner {
-    link: Arc<NatsClient>,
+    client: Arc<NatsClient>,
     _tasks: [Task<()>; 3],
 }
 
@@ -121,16 +121,18 @@ impl Nats {
         let (replies, subscriber) = ReplyRouter::subscribe(&client)
             .await
             .map_err(|f| ConnectError::Unreachable { address, reason: f.to_string() })?;
-        let link = Arc::new(NatsClient::new(client, options, replies));
-        let answers = supervise::spawn("answers", link.replies.clone().deliver_replies(subscriber));
-        let contact = supervise::spawn("contact", client::follow_connection(link.clone(), events));
-        check_jetstream(&link).await?;
-        let life = supervise::spawn("incarnation", incarnation::watch_incarnation(link.clone()));
-        Ok(Self(Arc::new(NatsInner { link, _tasks: [answers, contact, life] })))
+        let client = Arc::new(NatsClient::new(client, options, replies));
+        let answers =
+            supervise::spawn("answers", client.replies.clone().deliver_replies(subscriber));
+        let status = supervise::spawn("contact", client::follow_connection(client.clone(), events));
+        check_jetstream(&client).await?;
+        let incarnation =
+            supervise::spawn("incarnation", incarnation::watch_incarnation(client.clone()));
+        Ok(Self(Arc::new(NatsInner { client, _tasks: [answers, status, incarnation] })))
     }
 
     pub(super) fn client(&self) -> &Arc<NatsClient> {
-        &self.0.link
+        &self.0.client
     }
 
     /// The options it was connected with.
@@ -197,8 +199,8 @@ impl Nats {
             Err(fault) => return Err(fault.into()),
         };
         let parsed = found.into_iter().filter_map(|aged| {
-            let hello = serde_json::from_slice(&aged.stored.payload).ok()?;
-            Some(ReceivedHeartbeat { hello, age: aged.age })
+            let heartbeat = serde_json::from_slice(&aged.stored.payload).ok()?;
+            Some(ReceivedHeartbeat { heartbeat, age: aged.age })
         });
         Ok(parsed.collect())
     }
@@ -222,9 +224,9 @@ fn connect_error(address: &str, error: &async_nats::ConnectError) -> ConnectErro
     }
 }
 
-async fn check_jetstream(link: &NatsClient) -> Result<(), ConnectError> {
-    let address = link.options.address();
-    let answer = link.api_call::<AccountInfo>("INFO", &json!({})).await;
+async fn check_jetstream(client: &NatsClient) -> Result<(), ConnectError> {
+    let address = client.options.address();
+    let answer = client.api_call::<AccountInfo>("INFO", &json!({})).await;
     let Err(fault) = answer else { return Ok(()) };
     let reason = fault.to_string();
     Err(match fault {

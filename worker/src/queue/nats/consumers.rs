@@ -48,8 +48,8 @@ impl ListedConsumer {
 
 impl PoolConsumers {
     /// Reads them from the server.
-    pub(super) async fn read(link: &NatsClient, pool: &NatsName) -> Result<Self, NatsError> {
-        Ok(Self::from_list(&list_consumers(link).await?, pool, link.options.lease))
+    pub(super) async fn read(client: &NatsClient, pool: &NatsName) -> Result<Self, NatsError> {
+        Ok(Self::from_list(&list_consumers(client).await?, pool, client.options.lease))
     }
 
     /// The consumer of the class for single trials decides the lease of the pool: every process
@@ -83,12 +83,12 @@ impl Nats {
 }
 
 /// The consumers of all pools.
-pub(super) async fn list_consumers(link: &NatsClient) -> Result<Vec<ListedConsumer>, NatsError> {
-    let verb = format!("CONSUMER.LIST.{}", link.names.work);
+pub(super) async fn list_consumers(client: &NatsClient) -> Result<Vec<ListedConsumer>, NatsError> {
+    let verb = format!("CONSUMER.LIST.{}", client.names.work);
     let mut listed = Vec::new();
     loop {
         let request = json!({ "offset": listed.len() });
-        let page: ConsumerPage = match link.api_call(&verb, &request).await {
+        let page: ConsumerPage = match client.api_call(&verb, &request).await {
             Ok(page) => page,
             Err(fault) if fault.is_missing() => return Ok(listed),
             Err(fault) => return Err(fault),

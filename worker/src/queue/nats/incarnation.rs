@@ -48,8 +48,8 @@ struct IncarnationCheck {
 /// The state from which the server's incarnation is derived.
 #[derive(Debug)]
 pub(super) struct IncarnationTracker {
-    standing: watch::Sender<Option<IncarnationCheck>>,
-    seen: Mutex<ObservedStreams>,
+    last_check: watch::Sender<Option<IncarnationCheck>>,
+    observed: Mutex<ObservedStreams>,
 }
 
 #[derive(Debug)]
@@ -65,10 +65,10 @@ struct ObservedStreams {
     connection: Option<u64>,
     /// Last sequence of an offer at the last reconnection: the server may have been killed
     /// meanwhile and have forgotten the deliveries of earlier offers.
-    doubtful: u64,
+    doubtful_up_to: u64,
     /// Total time in which the server responded, until its last response.
     online: Duration,
-    answered: Instant,
+    last_response: Instant,
 }
 
 impl Default for IncarnationTracker {
@@ -79,11 +79,11 @@ impl Default for IncarnationTracker {
             created: None,
             losses: 0,
             connection: None,
-            doubtful: 0,
+            doubtful_up_to: 0,
             online: Duration::ZERO,
-            answered: Instant::now(),
+            last_response: Instant::now(),
         };
-        Self { standing: watch::Sender::new(None), seen: Mutex::new(seen) }
+        Self { last_check: watch::Sender::new(None), observed: Mutex::new(seen) }
     }
 }
 
@@ -102,24 +102,24 @@ impl IncarnationTracker {
 
     /// Whether an offer may have been delivered before, regardless of the server's delivery count.
     pub(super) fn may_be_redelivered(&self, sequence: u64) -> bool {
-        sequence <= self.observed().doubtful
+        sequence <= self.observed().doubtful_up_to
     }
 
     /// A clock that stops while the server does not respond.
     pub(super) fn online_time(&self) -> Duration {
         let seen = self.observed();
-        seen.online + seen.answered.elapsed().min(ANSWER_VALIDITY)
+        seen.online + seen.last_response.elapsed().min(ANSWER_VALIDITY)
     }
 
     fn mark_answered(&self) {
         let mut seen = self.observed();
-        let more = seen.answered.elapsed().min(ANSWER_VALIDITY);
+        let more = seen.last_response.elapsed().min(ANSWER_VALIDITY);
         seen.online += more;
-        seen.answered = Instant::now();
+        seen.last_response = Instant::now();
     }
 
     fn observed(&self) -> MutexGuard<'_, ObservedStreams> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +129,7 @@ impl ObservedStreams {
     fn mark_connected(&mut self, connection: u64, last: u64) {
         let before = self.connection.replace(connection);
         if before.is_some_and(|before| before != connection) {
-            self.doubtful = last;
+            self.doubtful_up_to = last;
         }
     }
 
@@ -161,15 +161,15 @@ impl NatsClient {
     /// The incarnation that was found over the current connection, without waiting.
     pub(super) fn known_incarnation(&self) -> Option<Incarnation> {
         let connection = self.connection().ok()?;
-        let standing = self.life.standing.borrow();
-        let standing = standing.as_ref().filter(|s| s.connection == connection)?;
+        let last_check = self.incarnation.last_check.borrow();
+        let standing = last_check.as_ref().filter(|s| s.connection == connection)?;
         standing.found.as_ref().ok().copied()
     }
 
     /// The current incarnation, checked over the current connection.
     pub(super) async fn current_incarnation(&self) -> Result<Incarnation, NatsError> {
         match self.known_incarnation() {
-            Some(life) => Ok(life),
+            Some(incarnation) => Ok(incarnation),
             None => self.check_incarnation().await,
         }
     }
@@ -178,52 +178,55 @@ impl NatsClient {
     pub(super) async fn check_incarnation(&self) -> Result<Incarnation, NatsError> {
         let connection = self.connection()?;
         let before = {
-            let seen = self.life.observed();
+            let seen = self.incarnation.observed();
             (seen.work, seen.reports)
         };
         let streams = [&self.names.work, &self.names.reports];
         let requests =
             streams.map(|name| api_request(&format!("STREAM.INFO.{name}"), &serde_json::json!({})));
-        let answers = self.replies.request_all(&self.client, requests.into(), ANSWER_TIMEOUT).await;
+        let answers = self.replies.request_all(&self.inner, requests.into(), ANSWER_TIMEOUT).await;
         let answered = answers.iter().any(|a| !matches!(a, Err(NatsError::Unreachable(_))));
         if answered {
-            self.life.mark_answered();
+            self.incarnation.mark_answered();
         }
         let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload));
         let mut next = || infos.next().unwrap_or(Err(NatsError::Unreachable("no response".into())));
         let found = match (next(), next()) {
             (Ok(work), Ok(reports)) => {
-                let mut seen = self.life.observed();
+                let mut seen = self.incarnation.observed();
                 seen.mark_connected(connection, work.state.last_seq);
                 Ok(seen.identify(&work, &reports, before))
             }
             (Err(fault), _) | (_, Err(fault)) => Err(fault),
         };
-        let standing = IncarnationCheck { connection, found: found.clone() };
-        self.life.standing.send_replace(Some(standing));
+        let check = IncarnationCheck { connection, found: found.clone() };
+        self.incarnation.last_check.send_replace(Some(check));
         found
     }
 
     /// Waits until the incarnation is known over the current connection.
     pub(super) async fn wait_for_incarnation(&self) -> Incarnation {
-        let mut standing = self.life.standing.subscribe();
+        let mut last_check = self.incarnation.last_check.subscribe();
         loop {
-            if let Some(life) = self.known_incarnation() {
-                return life;
+            if let Some(incarnation) = self.known_incarnation() {
+                return incarnation;
             }
             // The sender lives as long as this client.
-            let _changed = standing.changed().await;
+            let _changed = last_check.changed().await;
         }
     }
 }
 
 /// Checks the streams periodically, and at once over each new connection.
-pub(super) async fn watch_incarnation(link: Arc<NatsClient>) {
-    let mut contact = link.connection_status();
+pub(super) async fn watch_incarnation(client: Arc<NatsClient>) {
+    let mut contact = client.connection_status();
     let mut again = RETRY_PAUSE;
     loop {
-        let found =
-            if link.connection().is_ok() { link.check_incarnation().await.is_ok() } else { false };
+        let found = if client.connection().is_ok() {
+            client.check_incarnation().await.is_ok()
+        } else {
+            false
+        };
         let pause = if found { CHECK_INTERVAL } else { again };
         again = if found { RETRY_PAUSE } else { CHECK_INTERVAL.min(again * 2) };
         tokio::select! {
@@ -244,26 +247,26 @@ mod tests {
 
     #[test]
     fn sequence_before_reconnect_is_doubtful() {
-        let life = IncarnationTracker::default();
-        life.observed().mark_connected(1, 7);
-        assert!(!life.may_be_redelivered(7), "the connection was never lost");
-        life.observed().mark_connected(1, 9);
-        assert!(!life.may_be_redelivered(7));
-        life.observed().mark_connected(2, 9);
-        assert!(life.may_be_redelivered(9) && !life.may_be_redelivered(10));
+        let incarnation = IncarnationTracker::default();
+        incarnation.observed().mark_connected(1, 7);
+        assert!(!incarnation.may_be_redelivered(7), "the connection was never lost");
+        incarnation.observed().mark_connected(1, 9);
+        assert!(!incarnation.may_be_redelivered(7));
+        incarnation.observed().mark_connected(2, 9);
+        assert!(incarnation.may_be_redelivered(9) && !incarnation.may_be_redelivered(10));
     }
 
     #[test]
     fn incarnation_changes_after_stream_loss_or_recreation() {
-        let life = IncarnationTracker::default();
+        let incarnation = IncarnationTracker::default();
         let judge = |work: &StreamInfo, reports: &StreamInfo| {
-            let mut seen = life.observed();
+            let mut seen = incarnation.observed();
             let before = (seen.work, seen.reports);
             seen.identify(work, reports, before)
         };
         let first = judge(&stream_info("a", 5), &stream_info("b", 7));
-        life.observe_offer(9);
-        life.observe_report(8);
+        incarnation.observe_offer(9);
+        incarnation.observe_report(8);
         assert_eq!(judge(&stream_info("a", 9), &stream_info("b", 20)), first);
         let lost = judge(&stream_info("a", 9), &stream_info("b", 6));
         assert_ne!(lost, first, "reports went back below what was acknowledged");

@@ -33,19 +33,19 @@ impl NatsKvStore {
 
 /// The entry of a key of a bucket.
 pub(super) async fn read_key(
-    link: &NatsClient,
+    client: &NatsClient,
     bucket: &str,
     key: &str,
 ) -> Result<Option<StoredMessage>, NatsError> {
     let subject = names::key_subject(bucket, key);
-    let last = link.last_message(&names::bucket_stream(bucket), &subject).await?;
+    let last = client.last_message(&names::bucket_stream(bucket), &subject).await?;
     Ok(last.filter(|stored| stored.subject == subject))
 }
 
 /// Writes a key of a bucket if its entry has this revision, or if it has no entry when the revision
 /// is absent.
 pub(super) async fn write_key(
-    link: &NatsClient,
+    client: &NatsClient,
     bucket: &str,
     key: &str,
     value: Bytes,
@@ -54,7 +54,7 @@ pub(super) async fn write_key(
     let subject = names::key_subject(bucket, key);
     let put = async |sequence| {
         let message = NatsRequest::new(subject.clone(), value.clone());
-        match link.publish_after(message, sequence, false).await {
+        match client.publish_after(message, sequence, false).await {
             Ok(sequence) => Ok(Some(sequence)),
             Err(NatsError::Api(error)) if error.is_conflict() => Ok(None),
             Err(fault) => Err(fault),
@@ -65,7 +65,7 @@ pub(super) async fn write_key(
         return Ok(written);
     }
     // A removed key leaves a message behind.
-    match read_key(link, bucket, key).await? {
+    match read_key(client, bucket, key).await? {
         Some(stored) if stored.deletion => put(stored.sequence).await,
         _ => Ok(None),
     }

@@ -23,7 +23,7 @@ pub struct PoolBinding {
 pub enum BindError {
     /// Runs of the pool may be using another store.
     #[error("pool {pool} uses the blob store {found}, this run would use {wanted}")]
-    Elsewhere {
+    OtherStore {
         /// Pool.
         pool: NatsName,
         /// The store that the pool is bound to.
@@ -52,11 +52,11 @@ impl Nats {
         unused: bool,
     ) -> Result<(), BindError> {
         let key = format!("{POOL_KEY_PREFIX}{pool}");
-        let (link, bucket) = (self.client(), &self.client().names.runs);
+        let (client, bucket) = (self.client(), &self.client().names.runs);
         let value = serde_json::to_vec(&PoolBinding { store: store.to_owned() });
         let value = value.expect("text keys only");
         loop {
-            let found = read_key(link, bucket, &key).await.map_err(QueueError::from)?;
+            let found = read_key(client, bucket, &key).await.map_err(QueueError::from)?;
             let found = found.filter(|stored| !stored.deletion);
             let revision = match found {
                 None => None,
@@ -64,12 +64,12 @@ impl Nats {
                     Some(bound) if bound.store == store => return Ok(()),
                     Some(bound) if !unused => {
                         let (pool, wanted) = (pool.clone(), store.to_owned());
-                        return Err(BindError::Elsewhere { pool, found: bound.store, wanted });
+                        return Err(BindError::OtherStore { pool, found: bound.store, wanted });
                     }
                     Some(_) | None => Some(stored.sequence),
                 },
             };
-            let written = write_key(link, bucket, &key, value.clone().into(), revision).await;
+            let written = write_key(client, bucket, &key, value.clone().into(), revision).await;
             if written.map_err(QueueError::from)?.is_some() {
                 return Ok(());
             }
@@ -87,10 +87,10 @@ impl Nats {
 
 /// The binding of a pool. A pool that was not set up has none.
 pub(super) async fn read_binding(
-    link: &NatsClient,
+    client: &NatsClient,
     pool: &NatsName,
 ) -> Result<Option<PoolBinding>, NatsError> {
-    match read_key(link, &link.names.runs, &format!("{POOL_KEY_PREFIX}{pool}")).await {
+    match read_key(client, &client.names.runs, &format!("{POOL_KEY_PREFIX}{pool}")).await {
         Ok(found) => Ok(found
             .filter(|stored| !stored.deletion)
             .and_then(|stored| parse_binding(&stored.payload))),

@@ -56,7 +56,7 @@ struct ReplyBatch {
 
 #[derive(Debug)]
 struct BatchReplies {
-    of: Vec<Option<ReplyResult>>,
+    replies: Vec<Option<ReplyResult>>,
     missing: usize,
 }
 
@@ -67,7 +67,7 @@ impl ReplyBatch {
 
     fn set_reply(&self, index: usize, answer: ReplyResult) {
         let mut answers = self.answers();
-        let place = &mut answers.of[index];
+        let place = &mut answers.replies[index];
         if place.is_none() {
             *place = Some(answer);
             answers.missing -= 1;
@@ -126,13 +126,13 @@ impl ReplyRouter {
         &self,
         client: &Client,
         requests: Vec<NatsRequest>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Vec<ReplyResult> {
         let mut answers = Vec::with_capacity(requests.len());
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
             let window: Vec<NatsRequest> = requests.by_ref().take(MAX_WAITING_REQUESTS).collect();
-            answers.extend(self.request_window(client, window, patience).await);
+            answers.extend(self.request_window(client, window, max_wait).await);
         }
         answers
     }
@@ -141,11 +141,11 @@ impl ReplyRouter {
         &self,
         client: &Client,
         requests: Vec<NatsRequest>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Vec<ReplyResult> {
         let count = requests.len();
-        let of = std::iter::repeat_with(|| None).take(count).collect();
-        let answers = Mutex::new(BatchReplies { of, missing: count });
+        let replies = std::iter::repeat_with(|| None).take(count).collect();
+        let answers = Mutex::new(BatchReplies { replies, missing: count });
         let batch = Arc::new(ReplyBatch { answers, complete: Notify::new() });
         let first = self.next.fetch_add(count as u64, Ordering::Relaxed);
         let asked = WaitingRequestsGuard { replies: self, ids: first..first + count as u64 };
@@ -166,9 +166,9 @@ impl ReplyRouter {
             }
             batch.complete.notified().await;
         };
-        let late = tokio::time::timeout(patience, all).await.is_err();
+        let late = tokio::time::timeout(max_wait, all).await.is_err();
         drop(asked);
-        let of = std::mem::take(&mut batch.answers().of);
+        let of = std::mem::take(&mut batch.answers().replies);
         let missing = if late { "no response in time" } else { "no response" };
         of.into_iter()
             .map(|a| a.unwrap_or_else(|| Err(NatsError::Unreachable(missing.into()))))

@@ -106,8 +106,8 @@ struct JetStreamAccount {
     api: Map<String, Value>,
 }
 
-pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo, NatsError> {
-    let account: JetStreamAccount = link.api_call("INFO", &json!({})).await?;
+pub(super) async fn read_server_info(client: &NatsClient) -> Result<NatsServerInfo, NatsError> {
+    let account: JetStreamAccount = client.api_call("INFO", &json!({})).await?;
     let limit = |name: &str| account.limits.get(name).and_then(Value::as_u64);
     let limits = AccountLimits {
         memory: account.memory,
@@ -116,14 +116,14 @@ pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo
         max_storage: limit("max_storage"),
     };
     let mut streams = Vec::new();
-    for wanted in setup::required_streams(link) {
-        streams.push(stream_status(link, &wanted).await?);
+    for wanted in setup::required_streams(client) {
+        streams.push(stream_status(client, &wanted).await?);
     }
-    let listed = list_consumers(link).await?.into_iter();
-    let consumers = listed.map(|listed| consumer_status(link, listed)).collect();
-    let server = link.client.server_info();
+    let listed = list_consumers(client).await?.into_iter();
+    let consumers = listed.map(|listed| consumer_status(client, listed)).collect();
+    let server = client.inner.server_info();
     Ok(NatsServerInfo {
-        address: link.options.address(),
+        address: client.options.address(),
         version: server.version,
         cluster: server.cluster,
         max_message_bytes: server.max_payload,
@@ -135,7 +135,7 @@ pub(super) async fn read_server_info(link: &NatsClient) -> Result<NatsServerInfo
 }
 
 async fn stream_status(
-    link: &NatsClient,
+    client: &NatsClient,
     wanted: &RequiredResource,
 ) -> Result<StreamStatus, NatsError> {
     #[derive(Deserialize)]
@@ -146,7 +146,7 @@ async fn stream_status(
         configured: ResourceInfo,
     }
     let name = wanted.name.clone();
-    let found = link.api_call::<StreamAnswer>(&format!("STREAM.INFO.{name}"), &json!({})).await;
+    let found = client.api_call::<StreamAnswer>(&format!("STREAM.INFO.{name}"), &json!({})).await;
     let (created, state, differences) = match found {
         Err(fault) if fault.is_missing() => (None, StreamState::default(), Vec::new()),
         Err(fault) => return Err(fault),
@@ -159,11 +159,11 @@ async fn stream_status(
     Ok(StreamStatus { name, present, created, messages, bytes, last_sequence, differences })
 }
 
-fn consumer_status(link: &NatsClient, listed: ListedConsumer) -> ConsumerStatus {
+fn consumer_status(client: &NatsClient, listed: ListedConsumer) -> ConsumerStatus {
     let ListedConsumer { mut status, config } = listed;
     // Something else may have made consumers of other names.
     if let Some((pool, class)) = names::parse_consumer(&status.name) {
-        status.differences = differences(&setup::required_consumer(link, &pool, class), &config);
+        status.differences = differences(&setup::required_consumer(client, &pool, class), &config);
     }
     status
 }

@@ -156,8 +156,8 @@ fn value_text(setting: &str, value: &Value) -> String {
 }
 
 /// The required streams, including those of the buckets.
-pub(super) fn required_streams(link: &NatsClient) -> Vec<RequiredResource> {
-    let (names, options) = (&link.names, &link.options);
+pub(super) fn required_streams(client: &NatsClient) -> Vec<RequiredResource> {
+    let (names, options) = (&client.names, &client.options);
     let streams = [
         RequiredResource::new(
             &names.work,
@@ -203,11 +203,11 @@ fn required_bucket(name: &str, kept_seconds: u64) -> RequiredResource {
 
 /// The required consumer of a class of a pool.
 pub(super) fn required_consumer(
-    link: &NatsClient,
+    client: &NatsClient,
     pool: &NatsName,
     class: SizeClass,
 ) -> RequiredResource {
-    let NatsOptions { lease, .. } = link.options;
+    let NatsOptions { lease, .. } = client.options;
     let name = names::consumer_name(pool, class);
     RequiredResource::new(
         &name,
@@ -215,7 +215,7 @@ pub(super) fn required_consumer(
             "durable_name": name, "deliver_policy": "all", "replay_policy": "instant",
             "ack_policy": "explicit", "ack_wait": u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX),
             "max_deliver": -1, "max_ack_pending": MAX_UNACKNOWLEDGED, "max_waiting": MAX_WAITING_PULLS,
-            "filter_subject": link.names.class_offers(pool, class),
+            "filter_subject": client.names.class_offers(pool, class),
         }),
     )
 }
@@ -228,33 +228,36 @@ pub(super) struct ResourceInfo {
 
 /// Creates what is missing and compares the rest.
 pub(super) async fn ensure_resources(
-    link: &NatsClient,
+    client: &NatsClient,
     pool: &NatsName,
     classes: &[SizeClass],
 ) -> Result<(), NatsSetupError> {
-    for stream in required_streams(link) {
-        ensure_stream(link, &stream).await?;
+    for stream in required_streams(client) {
+        ensure_stream(client, &stream).await?;
     }
     // The consumer for single trials decides the lease of the pool. It comes first, so that a
     // process with another lease is refused before it creates any other consumer.
     let (solo, others): (Vec<SizeClass>, Vec<SizeClass>) =
         classes.iter().copied().partition(|class| *class == SizeClass::SOLO);
     for class in solo.into_iter().chain(others) {
-        ensure_consumer(link, &required_consumer(link, pool, class)).await?;
+        ensure_consumer(client, &required_consumer(client, pool, class)).await?;
     }
     Ok(())
 }
 
-async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(), NatsSetupError> {
+async fn ensure_stream(
+    client: &NatsClient,
+    wanted: &RequiredResource,
+) -> Result<(), NatsSetupError> {
     let name = &wanted.name;
     let mut found =
-        match link.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
+        match client.api_call::<ResourceInfo>(&format!("STREAM.INFO.{name}"), &json!({})).await {
             Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
                 tracing::info!("creating stream {name}");
                 let mut settings = wanted.settings.clone();
                 settings.insert("name".to_owned(), name.as_str().into());
                 settings.extend(wanted.defaults.clone());
-                link.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
+                client.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
             }
             found => found?,
         };
@@ -265,19 +268,20 @@ async fn ensure_stream(link: &NatsClient, wanted: &RequiredResource) -> Result<(
                 found.config.insert(setting.to_owned(), value.clone());
             }
         }
-        found =
-            link.api_call::<ResourceInfo>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
+        found = client
+            .api_call::<ResourceInfo>(&format!("STREAM.UPDATE.{name}"), &found.config)
+            .await?;
     }
     wanted.check(&found.config)
 }
 
 async fn ensure_consumer(
-    link: &NatsClient,
+    client: &NatsClient,
     wanted: &RequiredResource,
 ) -> Result<(), NatsSetupError> {
-    let (stream, name) = (&link.names.work, &wanted.name);
+    let (stream, name) = (&client.names.work, &wanted.name);
     let info = format!("CONSUMER.INFO.{stream}.{name}");
-    let found = match link.api_call::<ResourceInfo>(&info, &json!({})).await {
+    let found = match client.api_call::<ResourceInfo>(&info, &json!({})).await {
         Err(NatsError::Api(error)) if error.err_code == CONSUMER_NOT_FOUND => {
             tracing::info!("creating consumer {name} of {stream}");
             let mut settings = wanted.settings.clone();
@@ -285,7 +289,7 @@ async fn ensure_consumer(
             let filter = settings["filter_subject"].as_str().unwrap_or(">");
             let create = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
             let body = json!({ "stream_name": stream, "config": settings, "action": "create" });
-            link.api_call::<ResourceInfo>(&create, &body).await?
+            client.api_call::<ResourceInfo>(&create, &body).await?
         }
         found => found?,
     };

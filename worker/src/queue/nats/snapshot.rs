@@ -41,7 +41,7 @@ pub(super) struct AgedMessage {
 
 /// The subjects of a stream that match, and the server's time.
 pub(super) async fn matching_subjects(
-    link: &NatsClient,
+    client: &NatsClient,
     stream: &str,
     filter: &str,
 ) -> Result<(Vec<String>, Option<DateTime>), NatsError> {
@@ -49,7 +49,7 @@ pub(super) async fn matching_subjects(
     let mut found = Vec::new();
     loop {
         let page = json!({ "subjects_filter": filter, "offset": found.len() });
-        let info: StreamSubjectsInfo = link.api_call(&verb, &page).await?;
+        let info: StreamSubjectsInfo = client.api_call(&verb, &page).await?;
         let subjects = info.state.subjects.unwrap_or_default();
         let last_page = subjects.is_empty();
         found.extend(subjects.into_keys());
@@ -60,9 +60,9 @@ pub(super) async fn matching_subjects(
 }
 
 /// The age of a stream by the server's clock.
-pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Duration, NatsError> {
+pub(super) async fn stream_age(client: &NatsClient, stream: &str) -> Result<Duration, NatsError> {
     let info: StreamSubjectsInfo =
-        link.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
+        client.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
     let times = parse_rfc3339(&info.ts).ok().zip(parse_rfc3339(&info.created).ok());
     let age = times.and_then(|(now, created)| Duration::try_from(now - created).ok());
     Ok(age.unwrap_or_default())
@@ -70,15 +70,15 @@ pub(super) async fn stream_age(link: &NatsClient, stream: &str) -> Result<Durati
 
 /// The last message of each key of a bucket, without deletions, in the order of the stream.
 pub(super) async fn read_bucket(
-    link: &NatsClient,
+    client: &NatsClient,
     bucket: &str,
 ) -> Result<Vec<AgedMessage>, NatsError> {
     let stream = names::bucket_stream(bucket);
     let (subjects, now) =
-        matching_subjects(link, &stream, &names::key_subject(bucket, ">")).await?;
+        matching_subjects(client, &stream, &names::key_subject(bucket, ">")).await?;
     let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
     let mut found = Vec::with_capacity(subjects.len());
-    for answer in link.request_all(subjects.iter().map(get).collect()).await? {
+    for answer in client.request_all(subjects.iter().map(get).collect()).await? {
         if let Some((stored, time)) = parse_message(answer)?
             && !stored.deletion
         {

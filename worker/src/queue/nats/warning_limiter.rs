@@ -14,7 +14,7 @@ pub(super) struct WarningLimiter(Mutex<WarningLimiterState>);
 
 #[derive(Debug, Default)]
 struct WarningLimiterState {
-    told: Option<Instant>,
+    last_warning: Option<Instant>,
     since: u64,
 }
 
@@ -23,11 +23,11 @@ impl WarningLimiter {
     pub(super) fn record(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if state.told.is_some_and(|told| now < told + MIN_WARNING_INTERVAL) {
+        if state.last_warning.is_some_and(|told| now < told + MIN_WARNING_INTERVAL) {
             state.since += 1;
             return None;
         }
-        state.told = Some(now);
+        state.last_warning = Some(now);
         Some(std::mem::take(&mut state.since))
     }
 }

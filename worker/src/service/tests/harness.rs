@@ -16,12 +16,11 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tempfile::TempDir;
 
 use super::super::*;
-use super::flaky_source::FlakySource;
 use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::BrokerModelConfig;
 use crate::queue::traits::Dispatch;
-use crate::testing::{FaultyStore, SampleRun, passed_trial};
+use crate::testing::{FaultyStore, FlakySource, SampleRun, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
@@ -43,7 +42,7 @@ pub(super) struct ScriptedRunner {
     pub(super) acts: Mutex<HashMap<u32, ScriptedAct>>,
     pub(super) begun: Mutex<Vec<(u32, ExecId)>>,
     pub(super) running: AtomicUsize,
-    pub(super) most: AtomicUsize,
+    pub(super) max_running: AtomicUsize,
 }
 
 #[async_trait]
@@ -56,7 +55,7 @@ impl Runner for ScriptedRunner {
         let act = self.acts.lock().expect("not poisoned").get(&context.attempt).copied();
         let Some(act) = act else { return passed_trial(&context) };
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(running, Ordering::Relaxed);
+        self.max_running.fetch_max(running, Ordering::Relaxed);
         context.execution.phases.entered(Phase::AgentExecution);
         let finished = self.perform(act, context).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
@@ -118,7 +117,7 @@ pub(super) struct ServiceFixture {
     pub(super) dir: TempDir,
     pub(super) store: Arc<FaultyStore>,
     pub(super) queue: Arc<EmbeddedQueue>,
-    pub(super) cable: Arc<FlakySource>,
+    pub(super) source: Arc<FlakySource>,
     pub(super) sample: SampleRun,
     pub(super) runner: Arc<ScriptedRunner>,
     pub(super) adopted: Arc<AdoptedExecutions>,
@@ -157,13 +156,13 @@ impl ServiceFixture {
             max_offline: setup.max_offline,
             spool_bytes: 1 << 20,
         };
-        let cable = Arc::new(FlakySource::new(queue.clone()));
-        let worker = Worker::new(config, cable.clone(), store.clone(), runner.clone());
+        let source = Arc::new(FlakySource::new(queue.clone()));
+        let worker = Worker::new(config, source.clone(), store.clone(), runner.clone());
         let adopted = worker.adopted();
         let (stop, shutdown) = watch::channel(ShutdownLevel::No);
         let working = supervise::spawn("worker", worker.run(shutdown));
         let position = Mutex::default();
-        Self { dir, store, queue, cable, sample, runner, adopted, stop, working, position }
+        Self { dir, store, queue, source, sample, runner, adopted, stop, working, position }
     }
 
     pub(super) fn script(&self, attempt: u32, act: ScriptedAct) {
@@ -221,8 +220,8 @@ impl ServiceFixture {
 
     /// The executions in the worker's last heartbeat.
     pub(super) async fn heartbeat_entries(&self) -> Vec<ActiveExecution> {
-        let hellos = self.queue.heartbeats().await.expect("listed");
-        hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
+        let heartbeats = self.queue.heartbeats().await.expect("listed");
+        heartbeats.into_iter().flat_map(|seen| seen.heartbeat.executions).collect()
     }
 
     /// Number of offers in the queue.
@@ -292,7 +291,7 @@ impl ServiceFixture {
             !self.queue.heartbeats().await.expect("listed").is_empty()
         })
         .await;
-        self.queue.heartbeats().await.expect("listed").remove(0).hello
+        self.queue.heartbeats().await.expect("listed").remove(0).heartbeat
     }
 
     /// Waits until `n` executions run.

@@ -1,5 +1,4 @@
 mod claims;
-mod flaky_source;
 mod harness;
 mod outages;
 mod shutdown;
@@ -47,7 +46,7 @@ async fn slots_bound_concurrent_executions() {
     (1..=5).for_each(|n| scene.script(n, ScriptedAct::Sleep(SECOND / 2)));
     scene.offer(1..=5).await;
     scene.reports(5).await;
-    assert_eq!(scene.runner.most.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(scene.runner.max_running.load(std::sync::atomic::Ordering::Relaxed), 2);
     scene.until_acknowledged().await;
 }
 
@@ -248,7 +247,7 @@ async fn spool_of_killed_worker_is_recovered() {
         read
     };
     let (recovered, read) = tokio::join!(recovering, coordinator);
-    let expected = spool::RecoverySummary { published: 1, lost: 0, left: 0 };
+    let expected = spool::RecoverySummary { published: 1, lost: 0, skipped: 0 };
     assert_eq!(recovered.expect("recovered"), expected);
     assert!(result(&read[0].report).record.is_some());
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 0);

@@ -5,9 +5,9 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::report::ReportBody;
 
-use super::flaky_source::SourceCall;
 use super::harness::{FIRST, LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
+use crate::testing::SourceCall;
 
 const LATER: TryId = FIRST.next(1);
 
@@ -18,16 +18,16 @@ async fn execution_during_queue_outage_is_reported_after() {
     scene.script(2, ScriptedAct::Sleep(6 * LEASE));
     scene.offer([1, 2]).await;
     scene.reports(2).await;
-    scene.cable.disconnect();
-    scene.cable.take_calls();
+    scene.source.disconnect();
+    scene.source.take_calls();
     scene
         .until("one is spooled", async || {
             scene.files().iter().any(|file| file.starts_with("spool"))
         })
         .await;
-    assert_eq!(scene.cable.take_calls(), [], "nothing is sent while disconnected");
+    assert_eq!(scene.source.take_calls(), [], "nothing is sent while disconnected");
     tokio::time::sleep(2 * LEASE).await;
-    scene.cable.reconnect();
+    scene.source.reconnect();
     let ended = scene.reports(2).await;
     assert!(ended.iter().all(|report| result(report).verdict.reward == Some(1.0)));
     assert_eq!(scene.begun().len(), 2, "neither ran again");
@@ -47,24 +47,18 @@ async fn reconnect_sends_heartbeat_then_claims_then_pulls() {
     scene.report().await;
     scene.offer_as([2], LATER).await;
     scene.until("it is claimed", async || scene.heartbeat_entries().await.len() == 2).await;
-    scene.cable.disconnect();
+    scene.source.disconnect();
     tokio::time::sleep(2 * LEASE).await;
-    scene.cable.take_calls();
-    scene.cable.reconnect();
+    scene.source.take_calls();
+    scene.source.reconnect();
     scene.answer_claim(ClaimAnswer::Drop).await;
     scene
         .until("it pulls", async || {
-            scene
-                .cable
-                .said
-                .lock()
-                .expect("not poisoned")
-                .iter()
-                .any(|said| matches!(said, SourceCall::Pull(_)))
+            scene.source.has_call(|call| matches!(call, SourceCall::Pull(_)))
         })
         .await;
-    let said = scene.cable.take_calls();
-    let SourceCall::Hello(hello) = &said[0] else {
+    let said = scene.source.take_calls();
+    let SourceCall::Heartbeat(hello) = &said[0] else {
         panic!("the first call is a heartbeat: {said:?}")
     };
     assert_eq!(hello.executions.len(), 2, "with everything it holds");
@@ -81,7 +75,7 @@ async fn delivery_within_lease_of_reconnect_is_claimed() {
     scene.offer([1]).await;
     result(&scene.report().await);
     // Too short to be noticed as an outage.
-    scene.cable.reconnect();
+    scene.source.reconnect();
     scene.offer([2]).await;
     assert_eq!(scene.answer_claim(ClaimAnswer::Drop).await.item, scene.sample.item(2));
     tokio::time::sleep(LEASE).await;
@@ -104,11 +98,11 @@ async fn claim_timeout_during_outage_starts_again() {
     scene.offer_as([1], LATER).await;
     scene.until("it is claimed", async || !scene.heartbeat_entries().await.is_empty()).await;
     tokio::time::sleep(LEASE / 2).await;
-    scene.cable.disconnect();
+    scene.source.disconnect();
     tokio::time::sleep(3 * LEASE).await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
     let mended = tokio::time::Instant::now();
-    scene.cable.reconnect();
+    scene.source.reconnect();
     scene.until("it runs without an answer", async || scene.begun() == [1]).await;
     assert!(mended.elapsed() >= LEASE * 9 / 10, "{:?}", mended.elapsed());
 }
@@ -126,7 +120,7 @@ async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     scene.until_running(2).await;
     assert_eq!(scene.last_heartbeat().await.max_offline_sec, Some(limit.as_secs()));
     let cut = tokio::time::Instant::now();
-    scene.cable.disconnect();
+    scene.source.disconnect();
     scene
         .until("one is spooled", async || {
             scene.files().iter().any(|file| file.starts_with("spool"))
@@ -135,7 +129,7 @@ async fn offline_beyond_limit_stops_worker_and_keeps_spool() {
     let runner = scene.runner.clone();
     let (ended, dir) = scene.ended().await;
     assert!(cut.elapsed() >= limit && cut.elapsed() < limit + LEASE, "{:?}", cut.elapsed());
-    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Offline, unreported: 2 });
+    assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Offline, unreported: 2 });
     assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing keeps running");
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 1);
 }
@@ -149,9 +143,9 @@ async fn offline_limit_after_short_outage_restarts() {
     scene.offer([1]).await;
     assert_eq!(scene.report().await.body, ReportBody::Started);
     for _ in 0..4 {
-        scene.cable.disconnect();
+        scene.source.disconnect();
         tokio::time::sleep(LEASE).await;
-        scene.cable.reconnect();
+        scene.source.reconnect();
         tokio::time::sleep(LEASE).await;
     }
     result(&scene.report().await);

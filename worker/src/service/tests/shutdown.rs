@@ -21,7 +21,7 @@ async fn shutdown_finish_completes_running_and_pulls_nothing() {
     assert!(result(&scene.report().await).verdict.reward.is_some());
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     let (ended, _dir) = scene.ended().await;
-    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
+    assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Asked, unreported: 0 });
     let left: Vec<_> = queue.list(run).await.expect("listed").iter().map(|l| l.item).collect();
     assert_eq!(left, [other], "not taken any more");
 }
@@ -29,12 +29,12 @@ async fn shutdown_finish_completes_running_and_pulls_nothing() {
 #[tokio::test(start_paused = true)]
 async fn shutdown_finish_gives_back_unstarted_delivery() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
-    scene.until("it pulls", async || !scene.cable.take_calls().is_empty()).await;
+    scene.until("it pulls", async || !scene.source.take_calls().is_empty()).await;
     scene.stop.send_replace(ShutdownLevel::Finish);
     scene.offer([1]).await;
     let queue = scene.queue.clone();
     let (ended, _dir) = scene.ended().await;
-    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 0 });
+    assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Asked, unreported: 0 });
     let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.expect("pulled");
     assert_eq!(again.len(), 1, "redelivered to another worker");
 }
@@ -69,12 +69,12 @@ async fn shutdown_during_outage_leaves_result_in_spool() {
     scene.script(1, ScriptedAct::Produce(SECOND));
     scene.offer([1]).await;
     scene.until_running(1).await;
-    scene.cable.disconnect();
+    scene.source.disconnect();
     scene.until("it is spooled", async || scene.is_only_spooled()).await;
     let told = tokio::time::Instant::now();
     scene.stop.send_replace(ShutdownLevel::Finish);
     let (ended, dir) = scene.ended().await;
     assert!(told.elapsed() < LEASE, "{:?}", told.elapsed());
-    assert_eq!(ended, WorkerExit { why: WorkerExitReason::Asked, unreported: 1 });
+    assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Asked, unreported: 1 });
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 1);
 }

@@ -4,16 +4,16 @@ use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::offer::SizeClass;
 
-use super::flaky_source::SourceCall;
 use super::harness::{FIRST, ScriptedAct, ServiceFixture, ServiceSetup};
 use super::*;
+use crate::testing::SourceCall;
 
 fn pulled_capacity(scene: &ServiceFixture) -> Vec<FreeCapacity> {
     let room = |said| match said {
         SourceCall::Pull(room) => Some(room),
         _ => None,
     };
-    scene.cable.take_calls().into_iter().filter_map(room).collect()
+    scene.source.take_calls().into_iter().filter_map(room).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,7 +63,7 @@ async fn solo_execution_waits_for_idle_worker_and_runs_alone() {
     assert_eq!((scene.begun(), pulled_capacity(&scene)), (vec![1, 2], vec![]));
     assert_eq!(scene.last_heartbeat().await.free, 0);
     scene.until("the next one ran", async || scene.begun() == [1, 2, 3]).await;
-    assert_eq!(scene.runner.most.load(Ordering::Relaxed), 1);
+    assert_eq!(scene.runner.max_running.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,10 +81,10 @@ async fn redelivery_of_try_holding_slot_is_not_given_back() {
 #[tokio::test(start_paused = true)]
 async fn pull_denied_by_queue_is_retried() {
     let scene = ServiceFixture::new();
-    scene.cable.set_denied(true);
+    scene.source.set_denied(true);
     scene.offer([1]).await;
     tokio::time::sleep(30 * SECOND).await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
-    scene.cable.set_denied(false);
+    scene.source.set_denied(false);
     scene.report().await;
 }

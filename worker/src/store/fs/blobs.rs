@@ -32,8 +32,8 @@ impl FsStoreInner {
         };
         let fan_out = self.fan_out(&blob.digest);
         if let Some(temp) = temp {
-            let known = &self.known[usize::from(blob.digest.as_bytes()[0])];
-            let fresh = !(known.load(Ordering::Relaxed) && fan_out.is_dir());
+            let is_durable = &self.durable_fan_outs[usize::from(blob.digest.as_bytes()[0])];
+            let fresh = !(is_durable.load(Ordering::Relaxed) && fan_out.is_dir());
             if fresh {
                 make_directory(&fan_out)?;
             }
@@ -41,7 +41,7 @@ impl FsStoreInner {
             if fresh {
                 // After syncing the content: that commit then covers the new directory.
                 sync_directory(&self.root.join("blobs"))?;
-                known.store(true, Ordering::Relaxed);
+                is_durable.store(true, Ordering::Relaxed);
             }
             temp.rename_to(&self.blob_path(&blob.digest))?;
         }
@@ -77,10 +77,10 @@ impl FsStoreInner {
     /// The error for an absent blob: damaged if it was quarantined, missing otherwise.
     fn missing_error(&self, digest: &Digest) -> StoreError {
         let (digest, store) = (*digest, self.identity.clone());
-        let aside = self.root.join("damaged").join(digest.hex());
-        let found = File::open(&aside)
-            .ok()
-            .and_then(|mut file| copy(&mut file, &aside, |_| Ok(())).ok().map(|(found, _)| found));
+        let quarantined = self.root.join("damaged").join(digest.hex());
+        let found = File::open(&quarantined).ok().and_then(|mut file| {
+            copy(&mut file, &quarantined, |_| Ok(())).ok().map(|(found, _)| found)
+        });
         match found {
             Some(found) => StoreError::Corrupt { digest, found, store },
             None => StoreError::Missing { digest, store },

@@ -55,7 +55,7 @@ struct FsStoreInner {
     identity: String,
     scratch: StoreScratch,
     /// Whether each directory of `blobs/` is known to exist durably, by its number.
-    known: [AtomicBool; 256],
+    durable_fan_outs: [AtomicBool; 256],
 }
 
 impl FsStore {
@@ -70,8 +70,8 @@ impl FsStore {
             let scratch = StoreScratch::new(root.join("tmp"));
             let identity = identity::open(&root, &scratch)?;
             scratch.sweep();
-            let known = [const { AtomicBool::new(false) }; 256];
-            Ok(Self { inner: Arc::new(FsStoreInner { root, identity, scratch, known }) })
+            let durable_fan_outs = [const { AtomicBool::new(false) }; 256];
+            Ok(Self { inner: Arc::new(FsStoreInner { root, identity, scratch, durable_fan_outs }) })
         })
         .await
     }
@@ -174,7 +174,7 @@ impl FsStoreInner {
 fn check_present(root: &Path) -> Result<(), StoreError> {
     std::fs::symlink_metadata(root.join(identity::IDENTITY_FILE))
         .map(drop)
-        .map_err(|source| StoreError::Away { path: root.display().to_string(), source })
+        .map_err(|source| StoreError::Unavailable { path: root.display().to_string(), source })
 }
 
 /// Makes the entries of a directory durable.

@@ -18,7 +18,7 @@ const ATTEMPTS: u32 = 16;
 pub(super) struct StoreScratch {
     tmp: PathBuf,
     /// Created together with the first file.
-    own: Mutex<Option<Arc<ProcessDirectory>>>,
+    process_directory: Mutex<Option<Arc<ProcessDirectory>>>,
     next: AtomicU64,
 }
 
@@ -31,7 +31,7 @@ struct ProcessDirectory {
 
 impl StoreScratch {
     pub(super) fn new(tmp: PathBuf) -> Self {
-        Self { tmp, own: Mutex::new(None), next: AtomicU64::new(0) }
+        Self { tmp, process_directory: Mutex::new(None), next: AtomicU64::new(0) }
     }
 
     /// A new empty file.
@@ -76,17 +76,17 @@ impl StoreScratch {
     }
 
     fn own_directory(&self) -> Result<Arc<ProcessDirectory>, StoreError> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.process_directory.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(directory) = &*own {
             return Ok(Arc::clone(directory));
         }
-        let made = Arc::new(self.make_directory()?);
-        *own = Some(Arc::clone(&made));
-        Ok(made)
+        let created = Arc::new(self.make_directory()?);
+        *own = Some(Arc::clone(&created));
+        Ok(created)
     }
 
     fn forget(&self, gone: &Arc<ProcessDirectory>) {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.process_directory.lock().unwrap_or_else(PoisonError::into_inner);
         if own.as_ref().is_some_and(|held| Arc::ptr_eq(held, gone)) {
             *own = None;
         }

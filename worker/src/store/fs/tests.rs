@@ -129,7 +129,7 @@ async fn write_begun_before_store_went_away_leaves_nothing_in_mount_point() {
     fs::rename(&root, temp.path().join("aside")).expect("renamed");
     fs::create_dir(&root).expect("created");
     let refused = store.inner.scratch.create();
-    assert!(matches!(refused, Err(StoreError::Away { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
     assert_eq!(entries(&root), 0);
 }
 
@@ -213,7 +213,8 @@ async fn archive_blob_corrupted_is_cut_at_extract() {
     let (from, tar) = (temp.path().join("from"), temp.path().join("packed.tar"));
     fs::create_dir(&from).expect("created");
     fs::write(from.join("reward.txt"), "0.5\n").expect("written");
-    archive::pack(&from, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).expect("packed");
+    archive::pack(&from, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Include)
+        .expect("packed");
     let blob = store.put_file(&tar, MediaType::Tar).await.expect("stored");
     let path = store.inner.blob_path(&blob.digest);
     let mut bytes = fs::read(&path).expect("readable");
@@ -233,5 +234,5 @@ async fn archive_blob_corrupted_is_cut_at_extract() {
     let source = store.get(&blob.digest).await.expect("stored");
     let trusted =
         archive::extract_trusted(source, &temp.path().join("b"), ArchiveLimits::LOGS).await;
-    assert!(matches!(trusted, Err(ArchiveError::Untrusted { .. })), "{trusted:?}");
+    assert!(matches!(trusted, Err(ArchiveError::Invalid { .. })), "{trusted:?}");
 }

@@ -70,7 +70,7 @@ impl Checkout {
             Some(cut @ (ArchiveTruncation::Entries(_) | ArchiveTruncation::Bytes(_))) => {
                 return Err(EvalFilesError::NotCommittable { reason: cut.to_string() });
             }
-            Some(cut) => return Err(EvalFilesError::Torn { reason: cut.to_string() }),
+            Some(cut) => return Err(EvalFilesError::Unreadable { reason: cut.to_string() }),
             None => {}
         }
         let left_out = left_out.into_iter().filter_map(|path| path.without_first()).collect();

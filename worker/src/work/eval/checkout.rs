@@ -94,13 +94,13 @@ impl Checkout {
         let withheld = self.withheld.clone();
         let keep = move |path: &Path, _: bool| match withheld.contains(path.as_os_str().as_bytes())
         {
-            true => FilterDecision::No,
-            false => FilterDecision::Yes,
+            true => FilterDecision::Exclude,
+            false => FilterDecision::Include,
         };
         if !self.was_there {
             self.pack("base", keep).await?;
             self.create_disposable_repository().await?;
-            self.pack("git", |_, _| FilterDecision::Yes).await?;
+            self.pack("git", |_, _| FilterDecision::Include).await?;
         }
         Ok(vec![
             Upload::Archive { path: path.to_owned(), tar: self.archive("base") },

@@ -31,7 +31,7 @@ pub(super) struct EvalOutputs {
 impl EvalRun<'_> {
     /// Collects the outputs. Results count only when the sweep succeeded.
     pub(super) async fn collect_outputs(&mut self) {
-        if self.at == EvalEnvironmentState::Leaving {
+        if self.environment_state == EvalEnvironmentState::Leaving {
             return;
         }
         let redactor = self.attempt.redactor.clone();
@@ -43,8 +43,8 @@ impl EvalRun<'_> {
             self.attempt.record_not_collected(&why);
             return;
         }
-        match self.at {
-            EvalEnvironmentState::Apart => {
+        match self.environment_state {
+            EvalEnvironmentState::Sweep => {
                 self.collected.sweep_logs = self.collect_logs("sweep-logs.tar").await;
             }
             EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
@@ -69,7 +69,7 @@ impl EvalRun<'_> {
         )
         .await;
         self.record_loss(logs.failure, logs.shortage);
-        logs.taken
+        logs.archive
     }
 
     /// Collects the sweep's output, and the results in it.
@@ -88,16 +88,16 @@ impl EvalRun<'_> {
         )
         .await;
         self.record_loss(output.failure.clone(), output.shortage);
-        self.collected.output = output.taken;
-        if self.swept {
-            let captured = output.captured.into_iter().next().unwrap_or(CapturedFile::Unknown);
+        self.collected.output = output.archive;
+        if self.sweep_succeeded {
+            let captured = output.captured.into_iter().next().unwrap_or(CapturedFile::NotReached);
             self.collect_results(captured, output.failure, redactor).await;
         }
     }
 
     fn record_loss(&mut self, why: Option<String>, shortage: Option<Shortage>) {
         let lost = |why: String| errors::output_lost(&why, shortage, &self.attempt.redactor);
-        self.attempt.later.extend(why.map(lost));
+        self.attempt.secondary_errors.extend(why.map(lost));
     }
 
     async fn collect_results(
@@ -132,7 +132,7 @@ impl EvalRun<'_> {
                 "it has {bytes} bytes, at most {} are accepted",
                 limits::RESULTS_BYTES
             )),
-            CapturedFile::Unknown => {
+            CapturedFile::NotReached => {
                 let why = why.unwrap_or_else(|| "the output cannot be read".to_owned());
                 ResultError::Unreadable.into_error(&why, redactor)
             }

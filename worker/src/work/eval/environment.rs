@@ -30,7 +30,7 @@ pub(super) enum EvalEnvironmentState {
     /// It leaves the shared environment, whose logs have been collected or are being collected.
     Leaving,
     /// The shared environment is removed. The sweep's own exists, or is being created.
-    Apart,
+    Sweep,
 }
 
 /// An environment to create.
@@ -64,9 +64,9 @@ impl<'a> EvalRun<'a> {
             expanded.map_err(|unset| SetupError::Unset(unset).into_error(&Redactor::default()))?;
         let eval = &ctx.eval;
         failure::check_supported(eval)?;
-        let (shared, apart) = (EvalEnvironmentPlan::shared(eval), EvalEnvironmentPlan::sweep(eval));
+        let (shared, sweep) = (EvalEnvironmentPlan::shared(eval), EvalEnvironmentPlan::sweep(eval));
         // Fail early when this worker cannot run the sweep's environment.
-        apart.map(|site| self.provider(site)).transpose()?;
+        sweep.map(|environment| self.provider(environment)).transpose()?;
         let provider = self.provider(shared)?;
         let scratch = ctx.execution.create_scratch().await.map_err(SetupError::Disk);
         scratch.map_err(|error| error.into_error(&self.attempt.redactor))?;
@@ -87,7 +87,7 @@ impl<'a> EvalRun<'a> {
         shared: Checkout,
     ) -> Result<(), PhaseInterrupt> {
         let ctx: &'a _ = self.ctx;
-        let Some(site) = EvalEnvironmentPlan::sweep(&ctx.eval) else { return Ok(()) };
+        let Some(plan) = EvalEnvironmentPlan::sweep(&ctx.eval) else { return Ok(()) };
         let began = Instant::now();
         self.attempt.end_phase()?;
         self.leave_shared_environment().await?;
@@ -99,8 +99,8 @@ impl<'a> EvalRun<'a> {
         let candidate = self.candidate.as_ref().expect("the commit was made before");
         let commit = candidate.commit.clone();
         let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
-        let provider = self.provider(site)?;
-        self.create_environment(site, provider, uploads).await?;
+        let provider = self.provider(plan)?;
+        self.create_environment(plan, provider, uploads).await?;
         self.sweep_environment.clone_from(&self.attempt.environment.record);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
         Ok(())
@@ -110,36 +110,36 @@ impl<'a> EvalRun<'a> {
     /// is created: there is room for only one.
     async fn leave_shared_environment(&mut self) -> Result<(), TrialError> {
         self.attempt.enter(Phase::Collection);
-        self.at = EvalEnvironmentState::Leaving;
+        self.environment_state = EvalEnvironmentState::Leaving;
         self.collected.logs = self.collect_logs("logs.tar").await;
         self.attempt.enter(Phase::Teardown);
         let removed = self.attempt.environment.remove().await;
         if let Some(failure) = removed.failure {
             return Err(failure::leftover_environment(&failure, &self.attempt.redactor));
         }
-        self.spent += self.environment_cost();
-        (self.attempt.environment, self.at) =
-            (ManagedEnvironment::default(), EvalEnvironmentState::Apart);
+        self.removed_cost += self.environment_cost();
+        (self.attempt.environment, self.environment_state) =
+            (ManagedEnvironment::default(), EvalEnvironmentState::Sweep);
         Ok(())
     }
 
     /// Cost of the current environment so far.
     pub(super) fn environment_cost(&self) -> f64 {
         let eval = &self.ctx.eval;
-        let site = match self.at {
+        let plan = match self.environment_state {
             EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
                 EvalEnvironmentPlan::shared(eval)
             }
-            EvalEnvironmentState::Apart => {
+            EvalEnvironmentState::Sweep => {
                 EvalEnvironmentPlan::sweep(eval).expect("only such evals come here")
             }
         };
-        self.attempt.environment.cost(&site.settings.rates)
+        self.attempt.environment.cost(&plan.settings.rates)
     }
 
-    fn provider(&self, site: EvalEnvironmentPlan<'_>) -> Result<Arc<dyn Provider>, TrialError> {
+    fn provider(&self, plan: EvalEnvironmentPlan<'_>) -> Result<Arc<dyn Provider>, TrialError> {
         let provider =
-            self.services.provider(site.settings.provider.kind(), self.ctx.execution.labels.run);
+            self.services.provider(plan.settings.provider.kind(), self.ctx.execution.labels.run);
         provider.map_err(|error| error.into_error(&self.attempt.redactor))
     }
 
@@ -155,40 +155,41 @@ impl<'a> EvalRun<'a> {
     /// Creates an environment with the files of a checkout.
     async fn create_environment(
         &mut self,
-        site: EvalEnvironmentPlan<'_>,
+        plan: EvalEnvironmentPlan<'_>,
         provider: Arc<dyn Provider>,
         checkout: Vec<Upload>,
     ) -> Result<(), TrialError> {
-        let asked = self.create_request(site, provider.as_ref(), checkout).await;
+        let request = self.create_request(plan, provider.as_ref(), checkout).await;
         // The part must live as long as the source of the image is used.
-        let (request, _part) = asked.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        let (request, _part) = request.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let created = self.attempt.environment.create(provider, request).await;
         created.map_err(|why| why.into_error(&self.attempt.redactor))
     }
 
     async fn create_request(
         &mut self,
-        site: EvalEnvironmentPlan<'_>,
+        plan: EvalEnvironmentPlan<'_>,
         provider: &dyn Provider,
         checkout: Vec<Upload>,
     ) -> Result<(CreateRequest, Option<TaskPart>), SetupError> {
-        let (ctx, environment, settings) = (self.ctx, site.environment, site.settings);
+        let (ctx, environment, settings) = (self.ctx, plan.environment, plan.settings);
         let files = &self.services.files;
-        let wanted = RequestedImage { environment, settings };
-        let (source, part) = wanted.source(files).await?;
-        let image =
-            wanted.prepare(provider, &source, &ctx.execution.labels, &mut self.build).await?;
+        let requested = RequestedImage { environment, settings };
+        let (source, part) = requested.source(files).await?;
+        let image = requested
+            .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
+            .await?;
         let idea = files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
         let bytes = idea.map_err(SetupError::Files)?;
         let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
         uploads.extend(checkout);
         let path = variables::IDEA.to_owned();
         uploads.push(Upload::File { path, bytes, executable: false });
-        let env = match self.at {
+        let env = match self.environment_state {
             EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
                 &self.variables.environment
             }
-            EvalEnvironmentState::Apart => &self.variables.sweep_environment,
+            EvalEnvironmentState::Sweep => &self.variables.sweep_environment,
         };
         let request = CreateRequest {
             image,
@@ -201,7 +202,7 @@ impl<'a> EvalRun<'a> {
             uploads,
             settings: settings.provider.clone(),
             labels: ctx.execution.labels.clone(),
-            purpose: site.purpose,
+            purpose: plan.purpose,
         };
         Ok((request, part))
     }

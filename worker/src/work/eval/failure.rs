@@ -71,7 +71,7 @@ pub(in crate::work) fn files_error(error: &EvalFilesError, redactor: &Redactor) 
             let (code, class) = (Code::REFUSED, Class::Agent);
             TrialError::new(kind, code, class, Retry::Permanent, message)
         }
-        EvalFilesError::Torn { .. } => {
+        EvalFilesError::Unreadable { .. } => {
             TrialError::transient(kind, Code::COLLECTION_FAILED, message)
         }
         EvalFilesError::Store { source, .. } => {
@@ -79,7 +79,7 @@ pub(in crate::work) fn files_error(error: &EvalFilesError, redactor: &Redactor) 
             let kind = Type::EnvironmentStartFailed;
             TrialError::new(kind, Code::STORE_FAILED, INFRASTRUCTURE, retry, message)
         }
-        EvalFilesError::Chain { .. } | EvalFilesError::TooLarge { .. } => {
+        EvalFilesError::BrokenChain { .. } | EvalFilesError::TooLarge { .. } => {
             let (kind, code) = (Type::EnvironmentStartFailed, Code::REFUSED);
             TrialError::new(kind, code, Class::Task, Retry::Permanent, message)
         }

@@ -29,7 +29,7 @@ pub struct Mirrors {
     dir: PathBuf,
     store: Arc<dyn BlobStore>,
     max_bytes: u64,
-    known: Mutex<LruCache<Digest, Arc<MirrorEntry>>>,
+    entries: Mutex<LruCache<Digest, Arc<MirrorEntry>>>,
     counter: AtomicU64,
     _lock: CacheDirLock,
 }
@@ -39,7 +39,7 @@ pub struct Mirrors {
 struct MirrorEntry {
     path: PathBuf,
     /// Held while commits are added.
-    turn: Turn<()>,
+    lock: Turn<()>,
     bytes: AtomicU64,
 }
 
@@ -81,10 +81,10 @@ impl Mirrors {
         let mut known = LruCache::unbounded();
         for (_, root, path) in found {
             let bytes = AtomicU64::new(local_dir::bytes_below(&path));
-            known.push(root, Arc::new(MirrorEntry { path, turn: Turn::default(), bytes }));
+            known.push(root, Arc::new(MirrorEntry { path, lock: Turn::default(), bytes }));
         }
-        let (dir, known, counter) = (dir.to_owned(), Mutex::new(known), AtomicU64::new(0));
-        Ok(Self { dir, store, max_bytes, known, counter, _lock: lock })
+        let (dir, entries, counter) = (dir.to_owned(), Mutex::new(known), AtomicU64::new(0));
+        Ok(Self { dir, store, max_bytes, entries, counter, _lock: lock })
     }
 
     /// Returns the repository with the requested commit in it.
@@ -93,7 +93,7 @@ impl Mirrors {
     /// [`EvalFilesError`].
     pub async fn get(&self, repository: &RepositorySpec) -> Result<Mirror, EvalFilesError> {
         let entry = self.entry(&repository.root.blob.digest);
-        let turn = entry.turn.lock().await;
+        let turn = entry.lock.lock().await;
         let bare = match self.fetch_missing(&entry, repository).await {
             // A repository that cannot be completed may be damaged: it is fetched again, once,
             // unless other calls use it.
@@ -116,10 +116,10 @@ impl Mirrors {
     }
 
     fn entry(&self, root: &Digest) -> Arc<MirrorEntry> {
-        let mut known = self.known.lock().expect("nothing panics while it holds the index");
+        let mut known = self.entries.lock().expect("nothing panics while it holds the index");
         let new = || {
             let path = self.dir.join(root.hex());
-            Arc::new(MirrorEntry { path, turn: Turn::default(), bytes: AtomicU64::new(0) })
+            Arc::new(MirrorEntry { path, lock: Turn::default(), bytes: AtomicU64::new(0) })
         };
         known.get_or_insert(*root, new).clone()
     }
@@ -139,7 +139,7 @@ impl Mirrors {
         for next in &repository.chain {
             if next.parent.as_ref() != Some(&before.commit) {
                 let reason = format!("{} does not follow {}", next.commit, before.commit);
-                return Err(EvalFilesError::Chain { reason });
+                return Err(EvalFilesError::BrokenChain { reason });
             }
             if bare.reference(&commit_ref(next)).await?.is_none() {
                 let file = self.fetch(next, limits::CANDIDATE_BUNDLE_BYTES).await?;
@@ -216,7 +216,7 @@ impl Mirrors {
     /// Takes surplus repositories out of the index and renames them. One that is in use or cannot
     /// be renamed stays in the index: it still occupies the disk, and the next call tries again.
     fn take_surplus(&self) -> Vec<PathBuf> {
-        let mut known = self.known.lock().expect("nothing panics while it holds the index");
+        let mut known = self.entries.lock().expect("nothing panics while it holds the index");
         let total = |entry: &Arc<MirrorEntry>| entry.bytes.load(Ordering::Relaxed);
         let mut bytes: u64 = known.iter().map(|(_, entry)| total(entry)).sum();
         let (mut surplus, mut kept) = (Vec::new(), Vec::new());
@@ -249,7 +249,7 @@ impl Mirrors {
 
     /// Number of cached repositories.
     pub fn len(&self) -> usize {
-        self.known.lock().expect("nothing panics while it holds the index").len()
+        self.entries.lock().expect("nothing panics while it holds the index").len()
     }
 
     /// Whether no repository is cached.

@@ -108,7 +108,7 @@ pub struct EvalContext {
     /// The eval.
     pub eval: Arc<EvalSpec>,
     /// Permits for commands.
-    pub tickets: Arc<dyn StagePermits>,
+    pub permits: Arc<dyn StagePermits>,
 }
 
 /// Permits for the commands of stages. By default, commands may begin at once.
@@ -151,7 +151,7 @@ pub enum EvalFilesError {
     },
     /// The commits do not follow each other.
     #[error("the commits are not a chain: {reason}")]
-    Chain {
+    BrokenChain {
         /// The first gap.
         reason: String,
     },
@@ -173,7 +173,7 @@ pub enum EvalFilesError {
     },
     /// The agent's changes could not be read completely.
     #[error("cannot read the checkout: {reason}")]
-    Torn {
+    Unreadable {
         /// The reason.
         reason: String,
     },

@@ -27,10 +27,10 @@ use crate::executor::{
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]
 struct CommandLimit {
-    left: Duration,
+    timeout: Duration,
     /// The limit in messages. It is never the rest of the eval's time, so that equal evals have
     /// equal messages.
-    told: ScriptLimit,
+    message_limit: ScriptLimit,
 }
 
 impl EvalRun<'_> {
@@ -48,7 +48,7 @@ impl EvalRun<'_> {
         self.commit_candidate(&checkout).await?;
         self.enter_sweep_environment(checkout).await?;
         self.run_stage(EvalStage::Sweep, Some(&commands.sweep)).await?;
-        self.swept = true;
+        self.sweep_succeeded = true;
         Ok(())
     }
 
@@ -66,20 +66,20 @@ impl EvalRun<'_> {
         // Otherwise the command may still be running, as long as its environment exists.
         let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
         if !self.attempt.environment.tainted && self.commands[before..].iter().all(is_over) {
-            self.ctx.tickets.release(stage);
+            self.ctx.permits.release(stage);
         }
         ran
     }
 
     /// Waits until a command may begin. The wait does not count against the eval's time limit.
     async fn acquire_permit(&mut self, stage: EvalStage) -> Result<(), PhaseInterrupt> {
-        let asked = Instant::now();
+        let started = Instant::now();
         tokio::select! {
             biased;
-            () = self.ctx.tickets.acquire(stage) => {}
+            () = self.ctx.permits.acquire(stage) => {}
             () = wait_for_stop(self.ctx.execution.stop.clone()) => return Err(PhaseInterrupt::Drained),
         }
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(asked.elapsed()));
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(started.elapsed()));
         let phase =
             if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
         if self.attempt.timing.phase() == phase {
@@ -122,18 +122,18 @@ impl EvalRun<'_> {
         let ran = executor::run_command(
             self.attempt.running_environment(),
             command,
-            limit.left,
+            limit.timeout,
             capture.clone(),
             NormalExit::Zero,
         )
         .await;
         // An outage of the engine extends the time limit of the eval, too.
-        let away = self.downtime().saturating_sub(down_before);
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
+        let downtime = self.downtime().saturating_sub(down_before);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(downtime));
         self.commands.push(ran.end.command_record(stage, started_at));
-        if let Some(left) = ran.left {
+        if let Some(left) = ran.processes_left {
             self.attempt.environment.tainted = true;
-            self.attempt.later.push(errors::processes_left(
+            self.attempt.secondary_errors.push(errors::processes_left(
                 &left,
                 self.attempt.timing.phase(),
                 &redactor,
@@ -142,7 +142,12 @@ impl EvalRun<'_> {
         self.record_cost(stage, &ran.end).await;
         let ended = ran
             .end
-            .into_result(self.attempt.running_environment(), &capture, limit.told, NormalExit::Zero)
+            .into_result(
+                self.attempt.running_environment(),
+                &capture,
+                limit.message_limit,
+                NormalExit::Zero,
+            )
             .await;
         ended.map(drop).map_err(|error| failure::command_error(error, stage, &redactor).into())
     }
@@ -154,7 +159,7 @@ impl EvalRun<'_> {
         }
         match cost::read_reported(self.attempt.running_environment()).await {
             Ok(None) => {}
-            Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
+            Ok(Some(cost)) => self.reported_cost = Some(self.reported_cost.unwrap_or(0.0) + cost),
             Err(why) => {
                 let why = format!("cannot read the cost of {}: {why}", stage.as_str());
                 self.attempt.record_not_collected(&why);
@@ -171,11 +176,11 @@ impl EvalRun<'_> {
     fn command_limit(&self, command: &EvalCommand) -> CommandLimit {
         let own = command.timeout_sec.map_or(Duration::MAX, seconds);
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let (left, limit, whose) = match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+        let (timeout, limit, whose) = match (left, self.ctx.eval.timeout_sec.map(seconds)) {
             (Some(left), Some(whole)) if left < own => (left, whole, "the eval's"),
             _ => (own, own, "its"),
         };
-        CommandLimit { left, told: ScriptLimit { limit, whose: Some(whose) } }
+        CommandLimit { timeout, message_limit: ScriptLimit { limit, whose: Some(whose) } }
     }
 
     fn start_capture(&mut self, stage: EvalStage) -> Arc<Capture> {
@@ -193,7 +198,7 @@ impl EvalRun<'_> {
         let redactor = self.attempt.redactor.clone();
         if let Some(left) = executor::kill_processes(self.attempt.running_environment()).await {
             self.attempt.environment.tainted = true;
-            let error = ScriptError::Left(left);
+            let error = ScriptError::ProcessesLeft(left);
             return Err(failure::command_error(error, EvalStage::Implement, &redactor).into());
         }
         let reading = self.attempt.running_environment().copy_from(REPOSITORY);

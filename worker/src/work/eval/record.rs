@@ -62,20 +62,20 @@ pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished
     }
     let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
-    let cost = run.spent + run.environment_cost();
-    if run.end == EvalEnd::Failed && run.attempt.first.is_none() {
+    let cost = run.removed_cost + run.environment_cost();
+    if run.end == EvalEnd::Failed && run.attempt.first_error.is_none() {
         let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
         let why = "it ended without results and without an error";
-        run.attempt.first = Some(errors::panicked(why, phase, redactor));
+        run.attempt.first_error = Some(errors::panicked(why, phase, redactor));
     }
     let record = EvalRecord {
         end: run.end,
-        error: run.attempt.first,
-        secondary_errors: run.attempt.later,
+        error: run.attempt.first_error,
+        secondary_errors: run.attempt.secondary_errors,
         commands: run.commands,
         changes: run.changes,
         cost,
-        reported_cost: run.reported,
+        reported_cost: run.reported_cost,
         durations,
         timestamps,
         environment: run.environment,
@@ -97,7 +97,7 @@ fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
         }
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build.finished_file().map(log));
+    files.extend(run.build_log.finished_file().map(log));
     let EvalOutputs { logs, sweep_logs, output, results } = std::mem::take(&mut run.collected);
     files.extend(logs.map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(sweep_logs.map(|taken| RecordFile::archive(taken, FileRole::SweepLogs)));

@@ -45,20 +45,20 @@ pub(super) struct EvalRun<'a> {
     pub(super) changes: Option<CheckoutChanges>,
     pub(super) collected: EvalOutputs,
     /// Total cost that the commands reported.
-    pub(super) reported: Option<f64>,
+    pub(super) reported_cost: Option<f64>,
     pub(super) slot: Option<CheckoutSlot>,
     /// The log of an image build.
-    pub(super) build: BuildLog,
+    pub(super) build_log: BuildLog,
     /// The environment in use.
-    pub(super) at: EvalEnvironmentState,
+    pub(super) environment_state: EvalEnvironmentState,
     /// Cost of the earlier environments.
-    pub(super) spent: f64,
+    pub(super) removed_cost: f64,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) sweep_environment: Option<EnvironmentRecord>,
     /// Time by which all commands must have ended.
     pub(super) deadline: Option<Instant>,
     /// Whether the sweep succeeded.
-    pub(super) swept: bool,
+    pub(super) sweep_succeeded: bool,
 }
 
 impl<'a> EvalRun<'a> {
@@ -79,15 +79,15 @@ impl<'a> EvalRun<'a> {
             candidate: None,
             changes: None,
             collected: EvalOutputs::default(),
-            reported: None,
+            reported_cost: None,
             slot: None,
-            build: BuildLog::new(&ctx.execution.scratch),
-            at: EvalEnvironmentState::Shared,
-            spent: 0.0,
+            build_log: BuildLog::new(&ctx.execution.scratch),
+            environment_state: EvalEnvironmentState::Shared,
+            removed_cost: 0.0,
             environment: None,
             sweep_environment: None,
             deadline: None,
-            swept: false,
+            sweep_succeeded: false,
         }
     }
 
@@ -129,7 +129,8 @@ impl WorkRecipe for EvalRun<'_> {
     }
 
     fn had_environment(&mut self) -> bool {
-        self.at != EvalEnvironmentState::Shared || self.attempt.environment.was_created()
+        self.environment_state != EvalEnvironmentState::Shared
+            || self.attempt.environment.was_created()
     }
 
     async fn release(&mut self) {

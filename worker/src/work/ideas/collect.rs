@@ -59,8 +59,8 @@ impl IdeasRun<'_> {
         )
         .await;
         let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
-        self.attempt.later.extend(read.failure.map(lost));
-        self.logs = read.taken.filter(|taken| taken.entries > 0);
+        self.attempt.secondary_errors.extend(read.failure.map(lost));
+        self.logs = read.archive.filter(|taken| taken.entries > 0);
     }
 
     /// Collects the ideas of a successful command.
@@ -80,7 +80,7 @@ impl IdeasRun<'_> {
             return Err(failure::unreadable(&why, read.exceeds_limit, &redactor));
         }
         let mut skipped = 0;
-        let sorted = match read.taken {
+        let sorted = match read.archive {
             Some(taken) => {
                 skipped = taken.skipped;
                 let sorted = self.sort_ideas(&taken.file).await;
@@ -137,8 +137,8 @@ fn pack_ideas(dir: &Path, tar: PathBuf) -> Result<SortedIdeas, SortError> {
         }
     }
     let keep = |path: &Path, _: bool| match good.iter().any(|idea| idea == &dir.join(path)) {
-        true => FilterDecision::Yes,
-        false => FilterDecision::No,
+        true => FilterDecision::Include,
+        false => FilterDecision::Exclude,
     };
     archive::pack(dir, &tar, IDEAS_LIMITS, &keep)?;
     Ok(SortedIdeas { count: good.len(), left_out, tar })

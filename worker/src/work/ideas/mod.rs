@@ -39,5 +39,5 @@ pub struct IdeasContext {
     /// The command and its inputs.
     pub ideas: Arc<IdeasSpec>,
     /// Permits for the command.
-    pub tickets: Arc<dyn StagePermits>,
+    pub permits: Arc<dyn StagePermits>,
 }

@@ -59,19 +59,19 @@ pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finishe
     let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
     let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates);
-    if run.end == IdeasEnd::Failed && run.attempt.first.is_none() {
+    if run.end == IdeasEnd::Failed && run.attempt.first_error.is_none() {
         let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
         let why = "it ended without ideas and without an error";
-        run.attempt.first = Some(errors::panicked(why, phase, redactor));
+        run.attempt.first_error = Some(errors::panicked(why, phase, redactor));
     }
     let record = IdeasRecord {
         end: run.end,
-        error: run.attempt.first,
-        secondary_errors: run.attempt.later,
+        error: run.attempt.first_error,
+        secondary_errors: run.attempt.secondary_errors,
         command: run.command,
         left_out: run.left_out,
         cost,
-        reported_cost: run.reported,
+        reported_cost: run.reported_cost,
         durations,
         timestamps,
         environment: run.attempt.environment.record,
@@ -91,7 +91,7 @@ fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
         None => {}
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build.finished_file().map(log));
+    files.extend(run.build_log.finished_file().map(log));
     files.extend(run.logs.take().map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(run.ideas.take().map(|taken| RecordFile::archive(taken, FileRole::Ideas)));
     files

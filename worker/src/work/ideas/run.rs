@@ -50,10 +50,10 @@ pub(super) struct IdeasRun<'a> {
     pub(super) ideas: Option<CleanArchive>,
     pub(super) left_out: Vec<String>,
     pub(super) logs: Option<CleanArchive>,
-    pub(super) reported: Option<f64>,
+    pub(super) reported_cost: Option<f64>,
     pub(super) slot: Option<CheckoutSlot>,
     /// The log of the image build.
-    pub(super) build: BuildLog,
+    pub(super) build_log: BuildLog,
 }
 
 impl<'a> IdeasRun<'a> {
@@ -75,9 +75,9 @@ impl<'a> IdeasRun<'a> {
             ideas: None,
             left_out: Vec::new(),
             logs: None,
-            reported: None,
+            reported_cost: None,
             slot: None,
-            build: BuildLog::new(&ctx.execution.scratch),
+            build_log: BuildLog::new(&ctx.execution.scratch),
         }
     }
 
@@ -106,24 +106,27 @@ impl<'a> IdeasRun<'a> {
         .await;
         self.command = Some(ran.end.command_record(STAGE, started_at));
         self.record_cost(&ran).await;
-        let ScriptRun { end, left } = ran;
+        let ScriptRun { end, processes_left } = ran;
         let limit = ScriptLimit { limit, whose: Some("its") };
         let Err(error) = end
             .into_result(self.attempt.running_environment(), &capture, limit, NormalExit::Zero)
             .await
         else {
             // A process in the background could still change the ideas.
-            let Some(left) =
-                executor::kill_processes(self.attempt.running_environment()).await.or(left)
+            let Some(left) = executor::kill_processes(self.attempt.running_environment())
+                .await
+                .or(processes_left)
             else {
                 return Ok(());
             };
             self.attempt.environment.tainted = true;
-            return Err(failure::command_error(ScriptError::Left(left), STAGE, &redactor).into());
+            return Err(
+                failure::command_error(ScriptError::ProcessesLeft(left), STAGE, &redactor).into()
+            );
         };
-        if let Some(left) = left {
+        if let Some(left) = processes_left {
             self.attempt.environment.tainted = true;
-            self.attempt.later.push(errors::processes_left(
+            self.attempt.secondary_errors.push(errors::processes_left(
                 &left,
                 self.attempt.timing.phase(),
                 &redactor,
@@ -134,11 +137,11 @@ impl<'a> IdeasRun<'a> {
 
     /// Records the cost that the command reported, however it ended.
     async fn record_cost(&mut self, ran: &ScriptRun) {
-        if ran.left.is_some() || matches!(ran.end, ScriptEnd::Failed(_)) {
+        if ran.processes_left.is_some() || matches!(ran.end, ScriptEnd::Failed(_)) {
             return;
         }
         match cost::read_reported(self.attempt.running_environment()).await {
-            Ok(cost) => self.reported = cost,
+            Ok(cost) => self.reported_cost = cost,
             Err(why) => {
                 let why = format!("cannot read the cost of the command: {why}");
                 self.attempt.record_not_collected(&why);
@@ -161,13 +164,13 @@ impl WorkRecipe for IdeasRun<'_> {
         self.attempt.end_phase()?;
         tokio::select! {
             biased;
-            () = self.ctx.tickets.acquire(STAGE) => {}
+            () = self.ctx.permits.acquire(STAGE) => {}
             () = wait_for_stop(self.ctx.execution.stop.clone()) => return Err(PhaseInterrupt::Drained),
         }
         self.attempt.enter(Phase::AgentExecution);
         let ended = self.run_command().await;
         if !self.attempt.environment.tainted {
-            self.ctx.tickets.release(STAGE);
+            self.ctx.permits.release(STAGE);
         }
         self.succeeded = ended.is_ok();
         ended

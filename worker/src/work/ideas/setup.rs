@@ -90,11 +90,12 @@ impl IdeasRun<'_> {
     ) -> Result<CreateRequest, SetupError> {
         let ctx = self.ctx;
         let (environment, settings) = (&ctx.ideas.environment, &ctx.ideas.settings);
-        let wanted = RequestedImage { environment, settings };
-        let (source, part) = wanted.source(&self.services.files).await?;
+        let requested = RequestedImage { environment, settings };
+        let (source, part) = requested.source(&self.services.files).await?;
         parts.extend(part);
-        let image =
-            wanted.prepare(provider, &source, &ctx.execution.labels, &mut self.build).await?;
+        let image = requested
+            .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
+            .await?;
         Ok(CreateRequest {
             image,
             source,

@@ -43,7 +43,8 @@ async fn packed(store: &MemoryStore, files: &[(&str, &str)]) -> rollout_protocol
     for (name, text) in files {
         std::fs::write(from.join(name), text).expect("written");
     }
-    archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes).expect("packed");
+    archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include)
+        .expect("packed");
     store.put_file(&tar, MediaType::Tar).await.expect("stored")
 }
 
@@ -81,7 +82,7 @@ impl IdeasFixture {
         IdeasContext {
             execution: self.rig.execution(scratch),
             ideas: Arc::new(self.spec.clone()),
-            tickets: Arc::new(()),
+            permits: Arc::new(()),
         }
     }
 

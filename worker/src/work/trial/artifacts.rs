@@ -24,11 +24,11 @@ pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";
 #[derive(Debug, Default)]
 pub(super) struct Artifacts {
     /// Number of files that were begun.
-    begun: usize,
+    file_count: usize,
     entries: u64,
     bytes: u64,
     /// Unmasked archives of the agent's files, for a verifier.
-    made: Vec<PathBuf>,
+    unmasked: Vec<PathBuf>,
     pub(super) records: Vec<ArtifactRecord>,
     pub(super) files: Vec<RecordFile>,
 }
@@ -39,7 +39,7 @@ pub(super) struct CollectedArtifacts {
     /// Uploads that place them, in the order of collection.
     pub(super) uploads: Vec<Upload>,
     /// Why some are missing or incomplete.
-    pub(super) lack: Option<IncompleteWork>,
+    pub(super) incomplete: Option<IncompleteWork>,
 }
 
 /// Whether a step has artifacts to collect.
@@ -59,7 +59,7 @@ impl Artifacts {
         (scratch, prefix): (&Path, &str),
         redactor: &Redactor,
     ) -> CollectedArtifacts {
-        let mut taken = CollectedArtifacts::default();
+        let mut collected = CollectedArtifacts::default();
         let named = || wanted.iter().chain(&ctx.settings.artifacts);
         let implicit = Artifact {
             source: ARTIFACTS_DIR.to_owned(),
@@ -72,18 +72,18 @@ impl Artifacts {
             (ctx.task.format == TaskFormat::Harbor && !named().any(is_it)).then_some(implicit);
         let implicit = implicit.iter().map(|artifact| (artifact, true));
         for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
-            let file = scratch.join(format!("artifacts/{}.tar", self.begun));
-            self.begun += 1;
+            let file = scratch.join(format!("artifacts/{}.tar", self.file_count));
+            self.file_count += 1;
             let (record, lack) =
                 self.collect_one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
             // It was not requested: without content it is not recorded.
             if !(implicit && nothing) {
-                self.add_record(record, file, &lack, &mut taken);
+                self.add_record(record, file, &lack, &mut collected);
             }
-            taken.lack = taken.lack.take().or(lack);
+            collected.incomplete = collected.incomplete.take().or(lack);
         }
-        taken
+        collected
     }
 
     /// Records an artifact, and its file and upload.
@@ -91,16 +91,20 @@ impl Artifacts {
         &mut self,
         record: ArtifactRecord,
         file: PathBuf,
-        lack: &Option<IncompleteWork>,
-        taken: &mut CollectedArtifacts,
+        incomplete: &Option<IncompleteWork>,
+        collected: &mut CollectedArtifacts,
     ) {
-        let part = lack.is_some() && record.kind == Some(ArtifactKind::Directory);
+        let part = incomplete.is_some() && record.kind == Some(ArtifactKind::Directory);
         if record.status == ArtifactStatus::Ok || (part && file.exists()) {
-            taken.uploads.extend(merge_upload(&record.source, record.kind, &unmasked_path(&file)));
+            collected.uploads.extend(merge_upload(
+                &record.source,
+                record.kind,
+                &unmasked_path(&file),
+            ));
             let role = FileRole::Artifact { index: self.records.len() };
             self.files.push(RecordFile { file, media_type: MediaType::Tar, role });
         } else if record.status == ArtifactStatus::Empty {
-            taken.uploads.push(Upload::Dir { path: record.source.clone() });
+            collected.uploads.push(Upload::Dir { path: record.source.clone() });
         }
         self.records.push(record);
     }
@@ -124,18 +128,18 @@ impl Artifacts {
             archive: None,
             error: None,
         };
-        let lack = match open_artifact(environment, artifact).await {
+        let incomplete = match open_artifact(environment, artifact).await {
             Ok(None) => None,
             Ok(Some(stream)) => {
                 self.read_artifact(stream, artifact, file, &mut record, redactor).await
             }
-            Err(why) => Some(IncompleteWork::Unread(why)),
+            Err(why) => Some(IncompleteWork::Unreadable(why)),
         };
-        if let Some(IncompleteWork::TooLarge(why) | IncompleteWork::Unread(why)) = &lack {
+        if let Some(IncompleteWork::TooLarge(why) | IncompleteWork::Unreadable(why)) = &incomplete {
             record.status = ArtifactStatus::Failed;
             record.error = Some(redactor.text(why));
         }
-        (record, lack)
+        (record, incomplete)
     }
 
     /// Reads an artifact into a clean archive.
@@ -149,7 +153,7 @@ impl Artifacts {
     ) -> Option<IncompleteWork> {
         let dir = file.parent().expect("it is below the scratch directory");
         if let Err(error) = tokio::fs::create_dir_all(dir).await {
-            return Some(IncompleteWork::Unread(format!("{}: {error}", dir.display())));
+            return Some(IncompleteWork::Unreadable(format!("{}: {error}", dir.display())));
         }
         let ArchiveLimits { entries, bytes } = ArchiveLimits::ARTIFACTS;
         let options = SanitizeOptions {
@@ -157,7 +161,7 @@ impl Artifacts {
                 entries: entries.saturating_sub(self.entries),
                 bytes: bytes.saturating_sub(self.bytes),
             },
-            root: RootHandling::DroppedOfDirectory,
+            root: RootHandling::DropUnlessFile,
             exclude: ExcludePatterns::new(artifact.exclude.iter().map(String::as_str)),
             faithful: true,
             captures: Vec::new(),
@@ -165,11 +169,13 @@ impl Artifacts {
         };
         // A verifier gets the files as the agent made them; the kept archive shows no secrets.
         let made = unmasked_path(file);
-        self.made.push(made.clone());
+        self.unmasked.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
         let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
             let limit = COPY_LIMIT;
-            return Some(IncompleteWork::Unread(format!("reading it took longer than {limit:?}")));
+            return Some(IncompleteWork::Unreadable(format!(
+                "reading it took longer than {limit:?}"
+            )));
         };
         self.count_usage(&clean.report);
         record.kind = match clean.first {
@@ -178,17 +184,17 @@ impl Artifacts {
             _ => None,
         };
         if let Err(error) = clean.archive {
-            return Some(IncompleteWork::Unread(crate::backoff::error_chain(&error)));
+            return Some(IncompleteWork::Unreadable(crate::backoff::error_chain(&error)));
         }
         if let Err(why) = write_masked(file, redactor).await {
-            return Some(IncompleteWork::Unread(why));
+            return Some(IncompleteWork::Unreadable(why));
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is incomplete: {cut}");
             return Some(if cut.is_limit() {
                 IncompleteWork::TooLarge(why)
             } else {
-                IncompleteWork::Unread(why)
+                IncompleteWork::Unreadable(why)
             });
         }
         if record.kind.is_none() {
@@ -208,7 +214,7 @@ impl Artifacts {
 
     /// Removes the unmasked archives: no verifier needs them any more.
     pub(super) async fn remove_unmasked(&mut self) {
-        for made in self.made.drain(..) {
+        for made in self.unmasked.drain(..) {
             if let Err(error) = fs_remove::remove(&made).await {
                 tracing::warn!("cannot remove {}: {error}", made.display());
             }
@@ -229,19 +235,19 @@ fn unmasked_path(file: &Path) -> PathBuf {
 /// Makes the archive to keep from the unmasked one.
 async fn write_masked(file: &Path, redactor: &Redactor) -> Result<(), String> {
     let made = unmasked_path(file);
-    let told = |error: std::io::Error| format!("{}: {error}", made.display());
+    let disk_error = |error: std::io::Error| format!("{}: {error}", made.display());
     if redactor.is_empty() {
-        return tokio::fs::hard_link(&made, file).await.map_err(told);
+        return tokio::fs::hard_link(&made, file).await.map_err(disk_error);
     }
     let options = SanitizeOptions {
         limits: ArchiveLimits::ARTIFACTS,
-        root: RootHandling::Kept,
+        root: RootHandling::Keep,
         exclude: ExcludePatterns::default(),
         faithful: true,
         captures: Vec::new(),
         redactor: redactor.clone(),
     };
-    let stream = tokio::fs::File::open(&made).await.map_err(told)?;
+    let stream = tokio::fs::File::open(&made).await.map_err(disk_error)?;
     let clean = archive::sanitize(Box::new(stream), file, options).await;
     clean.archive.map(drop).map_err(|error| crate::backoff::error_chain(&error))
 }

@@ -73,12 +73,12 @@ async fn collect_once(
     let reading = executor::read_sanitized(environment, path, file.clone(), options).await;
     let mut captured = reading.captured;
     let failure = reading.failure.map(|why| (why, reading.shortage));
-    let mut collected = CollectedLogs { logs: reading.taken, score: None, failure };
+    let mut collected = CollectedLogs { logs: reading.archive, score: None, failure };
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
             // An archive has the content of a hard-linked file only at its first name; read alone,
             // the reward's name is the first.
-            if matches!(captured, CapturedFile::Unknown | CapturedFile::HardLink) {
+            if matches!(captured, CapturedFile::NotReached | CapturedFile::HardLink) {
                 *captured = read_reward_file(environment, name, &file).await;
             }
         }
@@ -95,9 +95,9 @@ fn sanitize_options(
     redactor: &Redactor,
 ) -> SanitizeOptions {
     let (root, exclude) = match what {
-        LogScope::All => (RootHandling::Dropped, ExcludePatterns::default()),
-        LogScope::WithoutVerifier => (RootHandling::Dropped, ExcludePatterns::new(["/verifier"])),
-        LogScope::Verifier => (RootHandling::Kept, ExcludePatterns::default()),
+        LogScope::All => (RootHandling::Drop, ExcludePatterns::default()),
+        LogScope::WithoutVerifier => (RootHandling::Drop, ExcludePatterns::new(["/verifier"])),
+        LogScope::Verifier => (RootHandling::Keep, ExcludePatterns::default()),
     };
     let limits = ArchiveLimits::LOGS;
     SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
@@ -109,13 +109,13 @@ async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path
     {
         Ok(Some(stream)) => stream,
         Ok(None) => return CapturedFile::Missing,
-        Err(_) => return CapturedFile::Unknown,
+        Err(_) => return CapturedFile::NotReached,
     };
     let file = logs.with_extension("reward.tar");
     let most = limits::REWARD_JSON_BYTES;
     let options = SanitizeOptions {
         limits: ArchiveLimits { entries: 1, bytes: most },
-        root: RootHandling::Kept,
+        root: RootHandling::Keep,
         exclude: ExcludePatterns::default(),
         faithful: false,
         captures: ArchivePath::clean(name.as_bytes())
@@ -129,12 +129,12 @@ async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path
     let captured = match tokio::time::timeout(COPY_LIMIT, sanitizing).await {
         // Nothing else is in this archive that could be too large.
         Ok(mut clean) => match (clean.captured.pop(), clean.report.cut) {
-            (Some(CapturedFile::Unknown), Some(ArchiveTruncation::Bytes(bytes))) => {
+            (Some(CapturedFile::NotReached), Some(ArchiveTruncation::Bytes(bytes))) => {
                 CapturedFile::TooLarge(bytes)
             }
-            (captured, _) => captured.unwrap_or(CapturedFile::Unknown),
+            (captured, _) => captured.unwrap_or(CapturedFile::NotReached),
         },
-        Err(_) => CapturedFile::Unknown,
+        Err(_) => CapturedFile::NotReached,
     };
     // Best effort: the whole scratch directory is removed later.
     let _removed = tokio::fs::remove_file(&file).await;

@@ -19,7 +19,7 @@ pub(super) struct TrialScript {
     /// Exit codes that are no failure.
     pub(super) normal: NormalExit,
     /// Whether its processes live on although it ended with another code.
-    pub(super) spares: bool,
+    pub(super) keep_processes: bool,
 }
 
 /// A failed script.
@@ -27,12 +27,12 @@ pub(super) struct TrialScript {
 pub(super) struct ScriptFailure {
     pub(super) error: ScriptError,
     /// Processes of the script may still be alive.
-    pub(super) left: Option<Failure>,
+    pub(super) processes_left: Option<Failure>,
 }
 
 impl From<ScriptError> for ScriptFailure {
     fn from(error: ScriptError) -> Self {
-        Self { error, left: None }
+        Self { error, processes_left: None }
     }
 }
 
@@ -47,8 +47,8 @@ pub(super) async fn run_agent_script(
     match environment.check_storage().await {
         Ok(()) => ended,
         Err(failure) => {
-            let left = executor::kill_processes(environment).await;
-            Err(ScriptFailure { error: ScriptError::Exec(failure), left })
+            let processes_left = executor::kill_processes(environment).await;
+            Err(ScriptFailure { error: ScriptError::Exec(failure), processes_left })
         }
     }
 }
@@ -60,11 +60,11 @@ pub(super) async fn run_script(
     script: TrialScript,
     capture: Arc<Capture>,
 ) -> Result<CommandExit, ScriptFailure> {
-    let TrialScript { argv, env, user, limit, normal, spares } = script;
+    let TrialScript { argv, env, user, limit, normal, keep_processes } = script;
     let command = ExecCommand { argv, env, workdir: None, user };
-    let harmless = if spares { NormalExit::AnyCode } else { normal };
+    let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
     let ran = executor::run_command(environment, command, limit, capture.clone(), harmless).await;
     let limit = ScriptLimit { limit, whose: None };
     let ended = ran.end.into_result(environment, &capture, limit, normal).await;
-    ended.map_err(|error| ScriptFailure { error, left: ran.left })
+    ended.map_err(|error| ScriptFailure { error, processes_left: ran.processes_left })
 }

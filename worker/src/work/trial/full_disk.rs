@@ -19,9 +19,9 @@ impl TrialRun<'_> {
         if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
             return;
         }
-        let (captures, second) = (self.outputs.captures(), self.apart.as_deref());
-        let met = self.attempt.full_disk(self.services, captures, second).await;
-        let Some(disk) = met else { return };
+        let (captures, second) = (self.outputs.captures(), self.verifier_environment.as_deref());
+        let detected = self.attempt.full_disk(self.services, captures, second).await;
+        let Some(disk) = detected else { return };
         let otherwise = if !disk.is_own_excess() {
             ErrorType::VerifierFailed
         } else if verdict.outcome == ItemOutcome::Completed {
@@ -34,7 +34,7 @@ impl TrialRun<'_> {
             let reward = score.reward.map_or_else(|| "no reward".into(), |r| r.to_string());
             format!(", so its reward of {reward} does not count")
         });
-        let (cause, reward) = (self.attempt.first.as_ref(), reward.unwrap_or_default());
+        let (cause, reward) = (self.attempt.first_error.as_ref(), reward.unwrap_or_default());
         let error = disk.into_error("trial", cause, otherwise, &reward, &self.attempt.redactor);
         self.attempt.record_first_error(error);
     }

@@ -51,7 +51,7 @@ async fn check_once(
     let ran =
         executor::run_command(environment, command, limit, capture.clone(), NormalExit::AnyCode)
             .await;
-    if let Some(left) = ran.left {
+    if let Some(left) = ran.processes_left {
         return Err(SetupError::Create(left));
     }
     Ok(match ran.end {

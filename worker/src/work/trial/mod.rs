@@ -55,7 +55,7 @@ pub struct TrialContext {
     /// Number of the sample.
     pub attempt: u32,
     /// Rate limits of this worker for the run, if there are any.
-    pub pacing: Option<Arc<RunRateLimiter>>,
+    pub rate_limiter: Option<Arc<RunRateLimiter>>,
 }
 
 impl TrialContext {

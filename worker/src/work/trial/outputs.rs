@@ -25,7 +25,7 @@ pub(super) struct TrialOutputs {
     captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
     finished: Vec<(ScriptStage, Cow<'static, str>, [CapturedStream; 2])>,
     /// The log of an image build.
-    pub(super) build: BuildLog,
+    pub(super) build_log: BuildLog,
 }
 
 /// All captured output.
@@ -40,8 +40,8 @@ pub(super) struct FinishedOutputs {
 
 impl TrialOutputs {
     pub(super) fn new(scratch: PathBuf) -> Self {
-        let build = BuildLog::new(&scratch);
-        Self { scratch, captures: Vec::new(), finished: Vec::new(), build }
+        let build_log = BuildLog::new(&scratch);
+        Self { scratch, captures: Vec::new(), finished: Vec::new(), build_log }
     }
 
     pub(super) fn scratch(&self) -> &Path {
@@ -96,7 +96,7 @@ impl TrialOutputs {
             let streams = [stdout.clone(), stderr.clone()];
             kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));
         }
-        let built = self.build.finished_file();
+        let built = self.build_log.finished_file();
         let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
         kept.files.extend(built.map(log));
         kept

@@ -102,11 +102,11 @@ impl TrialRun<'_> {
         environment: &TaskEnvironment,
         provider: &dyn Provider,
     ) -> Result<(ImageSource, Image), SetupError> {
-        let wanted = RequestedImage { environment, settings: &self.ctx.settings.environment };
-        let (source, part) = wanted.source(&self.services.files).await?;
+        let requested = RequestedImage { environment, settings: &self.ctx.settings.environment };
+        let (source, part) = requested.source(&self.services.files).await?;
         self.parts.extend(part);
-        let log = &mut self.outputs.build;
-        let image = wanted.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
+        let log = &mut self.outputs.build_log;
+        let image = requested.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
         Ok((source, image))
     }
 
@@ -146,7 +146,7 @@ impl TrialRun<'_> {
             limit,
             normal: NormalExit::Zero,
             // One of its processes may be a service that is verified.
-            spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
+            keep_processes: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
         };
         argv.map(env)
     }
@@ -176,7 +176,7 @@ impl TrialRun<'_> {
 
     /// The environment in which scripts currently run.
     pub(super) fn script_environment(&mut self) -> &mut ManagedEnvironment {
-        self.apart.as_deref_mut().unwrap_or(&mut self.attempt.environment)
+        self.verifier_environment.as_deref_mut().unwrap_or(&mut self.attempt.environment)
     }
 
     /// Interprets the end of a script.
@@ -185,16 +185,16 @@ impl TrialRun<'_> {
         stage: ScriptStage,
         ended: Result<CommandExit, ScriptFailure>,
     ) -> Result<CommandExit, TrialError> {
-        let ScriptFailure { error, left } = match ended {
+        let ScriptFailure { error, processes_left } = match ended {
             Ok(exit) => return Ok(exit),
-            Err(unwell) => unwell,
+            Err(failure) => failure,
         };
         // The agent's processes live on, and the error itself says so.
-        let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
+        let tainted = processes_left.is_some() || matches!(error, ScriptError::ProcessesLeft(_));
         self.script_environment().tainted |= tainted;
-        if let Some(failure) = left {
+        if let Some(failure) = processes_left {
             let phase = self.attempt.timing.phase();
-            self.attempt.later.push(errors::processes_left(
+            self.attempt.secondary_errors.push(errors::processes_left(
                 &failure,
                 phase,
                 &self.attempt.redactor,

@@ -16,7 +16,7 @@ impl TrialRun<'_> {
         let outcome = if self.score.is_some() {
             ItemOutcome::Completed
         } else if self.ctx.settings.verifier.disable
-            && !self.attempt.first.as_ref().is_some_and(is_trial_error)
+            && !self.attempt.first_error.as_ref().is_some_and(is_trial_error)
         {
             ItemOutcome::Unverified
         } else {
@@ -32,22 +32,31 @@ impl TrialRun<'_> {
             reward,
             rewards,
             cost,
-            error: self.attempt.first.clone(),
+            error: self.attempt.first_error.clone(),
             unverified_steps,
         }
+    }
+
+    /// Cost of all its environments.
+    fn cost(&self) -> f64 {
+        let environments = [Some(&self.attempt.environment), self.verifier_environment.as_deref()];
+        let costs = environments.map(|environment| self.environment_cost(environment));
+        self.removed_cost + costs.iter().sum::<f64>()
     }
 
     /// The record and its files; `stopped` names the phase that a stop ended.
     pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
-        let kept = self.outputs.finish();
-        for (why, shortage) in kept.failures {
-            self.attempt.later.push(errors::output_lost(&why, shortage, &self.attempt.redactor));
+        let outputs = self.outputs.finish();
+        for (why, shortage) in outputs.failures {
+            self.attempt.secondary_errors.push(errors::output_lost(
+                &why,
+                shortage,
+                &self.attempt.redactor,
+            ));
         }
         let (durations, timestamps) = self.attempt.timing.finish();
-        let sites = [Some(&self.attempt.environment), self.apart.as_deref()];
-        let cost = self.spent + sites.map(|site| self.environment_cost(site)).iter().sum::<f64>();
-        let mut verdict = self.verdict(cost);
+        let mut verdict = self.verdict(self.cost());
         if stopped.is_some() {
             verdict = Verdict {
                 outcome: ItemOutcome::Cancelled,
@@ -62,14 +71,14 @@ impl TrialRun<'_> {
             verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));
         }
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
-        let mut files = kept.files;
+        let mut files = outputs.files;
         files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
         if stopped.is_some() && !self.attempt.environment.was_created() {
             // The trial runs again, and without an environment there is nothing to keep.
             files.clear();
-            self.attempt.later.clear();
+            self.attempt.secondary_errors.clear();
         }
         let record = TrialRecord {
             format: RUN_FORMAT,
@@ -88,17 +97,19 @@ impl TrialRun<'_> {
             spec: ctx.execution.spec,
             task_git_commit_id: ctx.task.git_commit_id.clone(),
             verdict,
-            secondary_errors: self.attempt.later,
+            secondary_errors: self.attempt.secondary_errors,
             durations,
             timestamps,
             environment: self.attempt.environment.record,
             outputs: Vec::new(),
             logs: None,
-            verifier_stdout: kept.verifier_stdout,
-            verifier_stderr: kept.verifier_stderr,
+            verifier_stdout: outputs.verifier_stdout,
+            verifier_stderr: outputs.verifier_stderr,
             artifacts: self.artifacts.records,
             steps: self.steps.into_iter().map(StepRun::into_record).collect(),
-            verifier_environment: self.apart.map_or(self.apart_record, |site| site.record),
+            verifier_environment: self
+                .verifier_environment
+                .map_or(self.verifier_record, |environment| environment.record),
         };
         Finished { record, files, stopped }
     }

@@ -65,7 +65,7 @@ pub(super) fn score_from_files(
                 invalid("it is not a regular file".to_owned())
             }
             CapturedFile::TooLarge(_) => too_large(),
-            CapturedFile::Unknown => Err(RewardError::Unreadable { file, why: why.to_owned() }),
+            CapturedFile::NotReached => Err(RewardError::Unreadable { file, why: why.to_owned() }),
         };
     }
     Err(RewardError::Missing { files: wanted.files, exit: None })

@@ -49,7 +49,7 @@ pub(super) struct TrialRun<'a> {
     /// The logs of the trial.
     pub(super) logs: Option<CleanArchive>,
     /// Logs of the verifier's own environment.
-    pub(super) apart_logs: Option<CleanArchive>,
+    pub(super) verifier_logs: Option<CleanArchive>,
     /// Logs of the steps' verifiers.
     pub(super) step_logs: Vec<RecordFile>,
     pub(super) artifacts: Artifacts,
@@ -58,12 +58,12 @@ pub(super) struct TrialRun<'a> {
     /// The steps with names that ran.
     pub(super) steps: Vec<StepRun>,
     /// An agent error after which the task was verified all the same.
-    pub(super) survived: Option<TrialError>,
+    pub(super) survived_error: Option<TrialError>,
     /// The verifier's own environment, while it exists.
-    pub(super) apart: Option<Box<ManagedEnvironment>>,
+    pub(super) verifier_environment: Option<Box<ManagedEnvironment>>,
     /// The record of the last verifier environment that was removed, and the cost of all of them.
-    pub(super) apart_record: Option<EnvironmentRecord>,
-    pub(super) spent: f64,
+    pub(super) verifier_record: Option<EnvironmentRecord>,
+    pub(super) removed_cost: f64,
     /// Parts of the task that the environments may still use.
     pub(super) parts: Vec<TaskPart>,
     /// Whether the test script succeeded, so that its reward is read with the logs.
@@ -81,15 +81,15 @@ impl<'a> TrialRun<'a> {
             plan,
             outputs: TrialOutputs::new(ctx.execution.scratch.clone()),
             logs: None,
-            apart_logs: None,
+            verifier_logs: None,
             step_logs: Vec::new(),
             artifacts: Artifacts::default(),
             score: None,
             steps: Vec::new(),
-            survived: None,
-            apart: None,
-            apart_record: None,
-            spent: 0.0,
+            survived_error: None,
+            verifier_environment: None,
+            verifier_record: None,
+            removed_cost: 0.0,
             parts: Vec::new(),
             verified: false,
             test_exit: 0,
@@ -98,11 +98,11 @@ impl<'a> TrialRun<'a> {
 
     /// Waits until an environment may be started.
     pub(super) async fn wait_for_start(&self) -> Result<(), PhaseInterrupt> {
-        let Some(pacing) = &self.ctx.pacing else { return Ok(()) };
+        let Some(limiter) = &self.ctx.rate_limiter else { return Ok(()) };
         tokio::select! {
             biased;
             () = wait_for_stop(self.ctx.execution.stop.clone()) => Err(PhaseInterrupt::Drained),
-            () = pacing.wait_for_start() => Ok(()),
+            () = limiter.wait_for_start() => Ok(()),
         }
     }
 
@@ -111,11 +111,13 @@ impl<'a> TrialRun<'a> {
         &self,
         executes: bool,
     ) -> Result<Option<SemaphorePermit<'a>>, PhaseInterrupt> {
-        let Some(pacing) = self.ctx.pacing.as_deref().filter(|_| executes) else { return Ok(None) };
+        let Some(limiter) = self.ctx.rate_limiter.as_deref().filter(|_| executes) else {
+            return Ok(None);
+        };
         tokio::select! {
             biased;
             () = wait_for_stop(self.ctx.execution.stop.clone()) => Err(PhaseInterrupt::Drained),
-            turn = pacing.acquire_agent() => Ok(turn),
+            permit = limiter.acquire_agent() => Ok(permit),
         }
     }
 
@@ -123,8 +125,8 @@ impl<'a> TrialRun<'a> {
         if self.attempt.environment.tainted {
             self.attempt.environment.stop().await?;
         }
-        let apart = self.apart_logs.is_some() || !self.step_logs.is_empty();
-        let what = if apart { LogScope::WithoutVerifier } else { LogScope::All };
+        let separate = self.verifier_logs.is_some() || !self.step_logs.is_empty();
+        let what = if separate { LogScope::WithoutVerifier } else { LogScope::All };
         let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = self.verified.then_some(&wanted);
         let file = self.outputs.scratch().join("logs.tar");
@@ -149,26 +151,30 @@ impl<'a> TrialRun<'a> {
         }
         let mut failures = vec![];
         failures.extend(collected.failure);
-        self.logs = match (collected.logs, self.apart_logs.take()) {
-            (Some(logs), Some(apart)) => {
-                let (logs, failure) = logs.join(apart, LOGS).await;
+        self.logs = match (collected.logs, self.verifier_logs.take()) {
+            (Some(logs), Some(separate)) => {
+                let (logs, failure) = logs.join(separate, LOGS).await;
                 failures.extend(failure);
                 Some(logs)
             }
-            (logs, apart) => logs.or(apart),
+            (logs, separate) => logs.or(separate),
         };
         for (why, shortage) in failures {
-            self.attempt.later.push(errors::output_lost(&why, shortage, &self.attempt.redactor));
+            self.attempt.secondary_errors.push(errors::output_lost(
+                &why,
+                shortage,
+                &self.attempt.redactor,
+            ));
         }
     }
 
     /// Decides which error is the cause. A failure of the infrastructure comes before an agent
     /// error that the trial survived.
     pub(super) fn settle_survived(&mut self) {
-        let Some(survived) = self.survived.take() else { return };
-        match &self.attempt.first {
+        let Some(survived) = self.survived_error.take() else { return };
+        match &self.attempt.first_error {
             Some(first) if first.class == ErrorClass::Infrastructure => {
-                self.attempt.later.push(survived);
+                self.attempt.secondary_errors.push(survived);
             }
             _ => {
                 self.attempt.record_first_error(survived);
@@ -216,7 +222,7 @@ impl WorkRecipe for TrialRun<'_> {
     }
 
     fn second_environment(&mut self) -> Option<&mut ManagedEnvironment> {
-        self.apart.as_deref_mut()
+        self.verifier_environment.as_deref_mut()
     }
 
     fn keeps_environments(&mut self) -> bool {

@@ -20,18 +20,18 @@ impl TrialRun<'_> {
         &mut self,
         step: &StepSpec,
         own: &TaskEnvironment,
-        taken: CollectedArtifacts,
+        collected: CollectedArtifacts,
         last: bool,
     ) -> Result<VerifierScore, PhaseInterrupt> {
-        if let Some(lack) = taken.lack {
-            return Err(self.verifier_error(ScriptError::Lacking(lack)).into());
+        if let Some(incomplete) = collected.incomplete {
+            return Err(self.verifier_error(ScriptError::Incomplete(incomplete)).into());
         }
         // Nothing runs in the agent's environment any more: its host has room for this one.
         if last && let Err(failure) = self.attempt.environment.stop().await {
             return Err(self.processes_left(failure).into());
         }
         self.create_verifier_environment(own, step).await?;
-        let verified = self.run_separate_tests(step, taken).await;
+        let verified = self.run_separate_tests(step, collected).await;
         let score = self.collect_verifier_logs(verified).await.map_err(PhaseInterrupt::Failed);
         if !last {
             self.remove_verifier_environment().await;
@@ -49,13 +49,14 @@ impl TrialRun<'_> {
         let PreparedEnvironment { provider, request, services } =
             ready.map_err(|error| self.verifier_setup_error(error))?;
         self.wait_for_start().await?;
-        let site = self.apart.insert(Box::default());
-        let created = site.create_beside(provider, request, services).await;
+        let environment = self.verifier_environment.insert(Box::default());
+        let created = environment.create_beside(provider, request, services).await;
         created
             .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
         if let Some(check) = &own.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(site.expect_running(), check, capture).await;
+            let ready =
+                health::wait_until_healthy(environment.expect_running(), check, capture).await;
             ready.map_err(|error| self.verifier_setup_error(error))?;
         }
         Ok(())
@@ -81,7 +82,7 @@ impl TrialRun<'_> {
     async fn run_separate_tests(
         &mut self,
         step: &StepSpec,
-        taken: CollectedArtifacts,
+        collected: CollectedArtifacts,
     ) -> Result<(), TrialError> {
         if let Some(policy) = &step.verifier.network {
             let reached = self.script_environment().set_network(policy).await;
@@ -89,10 +90,11 @@ impl TrialRun<'_> {
         }
         let capture = self.start_capture(ScriptStage::Verify, step);
         let mut env = variables::verifier_env(self.ctx, &self.services.variables, step);
-        let site = self.apart.as_deref().expect("it was created");
-        env.extend(site.sidecar_env());
-        let (place, files) = ((site.expect_running(), step), &self.services.files);
-        let ended = verify::run_tests(self.ctx, files, place, taken.uploads, env, capture).await;
+        let environment = self.verifier_environment.as_deref().expect("it was created");
+        env.extend(environment.sidecar_env());
+        let (target, files) = ((environment.expect_running(), step), &self.services.files);
+        let ended =
+            verify::run_tests(self.ctx, files, target, collected.uploads, env, capture).await;
         self.test_exit = self.script_result(ScriptStage::Verify, ended)?.code;
         Ok(())
     }
@@ -107,15 +109,18 @@ impl TrialRun<'_> {
 
     /// Removes the verifier's environment, and records it and its cost.
     pub(super) async fn remove_verifier_environment(&mut self) {
-        let Some(site) = self.apart.as_deref_mut() else { return };
-        let removed = site.remove().await;
+        let Some(environment) = self.verifier_environment.as_deref_mut() else { return };
+        let removed = environment.remove().await;
         self.attempt
-            .later
+            .secondary_errors
             .extend(removed.not_created.map(|why| why.into_error(&self.attempt.redactor)));
         if let Some(failure) = removed.failure {
-            self.attempt.later.push(errors::teardown_failed(&failure, &self.attempt.redactor));
+            self.attempt
+                .secondary_errors
+                .push(errors::teardown_failed(&failure, &self.attempt.redactor));
         }
-        self.spent += self.environment_cost(self.apart.as_deref());
-        self.apart_record = self.apart.take().and_then(|site| site.record);
+        self.removed_cost += self.environment_cost(self.verifier_environment.as_deref());
+        self.verifier_record =
+            self.verifier_environment.take().and_then(|environment| environment.record);
     }
 }

@@ -22,15 +22,15 @@ use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
-    let of_agent = task.script_fault.as_ref().filter(|_| scripts);
-    if let Some(fault) = task.fault.as_ref().or(of_agent) {
+    let script_fault = task.script_fault.as_ref().filter(|_| scripts);
+    if let Some(fault) = task.fault.as_ref().or(script_fault) {
         return Err(fault.clone());
     }
     for step in &task.steps {
         if step.files.tests.is_none() && !settings.verifier.disable && !has_tests_in_image(step) {
-            let of =
+            let location =
                 step.name.as_ref().map_or_else(String::new, |name| format!(" in step `{name}`"));
-            let why = format!("the task has no tests/test.sh{of} to verify with");
+            let why = format!("the task has no tests/test.sh{location} to verify with");
             return Err(failure::task_invalid(&why));
         }
     }

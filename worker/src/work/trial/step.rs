@@ -67,21 +67,21 @@ impl TrialRun<'_> {
         let ctx = self.ctx;
         let error = self.run_agent(step, execute).await?;
         let last = index + 1 == ctx.task.steps.len();
-        let mut taken = Ok(CollectedArtifacts::default());
+        let mut collected = Ok(CollectedArtifacts::default());
         if artifacts::has_artifacts(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {
-            taken = Box::pin(self.collect_artifacts(step, last)).await;
+            collected = Box::pin(self.collect_artifacts(step, last)).await;
             if step.verifier.environment.is_none() {
                 self.artifacts.remove_unmasked().await;
             }
         }
         if let Some(error) = error {
             if ctx.task.rules.after_agent_error == AfterAgentError::EndTrial {
-                self.attempt.later.extend(taken.err());
+                self.attempt.secondary_errors.extend(collected.err());
                 return Err(error.into());
             }
             self.record_survived_error(error);
         }
-        let taken = taken?;
+        let taken = collected?;
         if ctx.settings.verifier.disable {
             return Ok(true);
         }
@@ -112,7 +112,7 @@ impl TrialRun<'_> {
         execute: Option<Vec<String>>,
     ) -> Result<Option<TrialError>, PhaseInterrupt> {
         self.attempt.end_phase()?;
-        let turn = self.acquire_agent(execute.is_some()).await?;
+        let permit = self.acquire_agent(execute.is_some()).await?;
         self.attempt.enter(Phase::AgentExecution);
         let limit = self.ctx.agent.limits.execute(step.agent.timeout_sec);
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
@@ -122,7 +122,7 @@ impl TrialRun<'_> {
         let ended =
             execute::run_agent_script(self.attempt.environment.expect_running(), script, capture)
                 .await;
-        drop(turn);
+        drop(permit);
         self.attempt.timing.leave();
         match self.script_result(ScriptStage::Execute, ended) {
             Ok(_) => Ok(None),
@@ -155,16 +155,16 @@ impl TrialRun<'_> {
             && let Some(failure) =
                 executor::kill_processes(self.attempt.environment.expect_running()).await
         {
-            let left = ScriptFailure::from(ScriptError::Left(failure));
+            let left = ScriptFailure::from(ScriptError::ProcessesLeft(failure));
             return self.script_result(ScriptStage::Verify, Err(left)).map(drop);
         }
         self.set_network(step.verifier.network.as_ref(), ScriptStage::Verify).await?;
         let capture = self.start_capture(ScriptStage::Verify, step);
         let mut env = variables::verifier_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
-        let place = (self.attempt.environment.expect_running(), step);
+        let target = (self.attempt.environment.expect_running(), step);
         let files = &self.services.files;
-        let ended = verify::run_tests(self.ctx, files, place, Vec::new(), env, capture).await;
+        let ended = verify::run_tests(self.ctx, files, target, Vec::new(), env, capture).await;
         self.test_exit = self.script_result(ScriptStage::Verify, ended)?.code;
         Ok(())
     }
@@ -183,16 +183,17 @@ impl TrialRun<'_> {
         let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = verified.is_ok().then_some(&wanted);
         let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
-        let site = self.apart.as_deref().unwrap_or(&self.attempt.environment);
-        let (environment, redactor) = (site.expect_running(), &self.attempt.redactor);
-        if site.tainted {
+        let environment_in_use =
+            self.verifier_environment.as_deref().unwrap_or(&self.attempt.environment);
+        let (environment, redactor) = (environment_in_use.expect_running(), &self.attempt.redactor);
+        if environment_in_use.tainted {
             // Remaining processes could still write: the logs are not worth a risk.
             return verified.map(|()| VerifierScore::default());
         }
         let collected =
             collect::collect(environment, LogScope::Verifier, file, redactor, wanted).await;
         if let Some((why, shortage)) = collected.failure {
-            self.attempt.later.push(errors::output_lost(&why, shortage, redactor));
+            self.attempt.secondary_errors.push(errors::output_lost(&why, shortage, redactor));
         }
         if let Some(logs) = collected.logs {
             self.keep_logs(logs);
@@ -204,7 +205,7 @@ impl TrialRun<'_> {
 
     fn keep_logs(&mut self, logs: CleanArchive) {
         match self.steps.len() {
-            0 => self.apart_logs = Some(logs),
+            0 => self.verifier_logs = Some(logs),
             steps => {
                 let role = |counts| FileRole::StepLogs { step: steps - 1, counts };
                 self.step_logs.push(RecordFile::archive(logs, role));
@@ -228,9 +229,9 @@ impl TrialRun<'_> {
             self.score = score;
             return true;
         };
-        let goes_on = score.as_ref().is_none_or(|score| score.reaches(&step.min_reward));
+        let continues = score.as_ref().is_none_or(|score| score.reaches(&step.min_reward));
         run.score = score;
-        goes_on
+        continues
     }
 
     /// Records an agent error after which the task is verified all the same.
@@ -238,9 +239,9 @@ impl TrialRun<'_> {
         if let Some(run) = self.steps.last_mut() {
             run.error = Some(error.clone());
         }
-        match &self.survived {
-            None => self.survived = Some(error),
-            Some(_) => self.attempt.later.push(error),
+        match &self.survived_error {
+            None => self.survived_error = Some(error),
+            Some(_) => self.attempt.secondary_errors.push(error),
         }
     }
 

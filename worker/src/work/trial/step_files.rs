@@ -96,7 +96,7 @@ impl TrialRun<'_> {
             user: None,
             limit,
             normal,
-            spares: false,
+            keep_processes: false,
         };
         let path = format!(
             "{}/{SETUP_SCRIPT}",
@@ -143,7 +143,7 @@ impl TrialRun<'_> {
     /// The error when processes of the agent may still be alive.
     pub(super) fn processes_left(&mut self, failure: crate::environment::Failure) -> TrialError {
         self.attempt.environment.tainted = true;
-        ScriptError::Left(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
+        ScriptError::ProcessesLeft(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
     }
 
     /// Runs a hook. A failure is only recorded: the hook's artifact may be missing. A timeout ends
@@ -152,7 +152,7 @@ impl TrialRun<'_> {
         let (capture, limit) =
             (self.outputs.unrecorded_capture(&self.attempt.redactor), seconds(hook.timeout_sec));
         let environment = self.attempt.environment.expect_running();
-        let (place, argv) = match &hook.service {
+        let (target, argv) = match &hook.service {
             None => (Some(environment), shell(hook.command.clone())),
             // A service's image need not have `bash`.
             Some(name) => {
@@ -162,13 +162,13 @@ impl TrialRun<'_> {
         };
         let command =
             ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
-        let why = match place {
+        let why = match target {
             None => "there is no such service in this environment".to_owned(),
             Some(place) => {
                 let normal = NormalExit::AnyCode;
                 let ran =
                     executor::run_command(place, command, limit, capture.clone(), normal).await;
-                if let Some(left) = ran.left {
+                if let Some(left) = ran.processes_left {
                     return Err(self.processes_left(left));
                 }
                 match ran.end {
@@ -193,7 +193,11 @@ impl TrialRun<'_> {
                 }
             }
         };
-        self.attempt.later.push(failure::not_ready(&hook.command, &why, &self.attempt.redactor));
+        self.attempt.secondary_errors.push(failure::not_ready(
+            &hook.command,
+            &why,
+            &self.attempt.redactor,
+        ));
         Ok(())
     }
 }
@@ -208,7 +212,7 @@ async fn has_setup_script(part: &TaskPart) -> Result<bool, SetupError> {
     let members = listed.map_err(|cut| match cut {
         ArchiveTruncation::Source(reason) => unread(io::Error::other(reason)),
         cut => {
-            let source = ArchiveError::Untrusted { reason: cut.to_string() };
+            let source = ArchiveError::Invalid { reason: cut.to_string() };
             SetupError::Files(FilesError::Unpack { what, source })
         }
     })?;

@@ -50,7 +50,7 @@ pub struct TrialFixture {
     /// Records the phases.
     pub phases: Arc<PhaseRecorder>,
     /// Rate limits of the worker for the run.
-    pub pacing: Option<offer::RunRateLimits>,
+    pub rate_limits: Option<offer::RunRateLimits>,
     /// Longest wait for a service that does not answer.
     pub max_park: Duration,
     /// A directory that is removed with the fixture; trials have their scratch directories in it.
@@ -115,7 +115,7 @@ impl TrialFixture {
             variables: TrialVariables::default(),
             stop: watch::Sender::new(None),
             phases: Arc::default(),
-            pacing: None,
+            rate_limits: None,
             max_park: Duration::ZERO,
             dir,
         };
@@ -195,7 +195,7 @@ impl TrialFixture {
             std::fs::write(from.path().join(name), content).expect("written");
         }
         let tar = self.dir.path().join("packed.tar");
-        pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Yes)
+        pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Include)
             .expect("packed");
         let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         // The store may have moved the file.
@@ -225,7 +225,7 @@ impl TrialFixture {
             agent: Arc::new(self.agent.clone()),
             task: Arc::new(self.task.clone()),
             attempt: 1,
-            pacing: self.pacing.map(|limits| Arc::new(RunRateLimiter::new(limits))),
+            rate_limiter: self.rate_limits.map(|limits| Arc::new(RunRateLimiter::new(limits))),
         }
     }
 

@@ -46,7 +46,7 @@ pub(super) async fn run_tests(
             TestExit::MustBeZero => NormalExit::Zero,
             TestExit::Ignored => NormalExit::AnyCode,
         },
-        spares: false,
+        keep_processes: false,
     };
     run_script(environment, tests, capture).await
 }

@@ -66,7 +66,7 @@ struct LimiterSimulation {
     /// Whether each worker died.
     dead: Vec<bool>,
     /// The last heartbeat of each worker.
-    hellos: Vec<Vec<(usize, StageProgress)>>,
+    heartbeats: Vec<Vec<(usize, StageProgress)>>,
     /// Whether the coordinator saw a heartbeat of each worker in this session.
     said: Vec<bool>,
     heard: Vec<bool>,
@@ -90,7 +90,7 @@ impl LimiterSimulation {
             executions: (0..EXECUTIONS).map(|_| SimulatedExecution::default()).collect(),
             standing: vec![HolderStatus::Unknown; EXECUTIONS],
             dead: vec![false; WORKERS],
-            hellos: vec![Vec::new(); WORKERS],
+            heartbeats: vec![Vec::new(); WORKERS],
             said: vec![false; WORKERS],
             heard: vec![false; WORKERS],
             asks: Vec::new(),
@@ -165,13 +165,13 @@ impl LimiterSimulation {
             return;
         }
         let own = self.executions.iter().enumerate().filter(|(n, _)| n % WORKERS == worker);
-        self.hellos[worker] = own.filter_map(|(n, one)| Some((n, one.mark()?))).collect();
+        self.heartbeats[worker] = own.filter_map(|(n, one)| Some((n, one.mark()?))).collect();
         self.said[worker] = true;
     }
 
     fn read_heartbeats(&mut self) {
-        let lines = self.hellos.iter().zip(&self.dead).flat_map(|(hello, dead)| {
-            hello.iter().map(|(n, mark)| (item(*n), exec(*n), *mark, !*dead))
+        let lines = self.heartbeats.iter().zip(&self.dead).flat_map(|(heartbeat, dead)| {
+            heartbeat.iter().map(|(n, mark)| (item(*n), exec(*n), *mark, !*dead))
         });
         self.table.update_from_heartbeats(lines);
         self.heard = self.said.clone();

@@ -110,7 +110,7 @@ fn claim_after_takeover_waits_one_lease_of_heartbeats() {
 fn claim_after_takeover_runs_once_all_workers_are_heard() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(CoreInput::HellosKept(Duration::from_secs(61)));
+    world.handle(CoreInput::HeartbeatsKept(Duration::from_secs(61)));
     assert_eq!(world.ask(1, 0, FIRST, 2), None, "no worker was heard yet");
     world.watch(2, &[("a", &[]), ("b", &[])]);
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
@@ -120,7 +120,7 @@ fn claim_after_takeover_runs_once_all_workers_are_heard() {
 fn claim_after_takeover_with_short_heartbeat_history_waits() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(CoreInput::HellosKept(Duration::from_secs(59)));
+    world.handle(CoreInput::HeartbeatsKept(Duration::from_secs(59)));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     world.watch(20, &[("a", &[])]);
     assert_eq!(world.answer(1), None);
@@ -130,22 +130,25 @@ fn claim_after_takeover_with_short_heartbeat_history_waits() {
 fn claim_after_takeover_waits_until_silent_worker_is_gone() {
     let mut world = CoreFixture::remote(1, 1);
     world.take_over(&[1]);
-    world.handle(CoreInput::HellosKept(Duration::from_secs(600)));
+    world.handle(CoreInput::HeartbeatsKept(Duration::from_secs(600)));
     let silent = |age, gone| {
-        let hello = fleet::heartbeat("b", Vec::new());
-        ReceivedHeartbeat { hello: Heartbeat { gone, ..hello }, age: Duration::from_secs(age) }
+        let heartbeat = fleet::heartbeat("b", Vec::new());
+        ReceivedHeartbeat {
+            heartbeat: Heartbeat { gone, ..heartbeat },
+            age: Duration::from_secs(age),
+        }
     };
     let live =
-        || ReceivedHeartbeat { hello: fleet::heartbeat("a", Vec::new()), age: Duration::ZERO };
-    world.handle(CoreInput::Hellos(vec![silent(5, false)]));
+        || ReceivedHeartbeat { heartbeat: fleet::heartbeat("a", Vec::new()), age: Duration::ZERO };
+    world.handle(CoreInput::Heartbeats(vec![silent(5, false)]));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     for second in 0..10 {
         world.wait(1000);
-        world.handle(CoreInput::Hellos(vec![live(), silent(6 + second, false)]));
+        world.handle(CoreInput::Heartbeats(vec![live(), silent(6 + second, false)]));
     }
     assert_eq!(world.answer(1), None, "it may come back and show that it runs it");
     world.wait(1000);
-    world.handle(CoreInput::Hellos(vec![live(), silent(20, true)]));
+    world.handle(CoreInput::Heartbeats(vec![live(), silent(20, true)]));
     assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
 }
 
@@ -233,8 +236,10 @@ fn execution_seen_in_heartbeat_outranks_unseen_result() {
 fn heartbeat_too_old_is_ignored_by_claim() {
     let mut world = CoreFixture::remote(1, 1);
     world.now_ms = 100_000;
-    let hello = fleet::heartbeat("a", vec![running_execution(0, FIRST, 1, false)]);
-    world
-        .handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
+    let heartbeat = fleet::heartbeat("a", vec![running_execution(0, FIRST, 1, false)]);
+    world.handle(CoreInput::Heartbeats(vec![ReceivedHeartbeat {
+        heartbeat,
+        age: Duration::from_secs(20),
+    }]));
     assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Run));
 }

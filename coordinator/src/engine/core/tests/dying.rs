@@ -94,8 +94,8 @@ fn worker_with_longer_offline_limit_is_dead_only_past_it() {
     let mut world = CoreFixture::remote(1, 1);
     world.now_ms += 1000;
     let running = vec![running_execution(0, nth(1), 1, false)];
-    let hello = Heartbeat { max_offline_sec: Some(3600), ..fleet::heartbeat("a", running) };
-    world.handle(CoreInput::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::ZERO }]));
+    let heartbeat = Heartbeat { max_offline_sec: Some(3600), ..fleet::heartbeat("a", running) };
+    world.handle(CoreInput::Heartbeats(vec![ReceivedHeartbeat { heartbeat, age: Duration::ZERO }]));
     world.watch(1890, &[("b", &[])]);
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);

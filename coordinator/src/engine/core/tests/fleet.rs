@@ -100,7 +100,7 @@ struct Fleet {
     world: CoreFixture,
     workers: [FleetWorker; 2],
     queue: BTreeMap<u8, QueuedTry>,
-    hellos: BTreeMap<String, (u64, Heartbeat)>,
+    heartbeats: BTreeMap<String, (u64, Heartbeat)>,
     /// Every report, in the stream and in the store.
     said: Vec<PositionedReport>,
     markers: Vec<Report>,
@@ -118,7 +118,7 @@ impl Fleet {
             world: CoreFixture::remote(ITEMS, 2),
             workers: Default::default(),
             queue: BTreeMap::new(),
-            hellos: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             said: Vec::new(),
             markers: Vec::new(),
             next_exec: 0,
@@ -199,7 +199,7 @@ impl Fleet {
 
     /// Asserts that no worker was told to run beside an execution that a connected worker shows.
     fn assert_shown_by_no_other(&self, w: usize, execution: &FleetExecution) {
-        let floor = self.world.core.rows[&item(execution.item)].floor;
+        let floor = self.world.core.items[&item(execution.item)].floor;
         for other in self.workers.iter().filter(|worker| !worker.dead && !worker.cut) {
             let beside = other.executions.iter().find(|e| {
                 e.item == execution.item
@@ -261,7 +261,7 @@ impl Fleet {
             FleetStep::Takeover => self.take_over(),
             FleetStep::Room(small, large) => {
                 let rooms = [(SizeClass(0), small), (SizeClass(1), large)];
-                self.handle(CoreInput::Room(rooms.into()));
+                self.handle(CoreInput::OfferLimits(rooms.into()));
             }
             FleetStep::Cancel(n) => {
                 let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
@@ -282,7 +282,7 @@ impl Fleet {
         for worker in &mut self.workers {
             worker.suspicious = self.world.now_ms + LEASE;
         }
-        self.hellos.clear();
+        self.heartbeats.clear();
         self.handle(CoreInput::Reconnected);
     }
 
@@ -451,13 +451,13 @@ impl Fleet {
         });
         let executions = executions.collect();
         let name = self.name(w);
-        self.hellos.insert(name.clone(), (self.world.now_ms, heartbeat(&name, executions)));
-        self.handle(CoreInput::Hellos(self.all_heartbeats()));
+        self.heartbeats.insert(name.clone(), (self.world.now_ms, heartbeat(&name, executions)));
+        self.handle(CoreInput::Heartbeats(self.all_heartbeats()));
     }
 
     fn all_heartbeats(&self) -> Vec<ReceivedHeartbeat> {
-        let seen = self.hellos.values().map(|(at, hello)| ReceivedHeartbeat {
-            hello: hello.clone(),
+        let seen = self.heartbeats.values().map(|(at, heartbeat)| ReceivedHeartbeat {
+            heartbeat: heartbeat.clone(),
             age: Duration::from_millis(self.world.now_ms - at),
         });
         seen.collect()
@@ -475,7 +475,7 @@ impl Fleet {
 
     /// No more faults: runs everything to its end.
     fn heal(&mut self) {
-        self.handle(CoreInput::Room(BTreeMap::new()));
+        self.handle(CoreInput::OfferLimits(BTreeMap::new()));
         for w in 0..2 {
             self.reconnect_worker(w);
             if self.workers[w].cut {

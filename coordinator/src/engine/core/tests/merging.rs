@@ -161,10 +161,10 @@ fn result_of_previous_spec_never_settles() {
     let planned =
         vec![NewItem { item: item(0), ordinal: 0, spec: spec(2), class: SizeClass(0), lane: 0 }];
     world.handle(CoreInput::Items(planned));
-    world.handle(CoreInput::Exhausted);
+    world.handle(CoreInput::PlanComplete);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty());
-    world.handle(CoreInput::FormerExecutorsDead);
+    world.handle(CoreInput::PreviousExecutorsDead);
     let second = TryId { epoch: 2, n: 2 };
     assert_eq!(world.offered().last(), Some(&(item(0), second)));
     world.report(0, second, 2, 2, ok(0.5));

@@ -21,7 +21,7 @@ fn world_with_items(kinds: &[(SizeClass, u16)], permits: usize) -> CoreFixture {
 }
 
 fn set_capacity(world: &mut CoreFixture, small: usize, large: usize) {
-    world.handle(CoreInput::Room(BTreeMap::from([(SMALL, small), (LARGE, large)])));
+    world.handle(CoreInput::OfferLimits(BTreeMap::from([(SMALL, small), (LARGE, large)])));
 }
 
 fn offered(world: &CoreFixture) -> Vec<u8> {
@@ -77,7 +77,7 @@ fn idle_offer_after_one_lease_yields_to_other_size_class() {
     assert_eq!(offered(&world), [0, 1, 2, 3, 4], "the class that gave its permit back comes last");
     world.report(4, FIRST, 4, 1, ok(1.0));
     assert_eq!(world.offered().last(), Some(&(item(1), SECOND)), "nothing else is pending");
-    let ended = world.core.rows[&item(1)].ended_executions();
+    let ended = world.core.items[&item(1)].ended_executions();
     assert_eq!(ended, 0, "an offer that no worker started does not count");
     world.assert_replay_matches();
 }

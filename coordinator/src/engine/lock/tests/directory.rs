@@ -31,11 +31,11 @@ fn contender(layout: &RunLayout, local: bool) -> Contender {
 /// Tries until the attempt is decided.
 fn acquire_when_decided(
     mut contender: Contender,
-    patience: LockWaitPolicy,
+    wait_policy: LockWaitPolicy,
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
-        match contender.attempt(&patience)? {
+        match contender.attempt(&wait_policy)? {
             LockAttempt::Taken(takeover) => return Ok((contender.into_lock()?, takeover)),
             LockAttempt::Wait => assert!(Instant::now() < deadline, "not decided"),
         }
@@ -47,19 +47,22 @@ fn acquire_when_decided(
 fn take_from(
     layout: &RunLayout,
     local: bool,
-    patience: LockWaitPolicy,
+    wait_policy: LockWaitPolicy,
 ) -> (DirectoryLock, Option<TakeoverReason>) {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
-        match acquire_when_decided(contender(layout, local), patience) {
+        match acquire_when_decided(contender(layout, local), wait_policy) {
             Ok((lock, takeover)) => return (lock, takeover.map(|takeover| takeover.reason)),
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     }
 }
 
-fn take(layout: &RunLayout, patience: LockWaitPolicy) -> (DirectoryLock, Option<TakeoverReason>) {
-    take_from(layout, true, patience)
+fn take(
+    layout: &RunLayout,
+    wait_policy: LockWaitPolicy,
+) -> (DirectoryLock, Option<TakeoverReason>) {
+    take_from(layout, true, wait_policy)
 }
 
 fn read_lock_file(layout: &RunLayout) -> Option<LockFile> {
@@ -149,7 +152,7 @@ fn lock_in_shared_directory_is_decided_by_lock_file() {
     let (_directory, layout) = layout();
     drop(take(&layout, WAIT));
     write_lock_file(&layout, remote_owner(1));
-    let shared = |patience| acquire_when_decided(contender(&layout, false), patience);
+    let shared = |wait_policy| acquire_when_decided(contender(&layout, false), wait_policy);
     let impatient = shared(LockWaitPolicy { wait: false, ..WAIT });
     assert!(matches!(impatient, Err(LockError::Held { .. })), "{impatient:?}");
 

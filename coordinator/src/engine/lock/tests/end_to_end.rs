@@ -34,9 +34,9 @@ struct LockedSession {
     writer: JournalWriter,
 }
 
-fn lock_options(board: &Arc<MemoryKvStore>, patience: LockWaitPolicy) -> LockOptions {
-    let shared = KvLockOptions { board: board.clone(), facts: RunEntryInfo::default() };
-    LockOptions { patience, shared: Some(shared) }
+fn lock_options(kv_store: &Arc<MemoryKvStore>, wait_policy: LockWaitPolicy) -> LockOptions {
+    let shared = KvLockOptions { kv_store: kv_store.clone(), info: RunEntryInfo::default() };
+    LockOptions { wait_policy, kv: Some(shared) }
 }
 
 fn no_wait() -> LockWaitPolicy {
@@ -93,9 +93,9 @@ impl LockedSession {
             anchor,
             said: ReportKind::Result,
         });
-        let head = self.writer.durable_prefix();
+        let prefix = self.writer.durable_prefix();
         self.lock.publish_durable_state(DurableState {
-            head,
+            prefix,
             position,
             total: 9,
             settled: 1,
@@ -124,21 +124,21 @@ async fn lock_is_refused_to_stale_copy_of_run_dir_even_by_force() {
     let (original, stale, whole) =
         (directories.path().join("a"), directories.path().join("b"), directories.path().join("c"));
     std::fs::create_dir(&original).expect("a directory");
-    let board = Arc::new(MemoryKvStore::default());
-    let mut first = begin(&original, &lock_options(&board, no_wait())).await.expect("new");
+    let kv_store = Arc::new(MemoryKvStore::default());
+    let mut first = begin(&original, &lock_options(&kv_store, no_wait())).await.expect("new");
     first.append_confirmed(1).await;
     copy(&original, &stale);
     first.append_confirmed(2).await;
     copy(&original, &whole);
     let key = first.taken.run.expect("it has an id").to_string();
-    assert_eq!(board.entry(&key).expect("an entry").head, Some(first.writer.durable_prefix()));
+    assert_eq!(kv_store.entry(&key).expect("an entry").head, Some(first.writer.durable_prefix()));
 
     let held =
-        begin(&whole, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
-    assert!(matches!(held, LockError::Elsewhere { .. }), "{held}");
-    for patience in [no_wait(), force()] {
+        begin(&whole, &lock_options(&kv_store, no_wait())).await.err().expect("its owner lives");
+    assert!(matches!(held, LockError::RunHeld { .. }), "{held}");
+    for wait_policy in [no_wait(), force()] {
         let copied =
-            begin(&stale, &lock_options(&board, patience)).await.err().expect("it is stale");
+            begin(&stale, &lock_options(&kv_store, wait_policy)).await.err().expect("it is stale");
         let text = copied.to_string();
         assert!(matches!(copied, LockError::Copy { .. }), "{text}");
         assert!(text.contains("the last 1 are missing"), "{text}");
@@ -146,26 +146,26 @@ async fn lock_is_refused_to_stale_copy_of_run_dir_even_by_force() {
 
     first.lock.release(Some(RunState::Stopped)).await.expect("still ours");
     drop(first);
-    let second = begin(&whole, &lock_options(&board, no_wait())).await.expect("let go");
+    let second = begin(&whole, &lock_options(&kv_store, no_wait())).await.expect("let go");
     assert_eq!((second.taken.epoch, second.taken.takeover), (2, None));
     second.lock.release(None).await.expect("still ours");
-    assert_eq!(board.entry(&key).expect("in the KV store").state, RunState::Stopped);
+    assert_eq!(kv_store.entry(&key).expect("in the KV store").state, RunState::Stopped);
     // The second one journalled nothing that was published.
-    assert!(acquire(&original, &lock_options(&board, no_wait())).await.is_ok());
+    assert!(acquire(&original, &lock_options(&kv_store, no_wait())).await.is_ok());
 }
 
 #[tokio::test]
 async fn lock_taken_by_force_invalidates_late_journal_records() {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path();
-    let board = Arc::new(MemoryKvStore::default());
-    let mut first = begin(root, &lock_options(&board, no_wait())).await.expect("new");
+    let kv_store = Arc::new(MemoryKvStore::default());
+    let mut first = begin(root, &lock_options(&kv_store, no_wait())).await.expect("new");
     first.append_confirmed(1).await;
     let refused =
-        begin(root, &lock_options(&board, no_wait())).await.err().expect("its owner lives");
+        begin(root, &lock_options(&kv_store, no_wait())).await.err().expect("its owner lives");
     assert!(matches!(refused, LockError::Held { .. }), "{refused}");
 
-    let second = begin(root, &lock_options(&board, force())).await.expect("by force");
+    let second = begin(root, &lock_options(&kv_store, force())).await.expect("by force");
     let takeover = second.taken.takeover.clone().expect("from the first");
     assert_eq!((takeover.reason, second.taken.epoch), (TakeoverReason::Forced, 2));
     first.writer.record(Timestamp::UNIX_EPOCH, &JournalRecord::Stopping { level: StopLevel::Kill });
@@ -186,14 +186,14 @@ async fn lock_taken_by_force_invalidates_late_journal_records() {
     .expect("whole");
     assert_eq!((kills, takeovers), (0, vec![takeover]));
     let key = second.taken.run.expect("it has an id").to_string();
-    let entry = board.entry(&key).expect("in the KV store");
+    let entry = kv_store.entry(&key).expect("in the KV store");
     assert_eq!((entry.epoch, entry.state), (2, RunState::Stopped));
 }
 
 #[tokio::test]
 async fn lock_owner_resumed_after_successor_ended_detects_loss() {
     let directory = tempfile::tempdir().expect("a directory");
-    let alone = |patience| LockOptions { patience, shared: None };
+    let alone = |wait_policy| LockOptions { wait_policy, kv: None };
     let first = begin(directory.path(), &alone(no_wait())).await.expect("new");
     first.lock.fence().check().expect("no other process came");
     let second = begin(directory.path(), &alone(force())).await.expect("by force");

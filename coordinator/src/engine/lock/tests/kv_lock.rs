@@ -174,11 +174,11 @@ fn lock_entry_decides_takeover_wait_or_refusal() {
         changed,
     };
     let (fresh, beating, silent) = (seconds(0, false), seconds(0, true), seconds(30, false));
-    let whole = RunDirectoryState { shared: true, ..RunDirectoryState::default() };
+    let whole = RunDirectoryState { has_kv_lock: true, ..RunDirectoryState::default() };
     let lack = MissingRecords { wanted: prefix(), found: None };
-    let stale = RunDirectoryState { lack: Some(lack), ..whole };
+    let stale = RunDirectoryState { missing: Some(lack), ..whole };
     let take = |reason: TakeoverReason| KvLockDecision::Take(Some(reason));
-    for (owner, state, watched, view, patience, expected) in [
+    for (owner, state, watched, view, wait_policy, expected) in [
         (&alive, Running, fresh, &whole, WAIT, KvLockDecision::Wait),
         (&alive, Running, fresh, &whole, NO_WAIT, KvLockDecision::Held),
         (&alive, Running, fresh, &whole, FORCE, take(Forced)),
@@ -187,19 +187,19 @@ fn lock_entry_decides_takeover_wait_or_refusal() {
         (&alive, Stopped, fresh, &whole, NO_WAIT, KvLockDecision::Take(None)),
         (&alive, Completed, beating, &whole, NO_WAIT, KvLockDecision::Take(None)),
         (&gone, Running, fresh, &whole, NO_WAIT, take(Dead)),
-        (&me, Running, fresh, &whole, NO_WAIT, KvLockDecision::Mine),
+        (&me, Running, fresh, &whole, NO_WAIT, KvLockDecision::Own),
         // A copy never wins, whatever the state of the owner.
-        (&alive, Running, silent, &stale, WAIT, KvLockDecision::Lacks(lack)),
-        (&alive, Running, fresh, &stale, FORCE, KvLockDecision::Lacks(lack)),
-        (&alive, Completed, fresh, &stale, WAIT, KvLockDecision::Lacks(lack)),
-        (&gone, Running, fresh, &stale, WAIT, KvLockDecision::Lacks(lack)),
+        (&alive, Running, silent, &stale, WAIT, KvLockDecision::Incomplete(lack)),
+        (&alive, Running, fresh, &stale, FORCE, KvLockDecision::Incomplete(lack)),
+        (&alive, Completed, fresh, &stale, WAIT, KvLockDecision::Incomplete(lack)),
+        (&gone, Running, fresh, &stale, WAIT, KvLockDecision::Incomplete(lack)),
     ] {
         let entry = entry(owner, state);
-        let decided = decide_kv_lock(Some(&entry), &me, watched, view, &patience);
-        assert_eq!(decided, expected, "{owner:?} {state:?} {watched:?} {patience:?}");
+        let decided = decide_kv_lock(Some(&entry), &me, watched, view, &wait_policy);
+        assert_eq!(decided, expected, "{owner:?} {state:?} {watched:?} {wait_policy:?}");
     }
     let unshared = RunDirectoryState::default();
-    for (watched, view, patience, expected) in [
+    for (watched, view, wait_policy, expected) in [
         (fresh, &unshared, NO_WAIT, KvLockDecision::Take(None)),
         (fresh, &whole, WAIT, KvLockDecision::Wait),
         (fresh, &whole, NO_WAIT, KvLockDecision::Held),
@@ -208,7 +208,7 @@ fn lock_entry_decides_takeover_wait_or_refusal() {
         (silent, &whole, WAIT, take(Silent)),
         (fresh, &whole, FORCE, take(Forced)),
     ] {
-        let decided = decide_kv_lock(None, &me, watched, view, &patience);
-        assert_eq!(decided, expected, "{watched:?} {view:?} {patience:?}");
+        let decided = decide_kv_lock(None, &me, watched, view, &wait_policy);
+        assert_eq!(decided, expected, "{watched:?} {view:?} {wait_policy:?}");
     }
 }

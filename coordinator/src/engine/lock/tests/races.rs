@@ -88,10 +88,12 @@ impl RaceDirectory {
         let newest = links.first();
         RunDirectoryState {
             newest: self.segments.iter().map(|s| s.epoch).max().unwrap_or_default(),
-            head: newest.filter(|_| wanted.is_none()).map(|(s, counts)| s.prefix(*counts)),
-            shared: newest.is_some(),
+            durable_prefix: newest
+                .filter(|_| wanted.is_none())
+                .map(|(s, counts)| s.prefix(*counts)),
+            has_kv_lock: newest.is_some(),
             holder: newest.map(|(segment, _)| segment.holder),
-            lack: wanted.and_then(|wanted| self.find_missing_records(wanted)),
+            missing: wanted.and_then(|wanted| self.find_missing_records(wanted)),
         }
     }
 
@@ -131,28 +133,33 @@ enum RaceSessionEnd {
 
 fn lock_target(
     shared: &SharedRaceState,
-    board: &Arc<MemoryKvStore>,
+    kv_store: &Arc<MemoryKvStore>,
     directory: usize,
 ) -> KvLockTarget {
     let of = Arc::clone(shared);
-    let look: RunDirectoryReader = Arc::new(move |head| {
+    let read_directory: RunDirectoryReader = Arc::new(move |head| {
         let view = lock_state(&of).directories[directory].view(head);
         Box::pin(std::future::ready(Ok(view)))
     });
-    KvLockTarget { board: board.clone(), run: RUN, look, facts: RunEntryInfo::default() }
+    KvLockTarget {
+        kv_store: kv_store.clone(),
+        run: RUN,
+        read_directory,
+        info: RunEntryInfo::default(),
+    }
 }
 
 /// One session of a coordinator in a directory that every other one can write, too.
 async fn run_session(
     shared: SharedRaceState,
-    board: Arc<MemoryKvStore>,
+    kv_store: Arc<MemoryKvStore>,
     directory: usize,
     n: u8,
     hasty: bool,
 ) -> RaceSessionEnd {
     let me = remote_owner(n);
-    let patience = LockWaitPolicy { stale: STALE, force: hasty, wait: true, hung: true };
-    let place = lock_target(&shared, &board, directory);
+    let wait_policy = LockWaitPolicy { stale: STALE, force: hasty, wait: true, hung: true };
+    let place = lock_target(&shared, &kv_store, directory);
     let mut watch = ChangeWatch::new();
     let mut looked = RunDirectoryCache::default();
     let mut lock = loop {
@@ -163,11 +170,11 @@ async fn run_session(
             continue;
         };
         let watched = watch.record_value(now, found.as_ref().map(|entry| entry.revision));
-        match place.attempt(found, &me, watched, &patience, &mut looked).await {
+        match place.attempt(found, &me, watched, &wait_policy, &mut looked).await {
             Ok(Some((lock, _))) => break lock,
             Ok(None) => {}
             Err(LockError::Copy { .. }) => return RaceSessionEnd::Copy,
-            Err(LockError::Elsewhere { .. }) => return RaceSessionEnd::Held,
+            Err(LockError::RunHeld { .. }) => return RaceSessionEnd::Held,
             Err(other) => panic!("{other}"),
         }
     };
@@ -182,7 +189,7 @@ async fn run_session(
     if !open_segment(&shared, directory, &lock, me.id) {
         return RaceSessionEnd::Late;
     }
-    write_records(&shared, &board, directory, &mut lock, me.id).await
+    write_records(&shared, &kv_store, directory, &mut lock, me.id).await
 }
 
 fn open_segment(shared: &SharedRaceState, directory: usize, lock: &KvLock, me: OwnerId) -> bool {
@@ -212,7 +219,7 @@ fn open_segment(shared: &SharedRaceState, directory: usize, lock: &KvLock, me: O
 
 async fn write_records(
     shared: &SharedRaceState,
-    board: &MemoryKvStore,
+    kv_store: &MemoryKvStore,
     directory: usize,
     lock: &mut KvLock,
     me: OwnerId,
@@ -229,9 +236,9 @@ async fn write_records(
         match renewed {
             Ok(position) => {
                 assert_eq!(position, standing.position);
-                let owner = board.entry(&RUN.to_string()).expect("just written").owner;
+                let owner = kv_store.entry(&RUN.to_string()).expect("just written").owner;
                 assert_eq!(owner.id, me, "only the owner's renewals succeed");
-                lock_state(shared).confirmed.push(standing.head);
+                lock_state(shared).confirmed.push(standing.prefix);
             }
             Err(RenewError::Lost(_)) => return RaceSessionEnd::Lost,
             Err(RenewError::Unreachable(_)) => {}
@@ -248,7 +255,7 @@ fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableStat
     let segment = world.directories[directory].segment(epoch);
     segment.records.push(record);
     segment.durable = segment.records.len();
-    let head = segment.prefix(segment.durable);
+    let prefix = segment.prefix(segment.durable);
     let anchor = ExecId::from_bytes([0; 16]);
     let position = ReportPosition {
         incarnation: Incarnation(1),
@@ -256,7 +263,7 @@ fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableStat
         anchor,
         said: ReportKind::Result,
     };
-    DurableState { head, position: Some(position), total: 10, settled: 1, closed: false }
+    DurableState { prefix, position: Some(position), total: 10, settled: 1, closed: false }
 }
 
 /// The next steps, from a list that shrinks well.
@@ -275,7 +282,7 @@ struct Actor {
 
 struct LockRace {
     shared: SharedRaceState,
-    board: Arc<MemoryKvStore>,
+    kv_store: Arc<MemoryKvStore>,
     actors: Vec<Actor>,
     started: u8,
 }
@@ -284,13 +291,13 @@ impl LockRace {
     fn new() -> Self {
         let directories = vec![RaceDirectory::default()];
         let shared = Arc::new(Mutex::new(RaceState { directories, ..RaceState::default() }));
-        Self { shared, board: Arc::default(), actors: Vec::new(), started: 0 }
+        Self { shared, kv_store: Arc::default(), actors: Vec::new(), started: 0 }
     }
 
     fn start(&mut self, directory: usize, hasty: bool) {
         self.started = self.started.wrapping_add(1);
-        let (shared, board) = (Arc::clone(&self.shared), Arc::clone(&self.board));
-        let future = Box::pin(run_session(shared, board, directory, self.started, hasty));
+        let (shared, kv_store) = (Arc::clone(&self.shared), Arc::clone(&self.kv_store));
+        let future = Box::pin(run_session(shared, kv_store, directory, self.started, hasty));
         self.actors.push(Actor { directory, future });
     }
 
@@ -327,8 +334,8 @@ impl LockRace {
                 let copied = world.directories[choices.below(directories)?].clone();
                 world.directories.push(copied);
             }
-            4 => self.board.fail(Some(KvStoreFault::Lost)),
-            5 => self.board.fail(Some(KvStoreFault::Unanswered)),
+            4 => self.kv_store.fail(Some(KvStoreFault::Lost)),
+            5 => self.kv_store.fail(Some(KvStoreFault::Unanswered)),
             6 => self.pass_time(40),
             _ if self.actors.is_empty() => self.start(choices.below(directories)?, false),
             _ => {
@@ -358,7 +365,7 @@ impl LockRace {
     /// whole.
     fn settle(mut self) {
         self.actors.clear();
-        self.board.fail(None);
+        self.kv_store.fail(None);
         let count = lock_state(&self.shared).directories.len();
         let mut whole = 0;
         for directory in 0..count {
@@ -425,12 +432,12 @@ fn lock_write_without_answer_is_adopted_by_owner() {
             let end = (0..1000).find_map(|n| {
                 // Sometimes a write, sometimes the read that follows one.
                 if n % 5 == 0 {
-                    race.board.fail(Some(fault));
+                    race.kv_store.fail(Some(fault));
                 }
                 race.pass_time(1);
                 race.step(0)
             });
-            race.board.fail(None);
+            race.kv_store.fail(None);
             assert_eq!(end, Some(RaceSessionEnd::Released), "{fault:?}");
             let confirmed = lock_state(&race.shared).confirmed.len();
             assert!(confirmed > 1, "it continues after {fault:?}");
@@ -451,7 +458,7 @@ fn lock_entry_lost_by_kv_store_is_rewritten_by_live_owner() {
         }
         let copied = lock_state(&race.shared).directories[0].clone();
         lock_state(&race.shared).directories.push(copied);
-        race.board.wipe();
+        race.kv_store.wipe();
         race.start(1, false);
         for _ in 0..20 {
             race.pass_time(1);
@@ -459,10 +466,10 @@ fn lock_entry_lost_by_kv_store_is_rewritten_by_live_owner() {
         }
         // The owner comes back and writes its entry again, because its directory names it.
         let owner = lock_state(&race.shared).directories[0].active_segments()[0].0.holder;
-        while race.board.entry(&RUN.to_string()).is_none() {
+        while race.kv_store.entry(&RUN.to_string()).is_none() {
             assert_eq!(race.step(0), None);
         }
-        assert_eq!(race.board.entry(&RUN.to_string()).expect("written").owner.id, owner);
+        assert_eq!(race.kv_store.entry(&RUN.to_string()).expect("written").owner.id, owner);
         let refused = (0..20).find_map(|_| race.step(1));
         assert!(
             matches!(refused, Some(RaceSessionEnd::Held | RaceSessionEnd::Copy)),
@@ -478,10 +485,10 @@ fn lock_entry_lost_with_dead_owner_delays_takeover() {
         let mut race = LockRace::new();
         race.start(0, false);
         assert_eq!(run_alone(&mut race), Some(RaceSessionEnd::Released));
-        race.board.wipe();
+        race.kv_store.wipe();
         race.start(0, false);
         let since = lock_state(&race.shared).now;
-        while race.board.entry(&RUN.to_string()).is_none() {
+        while race.kv_store.entry(&RUN.to_string()).is_none() {
             race.pass_time(1);
             assert_eq!(race.step(0), None);
         }
@@ -522,7 +529,7 @@ fn lock_entry_lost_and_rewritten_goes_back_to_higher_epoch() {
         lock_state(&race.shared).directories.push(copied);
         race.start(1, true);
         let owner_of =
-            |race: &LockRace| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
+            |race: &LockRace| race.kv_store.entry(&RUN.to_string()).map(|entry| entry.owner.id);
         let first = owner_of(&race);
         let confirmed = lock_state(&race.shared).confirmed.len();
         while lock_state(&race.shared).confirmed.len() < confirmed + 3 {
@@ -531,7 +538,7 @@ fn lock_entry_lost_and_rewritten_goes_back_to_higher_epoch() {
         }
         let second = owner_of(&race);
         assert_ne!(first, second);
-        race.board.wipe();
+        race.kv_store.wipe();
         while owner_of(&race).is_none() {
             assert_eq!(race.step(0), None);
         }

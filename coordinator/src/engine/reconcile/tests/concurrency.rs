@@ -56,11 +56,11 @@ impl Planner for EvalsPlanner {
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
-        let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
-        let pacing =
-            RunRateLimits { tickets: tickets.unwrap_or_default(), ..RunRateLimits::default() };
+        let limiter = self.tickets.as_ref().map(|limiter| limiter.limited_stages());
+        let rate_limits =
+            RunRateLimits { permits: limiter.unwrap_or_default(), ..RunRateLimits::default() };
         let offer = self.job.offer(run, item, try_id, ordinal);
-        Offer { spec: self.spec, work: OfferedWork::Eval, pacing, ..offer }
+        Offer { spec: self.spec, work: OfferedWork::Eval, rate_limits, ..offer }
     }
 
     fn lanes(&self) -> &[WorkerRequirements] {
@@ -125,9 +125,9 @@ impl Runner for ConcurrencyProbe {
 
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         for stage in STAGES {
-            context.tickets.acquire(stage).await;
+            context.permits.acquire(stage).await;
             self.stage(stage).await;
-            context.tickets.release(stage);
+            context.permits.release(stage);
         }
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
         let mut finished = Finished::<EvalRecord>::failed(&context, error);
@@ -226,14 +226,14 @@ async fn concurrency_limit_survives_coordinator_and_broker_restart() {
     let race = LimiterFixture::new(120, caps).await;
     let _workers = [race.worker("a"), race.worker("b")];
     for _ in 0..2 {
-        let (sitting, mut seen) = race.start_session().await;
+        let (session, mut seen) = race.start_session().await;
         wait_for_settled(&mut seen, 20).await;
-        drop(sitting);
+        drop(session);
     }
-    let (sitting, mut seen) = race.start_session().await;
+    let (session, mut seen) = race.start_session().await;
     wait_for_settled(&mut seen, 60).await;
     race.world.queue.inject_fault(BrokerModel::restart);
-    assert_eq!(wait_for_end((sitting, seen)).await, COMPLETED);
+    assert_eq!(wait_for_end((session, seen)).await, COMPLETED);
     assert_eq!((race.world.settled(), race.racers.maxima()), (120, (2, 1)));
 }
 
@@ -243,9 +243,9 @@ async fn rate_limit_survives_coordinator_restart() {
     let caps = ConcurrencyLimits { interval: Some(interval), ..ConcurrencyLimits::default() };
     let race = LimiterFixture::new(8, caps).await;
     let _workers = [race.worker("a"), race.worker("b")];
-    let (sitting, mut seen) = race.start_session().await;
+    let (session, mut seen) = race.start_session().await;
     wait_for_settled(&mut seen, 2).await;
-    drop(sitting);
+    drop(session);
     assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
     let mut starts = race.racers.starts.lock().expect("not poisoned").clone();
     starts.sort_unstable();

@@ -75,16 +75,16 @@ async fn execution_end_event_is_sent_after_kill_and_takeover() {
     };
     let _lasting = [slow("a"), slow("b")];
     let killed = slow("c");
-    let (sitting, mut seen) = world.start_session().await;
+    let (session, mut seen) = world.start_session().await;
     ShownExecutions::default().watch(&mut seen, 40).await;
     // The heartbeat of a killed worker stays where the next coordinator reads it.
     drop(killed);
-    drop(sitting);
-    let (sitting, mut seen) = world.start_session().await;
+    drop(session);
+    let (session, mut seen) = world.start_session().await;
     let mut shown = ShownExecutions::default();
     shown.watch(&mut seen, usize::MAX).await;
     assert_eq!(
-        timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"),
+        timeout(LONG, session).await.expect("in time").expect("ended").expect("well"),
         COMPLETED
     );
     assert_eq!((shown.ended, shown.settled.len()), (true, 150));

@@ -21,23 +21,31 @@ use crate::results::files::{self, FileError, layout};
 pub(in crate::events) struct RunFiles {
     facts: JobFacts,
     store: Arc<dyn BlobStore>,
-    problems: SinkWarnings,
+    warnings: SinkWarnings,
     /// The run, once it started.
     run: Option<RunId>,
     /// Outcome of writing `config.json` and `store.json`; `None` before.
-    config: Option<Result<(), FileError>>,
+    config_result: Option<Result<(), FileError>>,
     trials: Option<TrialFiles>,
     /// Outcome of writing the trial directories, once it is complete.
-    written: Option<Result<Result<UnwrittenTrials, FileError>, TaskPanic>>,
+    trials_result: Option<Result<Result<UnwrittenTrials, FileError>, TaskPanic>>,
 }
 
 impl RunFiles {
     pub(in crate::events) fn new(
         facts: JobFacts,
         store: Arc<dyn BlobStore>,
-        problems: SinkWarnings,
+        warnings: SinkWarnings,
     ) -> Self {
-        Self { facts, store, problems, run: None, config: None, trials: None, written: None }
+        Self {
+            facts,
+            store,
+            warnings,
+            run: None,
+            config_result: None,
+            trials: None,
+            trials_result: None,
+        }
     }
 
     /// Starts writing trial directories. This session owns the run directory from `RunStarted` on.
@@ -49,7 +57,7 @@ impl RunFiles {
                 &self.facts.run_dir,
                 Arc::clone(&self.store),
                 Arc::clone(&self.facts.tasks),
-                self.problems.clone(),
+                self.warnings.clone(),
             ));
         }
     }
@@ -68,7 +76,7 @@ impl RunFiles {
             written =
                 files::store::write_reference(&self.facts.run_dir, run, &*self.store, blobs).await;
         }
-        self.config = Some(written);
+        self.config_result = Some(written);
     }
 }
 
@@ -80,7 +88,7 @@ impl EventSink for RunFiles {
                 self.open_trials(run);
             }
         }
-        if self.config.is_none() && batch.iter().any(is_live) {
+        if self.config_result.is_none() && batch.iter().any(is_live) {
             self.write_config().await;
         }
         if let Some(trials) = &self.trials {
@@ -92,12 +100,12 @@ impl EventSink for RunFiles {
 
     async fn drain(&mut self) {
         if let Some(trials) = self.trials.take() {
-            self.written = Some(trials.finish().await);
+            self.trials_result = Some(trials.finish().await);
         }
     }
 
     async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError> {
-        let Self { facts, config, written: trials, .. } = *self;
+        let Self { facts, config_result, trials_result: trials, .. } = *self;
         let run_dir = facts.run_dir;
         let written = match result {
             Some(RunResult::Job(result)) => {
@@ -108,7 +116,7 @@ impl EventSink for RunFiles {
             }
             Some(RunResult::Search(_)) | None => Ok(()),
         };
-        config.unwrap_or(Ok(()))?;
+        config_result.unwrap_or(Ok(()))?;
         let trial_files = match trials {
             Some(trials) => Some(trials??),
             None => None,

@@ -52,17 +52,17 @@ impl TrialFiles {
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
         tasks: Arc<TaskFactsIndex>,
-        problems: SinkWarnings,
+        warnings: SinkWarnings,
     ) -> Self {
         let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
         let run_dir = run_dir.to_owned();
         let task = supervise::spawn("trial files", async move {
-            let trees = supervise::blocking(move || {
+            let writer = supervise::blocking(move || {
                 TrialDirWriter::open(run, &run_dir, store, tasks).map(Arc::new)
             })
             .await?;
-            let unwritten = write_all(&trees, receiver, &problems).await;
-            supervise::blocking(move || trees.close()).await?;
+            let unwritten = write_all(&writer, receiver, &warnings).await;
+            supervise::blocking(move || writer.close()).await?;
             Ok(unwritten)
         });
         Self { batches, task }
@@ -82,9 +82,9 @@ impl TrialFiles {
 }
 
 async fn write_all(
-    trees: &Arc<TrialDirWriter>,
+    writer: &Arc<TrialDirWriter>,
     receiver: mpsc::Receiver<Arc<Vec<RunEvent>>>,
-    problems: &SinkWarnings,
+    warnings: &SinkWarnings,
 ) -> UnwrittenTrials {
     let mut unwritten = UnwrittenTrials::default();
     let outage = OutageLog::new("reading results from the blob store");
@@ -94,13 +94,13 @@ async fn write_all(
     });
     let written = batches
         .then(|batch| {
-            let trees = Arc::clone(trees);
+            let trees = Arc::clone(writer);
             async move { stream::iter(unwritten_settlements(trees, batch).await) }
         })
         .flatten()
         .map(|settlement| async move {
             let name = settlement.name.clone();
-            (name, write_trial(trees, settlement, outage).await)
+            (name, write_trial(writer, settlement, outage).await)
         })
         .buffer_unordered(CONCURRENT_TRIAL_DIRS);
     let mut written = std::pin::pin!(written);
@@ -108,13 +108,13 @@ async fn write_all(
         let error = match result {
             Ok(lost) => {
                 if let Some(first) = lost.first() {
-                    problems.add_damaged_files(&name, first);
+                    warnings.add_damaged_files(&name, first);
                 }
                 continue;
             }
             Err(error) => error,
         };
-        problems.add_unwritten_files(unwritten.count, &name, &error);
+        warnings.add_unwritten_files(unwritten.count, &name, &error);
         unwritten.count += 1;
         unwritten.first.get_or_insert((name, error));
     }
@@ -124,21 +124,21 @@ async fn write_all(
 /// Writes the files of a settled trial. Retries while the store is unavailable, for at most
 /// [`STORE_RETRY_PERIOD`].
 async fn write_trial(
-    trees: &Arc<TrialDirWriter>,
+    writer: &Arc<TrialDirWriter>,
     settlement: Arc<Settlement>,
     outage: &OutageLog,
 ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
-    let (began, mut patience) = (Instant::now(), outage.backoff());
+    let (started, mut backoff) = (Instant::now(), outage.backoff());
     loop {
-        match trees.write(Arc::clone(&settlement)).await {
+        match writer.write(Arc::clone(&settlement)).await {
             Err(TrialFilesError::Store { source, .. })
-                if source.is_unanswered() && began.elapsed() < STORE_RETRY_PERIOD =>
+                if source.is_unanswered() && started.elapsed() < STORE_RETRY_PERIOD =>
             {
-                patience.wait_after_failure(&source).await;
+                backoff.wait_after_failure(&source).await;
             }
             result => {
                 if result.is_ok() {
-                    patience.succeeded();
+                    backoff.succeeded();
                 }
                 return result;
             }
@@ -149,7 +149,7 @@ async fn write_trial(
 /// The settlements of a batch whose files must be written: all new ones, and those of former
 /// sessions whose result file is missing or damaged.
 async fn unwritten_settlements(
-    trees: Arc<TrialDirWriter>,
+    writer: Arc<TrialDirWriter>,
     batch: Arc<Vec<RunEvent>>,
 ) -> Vec<Arc<Settlement>> {
     let mut settled: Vec<(bool, Arc<Settlement>)> = (batch.iter())
@@ -162,7 +162,7 @@ async fn unwritten_settlements(
         .collect();
     if settled.iter().any(|(replayed, _)| *replayed) {
         settled = supervise::blocking(move || {
-            settled.retain(|(replayed, settled)| !replayed || !trees.is_written(settled));
+            settled.retain(|(replayed, settled)| !replayed || !writer.is_written(settled));
             settled
         })
         .await;

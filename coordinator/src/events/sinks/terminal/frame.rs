@@ -31,11 +31,11 @@ pub(super) fn live(view: &JobView, now: Instant, width: usize, height: usize) ->
 
 /// A line per running execution, the oldest first: at most `room` lines plus one that counts the
 /// rest.
-pub(super) fn running(run: &RunView, now: Instant, room: usize) -> Vec<String> {
+pub(super) fn running(run: &RunView, now: Instant, max_lines: usize) -> Vec<String> {
     let mut running: Vec<(&ExecutionView, String)> =
         run.running.values().map(|running| (running, label(&running.name))).collect();
-    running.sort_by(|a, b| a.0.since.cmp(&b.0.since).then_with(|| a.1.cmp(&b.1)));
-    let room = MAX_RUNNING_LINES.min(room);
+    running.sort_by(|a, b| a.0.started_at.cmp(&b.0.started_at).then_with(|| a.1.cmp(&b.1)));
+    let room = MAX_RUNNING_LINES.min(max_lines);
     let hidden = running.len().saturating_sub(room);
     let shown = running.iter().take(room);
     let mut lines: Vec<String> = shown.map(|(running, name)| line_of(running, name, now)).collect();
@@ -84,7 +84,7 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
     if headline.trials > 0 {
         parts.push(score::passed(headline.passed, headline.trials, headline.pass_rate()));
     }
-    for kind in &view.kinds {
+    for kind in &view.metrics {
         // Failures have no reward: only the mean includes them, as 0.
         let value = match kind {
             MetricKind::Mean => headline.mean_reward,
@@ -105,7 +105,7 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
         });
     }
     let elapsed = view.run.elapsed(now);
-    parts.extend(rate(view.settled_now, elapsed));
+    parts.extend(rate(view.settled_in_session, elapsed));
     parts.push(duration(elapsed));
     if view.run.stopping.is_some() {
         parts.push("stopping".to_owned());
@@ -117,40 +117,40 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
 
 /// Remaining time, extrapolated from this session's rate.
 fn time_left(view: &JobView, elapsed: Duration) -> Option<Duration> {
-    let owed = view.stats.pending();
-    if owed == 0 || view.settled_now == 0 {
+    let pending = view.stats.pending();
+    if pending == 0 || view.settled_in_session == 0 {
         return None;
     }
-    let seconds = elapsed.as_secs_f64() * owed as f64 / view.settled_now as f64;
+    let seconds = elapsed.as_secs_f64() * pending as f64 / view.settled_in_session as f64;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// The name of an item, without its run.
 pub(super) fn label(name: &ItemName) -> String {
-    let again = |attempt: u32| match attempt {
+    let attempt_suffix = |attempt: u32| match attempt {
         0 | 1 => String::new(),
         n => format!(", attempt {n}"),
     };
     match name {
         ItemName::Trial(trial) => trial.to_string(),
         ItemName::Eval(EvalName { node, eval, attempt, .. }) => {
-            format!("eval {eval} of node {node}{}", again(*attempt))
+            format!("eval {eval} of node {node}{}", attempt_suffix(*attempt))
         }
         ItemName::Ideas(IdeasName { node, attempt, .. }) => {
-            format!("ideas of node {node}{}", again(*attempt))
+            format!("ideas of node {node}{}", attempt_suffix(*attempt))
         }
     }
 }
 
 fn line_of(running: &ExecutionView, name: &str, now: Instant) -> String {
-    let time = duration(now.saturating_duration_since(running.since));
-    let again = match running.try_number {
+    let time = duration(now.saturating_duration_since(running.started_at));
+    let try_suffix = match running.try_number {
         0 | 1 => String::new(),
         n => format!(" (try {n})"),
     };
-    let (state, on) = match running.parked {
+    let (state, waiting_suffix) = match running.waiting_for {
         Some(on) => ("parked", format!(" (waiting for {on})")),
         None => (running.phase.as_str(), String::new()),
     };
-    format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(name))
+    format!("  {state:<17} {time:>7}  {}{try_suffix}{waiting_suffix}", escape::line(name))
 }

@@ -29,11 +29,11 @@ const LINE_EVERY_IF_SMALL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct JobView {
     pub(super) stats: RunStats,
-    pub(super) kinds: Vec<MetricKind>,
+    pub(super) metrics: Vec<MetricKind>,
     pub(super) job: String,
     pub(super) run: RunView,
     /// Trials that this session settled.
-    pub(super) settled_now: u64,
+    pub(super) settled_in_session: u64,
     trial_lines: u64,
     /// Lines after the first one, which announces the run.
     header: Vec<String>,
@@ -48,10 +48,10 @@ impl JobView {
     ) -> Self {
         Self {
             stats: RunStats::new(agents),
-            kinds: kinds.to_vec(),
+            metrics: kinds.to_vec(),
             job: String::new(),
             run: RunView::new(style, "trials"),
-            settled_now: 0,
+            settled_in_session: 0,
             trial_lines: 0,
             header,
         }
@@ -64,8 +64,9 @@ impl JobView {
 
     fn settled_line(&mut self, settlement: &Settlement) {
         let verdict = &settlement.verdict;
-        let told = verdict.outcome == ItemOutcome::Failed || !verdict.unverified_steps.is_empty();
-        if !self.is_small() && !told {
+        let is_listed =
+            verdict.outcome == ItemOutcome::Failed || !verdict.unverified_steps.is_empty();
+        if !self.is_small() && !is_listed {
             return;
         }
         let mut text = score::verdict(verdict);
@@ -99,9 +100,9 @@ impl ProgressView for JobView {
             EventKind::RunStarted { job, epoch, total, .. } => {
                 self.run.begin(now);
                 self.job = escape::line(job).into_owned();
-                let goes_on = if *epoch > 1 { ", resumed" } else { "" };
+                let resumed = if *epoch > 1 { ", resumed" } else { "" };
                 let trials = format::plural(*total, "trial");
-                self.run.line(format!("{}: {trials}{goes_on}", self.job));
+                self.run.line(format!("{}: {trials}{resumed}", self.job));
                 std::mem::take(&mut self.header).into_iter().for_each(|line| self.run.line(line));
             }
             EventKind::TrialRetry { name, .. } | EventKind::TrialLost { name, .. } => {
@@ -110,7 +111,7 @@ impl ProgressView for JobView {
                 }
             }
             EventKind::TrialSettled { replayed: false, settlement, .. } => {
-                self.settled_now += 1;
+                self.settled_in_session += 1;
                 self.settled_line(settlement);
             }
             _ => {}

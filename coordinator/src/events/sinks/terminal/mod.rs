@@ -65,9 +65,9 @@ trait ProgressView: Send + fmt::Debug {
 /// Shows the progress of a run.
 #[derive(Debug)]
 pub(super) struct TerminalSink {
-    picture: Arc<Mutex<Box<dyn ProgressView>>>,
+    view: Arc<Mutex<Box<dyn ProgressView>>>,
     /// Dropped to end the thread.
-    ended: mpsc::Sender<()>,
+    stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
@@ -87,12 +87,12 @@ impl TerminalSink {
         Self::start(screen, Box::new(SearchView::new(style)))
     }
 
-    fn start(screen: Screen, picture: Box<dyn ProgressView>) -> io::Result<Self> {
-        let picture = Arc::new(Mutex::new(picture));
-        let (ended, end) = mpsc::channel();
-        let shown = Arc::clone(&picture);
-        let thread = supervise::thread("terminal", move || draw(&screen, &shown, &end))?;
-        Ok(Self { picture, ended, thread })
+    fn start(screen: Screen, view: Box<dyn ProgressView>) -> io::Result<Self> {
+        let view = Arc::new(Mutex::new(view));
+        let (stop, end) = mpsc::channel();
+        let drawn_view = Arc::clone(&view);
+        let thread = supervise::thread("terminal", move || draw(&screen, &drawn_view, &end))?;
+        Ok(Self { view, stop, thread })
     }
 }
 
@@ -100,9 +100,9 @@ impl TerminalSink {
 impl EventSink for TerminalSink {
     async fn accept(&mut self, batch: &EventBatch) {
         let now = Instant::now();
-        let mut picture = self.picture.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         for event in batch.iter() {
-            picture.apply(event, now);
+            view.apply(event, now);
         }
     }
 
@@ -111,8 +111,8 @@ impl EventSink for TerminalSink {
         self: Box<Self>,
         _result: Option<RunResult>,
     ) -> Result<SinkReport, ReportError> {
-        let Self { ended, thread, .. } = *self;
-        drop(ended);
+        let Self { stop, thread, .. } = *self;
+        drop(stop);
         let joined = supervise::blocking(move || thread.join()).await;
         if let Err(panic) = joined {
             let message = supervise::panic_message(panic.as_ref());
@@ -122,18 +122,18 @@ impl EventSink for TerminalSink {
     }
 }
 
-fn draw(screen: &Screen, picture: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiver<()>) {
+fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiver<()>) {
     let region = screen.region();
-    let mut told = Instant::now();
+    let mut last_progress_at = Instant::now();
     loop {
         let ended = end.recv_timeout(REDRAW_INTERVAL) == Err(RecvTimeoutError::Disconnected);
         let now = Instant::now();
         let (lines, live, progress) = {
-            let mut picture = picture.lock().unwrap_or_else(PoisonError::into_inner);
-            let (lines, begun) = (picture.take_lines(), picture.has_begun());
-            let waited = now.duration_since(told) >= picture.line_every();
-            let due = begun && region.is_none() && !ended && waited;
-            let live = (begun && region.is_some() && !ended).then(|| {
+            let mut picture = view.lock().unwrap_or_else(PoisonError::into_inner);
+            let (lines, has_begun) = (picture.take_lines(), picture.has_begun());
+            let waited = now.duration_since(last_progress_at) >= picture.line_every();
+            let due = has_begun && region.is_none() && !ended && waited;
+            let live = (has_begun && region.is_some() && !ended).then(|| {
                 let (rows, columns) = size();
                 picture.live(now, usize::from(columns), usize::from(rows))
             });
@@ -141,7 +141,7 @@ fn draw(screen: &Screen, picture: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Rec
         };
         if !lines.is_empty() || progress.is_some() {
             if progress.is_some() {
-                told = now;
+                last_progress_at = now;
             }
             let text: String = lines
                 .into_iter()

@@ -28,9 +28,9 @@ pub(super) struct RunView {
     pub(super) style: Style,
     /// Plural noun for the running items.
     noun: &'static str,
-    began: Option<Instant>,
+    started_at: Option<Instant>,
     lines: VecDeque<String>,
-    lines_left_out: u64,
+    dropped_lines: u64,
 }
 
 /// A running execution.
@@ -40,9 +40,9 @@ pub(super) struct ExecutionView {
     pub(super) try_number: u32,
     pub(super) phase: Phase,
     /// When this view first saw the execution.
-    pub(super) since: Instant,
+    pub(super) started_at: Instant,
     /// The service that it is waiting for.
-    pub(super) parked: Option<Dependency>,
+    pub(super) waiting_for: Option<Dependency>,
 }
 
 impl RunView {
@@ -53,33 +53,33 @@ impl RunView {
             retries: 0,
             style,
             noun,
-            began: None,
+            started_at: None,
             lines: VecDeque::new(),
-            lines_left_out: 0,
+            dropped_lines: 0,
         }
     }
 
     /// Sets the start of the session.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.began = Some(now);
+        self.started_at = Some(now);
     }
 
     /// Whether the session has started.
     pub(super) fn has_begun(&self) -> bool {
-        self.began.is_some()
+        self.started_at.is_some()
     }
 
     /// Time since the start of the session.
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+        self.started_at.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
     }
 
     /// Takes the pending lines, oldest first.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
         let mut lines: Vec<String> = self.lines.drain(..).collect();
-        if self.lines_left_out > 0 {
-            lines.push(format!("… {} left out", format::plural(self.lines_left_out, "line")));
-            self.lines_left_out = 0;
+        if self.dropped_lines > 0 {
+            lines.push(format!("… {} left out", format::plural(self.dropped_lines, "line")));
+            self.dropped_lines = 0;
         }
         lines
     }
@@ -100,8 +100,8 @@ impl RunView {
                     name: name.clone(),
                     try_number: try_id.n,
                     phase: *phase,
-                    since: now,
-                    parked: None,
+                    started_at: now,
+                    waiting_for: None,
                 });
                 running.phase = *phase;
             }
@@ -162,19 +162,19 @@ impl RunView {
             name: name.clone(),
             try_number,
             phase: Phase::EnvironmentSetup,
-            since: now,
-            parked: None,
+            started_at: now,
+            waiting_for: None,
         });
-        running.parked = Some(dependency);
+        running.waiting_for = Some(dependency);
     }
 
     fn waits_for(&self, dependency: Dependency) -> bool {
-        self.running.values().any(|running| running.parked == Some(dependency))
+        self.running.values().any(|running| running.waiting_for == Some(dependency))
     }
 
     /// Marks an execution as no longer waiting. Adds a line for the last one only.
     fn unparked(&mut self, key: &(ItemId, ExecId)) {
-        let waited = self.running.get_mut(key).and_then(|running| running.parked.take());
+        let waited = self.running.get_mut(key).and_then(|running| running.waiting_for.take());
         if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
             self.line(format!(
                 "{} no more work waits for {dependency}",
@@ -221,7 +221,7 @@ impl RunView {
         if self.lines.len() < MAX_WAITING_LINES {
             self.lines.push_back(line);
         } else {
-            self.lines_left_out += 1;
+            self.dropped_lines += 1;
         }
     }
 }

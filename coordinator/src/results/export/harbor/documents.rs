@@ -341,9 +341,9 @@ fn step_result(step: &StepRecord, ended: Timestamp) -> Value {
 
 fn phase(
     times: Option<&Timestamps>,
-    of: fn(&Timestamps) -> (Option<Timestamp>, Option<Timestamp>),
+    bounds: fn(&Timestamps) -> (Option<Timestamp>, Option<Timestamp>),
 ) -> Option<Value> {
-    let (started, ended) = of(times?);
+    let (started, ended) = bounds(times?);
     timing(started, ended)
 }
 

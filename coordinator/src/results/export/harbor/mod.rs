@@ -42,18 +42,18 @@ use stats::HarborStats;
 
 /// Writes the job's directory into `jobs`. Returns its path.
 pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
-    fs::create_dir_all(jobs).map_err(FileError::at("create", jobs))?;
-    let jobs = jobs.canonicalize().map_err(FileError::at("open", jobs))?;
+    fs::create_dir_all(jobs).map_err(FileError::staging_dir("create", jobs))?;
+    let jobs = jobs.canonicalize().map_err(FileError::staging_dir("open", jobs))?;
     let job = HarborJob::new(source, &jobs);
-    let place = job.directory();
-    if place.symlink_metadata().is_ok() {
-        return Err(ExportError::Exists(place));
+    let job_dir = job.directory();
+    if job_dir.symlink_metadata().is_ok() {
+        return Err(ExportError::OutputExists(job_dir));
     }
     let staging = tempfile::Builder::new()
         .prefix(".new-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .tempdir_in(&jobs)
-        .map_err(FileError::at("create a directory in", &jobs))?;
+        .map_err(FileError::staging_dir("create a directory in", &jobs))?;
     let at = staging.path().to_owned();
     document(&at.join("config.json"), &job.config())?;
     let mut stats = HarborStats::default();
@@ -68,8 +68,8 @@ pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<Path
     locks.finish()?;
     document(&at.join("result.json"), &job.result(source, &stats))?;
     text(&at.join("job.log"), &job.log(source))?;
-    move_to(staging, &place)?;
-    Ok(place)
+    move_to(staging, &job_dir)?;
+    Ok(job_dir)
 }
 
 async fn write_trial(
@@ -77,38 +77,38 @@ async fn write_trial(
     job: &HarborJob,
     trial: &SettledTrial,
     name: &str,
-    at: &Path,
+    trial_dir: &Path,
 ) -> Result<(), ExportError> {
-    fs::create_dir(at).map_err(FileError::at("create", at))?;
+    fs::create_dir(trial_dir).map_err(FileError::staging_dir("create", trial_dir))?;
     let failed = |error: TrialFilesError| ExportError::Trial {
         trial: trial.name.to_string(),
         source: Box::new(error),
     };
     if let Some(record) = &trial.record {
-        let lost = content::write(&*source.store, record, at).await.map_err(failed)?;
+        let lost = content::write(&*source.store, record, trial_dir).await.map_err(failed)?;
         if let Some(lost) = lost.into_iter().next() {
             return Err(failed(lost));
         }
-        files::arrange(at, record)?;
+        files::arrange(trial_dir, record)?;
     }
-    document(&at.join("config.json"), &job.trial_config(trial, name))?;
-    document(&at.join("lock.json"), &job.lock(trial))?;
+    document(&trial_dir.join("config.json"), &job.trial_config(trial, name))?;
+    document(&trial_dir.join("lock.json"), &job.lock(trial))?;
     let details = error_text::render(&trial.settlement, trial.record.as_ref());
-    document(&at.join("result.json"), &job.trial_result(trial, name, details.as_deref()))?;
-    text(&at.join("trial.log"), &documents::trial_log(trial))?;
+    document(&trial_dir.join("result.json"), &job.trial_result(trial, name, details.as_deref()))?;
+    text(&trial_dir.join("trial.log"), &documents::trial_log(trial))?;
     if let Some(details) = details {
-        text(&at.join("exception.txt"), &details)?;
+        text(&trial_dir.join("exception.txt"), &details)?;
     }
-    sync_tree(at)?;
+    sync_tree(trial_dir)?;
     Ok(())
 }
 
 /// Moves the finished directory to its final path.
-fn move_to(staging: TempDir, place: &Path) -> Result<(), ExportError> {
+fn move_to(staging: TempDir, target: &Path) -> Result<(), ExportError> {
     sync_dir(staging.path())?;
     let staging = staging.keep();
-    fs::rename(&staging, place).map_err(FileError::at("move a directory to", place))?;
-    sync_dir(parent(place))?;
+    fs::rename(&staging, target).map_err(FileError::staging_dir("move a directory to", target))?;
+    sync_dir(parent(target))?;
     Ok(())
 }
 
@@ -117,25 +117,25 @@ fn document(path: &Path, value: &Value) -> Result<(), FileError> {
     files::move_aside(path)?;
     File::create_new(path)
         .and_then(|file| write_json(file, value))
-        .map_err(FileError::at("write", path))
+        .map_err(FileError::staging_dir("write", path))
 }
 
 fn text(path: &Path, text: &str) -> Result<(), FileError> {
     files::move_aside(path)?;
-    fs::write(path, text).map_err(FileError::at("write", path))
+    fs::write(path, text).map_err(FileError::staging_dir("write", path))
 }
 
 /// `lock.json` of the job, written trial by trial.
 struct JobLockWriter {
     path: PathBuf,
     file: BufWriter<File>,
-    begun: bool,
+    has_trials: bool,
 }
 
 impl JobLockWriter {
     fn create(path: PathBuf, job: &HarborJob) -> Result<Self, FileError> {
-        let file = File::create_new(&path).map_err(FileError::at("create", &path))?;
-        let mut locks = Self { file: BufWriter::new(file), path, begun: false };
+        let file = File::create_new(&path).map_err(FileError::staging_dir("create", &path))?;
+        let mut locks = Self { file: BufWriter::new(file), path, has_trials: false };
         let head = job.lock_header().to_string();
         // The list of trials is the last member of the object.
         let open = head.strip_suffix('}').expect("an object");
@@ -144,18 +144,18 @@ impl JobLockWriter {
     }
 
     fn add(&mut self, lock: &Value) -> Result<(), FileError> {
-        let comma = if self.begun { "," } else { "" };
-        self.begun = true;
+        let comma = if self.has_trials { "," } else { "" };
+        self.has_trials = true;
         self.put(&format!("{comma}\n{lock}"))
     }
 
     fn finish(mut self) -> Result<(), FileError> {
         self.put("]}\n")?;
-        self.file.flush().map_err(FileError::at("write", &self.path))?;
-        self.file.get_ref().sync_all().map_err(FileError::at("sync", &self.path))
+        self.file.flush().map_err(FileError::staging_dir("write", &self.path))?;
+        self.file.get_ref().sync_all().map_err(FileError::staging_dir("sync", &self.path))
     }
 
     fn put(&mut self, text: &str) -> Result<(), FileError> {
-        self.file.write_all(text.as_bytes()).map_err(FileError::at("write", &self.path))
+        self.file.write_all(text.as_bytes()).map_err(FileError::staging_dir("write", &self.path))
     }
 }

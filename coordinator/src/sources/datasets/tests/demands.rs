@@ -130,12 +130,12 @@ fn task_format_in_plan_is_used_and_not_guessed_again() {
     let found: Vec<_> = (datasets[0].tasks.iter())
         .map(|task| (task.file.format.format, task.file.format.reason.clone()))
         .collect();
-    let sign = FormatReason::Sign("`tests/test.sh` mentions `/solution`".to_owned());
+    let sign = FormatReason::HarborEvidence("`tests/test.sh` mentions `/solution`".to_owned());
     assert_eq!(
         found,
         [
             (TaskFormat::Rollout, FormatReason::Planned),
-            (TaskFormat::Rollout, FormatReason::NoSign),
+            (TaskFormat::Rollout, FormatReason::NoEvidence),
             (TaskFormat::Harbor, sign),
         ]
     );

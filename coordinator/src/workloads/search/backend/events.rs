@@ -10,9 +10,10 @@ use crate::workloads::search::manifest::{SearchEval, SearchManifest};
 use crate::workloads::search::report::{best_path, decision_reason};
 
 /// Sends events. Blocks while the outputs are full, so it must not be called from an async task.
-pub(super) fn send(events: &mpsc::Sender<Vec<RunEvent>>, told: Vec<SearchEvent>) {
+pub(super) fn send(events: &mpsc::Sender<Vec<RunEvent>>, search_events: Vec<SearchEvent>) {
     let at = Timestamp::now();
-    let told = told.into_iter().map(|event| RunEvent { at, kind: EventKind::Search(event) });
+    let told =
+        search_events.into_iter().map(|event| RunEvent { at, kind: EventKind::Search(event) });
     // Closed outputs report their own error.
     let _gone = events.blocking_send(told.collect());
 }

@@ -76,17 +76,17 @@ impl LiveBackend {
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(NodeId) -> Result<(), SearchError>,
     ) -> Result<(), SearchError> {
-        let asked = orders.into_iter().map(|order| self.request_ideas(order));
-        let mut asked = asked.collect::<Result<Vec<_>, _>>()?;
-        self.asked.set_waiting();
+        let pending = orders.into_iter().map(|order| self.request_ideas(order));
+        let mut asked = pending.collect::<Result<Vec<_>, _>>()?;
+        self.requests.set_waiting();
         while !asked.is_empty() {
-            let item = match self.handle.block_on(self.told.recv()) {
+            let item = match self.handle.block_on(self.notifications.recv()) {
                 Some(RunNotification::Settled(item)) => item,
-                Some(RunNotification::Over) | None => return Err(BackendError::Stopped.into()),
+                Some(RunNotification::Ended) | None => return Err(BackendError::Stopped.into()),
             };
             let Some(at) = asked.iter().position(|asked| asked.item == item) else {
                 // An eval was settled meanwhile: `next_result` handles it.
-                self.heard.push_back(item);
+                self.settled_evals.push_back(item);
                 continue;
             };
             let PendingIdeas { order, .. } = asked.swap_remove(at);
@@ -110,7 +110,7 @@ impl LiveBackend {
         let (item, attempt) = self.ideas_item(&order, &spec);
         let search = self.tree.name.clone();
         let name = ItemName::Ideas(IdeasName { search, node, attempt });
-        self.asked.request(WorkRequest { kind: WorkKind::Ideas, item, spec, name });
+        self.requests.request(WorkRequest { kind: WorkKind::Ideas, item, spec, name });
         Ok(PendingIdeas { item, order })
     }
 
@@ -121,7 +121,7 @@ impl LiveBackend {
         let mut attempt = 1;
         loop {
             let item = ItemId::for_ideas(tree, node, order.round, attempt, spec);
-            let settled = self.asked.settlement(&item);
+            let settled = self.requests.settlement(&item);
             if settled.is_none_or(|settled| settled.verdict.outcome == ItemOutcome::Completed) {
                 return (item, attempt);
             }
@@ -133,7 +133,7 @@ impl LiveBackend {
     fn conclude_ideas(&self, item: &ItemId, order: &IdeasOrder) -> Result<(), BackendError> {
         let node = order.node.node_id;
         let what = format!("the command `ideas` for node {node}");
-        let settled = self.asked.settlement(item).ok_or(BackendError::Stopped)?;
+        let settled = self.requests.settlement(item).ok_or(BackendError::Stopped)?;
         let record = self.read_ideas_record(&settled)?;
         let logs = self.tree.run_dir().join("logs").join("ideas").join(node.to_string());
         let store = &*self.store;
@@ -215,8 +215,8 @@ async fn store_directory(
     let to = tar.clone();
     let work = move || {
         let keep = |path: &Path, is_dir: bool| match !is_dir && keep(path) {
-            true => FilterDecision::Yes,
-            false => FilterDecision::No,
+            true => FilterDecision::Include,
+            false => FilterDecision::Exclude,
         };
         archive::pack(&from, &to, bounds, &keep)
     };

@@ -41,8 +41,8 @@ pub(super) struct LiveBackend {
     pub(super) store: Arc<dyn BlobStore>,
     /// Opened on first use.
     pub(super) repository: Option<SearchRepository>,
-    pub(super) asked: Arc<WorkRequests>,
-    pub(super) told: mpsc::UnboundedReceiver<RunNotification>,
+    pub(super) requests: Arc<WorkRequests>,
+    pub(super) notifications: mpsc::UnboundedReceiver<RunNotification>,
     /// The pending tries.
     pub(super) tries: HashMap<ItemId, PendingEval>,
     /// Evals that the infrastructure could not run, with the reasons.
@@ -50,7 +50,7 @@ pub(super) struct LiveBackend {
     /// Whether such evals count as failed.
     pub(super) fail_unable: bool,
     /// Evals settled while the search waited for ideas.
-    pub(super) heard: VecDeque<ItemId>,
+    pub(super) settled_evals: VecDeque<ItemId>,
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct PendingEval {
     order: EvalOrder,
     attempt: u32,
     /// Time and cost of earlier attempts.
-    before: AttemptTotals,
+    earlier_attempts: AttemptTotals,
 }
 
 impl LiveBackend {
@@ -81,7 +81,7 @@ impl LiveBackend {
         &mut self,
         order: EvalOrder,
         attempt: u32,
-        before: AttemptTotals,
+        earlier_attempts: AttemptTotals,
     ) -> Result<(), BackendError> {
         let failed = "cannot prepare an eval";
         let repository =
@@ -101,8 +101,8 @@ impl LiveBackend {
             eval: eval.eval_id,
             attempt,
         });
-        self.tries.insert(item, PendingEval { order, attempt, before });
-        self.asked.request(WorkRequest { kind: WorkKind::Eval, item, spec, name });
+        self.tries.insert(item, PendingEval { order, attempt, earlier_attempts });
+        self.requests.request(WorkRequest { kind: WorkKind::Eval, item, spec, name });
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl LiveBackend {
         let mut unable = 0;
         loop {
             let item = ItemId::for_eval(tree, eval, (order.round, unable), attempt, spec);
-            let settled = self.asked.settlement(&item);
+            let settled = self.requests.settlement(&item);
             let was_unable = settled.is_some_and(|settled| outcome::is_unable(&settled));
             if !was_unable || self.fail_unable || self.tries.contains_key(&item) {
                 return item;
@@ -123,8 +123,8 @@ impl LiveBackend {
 
     /// Handles a settled try: its eval has ended, or another attempt is requested.
     fn conclude(&mut self, item: ItemId) -> Result<Option<EvalResult>, BackendError> {
-        let settled = self.asked.settlement(&item);
-        let (Some(PendingEval { order, attempt, before }), Some(settled)) =
+        let settled = self.requests.settlement(&item);
+        let (Some(PendingEval { order, attempt, earlier_attempts }), Some(settled)) =
             (self.tries.remove(&item), settled)
         else {
             return Ok(None);
@@ -136,7 +136,7 @@ impl LiveBackend {
             return Ok(None);
         }
         let record = self.read_record(&settled)?;
-        let tries = before.plus(record.as_ref());
+        let tries = earlier_attempts.plus(record.as_ref());
         let path = match &record {
             Some(record) => self.write_results(record, &order, attempt)?,
             None => None,
@@ -187,11 +187,11 @@ impl LiveBackend {
         let (store, file) = (&*self.store, self.plan.results_file());
         let outage = OutageLog::new("the blob store");
         let writing = async {
-            let mut patience = outage.backoff();
+            let mut backoff = outage.backoff();
             loop {
                 self.fence.check()?;
                 match results::write(store, record, &order.root, attempt, file).await {
-                    Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+                    Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
                     written => {
                         return written.map_err(backend_error("cannot write an eval's files"));
                     }
@@ -201,8 +201,8 @@ impl LiveBackend {
         self.handle.block_on(writing)
     }
 
-    fn send_events(&self, told: Vec<SearchEvent>) {
-        events::send(&self.events, told);
+    fn send_events(&self, events: Vec<SearchEvent>) {
+        events::send(&self.events, events);
     }
 }
 
@@ -275,33 +275,35 @@ impl SearchBackend for LiveBackend {
 
     fn next_result(&mut self) -> Result<EvalResult, BackendError> {
         loop {
-            if let Some(item) = self.heard.pop_front() {
+            if let Some(item) = self.settled_evals.pop_front() {
                 if let Some(result) = self.conclude(item)? {
                     return Ok(result);
                 }
                 continue;
             }
-            let told = match self.told.try_recv() {
+            let notification = match self.notifications.try_recv() {
                 Ok(told) => Some(told),
                 // Report them only when all settlements are handled: those of former sessions may
                 // lead to requests, such as another attempt of an eval, that a former session
                 // began.
                 Err(_) if self.tries.is_empty() && !self.unable.is_empty() => {
                     // All other evals have ended.
-                    return Err(BackendError::Unable { evals: std::mem::take(&mut self.unable) });
+                    return Err(BackendError::EvalsNotRun {
+                        evals: std::mem::take(&mut self.unable),
+                    });
                 }
                 Err(_) => {
-                    self.asked.set_waiting();
-                    self.handle.block_on(self.told.recv())
+                    self.requests.set_waiting();
+                    self.handle.block_on(self.notifications.recv())
                 }
             };
-            match told {
+            match notification {
                 Some(RunNotification::Settled(item)) => {
                     if let Some(result) = self.conclude(item)? {
                         return Ok(result);
                     }
                 }
-                Some(RunNotification::Over) | None => return Err(BackendError::Stopped),
+                Some(RunNotification::Ended) | None => return Err(BackendError::Stopped),
             }
         }
     }
@@ -312,11 +314,11 @@ async fn import_with_retry(
     import: impl AsyncFn() -> Result<(), RepositoryError>,
 ) -> Result<(), RepositoryError> {
     let outage = OutageLog::new("the blob store");
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     loop {
         match import().await {
             Err(RepositoryError::Store(error)) if error.is_transient() => {
-                patience.wait_after_failure(&error).await;
+                backoff.wait_after_failure(&error).await;
             }
             done => return done,
         }
@@ -328,10 +330,10 @@ pub(super) async fn with_retry<T>(
     work: impl AsyncFn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let outage = OutageLog::new("the blob store");
-    let mut patience = outage.backoff();
+    let mut backoff = outage.backoff();
     loop {
         match work().await {
-            Err(error) if error.is_transient() => patience.wait_after_failure(&error).await,
+            Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
             done => return done,
         }
     }

@@ -13,8 +13,10 @@ use crate::workloads::search::manifest::{EvalStatus, SearchEvalError};
 pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
     let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
     settled.verdict.error.as_ref().is_some_and(|error| {
-        let ours = error.class == ErrorClass::Infrastructure || before(error.phase);
-        settled.verdict.outcome == ItemOutcome::Failed && ours && error.code != ErrorCode::POISONED
+        let is_infrastructure = error.class == ErrorClass::Infrastructure || before(error.phase);
+        settled.verdict.outcome == ItemOutcome::Failed
+            && is_infrastructure
+            && error.code != ErrorCode::POISONED
     })
 }
 
@@ -22,8 +24,8 @@ pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
 /// failures were retried by the run.
 pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecord>) -> bool {
     let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
-    let ours = |error: &TrialError| error.class == ErrorClass::Infrastructure;
-    failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
+    let is_infrastructure = |error: &TrialError| error.class == ErrorClass::Infrastructure;
+    failed && settled.verdict.error.as_ref().is_some_and(|error| !is_infrastructure(error))
 }
 
 /// Total time and cost of an eval's attempts.
@@ -110,10 +112,10 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalE
             None => ("unknown".to_owned(), false),
         },
     };
-    let ours = |error: &TrialError| {
+    let is_infrastructure = |error: &TrialError| {
         error.class == ErrorClass::Infrastructure && error.code != ErrorCode::POISONED
     };
-    let infrastructure = error.is_some_and(ours);
+    let infrastructure = error.is_some_and(is_infrastructure);
     SearchEvalError { error_type, message, timed_out, infrastructure }
 }
 

@@ -21,12 +21,12 @@ use crate::workloads::search::driver::SearchDirectory;
 /// the same requirements on a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
-    asked: Arc<WorkRequests>,
+    requests: Arc<WorkRequests>,
     /// Requirements by the number of the kind.
     needs: [WorkerRequirements; 2],
     directory: SearchDirectory,
-    former: OnceLock<PastRequests>,
-    tickets: Option<Arc<ConcurrencyLimiter>>,
+    past_requests: OnceLock<PastRequests>,
+    limiter: Option<Arc<ConcurrencyLimiter>>,
     /// Maximum wait of an eval for an unavailable service, seconds; `None` for the default.
     max_park_sec: Option<u32>,
 }
@@ -34,12 +34,12 @@ pub struct EvalPlanner {
 impl EvalPlanner {
     /// Dispatches the given requests. `needs` are the requirements of evals and of ideas.
     pub(crate) fn new(
-        asked: Arc<WorkRequests>,
+        requests: Arc<WorkRequests>,
         needs: [WorkerRequirements; 2],
         directory: SearchDirectory,
     ) -> Self {
-        let (former, tickets) = (OnceLock::new(), None);
-        Self { asked, needs, directory, former, tickets, max_park_sec: None }
+        let (past_requests, limiter) = (OnceLock::new(), None);
+        Self { requests, needs, directory, past_requests, limiter, max_park_sec: None }
     }
 
     /// Sets the maximum wait of evals for an unavailable service.
@@ -51,13 +51,13 @@ impl EvalPlanner {
 
     /// Sets the concurrency limits of their commands.
     #[must_use]
-    pub fn with_limiter(self, tickets: Option<Arc<ConcurrencyLimiter>>) -> Self {
-        Self { tickets, ..self }
+    pub fn with_limiter(self, limiter: Option<Arc<ConcurrencyLimiter>>) -> Self {
+        Self { limiter, ..self }
     }
 
     /// The possible requests of former sessions.
     fn past_requests(&self) -> &PastRequests {
-        self.former.get_or_init(|| match self.directory.read() {
+        self.past_requests.get_or_init(|| match self.directory.read() {
             Ok(manifest) => manifest.as_ref().map(PastRequests::from_manifest).unwrap_or_default(),
             Err(error) => {
                 // The search reports the error as well and ends.
@@ -77,37 +77,37 @@ impl EvalPlanner {
     }
 
     fn at(&self, ordinal: u64) -> WorkRequest {
-        self.asked.get(ordinal).expect("only dispatched ordinals are requested")
+        self.requests.get(ordinal).expect("only dispatched ordinals are requested")
     }
 }
 
 impl Planner for EvalPlanner {
     fn total(&self) -> u64 {
-        self.asked.len()
+        self.requests.len()
     }
 
     fn next(&mut self, max: usize) -> Vec<NewItem> {
-        let next = self.asked.next(max);
+        let next = self.requests.next(max);
         next.iter().map(|(ordinal, wanted)| self.new_item(*ordinal, wanted)).collect()
     }
 
     fn find(&self, item: &ItemId) -> Option<NewItem> {
-        let (ordinal, wanted) = self.asked.find(item)?;
+        let (ordinal, wanted) = self.requests.find(item)?;
         Some(self.new_item(ordinal, &wanted))
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
         let WorkRequest { kind, spec, .. } = self.at(ordinal);
-        let tickets = self.tickets.as_ref().map(|tickets| tickets.limited_stages());
-        let tickets = tickets.unwrap_or_default();
-        let pacing =
-            RunRateLimits { tickets, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
+        let limited_stages = self.limiter.as_ref().map(|limiter| limiter.limited_stages());
+        let permits = limited_stages.unwrap_or_default();
+        let rate_limits =
+            RunRateLimits { permits, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
         let class = self.class(kind);
         let work = match kind {
             WorkKind::Eval => OfferedWork::Eval,
             WorkKind::Ideas => OfferedWork::Ideas,
         };
-        Offer { run, item, try_id, spec, class, work, pacing }
+        Offer { run, item, try_id, spec, class, work, rate_limits }
     }
 
     fn lanes(&self) -> &[WorkerRequirements] {
@@ -124,25 +124,25 @@ impl Planner for EvalPlanner {
     }
 
     fn growth_signal(&self) -> Option<Arc<Notify>> {
-        Some(Arc::clone(&self.asked.growth))
+        Some(Arc::clone(&self.requests.growth_signal))
     }
 
     fn concurrency_limiter(&self) -> Option<Arc<ConcurrencyLimiter>> {
-        self.tickets.clone()
+        self.limiter.clone()
     }
 
     fn is_open(&self) -> bool {
-        self.asked.is_open()
+        self.requests.is_open()
     }
 
     /// Registers an item that was requested and settled in a former session: the run's records name
     /// everything that it ever settled.
     fn on_settled(&self, settled: &ItemSettlement, spec: Option<Digest>) {
-        if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
+        if let (None, Some(spec)) = (self.requests.find(&settled.item), spec)
             && let Some((kind, name)) = self.past_requests().name(&settled.item, &spec)
         {
-            self.asked.add_settled(WorkRequest { kind, item: settled.item, spec, name });
+            self.requests.add_settled(WorkRequest { kind, item: settled.item, spec, name });
         }
-        self.asked.on_settled(settled);
+        self.requests.on_settled(settled);
     }
 }

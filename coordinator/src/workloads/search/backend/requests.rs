@@ -38,10 +38,10 @@ pub(super) struct WorkRequest {
 pub(crate) struct WorkRequests {
     state: Mutex<WorkRequestsState>,
     /// Notified when there are new requests or the list is closed.
-    pub(super) growth: Arc<Notify>,
-    ended: mpsc::UnboundedSender<RunNotification>,
+    pub(super) growth_signal: Arc<Notify>,
+    notifications: mpsc::UnboundedSender<RunNotification>,
     /// Whether the search waits for results, after its first requests.
-    waits: watch::Sender<bool>,
+    is_waiting: watch::Sender<bool>,
     /// Whether the search ended with an error: its remote executions are left running.
     abandoned: watch::Sender<bool>,
 }
@@ -52,15 +52,15 @@ pub(crate) enum RunNotification {
     /// A requested try is settled.
     Settled(ItemId),
     /// The run has ended: there are no more settlements.
-    Over,
+    Ended,
 }
 
 #[derive(Debug, Default)]
 struct WorkRequestsState {
     /// In the order of requests; the index is the ordinal.
-    tries: Vec<WorkRequest>,
+    requests: Vec<WorkRequest>,
     ordinals: HashMap<ItemId, u64>,
-    handed_out: usize,
+    dispatched: usize,
     settled: HashMap<ItemId, Arc<ItemSettlement>>,
     closed: bool,
 }
@@ -68,51 +68,60 @@ struct WorkRequestsState {
 impl WorkRequests {
     /// An empty list, with the receiver of settlements.
     pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<RunNotification>) {
-        let (ended, told) = mpsc::unbounded_channel();
+        let (ended, notifications) = mpsc::unbounded_channel();
         let (state, growth) = (Mutex::default(), Arc::default());
         let [waits, abandoned] = [false; 2].map(watch::Sender::new);
-        (Arc::new(Self { state, growth, ended, waits, abandoned }), told)
+        (
+            Arc::new(Self {
+                state,
+                growth_signal: growth,
+                notifications: ended,
+                is_waiting: waits,
+                abandoned,
+            }),
+            notifications,
+        )
     }
 
     /// Records that the search has made all requests for now.
     pub(super) fn set_waiting(&self) {
-        self.waits.send_if_modified(|waits| !std::mem::replace(waits, true));
+        self.is_waiting.send_if_modified(|waits| !std::mem::replace(waits, true));
     }
 
     /// Resolves when the search has repeated the requests of former sessions, or has ended: any
     /// other item of the run is not needed.
     #[cfg(feature = "nats")]
     pub(crate) async fn wait_until_asked(&self) {
-        let mut waits = self.waits.subscribe();
+        let mut waits = self.is_waiting.subscribe();
         let waits = waits.wait_for(|waits| *waits).await;
         drop(waits.expect("the sender is here"));
     }
 
     /// Requests a try. An existing settlement is notified at once.
-    pub(super) fn request(&self, wanted: WorkRequest) {
+    pub(super) fn request(&self, request: WorkRequest) {
         let mut state = self.state();
-        let item = wanted.item;
+        let item = request.item;
         if state.settled.contains_key(&item) {
             self.notify(RunNotification::Settled(item));
         }
-        let ordinal = state.tries.len() as u64;
+        let ordinal = state.requests.len() as u64;
         if state.ordinals.contains_key(&item) {
             return;
         }
         state.ordinals.insert(item, ordinal);
-        state.tries.push(wanted);
+        state.requests.push(request);
         drop(state);
-        self.growth.notify_one();
+        self.growth_signal.notify_one();
     }
 
     /// Adds a settled try of a former session.
     pub(super) fn add_settled(&self, former: WorkRequest) {
         let mut state = self.state();
-        let ordinal = state.tries.len() as u64;
+        let ordinal = state.requests.len() as u64;
         // The search may have requested it meanwhile.
         if let Entry::Vacant(entry) = state.ordinals.entry(former.item) {
             entry.insert(ordinal);
-            state.tries.push(former);
+            state.requests.push(former);
         }
     }
 
@@ -145,12 +154,12 @@ impl WorkRequests {
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.set_waiting();
-        self.growth.notify_one();
+        self.growth_signal.notify_one();
     }
 
     /// Notifies the search that the run has ended.
     pub(crate) fn notify_run_ended(&self) {
-        self.notify(RunNotification::Over);
+        self.notify(RunNotification::Ended);
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -158,26 +167,26 @@ impl WorkRequests {
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.state().tries.len() as u64
+        self.state().requests.len() as u64
     }
 
     /// Takes the next undispatched requests, at most `max`, with their ordinals.
     pub(super) fn next(&self, max: usize) -> Vec<(u64, WorkRequest)> {
         let mut state = self.state();
-        let begin = state.handed_out;
-        let end = state.tries.len().min(begin.saturating_add(max));
-        state.handed_out = end;
-        (begin..end).map(|index| (index as u64, state.tries[index].clone())).collect()
+        let begin = state.dispatched;
+        let end = state.requests.len().min(begin.saturating_add(max));
+        state.dispatched = end;
+        (begin..end).map(|index| (index as u64, state.requests[index].clone())).collect()
     }
 
     pub(super) fn find(&self, item: &ItemId) -> Option<(u64, WorkRequest)> {
         let state = self.state();
         let ordinal = *state.ordinals.get(item)?;
-        Some((ordinal, state.tries[usize::try_from(ordinal).ok()?].clone()))
+        Some((ordinal, state.requests[usize::try_from(ordinal).ok()?].clone()))
     }
 
     pub(super) fn get(&self, ordinal: u64) -> Option<WorkRequest> {
-        self.state().tries.get(usize::try_from(ordinal).ok()?).cloned()
+        self.state().requests.get(usize::try_from(ordinal).ok()?).cloned()
     }
 
     /// Records a durable settlement.
@@ -189,9 +198,9 @@ impl WorkRequests {
         }
     }
 
-    fn notify(&self, told: RunNotification) {
+    fn notify(&self, notification: RunNotification) {
         // A search that ended has reported its own error.
-        let _gone = self.ended.send(told);
+        let _gone = self.notifications.send(notification);
     }
 
     fn state(&self) -> MutexGuard<'_, WorkRequestsState> {

@@ -75,7 +75,7 @@ impl SearchPlan {
             env: command.env.iter().map(|(k, v)| (k.clone(), v.template.clone())).collect(),
         };
         let commands = &tree.commands;
-        let (place, own) = (&commands.implement.place, &commands.sweep.place);
+        let (place, own) = (&commands.implement.environment, &commands.sweep.environment);
         let sweep_environment = match own == place {
             true => None,
             false => {
@@ -86,7 +86,7 @@ impl SearchPlan {
                 }))
             }
         };
-        let place_of_ideas = &commands.ideas.place;
+        let place_of_ideas = &commands.ideas.environment;
         let ideas = IdeasCommand {
             command: command(&commands.ideas),
             environment: environment(tree, place_of_ideas, Arc::clone(&store)).await?,
@@ -123,7 +123,7 @@ impl SearchPlan {
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider: settings.provider.kind(),
-            also: None,
+            second_provider: None,
             variables: required_variables([command].into_iter()),
         }
     }
@@ -143,7 +143,7 @@ impl SearchPlan {
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider,
-            also: own.filter(|kind| *kind != provider),
+            second_provider: own.filter(|kind| *kind != provider),
             variables: required_variables(commands.into_iter().flatten()),
         }
     }
@@ -212,14 +212,14 @@ fn required_variables<'a>(commands: impl Iterator<Item = &'a EvalCommand>) -> BT
 
 async fn environment(
     tree: &TreeFile,
-    place: &TreePlace,
+    environment: &TreePlace,
     store: Arc<dyn BlobStore>,
 ) -> Result<TaskEnvironment, SearchPlanError> {
-    let context = match &place.context {
+    let context = match &environment.context {
         Some(dir) => Some(pack(&tree.resolve_path(dir), store).await?),
         None => None,
     };
-    let (docker_image, resources) = (place.docker_image.clone(), place.resources);
+    let (docker_image, resources) = (environment.docker_image.clone(), environment.resources);
     Ok(TaskEnvironment { docker_image, context, resources, ..Default::default() })
 }
 
@@ -233,9 +233,9 @@ fn max_resources(one: &Resources, other: &Resources) -> Resources {
     }
 }
 
-fn environment_settings(place: &TreePlace) -> EnvironmentSpec {
+fn environment_settings(environment: &TreePlace) -> EnvironmentSpec {
     EnvironmentSpec {
-        provider: place.provider.clone(),
+        provider: environment.provider.clone(),
         force_build: false,
         preserve_env: PreservePolicy::default(),
         rates: EnvironmentRates::default(),
@@ -248,7 +248,7 @@ async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, SearchPl
     let (from, to) = (dir.to_owned(), scratch.path().join("context.tar"));
     let archive = to.clone();
     let packed = supervise::blocking(move || {
-        archive::pack(&from, &archive, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes)
+        archive::pack(&from, &archive, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include)
     });
     packed.await.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
     Ok(store.put_file(&to, MediaType::Tar).await?)

@@ -19,13 +19,13 @@ pub(crate) struct SearchStops {
 impl SearchStops {
     /// Forwards the stop requests of a user. Returns the receiver for the engine.
     pub(crate) fn fork(
-        mut asked: mpsc::Receiver<StopLevel>,
+        mut requests: mpsc::Receiver<StopLevel>,
     ) -> (Self, mpsc::Receiver<StopLevel>, Task<()>) {
         let (engine, stops) = mpsc::channel(4);
         let this = Self { flag: Arc::default(), engine };
         let passing = this.clone();
         let task = supervise::spawn("stops of the search", async move {
-            while let Some(level) = asked.recv().await {
+            while let Some(level) = requests.recv().await {
                 passing.stop_search();
                 passing.stop_engine(level).await;
             }

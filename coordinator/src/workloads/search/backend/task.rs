@@ -30,14 +30,14 @@ use crate::workloads::search::manifest::SearchManifest;
 
 /// A search before its start.
 pub(crate) struct SearchTask {
-    pub(crate) opening: SearchOpenOptions,
+    pub(crate) options: SearchOpenOptions,
     pub(crate) directory: SearchDirectory,
     pub(crate) plan: SearchPlan,
     pub(crate) store: Arc<dyn BlobStore>,
     /// The directory of the store, for `store.json` of the search.
     pub(crate) blobs: Option<PathBuf>,
-    pub(crate) asked: Arc<WorkRequests>,
-    pub(crate) told: mpsc::UnboundedReceiver<RunNotification>,
+    pub(crate) requests: Arc<WorkRequests>,
+    pub(crate) notifications: mpsc::UnboundedReceiver<RunNotification>,
     /// Whether evals that the infrastructure could not run count as failed.
     pub(crate) fail_unable: bool,
     pub(crate) stops: SearchStops,
@@ -61,8 +61,8 @@ impl OwnedRun {
 /// Options for opening the run of a search.
 pub(crate) fn run_open_options(
     tree: &TreeFile,
-    taking: LockOptions,
-    bounds: RemoteTimeouts,
+    lock_options: LockOptions,
+    timeouts: RemoteTimeouts,
 ) -> engine::RunOpenOptions {
     let settings = tree_document(tree).to_string();
     engine::RunOpenOptions {
@@ -71,8 +71,8 @@ pub(crate) fn run_open_options(
         plan: Digest::sha256(settings.as_bytes()),
         permits: tree.search.max_parallel_evals as usize,
         retry: RetryPolicy::default(),
-        taking,
-        bounds,
+        lock: lock_options,
+        timeouts,
         reopen: None,
     }
 }
@@ -84,51 +84,50 @@ impl SearchTask {
     /// [`SearchError`]; everything in the manifest stays.
     pub(crate) async fn run(
         self,
-        ours: oneshot::Receiver<OwnedRun>,
+        owned: oneshot::Receiver<OwnedRun>,
     ) -> Result<SearchManifest, SearchError> {
-        let asked = Arc::clone(&self.asked);
-        let searched = match ours.await {
+        let asked = Arc::clone(&self.requests);
+        let searched = match owned.await {
             Ok(ours) => self.drive(ours).await,
             // The run could not be opened and reports the reason.
             Err(_) => Err(BackendError::Stopped.into()),
         };
         match &searched {
-            Ok(_) | Err(SearchError::Work(BackendError::Stopped)) => asked.close(),
+            Ok(_) | Err(SearchError::Backend(BackendError::Stopped)) => asked.close(),
             Err(_) => asked.abandon(),
         }
         searched
     }
 
-    async fn drive(self, ours: OwnedRun) -> Result<SearchManifest, SearchError> {
-        let Self { opening, directory, plan, store, asked, told, .. } = self;
+    async fn drive(self, owned: OwnedRun) -> Result<SearchManifest, SearchError> {
+        let Self { options, directory, plan, store, requests, notifications, .. } = self;
         let Self { stops, events: sender, fail_unable, blobs, .. } = self;
         let layout = directory.layout().clone();
         if let Some(blobs) = &blobs {
             // Later sessions find the store by it, and `gc --store` finds the search.
-            write_reference(layout.root(), ours.id, &*store, blobs).await?;
+            write_reference(layout.root(), owned.id, &*store, blobs).await?;
         }
-        let shop = LiveBackend {
+        let backend = LiveBackend {
             handle: Handle::current(),
-            fence: ours.ownership.fence.clone(),
-            tree: opening.tree.clone(),
+            fence: owned.ownership.fence.clone(),
+            tree: options.tree.clone(),
             plan,
             store,
             repository: None,
-            asked,
-            told,
+            requests,
+            notifications,
             tries: HashMap::new(),
             unable: Vec::new(),
             fail_unable,
-            heard: VecDeque::new(),
+            settled_evals: VecDeque::new(),
             events: sender.clone(),
         };
         supervise::blocking(move || {
-            let searched = open(directory, &opening, ours.ownership, shop, stops.flag).and_then(
-                |mut sitting| {
-                    events::send(&sender, events::started_events(sitting.manifest()));
-                    sitting.run().map(|_| sitting.manifest().clone())
-                },
-            );
+            let searched = open(directory, &options, owned.ownership, backend, stops.flag)
+                .and_then(|mut session| {
+                    events::send(&sender, events::started_events(session.manifest()));
+                    session.run().map(|_| session.manifest().clone())
+                });
             remove_empty_directories(&layout);
             searched
         })
@@ -151,7 +150,7 @@ pub(crate) fn combine_outcomes<T>(
 ) -> Result<(T, SearchManifest), SearchError> {
     match (ran, searched) {
         (Ok(ran), Ok(manifest)) => Ok((ran, manifest)),
-        (Err(error), Ok(_) | Err(SearchError::Work(BackendError::Stopped))) => Err(error.into()),
+        (Err(error), Ok(_) | Err(SearchError::Backend(BackendError::Stopped))) => Err(error.into()),
         (_, Err(error)) => Err(error),
     }
 }

@@ -82,18 +82,18 @@ fn first_ids(ids: &[u64]) -> String {
 
 /// Faults that do not prevent a search.
 fn warnings(summary: &SweepSummary, tree: &TreeFile) -> Vec<String> {
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     let absent = summary.absent_metrics(&tree.profile);
     if !absent.is_empty() {
         let (names, profile) = (list_names(&absent), &tree.profile.name);
-        odd.push(format!(
+        warnings.push(format!(
             "the baseline has no number in {names}: scores ignore these metrics of the \
              profile `{profile}`"
         ));
     }
     let (rows, least) = (summary.rows_used, tree.search.min_candidate_rows);
     if tree.search.sweep_config_limit.is_none() && rows < least {
-        odd.push(format!("the baseline has {rows} rows, but candidates need {least}"));
+        warnings.push(format!("the baseline has {rows} rows, but candidates need {least}"));
     }
-    odd
+    warnings
 }

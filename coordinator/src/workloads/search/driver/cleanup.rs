@@ -25,7 +25,7 @@ const MAX_RETRY_SECONDS: i64 = 600;
 pub(super) fn retry(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
-    keeper: &mut dyn RepositoryMaintenance,
+    repository: &mut dyn RepositoryMaintenance,
     fence: &Fence,
     now: Timestamp,
 ) -> Result<bool, SearchError> {
@@ -39,7 +39,7 @@ pub(super) fn retry(
     for mut item in due {
         let removed = match item.kind {
             CleanupKind::Dir => remove(directory, &item.path),
-            CleanupKind::Worktree | CleanupKind::Branch => keeper.remove(&item),
+            CleanupKind::Worktree | CleanupKind::Branch => repository.remove(&item),
         };
         match removed {
             Ok(()) => {
@@ -65,7 +65,7 @@ pub(super) fn retry(
 pub(super) fn reconcile(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
-    keeper: &mut dyn RepositoryMaintenance,
+    repository: &mut dyn RepositoryMaintenance,
     fence: &Fence,
     wanted: &DesiredRepositoryState,
     now: Timestamp,
@@ -73,13 +73,13 @@ pub(super) fn reconcile(
     fence.check()?;
     let waiting = &manifest.state.deferred_cleanup;
     let deferred: BTreeSet<String> = waiting.iter().map(|item| item.path.clone()).collect();
-    let mut left = keeper.reconcile(wanted, &deferred)?;
-    for path in wanted.useless.difference(&deferred) {
+    let mut failed = repository.reconcile(wanted, &deferred)?;
+    for path in wanted.useless_dirs.difference(&deferred) {
         if let Err(reason) = remove(directory, path) {
-            left.push(FailedRemoval { path: path.clone(), kind: CleanupKind::Dir, reason });
+            failed.push(FailedRemoval { path: path.clone(), kind: CleanupKind::Dir, reason });
         }
     }
-    let items = left.into_iter().map(|FailedRemoval { path, kind, reason }| DeferredCleanup {
+    let items = failed.into_iter().map(|FailedRemoval { path, kind, reason }| DeferredCleanup {
         path,
         kind,
         reason,

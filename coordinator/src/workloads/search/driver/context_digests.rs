@@ -21,7 +21,8 @@ pub(super) fn add_context_digests(
     tree: &TreeFile,
     settings: &mut Value,
 ) -> Result<(), SearchError> {
-    let named = tree.commands.named().filter_map(|(_, command)| command.place.context.as_ref());
+    let named =
+        tree.commands.named().filter_map(|(_, command)| command.environment.context.as_ref());
     let mut digests = Map::new();
     for path in named {
         let name = path.to_string_lossy().into_owned();
@@ -38,7 +39,7 @@ pub(super) fn add_context_digests(
 fn digest(dir: &Path) -> Result<String, SearchPlanError> {
     let scratch = tempfile::tempdir()?;
     let to = scratch.path().join("context.tar");
-    let packed = archive::pack(dir, &to, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes);
+    let packed = archive::pack(dir, &to, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include);
     let packed =
         packed.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
     Ok(packed.digest.hex())

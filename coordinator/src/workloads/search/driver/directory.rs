@@ -86,11 +86,11 @@ impl SearchDirectory {
     /// Removes temporary files of killed owners.
     pub(super) fn remove_unfinished(&self) -> Result<(), SearchError> {
         let evals = self.root().join("eval");
-        let mut places = vec![self.root().join("artifacts")];
+        let mut dirs = vec![self.root().join("artifacts")];
         for entry in fs::read_dir(&evals).map_err(SearchError::io("list", &evals))? {
-            places.push(entry.map_err(SearchError::io("list", &evals))?.path());
+            dirs.push(entry.map_err(SearchError::io("list", &evals))?.path());
         }
-        for place in places.into_iter().filter(|place| place.is_dir()) {
+        for place in dirs.into_iter().filter(|place| place.is_dir()) {
             atomic_file::remove_unfinished(&place).map_err(SearchError::io("clean", &place))?;
         }
         Ok(())
@@ -132,7 +132,7 @@ impl SearchDirectory {
     /// # Errors
     /// As [`SearchDirectory::read`], and if there is no manifest.
     pub fn manifest(&self) -> Result<SearchManifest, SearchError> {
-        self.read()?.ok_or_else(|| SearchError::Nothing { root: self.root().to_owned() })
+        self.read()?.ok_or_else(|| SearchError::NotFound { root: self.root().to_owned() })
     }
 
     /// Replaces the manifest atomically, unless another process owns the search.

@@ -38,7 +38,7 @@ pub enum SearchError {
     },
     /// No search in the directory.
     #[error("`{}` is not a search directory: `manifest.json` is missing", root.display())]
-    Nothing {
+    NotFound {
         /// The directory.
         root: PathBuf,
     },
@@ -80,7 +80,7 @@ pub enum SearchError {
     },
     /// Commands or repository failed.
     #[error(transparent)]
-    Work(BackendError),
+    Backend(BackendError),
     /// The spec of evals cannot be prepared.
     #[error("cannot prepare the evals of the search")]
     Plan(#[from] SearchPlanError),
@@ -100,7 +100,7 @@ pub enum BackendError {
     Lost(#[from] LockLostError),
     /// The infrastructure could not run evals; their ideas are not at fault.
     #[error("{} could not be run", count(evals))]
-    Unable {
+    EvalsNotRun {
         /// The evals and the reasons.
         evals: Vec<String>,
     },
@@ -118,7 +118,7 @@ impl From<BackendError> for SearchError {
     fn from(error: BackendError) -> Self {
         match error {
             BackendError::Lost(lost) => Self::Lost(lost),
-            other => Self::Work(other),
+            other => Self::Backend(other),
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct GarbageReport {
     /// Removed objects.
     pub removed: Vec<String>,
     /// Objects that could not be removed, with the reasons.
-    pub left: Vec<(String, String)>,
+    pub failed: Vec<(String, String)>,
 }
 
 /// Retries all queued removals, whether due or not, and removes everything else that the search
@@ -21,7 +21,7 @@ pub struct GarbageReport {
 /// [`SearchError`]; objects removed before stay removed.
 pub fn collect_garbage(
     directory: &SearchDirectory,
-    keeper: &mut dyn RepositoryMaintenance,
+    repository: &mut dyn RepositoryMaintenance,
     fence: &Fence,
 ) -> Result<GarbageReport, SearchError> {
     let mut manifest = directory.manifest()?;
@@ -31,15 +31,18 @@ pub fn collect_garbage(
     for item in &mut manifest.state.deferred_cleanup {
         item.next_retry_at = now;
     }
-    let mut changed = cleanup::retry(directory, &mut manifest, keeper, fence, now)?;
+    let mut changed = cleanup::retry(directory, &mut manifest, repository, fence, now)?;
     let wanted = DesiredRepositoryState::from_manifest(&manifest);
-    changed |= cleanup::reconcile(directory, &mut manifest, keeper, fence, &wanted, now)?;
+    changed |= cleanup::reconcile(directory, &mut manifest, repository, fence, &wanted, now)?;
     if changed {
         manifest.updated_at = now;
         directory.write(&manifest, fence)?;
     }
     let still = manifest.state.deferred_cleanup.into_iter();
-    let left: Vec<(String, String)> = still.map(|item| (item.path, item.reason)).collect();
-    let is_left = |path: &String| left.iter().any(|(there, _)| there == path);
-    Ok(GarbageReport { removed: waiting.into_iter().filter(|path| !is_left(path)).collect(), left })
+    let failed: Vec<(String, String)> = still.map(|item| (item.path, item.reason)).collect();
+    let is_left = |path: &String| failed.iter().any(|(there, _)| there == path);
+    Ok(GarbageReport {
+        removed: waiting.into_iter().filter(|path| !is_left(path)).collect(),
+        failed,
+    })
 }

@@ -136,28 +136,28 @@ fn user_idea_files(path: &Path, name: &str) -> Vec<IdeaFile> {
 /// Reads the ideas in a directory that the user named, by file name. Invalid files are skipped with
 /// a warning: the directory may also contain other files. Blocks.
 pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
-    let left_out = |what: &str, why: &str| {
+    let warn_skipped = |what: &str, why: &str| {
         tracing::warn!("cannot use {what} in {} as ideas: {why}", path.display());
     };
     let entries = fs::read_dir(path).and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
     });
     let mut entries = entries.unwrap_or_else(|error| {
-        left_out("everything", &error.to_string());
+        warn_skipped("everything", &error.to_string());
         Vec::new()
     });
     entries.sort();
     let mut found = BTreeMap::new();
     for entry in entries {
         let Some(file) = entry.to_str() else {
-            left_out(&entry.to_string_lossy(), "its name is not UTF-8");
+            warn_skipped(&entry.to_string_lossy(), "its name is not UTF-8");
             continue;
         };
         if file.starts_with('.') {
             continue;
         }
         if found.len() == MAX_IDEAS {
-            left_out(&format!("{file} and later files"), "there are too many files");
+            warn_skipped(&format!("{file} and later files"), "there are too many files");
             break;
         }
         match read_user_idea(&path.join(file)) {
@@ -165,7 +165,7 @@ pub fn read_user_ideas(path: &Path) -> BTreeMap<String, Vec<u8>> {
                 found.insert(file.to_owned(), content);
             }
             Ok(None) => {}
-            Err(why) => left_out(file, &why),
+            Err(why) => warn_skipped(file, &why),
         }
     }
     found

@@ -16,7 +16,7 @@ use rollout_protocol::search::EvalId;
 pub(super) fn merge(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
-    workshop: &dyn SearchBackend,
+    backend: &dyn SearchBackend,
     result: EvalResult,
 ) -> Result<(), SearchError> {
     let id = result.eval_id;
@@ -39,7 +39,7 @@ pub(super) fn merge(
     if eval.status == EvalStatus::Completed {
         let written = result.results_csv.as_deref();
         match written.and_then(|path| source(directory, id, path)) {
-            Some(from) => results(directory, manifest, workshop, &mut eval, &from)?,
+            Some(from) => results(directory, manifest, backend, &mut eval, &from)?,
             None => {
                 eval.error = Some(results_error("results_missing", "the sweep wrote no results"));
             }
@@ -60,7 +60,7 @@ fn source(directory: &SearchDirectory, eval: EvalId, path: &str) -> Option<PathB
 fn results(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
-    workshop: &dyn SearchBackend,
+    backend: &dyn SearchBackend,
     eval: &mut SearchEval,
     from: &Path,
 ) -> Result<(), SearchError> {
@@ -70,7 +70,7 @@ fn results(
     eval.candidate_results_provenance = Some(kept);
     let baseline = |path: &str| directory.root().join(path);
     let parent = &manifest.node(eval.parent_node_id).baseline_results_csv_path;
-    let scored = workshop.score(&SweepFiles {
+    let scored = backend.score(&SweepFiles {
         manifest,
         eval: eval.eval_id,
         directory,

@@ -83,24 +83,24 @@ fn existing_manifest(
 /// # Errors
 /// [`SearchError`].
 pub async fn lock_and_open<W: SearchBackend + Send + 'static>(
-    opening: SearchOpenOptions,
-    taking: &LockOptions,
-    workshop: W,
+    options: SearchOpenOptions,
+    lock_options: &LockOptions,
+    backend: W,
     stop: Arc<AtomicBool>,
     stops: &mut mpsc::Receiver<StopLevel>,
 ) -> Result<(SearchSession<W>, RunLock), SearchError> {
-    let directory = SearchDirectory::new(opening.tree.run_dir());
+    let directory = SearchDirectory::new(options.tree.run_dir());
     let made = directory.clone();
     let opening = supervise::blocking(move || {
-        check_existing(&opening)?;
-        made.create().map(|()| opening)
+        check_existing(&options)?;
+        made.create().map(|()| options)
     });
     let opening = opening.await?;
-    let (lock, taken) = RunLock::acquire(directory.layout(), taking, stops).await?;
+    let (lock, acquired) = RunLock::acquire(directory.layout(), lock_options, stops).await?;
     let opened = supervise::blocking(move || {
-        write_epoch_mark(&directory, taken.epoch)?;
-        let former = taken.takeover.map(|takeover| takeover.former);
-        open(directory, &opening, SearchOwnership { fence: taken.fence, former }, workshop, stop)
+        write_epoch_mark(&directory, acquired.epoch)?;
+        let former = acquired.takeover.map(|takeover| takeover.former);
+        open(directory, &opening, SearchOwnership { fence: acquired.fence, former }, backend, stop)
     });
     Ok((opened.await?, lock))
 }
@@ -111,18 +111,18 @@ pub async fn lock_and_open<W: SearchBackend + Send + 'static>(
 /// [`SearchError`].
 pub fn open<W: SearchBackend>(
     directory: SearchDirectory,
-    opening: &SearchOpenOptions,
+    options: &SearchOpenOptions,
     owned: SearchOwnership,
-    mut workshop: W,
+    mut backend: W,
     stop: Arc<AtomicBool>,
 ) -> Result<SearchSession<W>, SearchError> {
     owned.fence.check()?;
     directory.create()?;
     directory.remove_unfinished()?;
-    let mut manifest = match existing_manifest(&directory, opening)? {
+    let mut manifest = match existing_manifest(&directory, options)? {
         Some(manifest) => manifest,
         None => {
-            let manifest = new_manifest(&directory, opening, &mut workshop)?;
+            let manifest = new_manifest(&directory, options, &mut backend)?;
             directory.write(&manifest, &owned.fence)?;
             manifest
         }
@@ -130,27 +130,27 @@ pub fn open<W: SearchBackend>(
     resume::finish_interrupted_discard(&directory, &manifest)?;
     if let Some(former) = owned.former {
         let kind = ManifestEventKind::LockTakeover { former };
-        let at = opening.clock.beside(manifest.updated_at);
+        let at = options.clock.beside(manifest.updated_at);
         manifest.events.push(ManifestEvent { at, kind });
         directory.write(&manifest, &owned.fence)?;
     }
-    resume::discard(&directory, &mut manifest, opening, &owned.fence)?;
+    resume::discard(&directory, &mut manifest, options, &owned.fence)?;
     let mut unmerged = BTreeSet::new();
     for id in policy::pending_evals(&manifest) {
         if EvalResult::read(&directory.eval(id), &manifest, id)?.is_some() {
             unmerged.insert(id);
         }
     }
-    let tree = &opening.tree;
+    let tree = &options.tree;
     Ok(SearchSession {
         context: tree.context_ideas_dirs.iter().map(|path| tree.resolve_path(path)).collect(),
         directory,
         manifest,
-        workshop,
-        clock: opening.clock,
+        backend,
+        clock: options.clock,
         fence: owned.fence,
         stop,
-        kept: None,
+        last_desired: None,
         unmerged,
         running: BTreeSet::new(),
         #[cfg(test)]
@@ -175,16 +175,16 @@ fn write_epoch_mark(directory: &SearchDirectory, epoch: u32) -> Result<(), Searc
 /// Builds the manifest of a search that has only its root.
 fn new_manifest(
     directory: &SearchDirectory,
-    opening: &SearchOpenOptions,
-    workshop: &mut dyn SearchBackend,
+    options: &SearchOpenOptions,
+    backend: &mut dyn SearchBackend,
 ) -> Result<SearchManifest, SearchError> {
-    let tree = &opening.tree;
-    let (now, name) = (opening.clock.start(), &tree.name);
+    let tree = &options.tree;
+    let (now, name) = (options.clock.start(), &tree.name);
     let mut kept = directory.copy(&tree.resolve_path(&tree.root_baseline_csv), BASELINE)?;
-    if !opening.dry_run {
+    if !options.dry_run {
         baseline::check(tree, &directory.root().join(BASELINE))?;
     }
-    let commit = workshop.resolve(&tree.root_commit)?;
+    let commit = backend.resolve(&tree.root_commit)?;
     kept.source_path = tree.root_baseline_csv.to_string_lossy().into_owned();
     let ref_name = format!("tree/{name}/n{}", NodeId(0));
     let root = SearchNode {
@@ -213,7 +213,7 @@ fn new_manifest(
         tree_run_id: name.clone(),
         created_at: now,
         updated_at: now,
-        run_config: run_config(tree, opening.dry_run)?,
+        run_config: run_config(tree, options.dry_run)?,
         root: SearchRoot {
             root_commit: commit,
             root_ref_name: ref_name,

@@ -19,9 +19,9 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub(super) fn check_config(
     directory: &SearchDirectory,
     mut manifest: SearchManifest,
-    opening: &SearchOpenOptions,
+    options: &SearchOpenOptions,
 ) -> Result<SearchManifest, SearchError> {
-    let now = run_config(&opening.tree, opening.dry_run)?;
+    let now = run_config(&options.tree, options.dry_run)?;
     let before = &manifest.run_config;
     let mut differences = differences(&before.settings, &now.settings);
     if before.dry_run != now.dry_run {
@@ -86,18 +86,18 @@ fn rename(from: &Path, to: &Path) -> Result<(), SearchError> {
 pub(super) fn discard(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
-    opening: &SearchOpenOptions,
+    options: &SearchOpenOptions,
     fence: &Fence,
 ) -> Result<(), SearchError> {
-    let at = opening.clock.beside(manifest.updated_at);
+    let at = options.clock.beside(manifest.updated_at);
     let (mut events, mut discarded) = (Vec::new(), DiscardedIds::default());
-    if opening.force_regenerate_ideas {
+    if options.force_regenerate_ideas {
         discarded = discard_ideas(directory, manifest);
         let nodes = discarded.nodes.clone();
         events.extend((!nodes.is_empty()).then_some(ManifestEventKind::IdeasDiscarded { nodes }));
     }
     let mut again = Vec::new();
-    if opening.rerun_evals {
+    if options.rerun_evals {
         let withdrawn = rewind::rewind_last_depth(manifest);
         again = discard_results(directory, manifest);
         let evals = again.clone();
@@ -164,8 +164,8 @@ fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> 
     for id in &nodes {
         if let Some(node) = manifest.nodes.get_mut(id) {
             // Ideas that were not added yet have a cost as well.
-            let told = || written::cost(&directory.ideas(*id)).ok().flatten();
-            let cost = node.ideas_cost.take().or_else(told);
+            let recorded = || written::cost(&directory.ideas(*id)).ok().flatten();
+            let cost = node.ideas_cost.take().or_else(recorded);
             manifest.state.thrown_away.cost += cost.unwrap_or(0.0);
             node.generated_idea_files = None;
             node.dedupe.skipped.clear();

@@ -22,7 +22,7 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub struct SearchSession<W> {
     pub(super) directory: SearchDirectory,
     pub(super) manifest: SearchManifest,
-    pub(super) workshop: W,
+    pub(super) backend: W,
     pub(super) clock: ManifestClock,
     /// Checks that this process still owns the search.
     pub(super) fence: Fence,
@@ -31,7 +31,7 @@ pub struct SearchSession<W> {
     /// Resolved directories of earlier ideas that the user named.
     pub(super) context: Vec<PathBuf>,
     /// Last desired state of the repository.
-    pub(super) kept: Option<DesiredRepositoryState>,
+    pub(super) last_desired: Option<DesiredRepositoryState>,
     /// Results that a former owner did not merge.
     pub(super) unmerged: BTreeSet<EvalId>,
     /// Evals that this owner began.
@@ -63,7 +63,7 @@ impl<W: SearchBackend> SearchSession<W> {
             match policy::step(&mut self.manifest, now, &self.directory) {
                 PolicyStep::Changed => {
                     self.persist(now)?;
-                    self.workshop.on_manifest_written(&self.manifest);
+                    self.backend.on_manifest_written(&self.manifest);
                 }
                 PolicyStep::Needs(PolicyNeeds::Ideas(nodes)) => self.advance_ideas(&nodes)?,
                 PolicyStep::Needs(PolicyNeeds::Evals(owed)) => self.advance_evals(&owed)?,
@@ -98,13 +98,13 @@ impl<W: SearchBackend> SearchSession<W> {
     fn clean_up(&mut self) -> Result<bool, SearchError> {
         let now = self.now();
         let (directory, manifest, fence) = (&self.directory, &mut self.manifest, &self.fence);
-        let mut changed = cleanup::retry(directory, manifest, &mut self.workshop, fence, now)?;
+        let mut changed = cleanup::retry(directory, manifest, &mut self.backend, fence, now)?;
         if !changed {
             let wanted = DesiredRepositoryState::from_manifest(manifest);
-            if self.kept.as_ref() != Some(&wanted) {
-                let workshop = &mut self.workshop;
-                changed = cleanup::reconcile(directory, manifest, workshop, fence, &wanted, now)?;
-                self.kept = Some(wanted);
+            if self.last_desired.as_ref() != Some(&wanted) {
+                let backend = &mut self.backend;
+                changed = cleanup::reconcile(directory, manifest, backend, fence, &wanted, now)?;
+                self.last_desired = Some(wanted);
             }
         }
         if changed {
@@ -120,21 +120,21 @@ impl<W: SearchBackend> SearchSession<W> {
         for node in nodes {
             let context =
                 ideas::idea_context(&self.directory, &self.manifest, *node, &self.context)?;
-            let told = context_pack::ensure_context_pack(
+            let pack_files = context_pack::ensure_context_pack(
                 &self.directory,
                 &self.manifest,
                 *node,
-                &mut self.workshop,
+                &mut self.backend,
             )?;
             if !self.directory.ideas(*node).exists() {
                 let shown = context.paths.clone();
                 orders.push(ideas::ideas_order(&self.directory, &self.manifest, *node, shown)?);
             }
-            contexts.push((*node, context, told));
+            contexts.push((*node, context, pack_files));
         }
         if !orders.is_empty() {
             let (directory, fence) = (&self.directory, &self.fence);
-            self.workshop.generate_ideas(orders, &mut |node| {
+            self.backend.generate_ideas(orders, &mut |node| {
                 fence.check()?;
                 ideas::accept(directory, node)
             })?;
@@ -158,16 +158,16 @@ impl<W: SearchBackend> SearchSession<W> {
     }
 
     /// Begins an eval, or merges the result of one.
-    fn advance_evals(&mut self, owed: &[EvalId]) -> Result<(), SearchError> {
+    fn advance_evals(&mut self, pending: &[EvalId]) -> Result<(), SearchError> {
         if let Some(id) = self.unmerged.pop_first() {
             return self.merge_unmerged(id);
         }
         let most = self.manifest.run_config.max_parallel_evals as usize;
-        let next = owed.iter().find(|id| !self.running.contains(id)).copied();
+        let next = pending.iter().find(|id| !self.running.contains(id)).copied();
         match next.filter(|_| self.running.len() < most) {
             Some(id) => self.begin_eval(id),
             None => {
-                let result = self.workshop.next_result()?;
+                let result = self.backend.next_result()?;
                 self.running.remove(&result.eval_id);
                 self.merge(result)
             }
@@ -188,7 +188,7 @@ impl<W: SearchBackend> SearchSession<W> {
         let experiment = policy::experiment_dir(&eval.eval_output_root);
         let experiment = self.directory.root().join(experiment);
         std::fs::create_dir_all(&experiment).map_err(SearchError::io("create", &experiment))?;
-        self.workshop.begin_eval(EvalOrder {
+        self.backend.begin_eval(EvalOrder {
             parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),
             idea: self.directory.root().join(&eval.idea_path),
             root,
@@ -208,13 +208,13 @@ impl<W: SearchBackend> SearchSession<W> {
             let reason = "the result of this eval is missing".to_owned();
             return Err(SearchError::Damaged { path: root.join(super::result::FILE), reason });
         };
-        self.workshop.on_unmerged_result(&result);
+        self.backend.on_unmerged_result(&result);
         self.merge(result)
     }
 
     fn merge(&mut self, result: EvalResult) -> Result<(), SearchError> {
         self.fence.check()?;
-        merge::merge(&self.directory, &mut self.manifest, &self.workshop, result)?;
+        merge::merge(&self.directory, &mut self.manifest, &self.backend, result)?;
         self.persist(self.now())
     }
 }

@@ -146,7 +146,7 @@ pub struct DesiredRepositoryState {
     /// Checkouts of candidates that may stay.
     pub candidates: BTreeSet<String>,
     /// Directories to remove.
-    pub useless: BTreeSet<String>,
+    pub useless_dirs: BTreeSet<String>,
 }
 
 /// A failed removal.
@@ -188,7 +188,7 @@ impl DesiredRepositoryState {
             if failed && !config.keep_failed_artifacts {
                 let root = &eval.eval_output_root;
                 let tries = (1..=eval.attempt).map(|n| format!("{root}/attempt-{n}"));
-                wanted.useless.extend(tries.chain([policy::experiment_dir(root)]));
+                wanted.useless_dirs.extend(tries.chain([policy::experiment_dir(root)]));
             }
         }
         wanted

@@ -71,9 +71,9 @@ pub fn step(
         }
         plan::plan(manifest, now);
     } else {
-        let owed = pending_evals(manifest);
-        if !owed.is_empty() {
-            return PolicyStep::Needs(PolicyNeeds::Evals(owed));
+        let pending = pending_evals(manifest);
+        if !pending.is_empty() {
+            return PolicyStep::Needs(PolicyNeeds::Evals(pending));
         }
         promote::promote(manifest, now, artifacts);
     }

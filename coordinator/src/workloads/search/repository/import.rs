@@ -79,39 +79,39 @@ impl SearchRepository {
     /// Fetches the objects of a commit; those of its parent must exist.
     pub(super) async fn fetch(
         &self,
-        link: &CommitBundle,
+        bundle: &CommitBundle,
         max_bytes: u64,
     ) -> Result<(), RepositoryError> {
-        let size_bytes = link.blob.size_bytes;
+        let size_bytes = bundle.blob.size_bytes;
         if size_bytes > max_bytes {
             let reason = format!("it has {size_bytes} bytes, at most {max_bytes} are accepted");
-            return Err(RepositoryError::Refused { commit: link.commit.clone(), reason });
+            return Err(RepositoryError::Refused { commit: bundle.commit.clone(), reason });
         }
         let home = self.run.join(super::DIRECTORY);
-        let file = home.join(format!("{}.bundle", link.blob.digest.hex()));
+        let file = home.join(format!("{}.bundle", bundle.blob.digest.hex()));
         cleanup::remove(&file).await?;
-        self.store.get_file(&link.blob.digest, &file).await?;
+        self.store.get_file(&bundle.blob.digest, &file).await?;
         // Git accepts a commit only if a reference reaches everything it needs.
-        let names = [link.parent.as_ref(), Some(&link.commit)];
+        let names = [bundle.parent.as_ref(), Some(&bundle.commit)];
         let names = names.map(|commit| format!("refs/incoming/{}", commit.map_or("", |c| c)));
-        let taken = self.fetch_bundle(link, &file, &names).await;
+        let fetched = self.fetch_bundle(bundle, &file, &names).await;
         for name in &names {
             let _absent = self.bare.git().call(["update-ref", "-d", name]).run().await;
         }
         cleanup::remove(&file).await?;
-        taken.map_err(|error| self.git_failure(error))
+        fetched.map_err(|error| self.git_failure(error))
     }
 
     async fn fetch_bundle(
         &self,
-        link: &CommitBundle,
+        commit_bundle: &CommitBundle,
         file: &std::path::Path,
         [before, name]: &[String; 2],
     ) -> Result<(), GitError> {
-        if let Some(parent) = &link.parent {
+        if let Some(parent) = &commit_bundle.parent {
             self.bare.git().call(["update-ref", before, parent]).run().await?;
         }
-        bundle::read(&self.bare, file, link, name, true).await
+        bundle::read(&self.bare, file, commit_bundle, name, true).await
     }
 }
 

@@ -50,10 +50,10 @@ impl SearchRepository {
             }
             full.insert(self.full_name(name)?, commit);
         }
-        let there = self.references().await?;
-        let missing = full.iter().filter(|(name, commit)| there.get(*name) != Some(**commit));
+        let existing = self.references().await?;
+        let missing = full.iter().filter(|(name, commit)| existing.get(*name) != Some(**commit));
         let missing: Vec<(&String, &&String)> = missing.collect();
-        let surplus = there.keys().filter(|name| !full.contains_key(*name));
+        let surplus = existing.keys().filter(|name| !full.contains_key(*name));
         let surplus: Vec<&String> = surplus.filter(|name| !deferred.contains(*name)).collect();
         if missing.is_empty() && surplus.is_empty() {
             return Ok(Vec::new());
@@ -72,14 +72,14 @@ impl SearchRepository {
         self.update_references(&made.collect::<String>())
             .await
             .map_err(|error| self.git_failure(error))?;
-        let mut left = Vec::new();
+        let mut failed = Vec::new();
         for name in surplus {
             if let Err(error) = self.remove_reference(name).await {
                 let (path, reason) = (name.clone(), error.chain());
-                left.push(FailedRemoval { kind: CleanupKind::Branch, path, reason });
+                failed.push(FailedRemoval { kind: CleanupKind::Branch, path, reason });
             }
         }
-        Ok(left)
+        Ok(failed)
     }
 
     async fn update_references(&self, commands: &str) -> Result<(), GitError> {

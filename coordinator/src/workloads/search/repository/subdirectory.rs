@@ -31,15 +31,15 @@ impl Subdirectory {
     /// The subdirectory in which a `git` runs; `None` at the top of a repository.
     pub(super) async fn from_git(git: &Git) -> Result<Option<Self>, RepositoryError> {
         let dir = git.dir();
-        let asked = |source| git_error(dir, source);
-        let prefix = git.call(["rev-parse", "--show-prefix"]).run_line().await.map_err(asked)?;
+        let failed = |source| git_error(dir, source);
+        let prefix = git.call(["rev-parse", "--show-prefix"]).run_line().await.map_err(failed)?;
         let prefix = prefix.trim_end_matches('/').to_owned();
         if prefix.is_empty() {
             return Ok(None);
         }
         let args = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
-        let theirs = PathBuf::from(git.call(args).run_line().await.map_err(asked)?);
-        let objects = create_object_directory(&theirs)
+        let user_objects = PathBuf::from(git.call(args).run_line().await.map_err(failed)?);
+        let objects = create_object_directory(&user_objects)
             .map_err(|e| RepositoryError::io("prepare a temporary object directory for", dir, e))?;
         let git = git.clone().with_objects(objects.path());
         Ok(Some(Self { git, prefix, _objects: Arc::new(objects) }))
@@ -93,10 +93,10 @@ impl Subdirectory {
 }
 
 /// Creates an object directory with another one as its alternate.
-fn create_object_directory(theirs: &Path) -> std::io::Result<tempfile::TempDir> {
+fn create_object_directory(alternate: &Path) -> std::io::Result<tempfile::TempDir> {
     let objects = tempfile::tempdir()?;
     std::fs::create_dir(objects.path().join("info"))?;
-    let mut line = theirs.as_os_str().as_encoded_bytes().to_vec();
+    let mut line = alternate.as_os_str().as_encoded_bytes().to_vec();
     line.push(b'\n');
     std::fs::write(objects.path().join("info/alternates"), line)?;
     Ok(objects)

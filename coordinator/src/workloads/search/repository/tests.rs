@@ -219,8 +219,8 @@ async fn candidate_bundle_invalid_is_refused_and_leaves_nothing() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
     let good = world.candidate(&root, "good", "100644", "1").await;
-    let elsewhere = world.repository.import(&good.commit, &good).await;
-    assert!(matches!(elsewhere, Err(RepositoryError::Refused { .. })), "{elsewhere:?}");
+    let remote = world.repository.import(&good.commit, &good).await;
+    assert!(matches!(remote, Err(RepositoryError::Refused { .. })), "{remote:?}");
     for (path, mode) in [
         (".git", "100644"),
         (".GIT", "100644"),

@@ -103,12 +103,11 @@ pub fn compare(
     let falls = |guarded: &GuardedMetric| metric_drop(&columns, guarded, profile.eps);
     let primary_ok = match falls(&profile.primary) {
         MetricDrop::None => true,
-        MetricDrop::By(share) => share <= profile.primary.max_rel_drop,
+        MetricDrop::Relative(share) => share <= profile.primary.max_rel_drop,
         // Without a baseline value there is no relative drop.
-        MetricDrop::FromNothing => false,
+        MetricDrop::FromZero => false,
     };
-    let too_far =
-        |risk: &&GuardedMetric| matches!(falls(risk), MetricDrop::By(by) if by > risk.max_rel_drop);
+    let too_far = |risk: &&GuardedMetric| matches!(falls(risk), MetricDrop::Relative(by) if by > risk.max_rel_drop);
     let risks: Vec<_> =
         profile.risk.iter().filter(too_far).map(|risk| risk.column.as_str()).collect();
     let explore = &profile.explore;
@@ -170,9 +169,9 @@ enum MetricDrop {
     /// No drop, or unknown.
     None,
     /// A share of the baseline.
-    By(f64),
+    Relative(f64),
     /// A drop from a baseline of 0.
-    FromNothing,
+    FromZero,
 }
 
 fn metric_drop(
@@ -186,9 +185,9 @@ fn metric_drop(
     if improvement >= 0.0 {
         MetricDrop::None
     } else if base <= eps {
-        MetricDrop::FromNothing
+        MetricDrop::FromZero
     } else {
-        MetricDrop::By(improvement.abs() / base)
+        MetricDrop::Relative(improvement.abs() / base)
     }
 }
 

@@ -143,7 +143,8 @@ async fn files(
             format!("{}: cannot read the build context {}", build.title(), build.context.display());
         Failure::local(FailureKind::Refused, message, error)
     })?;
-    let dir = |entries, instead| SessionDir { root: build.context.clone(), entries, instead };
+    let dir =
+        |entries, replacement| SessionDir { root: build.context.clone(), entries, replacement };
     let instead = (build.dockerfile.clone(), Bytes::copy_from_slice(text.as_bytes()));
     Ok(SessionFiles {
         context: dir(entries, None),

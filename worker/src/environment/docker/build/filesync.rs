@@ -79,7 +79,7 @@ pub(super) struct SessionDir {
     pub(super) root: PathBuf,
     pub(super) entries: Vec<ContextEntry>,
     /// A file whose content is replaced, with the replacement.
-    pub(super) instead: Option<(String, Bytes)>,
+    pub(super) replacement: Option<(String, Bytes)>,
 }
 
 impl SessionFiles {
@@ -190,7 +190,7 @@ async fn send_packet(stream: &mut SendStream<Bytes>, packet: SyncPacket) -> io::
 
 impl SessionDir {
     fn replaced(&self, entry: &ContextEntry) -> Option<&Bytes> {
-        let (path, bytes) = self.instead.as_ref()?;
+        let (path, bytes) = self.replacement.as_ref()?;
         (*path == entry.path).then_some(bytes)
     }
 

@@ -25,7 +25,7 @@ const HEREDOCS_API: (usize, usize) = (1, 42);
 /// Frontends that are available at an engine.
 #[derive(Debug)]
 pub(in super::super) struct FrontendSelector {
-    named: Option<String>,
+    host_default: Option<String>,
     missing: Mutex<HashMap<String, (Instant, String)>>,
 }
 
@@ -42,13 +42,14 @@ pub(super) struct FrontendDockerfile {
 impl FrontendSelector {
     /// A selector for a host whose default frontend is `named`.
     pub(in super::super) fn new(named: Option<String>) -> Self {
-        let named = named.or_else(|| std::env::var(VARIABLE).ok()).filter(|name| !name.is_empty());
-        Self { named, missing: Mutex::default() }
+        let host_default =
+            named.or_else(|| std::env::var(VARIABLE).ok()).filter(|name| !name.is_empty());
+        Self { host_default, missing: Mutex::default() }
     }
 
     /// The frontend that this host sets.
     pub(in super::super) fn named(&self) -> Option<&str> {
-        self.named.as_deref()
+        self.host_default.as_deref()
     }
 
     /// Chooses the frontend of a Dockerfile.

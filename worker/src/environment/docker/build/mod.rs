@@ -50,7 +50,7 @@ pub(super) struct BuildSpec {
     /// Digest of all inputs of the build but its base images.
     pub(super) recipe: String,
     /// Its base images.
-    pub(super) bases: ResolvedBases,
+    pub(super) base_images: ResolvedBases,
     /// The build context.
     pub(super) context: PathBuf,
     /// Digest of the context.
@@ -71,7 +71,7 @@ impl BuildSpec {
         Self {
             tag: String::new(),
             recipe: String::new(),
-            bases: Vec::new(),
+            base_images: Vec::new(),
             context,
             digest,
             platform,
@@ -93,7 +93,7 @@ impl BuildSpec {
 
     /// The build info of one of the builders.
     fn image_build(&self, builder: &str) -> ImageBuild {
-        ImageBuild { builder: builder.to_owned(), bases: base_images::recorded(&self.bases) }
+        ImageBuild { builder: builder.to_owned(), bases: base_images::recorded(&self.base_images) }
     }
 
     fn options(&self, no_cache: bool, builder: &str) -> BuildImageOptions {
@@ -143,9 +143,10 @@ pub(super) async fn run(
     let what = build.title();
     let path = build.context.join(&build.dockerfile);
     let text = match std::fs::read(&path) {
-        Ok(bytes) => {
-            with_images(&String::from_utf8_lossy(&bytes), &base_images::by_digest(&build.bases))
-        }
+        Ok(bytes) => with_images(
+            &String::from_utf8_lossy(&bytes),
+            &base_images::by_digest(&build.base_images),
+        ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("{what}: the build context has no {}", build.dockerfile);
             return Err(Failure::new(FailureKind::Refused, message).into());

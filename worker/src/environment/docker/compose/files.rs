@@ -143,18 +143,18 @@ impl ComposeFileWalk<'_> {
         let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for (key, value) in map {
             let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
-            let told = |what: String| format!("`{at}`: {what}");
+            let with_key = |what: String| format!("`{at}`: {what}");
             match key.as_str() {
                 _ if names_services => self.value(value, &at, others)?,
                 key if USER_KEYED_MAPS.contains(&key) => {}
                 "env_file" | "label_file" => {
                     for name in names(value, "path") {
-                        self.readable(name).map_err(told)?;
+                        self.readable(name).map_err(with_key)?;
                     }
                 }
                 "extends" => {
                     if let Some(name) = value.get("file").and_then(Value::as_str) {
-                        others.push(inside(self.root, self.base, name).map_err(told)?);
+                        others.push(inside(self.root, self.base, name).map_err(with_key)?);
                     }
                 }
                 _ => self.value(value, &at, others)?,

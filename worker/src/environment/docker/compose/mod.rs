@@ -83,7 +83,7 @@ const NO_SETTINGS: &str = "/nonexistent";
 pub(super) struct ComposeRunner {
     client: Arc<DockerClient>,
     images: Arc<ImageManager>,
-    named: Option<PathBuf>,
+    program_path: Option<PathBuf>,
     program: OnceCell<ComposeProgram>,
 }
 
@@ -130,8 +130,8 @@ impl ComposeRunner {
         images: Arc<ImageManager>,
         named: Option<PathBuf>,
     ) -> Self {
-        let named = named.or_else(|| std::env::var_os(program::VARIABLE).map(PathBuf::from));
-        Self { client, images, named, program: OnceCell::new() }
+        let program_path = named.or_else(|| std::env::var_os(program::VARIABLE).map(PathBuf::from));
+        Self { client, images, program_path, program: OnceCell::new() }
     }
 
     /// Creates an environment with its services. On failure nothing is left.
@@ -145,8 +145,10 @@ impl ComposeRunner {
         let open = network::is_open(&request.network)?;
         let checked = file.clone();
         supervise::blocking(move || check(&checked)).await?;
-        let program =
-            self.program.get_or_try_init(|| ComposeProgram::find(self.named.as_deref())).await?;
+        let program = self
+            .program
+            .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
+            .await?;
         let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
         let creation = ComposeCreation {
             compose: self,

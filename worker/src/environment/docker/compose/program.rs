@@ -49,11 +49,11 @@ pub(super) struct ProgramOutput {
 impl ComposeProgram {
     /// Looks for a program of version 2 or newer.
     pub(super) async fn find(named: Option<&Path>) -> Result<Self, Failure> {
-        let places = match named {
+        let paths = match named {
             Some(path) => vec![path.to_owned()],
             None => plugin_paths(),
         };
-        for path in places.into_iter().filter(|path| path.is_file()) {
+        for path in paths.into_iter().filter(|path| path.is_file()) {
             let program = Self(path);
             let words = ["version".into(), "--short".into()];
             let Ok(ended) = program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await else {

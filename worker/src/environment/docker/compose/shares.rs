@@ -99,23 +99,23 @@ fn memory(service: &Value) -> Option<f64> {
 /// Divides a limit among several containers. Each gets its own request, else an even part of the
 /// rest.
 fn divide(
-    asked: &[(u64, Option<f64>)],
+    requested: &[(u64, Option<f64>)],
     ceiling: f64,
     least: f64,
-    told: impl Fn(f64) -> String,
+    message: impl Fn(f64) -> String,
 ) -> Result<f64, String> {
-    let named = asked.iter().filter_map(|(n, figure)| Some(*n as f64 * (*figure)?));
+    let named = requested.iter().filter_map(|(n, figure)| Some(*n as f64 * (*figure)?));
     let (named, others) =
-        (named.sum::<f64>(), asked.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum());
+        (named.sum::<f64>(), requested.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum());
     let others: u64 = others;
     let left = ceiling - named;
     // The values are rounded on their way through the file.
     if left < -ceiling * 1e-6 {
-        return Err(told(named));
+        return Err(message(named));
     }
     let share = left.max(0.0) / others.max(1) as f64;
     if others > 0 && share < least {
-        return Err(told(named + others as f64 * least));
+        return Err(message(named + others as f64 * least));
     }
     Ok(share)
 }

@@ -37,7 +37,7 @@ pub(super) struct CgroupSet {
     /// Directories by controller; with version 2 they are the same one.
     by_controller: BTreeMap<&'static str, PathBuf>,
     unified: bool,
-    held: BTreeMap<&'static str, bool>,
+    enforced: BTreeMap<&'static str, bool>,
 }
 
 /// Parent directories for new groups.
@@ -201,7 +201,7 @@ impl CgroupSet {
         for (file, value) in files {
             held &= ok_unless_shortage(fs::write(dir.join(file), value))?.is_some();
         }
-        self.held.insert(controller, held);
+        self.enforced.insert(controller, held);
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl CgroupSet {
 
     /// Whether the kernel enforces a limit.
     pub(super) fn enforcement(&self, controller: &str) -> LimitEnforcement {
-        if self.held.get(controller).copied().unwrap_or(false) {
+        if self.enforced.get(controller).copied().unwrap_or(false) {
             LimitEnforcement::Enforced
         } else {
             LimitEnforcement::No

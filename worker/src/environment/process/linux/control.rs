@@ -36,7 +36,7 @@ pub(super) struct SupervisorConnection {
 struct ConnectionState {
     /// A socket that keeps packet boundaries: each packet is sent and received in one call.
     socket: UnixStream,
-    waiting: Mutex<PendingReplies>,
+    pending: Mutex<PendingReplies>,
     next: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ impl SupervisorConnection {
         let waiting = PendingReplies { ready: Some(sender), ..PendingReplies::default() };
         let shared = Arc::new(ConnectionState {
             socket: UnixStream::from_std(socket)?,
-            waiting: Mutex::new(waiting),
+            pending: Mutex::new(waiting),
             next: AtomicU64::new(0),
         });
         let reader =
@@ -139,7 +139,7 @@ impl ConnectionCloser {
 
 impl ConnectionState {
     fn waiting(&self) -> std::sync::MutexGuard<'_, PendingReplies> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reader sees the end and notifies all pending requests.

@@ -39,24 +39,24 @@ pub(super) struct SandboxContext {
 
 /// Creates and starts a sandbox.
 pub(super) async fn create(
-    parts: SandboxContext,
+    context: SandboxContext,
     request: CreateRequest,
 ) -> Result<Sandbox, Failure> {
     let random: u32 = rand::random();
     let id = format!("sandbox-{}-{random:08x}", request.labels.exec.short());
-    let directory = parts.config.base.join(&id);
+    let directory = context.config.base.join(&id);
     let hold = Arc::new(SandboxHold::new(&directory));
-    let claim = OwnerFile {
+    let owner_file = OwnerFile {
         labels: request.labels.clone(),
-        groups: parts.parents.candidates(&id),
+        groups: context.parents.candidates(&id),
         preserved: false,
         writer: ProcessIdentity::current(),
     };
-    let made = build(&parts, &id, &directory, claim.clone(), request, &hold).await;
+    let made = build(&context, &id, &directory, owner_file.clone(), request, &hold).await;
     match made {
-        Ok(made) => Ok(Sandbox::new(id, hold, parts, made)),
+        Ok(made) => Ok(Sandbox::new(id, hold, context, made)),
         Err(error) => {
-            let cleaned = remove_sandbox(&parts.config.base, &id, &directory, &claim).await;
+            let cleaned = remove_sandbox(&context.config.base, &id, &directory, &owner_file).await;
             if let Err(left) = cleaned {
                 tracing::warn!(error = %left, "cannot clean up a sandbox that did not start");
             }
@@ -70,9 +70,9 @@ pub(super) async fn remove_sandbox(
     base: &Path,
     id: &str,
     directory: &Path,
-    claim: &OwnerFile,
+    owner_file: &OwnerFile,
 ) -> io::Result<()> {
-    cgroup::remove(&claim.groups).await?;
+    cgroup::remove(&owner_file.groups).await?;
     let (base, id, directory) = (base.to_path_buf(), id.to_owned(), directory.to_path_buf());
     supervise::blocking(move || {
         remove::remove_dir(&directory)?;
@@ -82,84 +82,94 @@ pub(super) async fn remove_sandbox(
 }
 
 async fn build(
-    parts: &SandboxContext,
+    context: &SandboxContext,
     id: &str,
     directory: &Path,
-    claim: OwnerFile,
+    owner_file: OwnerFile,
     request: CreateRequest,
     hold: &Arc<SandboxHold>,
 ) -> Result<SandboxParts, Failure> {
-    let (parts_too, id, to) = (parts.clone(), id.to_owned(), directory.to_path_buf());
+    let (parts_too, id, to) = (context.clone(), id.to_owned(), directory.to_path_buf());
     let (resources, env) = (request.resources, request.env.clone());
     // If the caller stops waiting, the work still runs to its end, and no reaper may interfere.
     let held = Arc::clone(hold);
     let on_disk = supervise::blocking(move || {
-        let made = prepare(&parts_too, &id, &to, claim, request);
+        let made = prepare(&parts_too, &id, &to, owner_file, request);
         drop(held);
         made
     });
-    let SandboxFiles { tree, groups, recipe, claim, workdir } = on_disk.await?;
-    let (guardian, control) = start(parts, directory).await?;
-    Ok(SandboxParts { tree, groups, recipe, claim, guardian, control, resources, env, workdir })
+    let SandboxFiles { tree, groups, recipe, owner_file, workdir } = on_disk.await?;
+    let (launcher, control) = start(context, directory).await?;
+    Ok(SandboxParts {
+        tree,
+        groups,
+        recipe,
+        owner_file,
+        launcher,
+        control,
+        resources,
+        env,
+        workdir,
+    })
 }
 
 struct SandboxFiles {
     tree: SandboxTree,
     groups: CgroupSet,
     recipe: SandboxRecipe,
-    claim: OwnerFile,
+    owner_file: OwnerFile,
     workdir: String,
 }
 
 fn prepare(
-    parts: &SandboxContext,
+    context: &SandboxContext,
     id: &str,
     directory: &Path,
-    claim: OwnerFile,
+    owner_file: OwnerFile,
     request: CreateRequest,
 ) -> Result<SandboxFiles, Failure> {
-    let recipe = provider::recipe(&request.source, &parts.settings)?;
+    let recipe = provider::recipe(&request.source, &context.settings)?;
     let cannot = |error| failure(&format!("make {}", directory.display()), error);
-    owner_file::make_base(&parts.config.base).map_err(cannot)?;
-    claim.write(&parts.config.base, id).map_err(cannot)?;
+    owner_file::make_base(&context.config.base).map_err(cannot)?;
+    owner_file.write(&context.config.base, id).map_err(cannot)?;
     owner_file::make_base(directory).map_err(cannot)?;
     let tree = SandboxTree::create(directory).map_err(cannot)?;
-    parts.host.populate(&directory.join(tree::ROOT)).map_err(cannot)?;
-    let place = SandboxTreeWriter { tree: &tree, host: &parts.host };
+    context.host.populate(&directory.join(tree::ROOT)).map_err(cannot)?;
+    let tree_writer = SandboxTreeWriter { tree: &tree, host: &context.host };
     if let ImageSource::Context { dir, .. } = &request.source {
-        place.apply_recipe(&recipe, dir, parts.settings.ignore_dockerfile)?;
+        tree_writer.apply_recipe(&recipe, dir, context.settings.ignore_dockerfile)?;
     }
     if let Some(path) = &request.workdir {
-        place.make_workdir(path)?;
+        tree_writer.make_workdir(path)?;
     }
     let workdir = request.workdir.unwrap_or_else(|| recipe.workdir.clone());
-    place.apply_uploads(request.uploads)?;
-    let groups = parts.parents.make(id, &request.resources, parts.config.pids);
+    tree_writer.apply_uploads(request.uploads)?;
+    let groups = context.parents.make(id, &request.resources, context.config.pids);
     let groups = groups.map_err(|e| failure("make the control groups", e))?;
-    Ok(SandboxFiles { tree, groups, recipe, claim, workdir })
+    Ok(SandboxFiles { tree, groups, recipe, owner_file, workdir })
 }
 
 async fn start(
-    parts: &SandboxContext,
+    context: &SandboxContext,
     directory: &Path,
 ) -> Result<(Launcher, SupervisorConnection), Failure> {
-    let network = parts.network;
+    let network = context.network;
     let (ours, theirs) = control::sockets().map_err(|e| failure("open a socket", e))?;
-    let helper = &parts.config.helper;
-    let guardian = Launcher::start(helper, directory, network, theirs)
+    let helper = &context.config.helper;
+    let launcher = Launcher::start(helper, directory, network, theirs)
         .map_err(|e| failure("start the supervisor of a sandbox", e))?;
     let (control, ready) =
         SupervisorConnection::new(ours).map_err(|e| failure("open a socket", e))?;
     let setup = SandboxSetup {
         root: root(directory),
-        binds: parts.host.binds.clone(),
+        binds: context.host.binds.clone(),
         hostname: HOSTNAME.to_owned(),
         own_network: network == ProcessNetwork::None,
     };
     // Without a supervisor there is no answer either, and that error says more.
     let _sent = control.setup(setup).await;
     let failed = match tokio::time::timeout(STARTUP_TIMEOUT, ready).await {
-        Ok(Ok(Ok(()))) => return Ok((guardian, control)),
+        Ok(Ok(Ok(()))) => return Ok((launcher, control)),
         Ok(Ok(Err(failed))) => not_made(failed),
         Ok(Err(_)) => Failure::new(
             FailureKind::NotStarted,
@@ -172,7 +182,7 @@ async fn start(
     };
     control.close();
     // Processes that did not end keep their directory, whose removal then fails and reports it.
-    let _ended = guardian.end().await;
+    let _ended = launcher.end().await;
     Err(failed)
 }
 

@@ -42,14 +42,14 @@ pub(super) struct FinishedCommand {
     pub(super) code: i32,
     /// Streams that background processes still hold. Closing them would kill a service at its next
     /// line of output.
-    pub(super) held: Vec<pipe::Receiver>,
+    pub(super) open_streams: Vec<pipe::Receiver>,
 }
 
 /// Runs a command to its end.
 pub(super) async fn run(
     control: &SupervisorConnection,
     request: &CommandRequest,
-    doors: Vec<File>,
+    join_files: Vec<File>,
     output: &dyn OutputSink,
 ) -> Result<FinishedCommand, Failure> {
     let program = request.argv.first().map_or("", String::as_str);
@@ -61,8 +61,8 @@ pub(super) async fn run(
     drop(theirs);
     let mut socket = into_nonblocking(ours).map_err(|e| super::failure("open a socket", e))?;
     // A command that cannot be started does not read; its outcome has the reason.
-    let _sent = send(&mut socket, request, &writers, &doors).await;
-    drop((writers, doors));
+    let _sent = send(&mut socket, request, &writers, &join_files).await;
+    drop((writers, join_files));
 
     let outcome = streams.pump(output, &mut outcome).await;
     let (reason, errno) = match outcome {
@@ -74,7 +74,7 @@ pub(super) async fn run(
             let _read = socket.take(REASON_BYTES).read_to_end(&mut reason).await;
             if reason.is_empty() {
                 streams.drain(output).await;
-                return Ok(FinishedCommand { code, held: streams.into_open_receivers() });
+                return Ok(FinishedCommand { code, open_streams: streams.into_open_receivers() });
             }
             // Only a program of the sandbox can have sent this, so it is never taken as a shortage.
             (String::from_utf8_lossy(&reason).into_owned(), None)
@@ -102,11 +102,11 @@ async fn send(
     socket: &mut UnixStream,
     request: &CommandRequest,
     writers: &[OwnedFd; 2],
-    doors: &[File],
+    join_files: &[File],
 ) -> io::Result<()> {
     let bytes = message::encode(request);
     let fds: Vec<BorrowedFd<'_>> =
-        writers.iter().map(OwnedFd::as_fd).chain(doors.iter().map(File::as_fd)).collect();
+        writers.iter().map(OwnedFd::as_fd).chain(join_files.iter().map(File::as_fd)).collect();
     let first = &bytes[..bytes.len().min(PACKET_BYTES)];
     let sent = socket
         .async_io(Interest::WRITABLE, || Ok(message::send_with(&*socket, first, &fds)?))

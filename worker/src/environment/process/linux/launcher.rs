@@ -56,11 +56,11 @@ impl Launcher {
         write_pid_file(directory, child.id());
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
-        let asked = Arc::clone(&kill);
+        let kill_requested = Arc::clone(&kill);
         let task = supervise::spawn("sandbox-launcher", async move {
             tokio::select! {
                 _ = child.wait() => {}
-                () = asked.notified() => {
+                () = kill_requested.notified() => {
                     // An error means that it has ended.
                     let _killed = child.kill().await;
                 }

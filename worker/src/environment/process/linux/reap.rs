@@ -39,20 +39,20 @@ pub(super) fn select_abandoned(
 }
 
 /// Whether a sandbox has no live owner or user.
-fn is_abandoned(base: &Path, id: &str, claim: &OwnerFile, dead: &dyn DeadOwners) -> bool {
-    let owner = &claim.labels.owner;
-    if claim.preserved || owner.uid != rustix::process::geteuid().as_raw() {
+fn is_abandoned(base: &Path, id: &str, owner_file: &OwnerFile, dead: &dyn DeadOwners) -> bool {
+    let owner = &owner_file.labels.owner;
+    if owner_file.preserved || owner.uid != rustix::process::geteuid().as_raw() {
         return false;
     }
     let abandoned =
-        claim.writer == ProcessIdentity::current() && !SandboxHold::exists(&base.join(id));
+        owner_file.writer == ProcessIdentity::current() && !SandboxHold::exists(&base.join(id));
     abandoned || dead.is_dead(owner)
 }
 
 /// Removes sandboxes.
-pub(super) async fn remove(base: &Path, doomed: Vec<(String, OwnerFile)>) -> ReapReport {
+pub(super) async fn remove(base: &Path, abandoned: Vec<(String, OwnerFile)>) -> ReapReport {
     let mut reaped = ReapReport::default();
-    for (id, claim) in doomed {
+    for (id, claim) in abandoned {
         match remove_one(base, &id, &claim).await {
             Ok(()) => reaped.removed.push(id),
             Err(error) => reaped.failed.push((id, error.to_string())),
@@ -61,7 +61,7 @@ pub(super) async fn remove(base: &Path, doomed: Vec<(String, OwnerFile)>) -> Rea
     reaped
 }
 
-async fn remove_one(base: &Path, id: &str, claim: &OwnerFile) -> io::Result<()> {
+async fn remove_one(base: &Path, id: &str, owner_file: &OwnerFile) -> io::Result<()> {
     let directory = base.join(id);
     let begun = Instant::now();
     let mut killed = false;
@@ -88,5 +88,5 @@ async fn remove_one(base: &Path, id: &str, claim: &OwnerFile) -> io::Result<()> 
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };
-    create::remove_sandbox(base, id, &directory, claim).await
+    create::remove_sandbox(base, id, &directory, owner_file).await
 }

@@ -37,8 +37,8 @@ pub(super) struct SandboxParts {
     pub(super) tree: SandboxTree,
     pub(super) groups: CgroupSet,
     pub(super) recipe: SandboxRecipe,
-    pub(super) claim: OwnerFile,
-    pub(super) guardian: Launcher,
+    pub(super) owner_file: OwnerFile,
+    pub(super) launcher: Launcher,
     pub(super) control: SupervisorConnection,
     pub(super) resources: Resources,
     /// Variables on top of the recipe's.
@@ -54,11 +54,11 @@ pub(super) struct Sandbox {
     workdir: String,
     env: BTreeMap<String, String>,
     resources: Resources,
-    parts: SandboxContext,
+    context: SandboxContext,
     tree: Arc<SandboxTree>,
     groups: Arc<CgroupSet>,
-    claim: OwnerFile,
-    guardian: Launcher,
+    owner_file: OwnerFile,
+    launcher: Launcher,
     control: SupervisorConnection,
     stopped: AtomicBool,
     exceeded: ExceededLimit,
@@ -73,7 +73,7 @@ impl Sandbox {
     pub(super) fn new(
         id: String,
         hold: Arc<SandboxHold>,
-        parts: SandboxContext,
+        context: SandboxContext,
         made: SandboxParts,
     ) -> Self {
         let mut env = made.recipe.env;
@@ -86,16 +86,16 @@ impl Sandbox {
             storage::watch(Arc::clone(&tree), limit, Arc::clone(&exceeded), closer)
         });
         Self {
-            directory: parts.config.base.join(&id),
+            directory: context.config.base.join(&id),
             id,
             workdir: made.workdir,
             env,
             resources: made.resources,
-            parts,
+            context,
             tree,
             groups: Arc::new(made.groups),
-            claim: made.claim,
-            guardian: made.guardian,
+            owner_file: made.owner_file,
+            launcher: made.launcher,
             control: made.control,
             stopped: AtomicBool::new(false),
             exceeded,
@@ -140,7 +140,7 @@ impl Sandbox {
     async fn end(&self) -> Result<(), Failure> {
         self.stopped.store(true, Ordering::Release);
         self.control.close();
-        let ended = self.guardian.end().await;
+        let ended = self.launcher.end().await;
         self.discarding().clear();
         ended.map_err(|error| {
             let text = format!("{}: processes do not exit", self.id);
@@ -163,7 +163,7 @@ impl Sandbox {
             env,
             workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
             data_bytes: memory.filter(|_| !held("memory")),
-            processes: counted.then_some(self.parts.config.pids),
+            processes: counted.then_some(self.context.config.pids),
             open_files: open_files::program_limit(),
         }
     }
@@ -219,7 +219,7 @@ impl Environment for Sandbox {
 
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
         self.usable()?;
-        let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.parts.host));
+        let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.context.host));
         supervise::blocking(move || {
             SandboxTreeWriter { tree: &tree, host: &host }.apply_uploads(uploads)
         })
@@ -247,13 +247,14 @@ impl Environment for Sandbox {
     ) -> Result<CommandExit, Failure> {
         self.usable()?;
         only_root(command.user.as_deref())?;
-        let doors = self.groups.join_files().map_err(|e| failure("open the control groups", e))?;
+        let join_files =
+            self.groups.join_files().map_err(|e| failure("open the control groups", e))?;
         let request = self.request(command);
-        let finished = exec::run(&self.control, &request, doors, output.as_ref()).await;
+        let finished = exec::run(&self.control, &request, join_files, output.as_ref()).await;
         let finished = finished.map_err(|error| self.explain(error))?;
         let mut discarding = self.discarding();
         discarding.retain(|task| !task.is_finished());
-        let tasks = finished.held.into_iter().map(exec::discard);
+        let tasks = finished.open_streams.into_iter().map(exec::discard);
         discarding.extend(tasks.map(|task| supervise::spawn("sandbox-discard", task)));
         Ok(CommandExit { code: finished.code })
     }
@@ -268,7 +269,7 @@ impl Environment for Sandbox {
             // The supervisor has ended or is ending, and all processes with it.
             Err(_) => {
                 self.control.close();
-                self.guardian.end().await.map_err(|error| {
+                self.launcher.end().await.map_err(|error| {
                     let text = format!("{}: processes do not exit", self.id);
                     Failure::new(FailureKind::LeftBehind, text).with_source(error)
                 })
@@ -277,8 +278,8 @@ impl Environment for Sandbox {
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        let wanted = network::effective_network(&self.parts.settings, policy)?;
-        if wanted == self.parts.network {
+        let wanted = network::effective_network(&self.context.settings, policy)?;
+        if wanted == self.context.network {
             return Ok(());
         }
         let text = "a process sandbox keeps its initial network: network access cannot differ \
@@ -313,8 +314,8 @@ impl Environment for Sandbox {
     async fn destroy(&self) -> Result<(), Failure> {
         let _alone = self.teardown.lock().await;
         self.end().await?;
-        let base = &self.parts.config.base;
-        let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.claim);
+        let base = &self.context.config.base;
+        let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.owner_file);
         removed.await.map_err(|error| {
             let text = format!("cannot remove {}", self.directory.display());
             Failure::new(FailureKind::LeftBehind, text).with_source(error)
@@ -324,8 +325,8 @@ impl Environment for Sandbox {
     async fn preserve(&self) -> Result<String, Failure> {
         self.exists()?;
         self.end().await?;
-        let (base, id) = (self.parts.config.base.clone(), self.id.clone());
-        let claim = OwnerFile { preserved: true, ..self.claim.clone() };
+        let (base, id) = (self.context.config.base.clone(), self.id.clone());
+        let claim = OwnerFile { preserved: true, ..self.owner_file.clone() };
         let marked = supervise::blocking(move || claim.write(&base, &id)).await;
         marked.map_err(|e| failure("mark the sandbox as preserved", e))?;
         let root = self.directory.join(tree::ROOT);

@@ -43,7 +43,7 @@ pub(super) struct SandboxTree {
     staging: OwnedFd,
     trash: OwnedFd,
     staging_path: PathBuf,
-    next: AtomicU64,
+    next_number: AtomicU64,
 }
 
 /// Name of the tree in the directory of an environment.
@@ -65,7 +65,7 @@ impl SandboxTree {
             staging: open(STAGING)?,
             trash: open(TRASH)?,
             staging_path: environment.join(STAGING),
-            next: AtomicU64::new(0),
+            next_number: AtomicU64::new(0),
         })
     }
 
@@ -195,7 +195,7 @@ impl SandboxTree {
 
     /// A name in the staging directory, and its path.
     fn stage(&self) -> (String, PathBuf) {
-        let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let name = self.next_number.fetch_add(1, Ordering::Relaxed).to_string();
         let path = self.staging_path.join(&name);
         (name, path)
     }

@@ -90,20 +90,20 @@ impl BrokerModel {
 
     /// Delivers the offers that fit into `room`, the largest class that fits first; within a class
     /// redeliveries first, then new offers in the order of their publication.
-    pub fn pull_fitting(&mut self, now: Duration, mut room: FreeCapacity) -> Vec<Delivery> {
+    pub fn pull_fitting(&mut self, now: Duration, mut capacity: FreeCapacity) -> Vec<Delivery> {
         let incarnation = self.incarnation;
         self.work.expire(now);
         let mut deliveries = Vec::new();
         for class in self.work.classes() {
             let before = deliveries.len();
-            for _ in 0..room.count_for(class) {
+            for _ in 0..capacity.count_for(class) {
                 let Some((sequence, offer, delivered)) = self.work.deliver(now, class) else {
                     break;
                 };
                 let token = MessageToken { incarnation, sequence };
                 deliveries.push(Delivery { offer, token, delivered });
             }
-            room = room.without(class, deliveries.len() - before);
+            capacity = capacity.without(class, deliveries.len() - before);
         }
         deliveries
     }

@@ -39,7 +39,7 @@ fn offer(n: u8) -> Offer {
         spec: digest,
         class: SizeClass(0),
         work: OfferedWork::Trial(trial),
-        pacing: RunRateLimits::default(),
+        rate_limits: RunRateLimits::default(),
     }
 }
 
@@ -63,7 +63,8 @@ fn apply(model: &mut BrokerModel, now: Duration, call: &ModelCall) {
     match *call {
         ModelCall::Offer(n) => {
             let present = model.list(offer(n).run).iter().any(|l| l.item == offer(n).item);
-            let expected = if present { OfferOutcome::Present } else { OfferOutcome::Published };
+            let expected =
+                if present { OfferOutcome::AlreadyPresent } else { OfferOutcome::Published };
             assert_eq!(model.offer(&[offer(n)]), [Ok(expected)]);
         }
         ModelCall::Progress(sequence) => model.progress(now, &token(sequence)),
@@ -107,11 +108,11 @@ proptest! {
             let flying = oracle.in_flight();
             prop_assert_eq!(model.next_expiry(), flying.first().map(|(until, _)| *until));
             let found: Vec<u64> = (0..130).filter(|sequence| model.has_offer(*sequence)).collect();
-            prop_assert_eq!(found, oracle.kept.iter().map(|k| k.sequence).collect::<Vec<_>>());
+            prop_assert_eq!(found, oracle.offers.iter().map(|k| k.sequence).collect::<Vec<_>>());
             for n in 0..2 {
                 let listed: Vec<_> =
                     model.list(run(n)).iter().map(|l| (l.item, l.delivered)).collect();
-                let kept = oracle.kept.iter().filter(|k| k.offer.run == run(n));
+                let kept = oracle.offers.iter().filter(|k| k.offer.run == run(n));
                 let kept: Vec<_> = kept.map(|k| (k.offer.item, k.delivered > 0)).collect();
                 prop_assert_eq!(listed, kept);
             }
@@ -123,7 +124,7 @@ proptest! {
         calls in prop::collection::vec((0u8..6, 0u8..2, 0u8..5, 0u64..12), 1..150),
     ) {
         let mut model = model();
-        let mut life = INCARNATION;
+        let mut incarnation = INCARNATION;
         let mut last = 0;
         let mut kept: Vec<(u64, Report)> = Vec::new();
         for (kind, r, exec, n) in calls {
@@ -139,7 +140,7 @@ proptest! {
                     }
                 }
                 2 => {
-                    let below = ReportPosition::for_report(life, n, &report(r, exec));
+                    let below = ReportPosition::for_report(incarnation, n, &report(r, exec));
                     model.purge(run(r), below);
                     kept.retain(|(sequence, k)| k.run != run(r) || *sequence >= n);
                 }
@@ -149,8 +150,8 @@ proptest! {
                     kept.retain(|(sequence, _)| *sequence <= last);
                 }
                 4 if exec == 0 => {
-                    life = Incarnation(life.0 + 1);
-                    model.wipe(life);
+                    incarnation = Incarnation(incarnation.0 + 1);
+                    model.wipe(incarnation);
                     last = 0;
                     kept.clear();
                 }
@@ -158,10 +159,10 @@ proptest! {
             }
             let of_run: Vec<&(u64, Report)> =
                 kept.iter().filter(|(_, k)| k.run == run(r)).collect();
-            for incarnation in [life, Incarnation(life.0 + 7)] {
+            for incarnation in [incarnation, Incarnation(incarnation.0 + 7)] {
                 let from = ReportPosition::for_report(incarnation, n, &report(r, exec));
                 let there = of_run.iter().position(|(s, k)| {
-                    incarnation == life && *s == n && from.matches(k)
+                    incarnation == incarnation && *s == n && from.matches(k)
                 });
                 let read = model.reports(run(r), Some(from), 3);
                 match (there, read) {

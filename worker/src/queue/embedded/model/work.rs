@@ -15,7 +15,7 @@ pub(super) struct WorkStream {
     lease: Duration,
     last_sequence: u64,
     pub(super) messages: HashMap<u64, WorkMessage>,
-    subjects: HashMap<OfferKey, u64>,
+    sequences: HashMap<OfferKey, u64>,
     /// The offers that a pull delivers, by class, in that order. No class is empty.
     pub(super) ready: BTreeMap<SizeClass, BTreeMap<DeliveryOrder, u64>>,
     /// The deliveries in flight by the end of their lease.
@@ -29,7 +29,7 @@ pub(super) struct WorkStream {
 /// Redeliveries come before new offers, each in the order in which they became due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DeliveryOrder {
-    Again(u64),
+    Redelivery(u64),
     New(u64),
 }
 
@@ -56,7 +56,7 @@ impl WorkStream {
             lease,
             last_sequence: 0,
             messages: HashMap::new(),
-            subjects: HashMap::new(),
+            sequences: HashMap::new(),
             ready: BTreeMap::new(),
             leases: BTreeSet::new(),
             redeliveries: 0,
@@ -76,8 +76,8 @@ impl WorkStream {
 
     pub(super) fn publish(&mut self, offer: Offer) -> OfferOutcome {
         let sequence = self.last_sequence + 1;
-        match self.subjects.entry(offer_key(&offer)) {
-            std::collections::hash_map::Entry::Occupied(_) => return OfferOutcome::Present,
+        match self.sequences.entry(offer_key(&offer)) {
+            std::collections::hash_map::Entry::Occupied(_) => return OfferOutcome::AlreadyPresent,
             std::collections::hash_map::Entry::Vacant(free) => free.insert(sequence),
         };
         self.last_sequence = sequence;
@@ -149,8 +149,8 @@ impl WorkStream {
         }
     }
 
-    pub(super) fn withdraw(&mut self, subject: &OfferKey) {
-        if let Some(sequence) = self.subjects.get(subject) {
+    pub(super) fn withdraw(&mut self, key: &OfferKey) {
+        if let Some(sequence) = self.sequences.get(key) {
             self.remove(*sequence);
         }
     }
@@ -194,10 +194,10 @@ impl WorkStream {
     pub(super) fn lose_acks(&mut self, n: usize) {
         for _ in 0..n {
             let Some((sequence, offer)) = self.acked.pop_back() else { return };
-            if self.subjects.contains_key(&offer_key(&offer)) {
+            if self.sequences.contains_key(&offer_key(&offer)) {
                 continue;
             }
-            self.subjects.insert(offer_key(&offer), sequence);
+            self.sequences.insert(offer_key(&offer), sequence);
             self.insert_new(sequence, offer);
         }
     }
@@ -214,15 +214,15 @@ impl WorkStream {
     /// Makes a message ready whose lease has ended.
     fn deliver_again(&mut self, sequence: u64) {
         self.redeliveries += 1;
-        let turn = DeliveryOrder::Again(self.redeliveries);
+        let turn = DeliveryOrder::Redelivery(self.redeliveries);
         let message = self.messages.get_mut(&sequence).expect("a message in flight exists");
         message.state = WorkMessageState::Ready(turn);
         self.ready.entry(message.offer.class).or_default().insert(turn, sequence);
     }
 
-    fn remove_ready(&mut self, class: SizeClass, turn: DeliveryOrder) {
+    fn remove_ready(&mut self, class: SizeClass, order: DeliveryOrder) {
         if let Some(of_class) = self.ready.get_mut(&class) {
-            of_class.remove(&turn);
+            of_class.remove(&order);
             if of_class.is_empty() {
                 self.ready.remove(&class);
             }
@@ -231,7 +231,7 @@ impl WorkStream {
 
     fn remove(&mut self, sequence: u64) -> Option<Offer> {
         let message = self.messages.remove(&sequence)?;
-        self.subjects.remove(&offer_key(&message.offer));
+        self.sequences.remove(&offer_key(&message.offer));
         match message.state {
             WorkMessageState::Ready(turn) => self.remove_ready(message.offer.class, turn),
             WorkMessageState::InFlight { until } => {

@@ -25,18 +25,18 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Heartbeats with their arrival times, by a clock that stops without the server.
 #[derive(Debug)]
 pub(super) struct HeartbeatWatch {
-    link: Arc<NatsClient>,
+    client: Arc<NatsClient>,
     known: Arc<KnownHeartbeats>,
     /// When this watch began, and the age of the bucket at that time.
     since: Duration,
-    kept: Duration,
+    bucket_age: Duration,
     _task: Task<()>,
 }
 
 #[derive(Debug, Default)]
 struct KnownHeartbeats {
-    hellos: Mutex<HashMap<WorkerId, TimedHeartbeat>>,
-    passed_over: WarningLimiter,
+    heartbeats: Mutex<HashMap<WorkerId, TimedHeartbeat>>,
+    malformed: WarningLimiter,
 }
 
 /// A heartbeat, when it arrived, and its age at that time.
@@ -44,7 +44,7 @@ type TimedHeartbeat = (Heartbeat, Duration, Duration);
 
 impl KnownHeartbeats {
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, TimedHeartbeat>> {
-        self.hellos.lock().unwrap_or_else(PoisonError::into_inner)
+        self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn insert(&self, payload: &[u8], at: Duration, old: Option<Duration>) {
@@ -52,16 +52,16 @@ impl KnownHeartbeats {
             return;
         }
         match serde_json::from_slice::<Heartbeat>(payload) {
-            Ok(hello) => match old {
+            Ok(heartbeat) => match old {
                 None => {
-                    self.lock().insert(hello.worker.clone(), (hello, at, Duration::ZERO));
+                    self.lock().insert(heartbeat.worker.clone(), (heartbeat, at, Duration::ZERO));
                 }
                 Some(old) => {
-                    self.lock().entry(hello.worker.clone()).or_insert((hello, at, old));
+                    self.lock().entry(heartbeat.worker.clone()).or_insert((heartbeat, at, old));
                 }
             },
             Err(error) => {
-                if let Some(more) = self.passed_over.record() {
+                if let Some(more) = self.malformed.record() {
                     tracing::warn!(
                         "cannot parse a heartbeat: {error} ({more} more like it since the last \
                          warning)"
@@ -73,40 +73,44 @@ impl KnownHeartbeats {
 }
 
 impl HeartbeatWatch {
-    pub(super) async fn watch(link: Arc<NatsClient>) -> Result<Self, NatsError> {
-        let subject = names::key_subject(&link.names.workers, "*");
-        let subscriber = (link.client.subscribe(subject).await)
+    pub(super) async fn watch(client: Arc<NatsClient>) -> Result<Self, NatsError> {
+        let subject = names::key_subject(&client.names.workers, "*");
+        let subscriber = (client.inner.subscribe(subject).await)
             .map_err(|error| NatsError::Unreachable(error.to_string()))?;
         let known = Arc::<KnownHeartbeats>::default();
-        let since = link.life.online_time();
-        let kept = snapshot::stream_age(&link, &names::bucket_stream(&link.names.workers)).await?;
-        read_bucket(&link, &known).await?;
-        let follow = follow_heartbeats(link.clone(), known.clone(), subscriber);
-        Ok(Self { link, known, since, kept, _task: supervise::spawn("heartbeats", follow) })
+        let since = client.incarnation.online_time();
+        let bucket_age =
+            snapshot::stream_age(&client, &names::bucket_stream(&client.names.workers)).await?;
+        read_bucket(&client, &known).await?;
+        let follow = follow_heartbeats(client.clone(), known.clone(), subscriber);
+        Ok(Self { client, known, since, bucket_age, _task: supervise::spawn("heartbeats", follow) })
     }
 
     /// For how long, until now, every heartbeat was kept.
     pub(super) fn retention(&self) -> Duration {
-        self.kept + self.link.life.online_time().saturating_sub(self.since)
+        self.bucket_age + self.client.incarnation.online_time().saturating_sub(self.since)
     }
 
     pub(super) fn heartbeats(&self) -> Vec<ReceivedHeartbeat> {
-        let now = self.link.life.online_time();
+        let now = self.client.incarnation.online_time();
         let mut known = self.known.lock();
         known.retain(|_, (_, at, _)| now.saturating_sub(*at) < RETENTION);
         let age = |at: Duration, old| now.saturating_sub(at) + old;
         let mut seen: Vec<ReceivedHeartbeat> = (known.values())
-            .map(|(hello, at, old)| ReceivedHeartbeat { hello: hello.clone(), age: age(*at, *old) })
+            .map(|(heartbeat, at, old)| ReceivedHeartbeat {
+                heartbeat: heartbeat.clone(),
+                age: age(*at, *old),
+            })
             .collect();
-        seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
+        seen.sort_unstable_by(|a, b| a.heartbeat.worker.cmp(&b.heartbeat.worker));
         seen
     }
 }
 
 /// Reads the heartbeats in the bucket that are not known yet. Their ages are by the server's clock.
-async fn read_bucket(link: &NatsClient, known: &KnownHeartbeats) -> Result<(), NatsError> {
-    let found = snapshot::read_bucket(link, &link.names.workers).await?;
-    let now = link.life.online_time();
+async fn read_bucket(client: &NatsClient, known: &KnownHeartbeats) -> Result<(), NatsError> {
+    let found = snapshot::read_bucket(client, &client.names.workers).await?;
+    let now = client.incarnation.online_time();
     for aged in found {
         known.insert(&aged.stored.payload, now, Some(aged.age));
     }
@@ -114,22 +118,22 @@ async fn read_bucket(link: &NatsClient, known: &KnownHeartbeats) -> Result<(), N
 }
 
 async fn follow_heartbeats(
-    link: Arc<NatsClient>,
+    client: Arc<NatsClient>,
     known: Arc<KnownHeartbeats>,
     mut subscriber: Subscriber,
 ) {
-    let mut contact = link.connection_status();
+    let mut contact = client.connection_status();
     let mut read = true;
     loop {
         tokio::select! {
             message = subscriber.next() => match message {
-                Some(message) => known.insert(&message.payload, link.life.online_time(), None),
+                Some(message) => known.insert(&message.payload, client.incarnation.online_time(), None),
                 None => return,
             },
             // Reads again: heartbeats may have been missed meanwhile.
             _ = contact.changed() => read = false,
             () = tokio::time::sleep(RETRY_PAUSE), if !read => {
-                read = link.connection().is_ok() && read_bucket(&link, &known).await.is_ok();
+                read = client.connection().is_ok() && read_bucket(&client, &known).await.is_ok();
             }
         }
     }

@@ -31,19 +31,19 @@ struct ConsumerSequences {
 
 /// The offers of the run in all pools.
 pub(super) async fn list_offers(
-    link: &NatsClient,
+    client: &NatsClient,
     run: RunId,
 ) -> Result<Vec<QueuedOffer>, NatsError> {
-    let filter = link.names.run_offers(run);
-    let (subjects, _) = snapshot::matching_subjects(link, &link.names.work, &filter).await?;
-    let offers: Vec<_> = subjects.iter().filter_map(|s| link.names.parse_offer(s)).collect();
+    let filter = client.names.run_offers(run);
+    let (subjects, _) = snapshot::matching_subjects(client, &client.names.work, &filter).await?;
+    let offers: Vec<_> = subjects.iter().filter_map(|s| client.names.parse_offer(s)).collect();
     let consumers: BTreeSet<String> =
         offers.iter().map(|offer| format!("{}-{}", offer.pool, offer.class)).collect();
-    let delivered = delivered_sequences(link, consumers).await?;
-    let sequences = message_sequences(link, &subjects).await?;
+    let delivered = delivered_sequences(client, consumers).await?;
+    let sequences = message_sequences(client, &subjects).await?;
     let mut listed: Vec<(u64, QueuedOffer)> = Vec::with_capacity(offers.len());
     for (subject, sequence) in subjects.iter().zip(sequences) {
-        let Some(offer) = link.names.parse_offer(subject) else { continue };
+        let Some(offer) = client.names.parse_offer(subject) else { continue };
         let last = delivered.get(&format!("{}-{}", offer.pool, offer.class)).copied().unwrap_or(0);
         let delivered = sequence <= last;
         listed.push((sequence, QueuedOffer { item: offer.item, try_id: offer.try_id, delivered }));
@@ -54,12 +54,12 @@ pub(super) async fn list_offers(
 
 /// The last sequence that each of these consumers delivered.
 async fn delivered_sequences(
-    link: &NatsClient,
+    client: &NatsClient,
     consumers: BTreeSet<String>,
 ) -> Result<HashMap<String, u64>, NatsError> {
-    let stream = &link.names.work;
+    let stream = &client.names.work;
     let info = |name: &String| api_request(&format!("CONSUMER.INFO.{stream}.{name}"), &json!({}));
-    let answers = link.request_all(consumers.iter().map(info).collect()).await?;
+    let answers = client.request_all(consumers.iter().map(info).collect()).await?;
     let mut delivered = HashMap::new();
     for (name, answer) in consumers.into_iter().zip(answers) {
         let consumer: ConsumerProgress = parse_api(&answer?.payload)?;
@@ -69,13 +69,16 @@ async fn delivered_sequences(
 }
 
 /// The sequence of each subject's message; the maximum for a message that was removed meanwhile.
-async fn message_sequences(link: &NatsClient, subjects: &[String]) -> Result<Vec<u64>, NatsError> {
-    let stream = &link.names.work;
+async fn message_sequences(
+    client: &NatsClient,
+    subjects: &[String],
+) -> Result<Vec<u64>, NatsError> {
+    let stream = &client.names.work;
     let get = |subject: &String| {
         NatsRequest::new(format!("$JS.API.DIRECT.GET.{stream}.{subject}"), bytes::Bytes::new())
     };
     let mut sequences = Vec::with_capacity(subjects.len());
-    for answer in link.request_all(subjects.iter().map(get).collect()).await? {
+    for answer in client.request_all(subjects.iter().map(get).collect()).await? {
         let answer = answer?;
         let header =
             answer.headers.as_ref().and_then(|headers| headers.get(names::SEQUENCE_HEADER));

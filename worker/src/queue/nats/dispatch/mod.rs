@@ -55,13 +55,13 @@ macro_rules! repairing {
 pub struct NatsDispatch {
     nats: Nats,
     pool: NatsName,
-    premises: Arc<StreamMaintainer>,
+    streams: Arc<StreamMaintainer>,
     pools: Arc<ExpectedPools>,
     readers: NatsReportReaders,
     purges: ReportPurger,
-    asked: IncomingRequests,
-    hellos: HeartbeatWatch,
-    _keeper: Task<()>,
+    requests: IncomingRequests,
+    heartbeats: HeartbeatWatch,
+    _stream_task: Task<()>,
 }
 
 impl NatsDispatch {
@@ -70,16 +70,26 @@ impl NatsDispatch {
         pool: NatsName,
         classes: Vec<SizeClass>,
     ) -> Result<Self, NatsSetupError> {
-        let link = nats.client();
-        let hellos = HeartbeatWatch::watch(link.clone()).await?;
-        old_reports::move_old_reports(link).await?;
+        let client = nats.client();
+        let heartbeats = HeartbeatWatch::watch(client.clone()).await?;
+        old_reports::move_old_reports(client).await?;
         let pools = Arc::new(ExpectedPools::new(pool.clone()));
-        let asked = IncomingRequests::start(link.clone(), pools.clone());
-        let purges = ReportPurger::start(link.clone());
-        let premises = Arc::new(StreamMaintainer::new(nats.clone(), pool.clone(), classes));
-        let keeper = supervise::spawn("premises", premises.clone().run());
+        let requests = IncomingRequests::start(client.clone(), pools.clone());
+        let purges = ReportPurger::start(client.clone());
+        let streams = Arc::new(StreamMaintainer::new(nats.clone(), pool.clone(), classes));
+        let stream_task = supervise::spawn("premises", streams.clone().run());
         let readers = NatsReportReaders::new(pools.clone());
-        Ok(Self { nats, pool, premises, pools, readers, purges, asked, hellos, _keeper: keeper })
+        Ok(Self {
+            nats,
+            pool,
+            streams,
+            pools,
+            readers,
+            purges,
+            requests,
+            heartbeats,
+            _stream_task: stream_task,
+        })
     }
 
     fn client(&self) -> &NatsClient {
@@ -88,7 +98,7 @@ impl NatsDispatch {
 
     async fn repair(&self) -> Result<(), QueueError> {
         tracing::warn!("a stream, consumer or bucket is missing on the server: creating it again");
-        self.premises.prepare().await
+        self.streams.prepare().await
     }
 }
 
@@ -151,19 +161,19 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
-        self.asked.next_claim(run).await
+        self.requests.next_claim(run).await
     }
 
     async fn heartbeats(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
-        Ok(self.hellos.heartbeats())
+        Ok(self.heartbeats.heartbeats())
     }
 
     fn heartbeat_retention(&self) -> Duration {
-        self.hellos.retention()
+        self.heartbeats.retention()
     }
 
     async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
-        self.asked.next_command(run).await
+        self.requests.next_command(run).await
     }
 
     async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError> {

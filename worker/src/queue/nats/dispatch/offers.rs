@@ -14,19 +14,19 @@ use crate::queue::traits::QueueError;
 
 /// Publishes offers unless they are in the stream already.
 pub(super) async fn publish_offers(
-    link: &NatsClient,
+    client: &NatsClient,
     pool: &NatsName,
     offers: &[Offer],
 ) -> Result<Vec<PublishResult>, NatsError> {
     let messages = offers.iter().map(|offer| {
         let Offer { run, item, try_id, class, .. } = *offer;
         let subject =
-            link.names.offer(OfferSubject { pool: pool.as_str(), class, run, item, try_id });
+            client.names.offer(OfferSubject { pool: pool.as_str(), class, run, item, try_id });
         NatsRequest::new(subject, serde_json::to_vec(offer).expect("text keys only"))
     });
-    let published = link.publish(messages.collect()).await?;
+    let published = client.publish(messages.collect()).await?;
     if let Some(last) = published.iter().filter_map(|p| p.as_ref().ok()).max() {
-        link.life.observe_offer(*last);
+        client.incarnation.observe_offer(*last);
     }
     Ok(published)
 }
@@ -37,7 +37,7 @@ pub(super) fn offer_outcome(
 ) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
     match published {
         Ok(_) => Ok(Ok(OfferOutcome::Published)),
-        Err(NatsError::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::Present)),
+        Err(NatsError::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::AlreadyPresent)),
         Err(NatsError::Api(error)) if error.is_full() => Ok(Err(PublishError::Full)),
         Err(fault) => Err(fault.into()),
     }
@@ -45,16 +45,16 @@ pub(super) fn offer_outcome(
 
 /// Deletes offers, delivered or not, in every pool and size class.
 pub(super) async fn delete_offers(
-    link: &NatsClient,
+    client: &NatsClient,
     run: RunId,
     tries: &[(ItemId, TryId)],
 ) -> Result<(), NatsError> {
-    let verb = format!("STREAM.PURGE.{}", link.names.work);
+    let verb = format!("STREAM.PURGE.{}", client.names.work);
     let requests = tries.iter().map(|(item, try_id)| {
-        let filter = link.names.offer_in_any_pool(run, *item, *try_id);
+        let filter = client.names.offer_in_any_pool(run, *item, *try_id);
         api_request(&verb, &json!({ "filter": filter }))
     });
-    for answer in link.request_all(requests.collect()).await? {
+    for answer in client.request_all(requests.collect()).await? {
         match parse_api::<Value>(&answer?.payload) {
             Ok(_) => {}
             Err(NatsError::Api(error)) if error.err_code == NO_MESSAGE => {}

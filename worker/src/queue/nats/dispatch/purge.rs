@@ -21,14 +21,14 @@ const PURGE_PAUSE: Duration = Duration::from_millis(200);
 /// Purges reports in the background.
 #[derive(Debug)]
 pub(super) struct ReportPurger {
-    wanted: Arc<PendingPurges>,
+    pending: Arc<PendingPurges>,
     _task: Task<()>,
 }
 
 #[derive(Debug, Default)]
 struct PendingPurges {
     below: Mutex<HashMap<RunId, ReportPosition>>,
-    more: Notify,
+    added: Notify,
 }
 
 impl PendingPurges {
@@ -44,45 +44,45 @@ impl PendingPurges {
 }
 
 impl ReportPurger {
-    pub(super) fn start(link: Arc<NatsClient>) -> Self {
-        let wanted = Arc::<PendingPurges>::default();
-        let task = supervise::spawn("purges", run_purges(link, wanted.clone()));
-        Self { wanted, _task: task }
+    pub(super) fn start(client: Arc<NatsClient>) -> Self {
+        let pending = Arc::<PendingPurges>::default();
+        let task = supervise::spawn("purges", run_purges(client, pending.clone()));
+        Self { pending, _task: task }
     }
 
     pub(super) fn purge_up_to(&self, run: RunId, position: ReportPosition) {
-        self.wanted.set_below(run, position);
-        self.wanted.more.notify_one();
+        self.pending.set_below(run, position);
+        self.pending.added.notify_one();
     }
 }
 
-async fn run_purges(link: Arc<NatsClient>, wanted: Arc<PendingPurges>) {
+async fn run_purges(client: Arc<NatsClient>, pending: Arc<PendingPurges>) {
     loop {
-        wanted.more.notified().await;
-        let below = std::mem::take(&mut *wanted.below());
+        pending.added.notified().await;
+        let below = std::mem::take(&mut *pending.below());
         for (run, position) in below {
             // A position of another incarnation, or of a lost end of the stream, would delete
             // reports that no coordinator has read.
-            let life = link.wait_for_incarnation().await;
-            let purged = match position_exists(&link, run, life, Some(position)).await {
-                Ok(true) => purge_below(&link, run, position.sequence).await,
+            let incarnation = client.wait_for_incarnation().await;
+            let purged = match position_exists(&client, run, incarnation, Some(position)).await {
+                Ok(true) => purge_below(&client, run, position.sequence).await,
                 Ok(false) => continue,
                 Err(fault) => Err(fault),
             };
             if let Err(fault) = purged {
                 tracing::debug!("cannot purge reports of run {run}: {fault}");
-                let mut below = wanted.below();
+                let mut below = pending.below();
                 below.entry(run).or_insert(position);
-                wanted.more.notify_one();
+                pending.added.notify_one();
             }
         }
         tokio::time::sleep(PURGE_PAUSE).await;
     }
 }
 
-async fn purge_below(link: &NatsClient, run: RunId, below: u64) -> Result<(), NatsError> {
-    let verb = format!("STREAM.PURGE.{}", link.names.reports);
-    let filter = link.names.run_reports(run);
-    link.api_call::<Value>(&verb, &json!({ "filter": filter, "seq": below })).await?;
+async fn purge_below(client: &NatsClient, run: RunId, below: u64) -> Result<(), NatsError> {
+    let verb = format!("STREAM.PURGE.{}", client.names.reports);
+    let filter = client.names.run_reports(run);
+    client.api_call::<Value>(&verb, &json!({ "filter": filter, "seq": below })).await?;
     Ok(())
 }

@@ -48,14 +48,14 @@ pub(super) struct NatsReportReaders {
 struct NatsReportReader {
     run: RunId,
     pools: Arc<ExpectedRunPools>,
-    life: Incarnation,
+    incarnation: Incarnation,
     connection: u64,
     /// Where the last call ended.
-    at: Option<ReportPosition>,
+    position: Option<ReportPosition>,
     read: VecDeque<PositionedReport>,
     /// Sequence of the last message that arrived, if no batch has returned it yet.
     arrived: Option<u64>,
-    passed_over: WarningLimiter,
+    ignored: WarningLimiter,
     inbox: String,
     next: String,
     arriving: Subscriber,
@@ -71,39 +71,43 @@ impl NatsReportReaders {
     /// Reports after `from`. `None` when that position does not exist in the current stream.
     pub(super) async fn read(
         &self,
-        link: &NatsClient,
+        client: &NatsClient,
         run: RunId,
         from: Option<ReportPosition>,
         max: usize,
         deadline: Instant,
     ) -> Result<Option<ReportBatch>, NatsError> {
         let pools = self.pools.for_run(run);
-        let place = {
+        let reader_slot = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             readers.entry(run).or_default().clone()
         };
-        let mut place = place.lock().await;
+        let mut place = reader_slot.lock().await;
         loop {
-            let life = link.current_incarnation().await?;
-            let connection = link.connection()?;
-            let goes_on = |reader: &NatsReportReader| {
-                (reader.at, reader.life, reader.connection) == (from, life, connection)
+            let incarnation = client.current_incarnation().await?;
+            let connection = client.connection()?;
+            let continues = |reader: &NatsReportReader| {
+                (reader.position, reader.incarnation, reader.connection)
+                    == (from, incarnation, connection)
             };
-            let reader = match place.take().filter(goes_on) {
+            let reader = match place.take().filter(continues) {
                 Some(reader) => reader,
-                None if !position_exists(link, run, life, from).await? => return Ok(None),
-                None => NatsReportReader::open(link, run, &pools, from, life, connection).await?,
+                None if !position_exists(client, run, incarnation, from).await? => return Ok(None),
+                None => {
+                    NatsReportReader::open(client, run, &pools, from, incarnation, connection)
+                        .await?
+                }
             };
             let reader = place.insert(reader);
-            match reader.next_batch(link, max, deadline).await {
+            match reader.next_batch(client, max, deadline).await {
                 Ok(batch) => {
-                    reader.at = batch.reports.last().map(|last| last.position).or(from);
+                    reader.position = batch.reports.last().map(|last| last.position).or(from);
                     return Ok(Some(batch));
                 }
                 // The consumer was removed, or the server has a new incarnation.
                 Err(fault) if fault.is_missing() && Instant::now() < deadline => {
                     *place = None;
-                    link.check_incarnation().await?;
+                    client.check_incarnation().await?;
                 }
                 Err(fault) => {
                     *place = None;
@@ -116,36 +120,36 @@ impl NatsReportReaders {
 
 /// Whether the position exists in the current stream.
 pub(super) async fn position_exists(
-    link: &NatsClient,
+    client: &NatsClient,
     run: RunId,
-    life: Incarnation,
+    incarnation: Incarnation,
     from: Option<ReportPosition>,
 ) -> Result<bool, NatsError> {
     let Some(from) = from else { return Ok(true) };
-    if from.incarnation != life {
+    if from.incarnation != incarnation {
         return Ok(false);
     }
-    let Some(stored) = link.message_at(&link.names.reports, from.sequence).await? else {
+    let Some(stored) = client.message_at(&client.names.reports, from.sequence).await? else {
         return Ok(false);
     };
     let report = serde_json::from_slice::<Report>(&stored.payload);
-    let of_run = link.names.parse_report(&stored.subject, run).is_some();
+    let of_run = client.names.parse_report(&stored.subject, run).is_some();
     Ok(of_run && report.is_ok_and(|r| from.matches(&r)))
 }
 
 impl NatsReportReader {
     async fn open(
-        link: &NatsClient,
+        client: &NatsClient,
         run: RunId,
         pools: &Arc<ExpectedRunPools>,
         from: Option<ReportPosition>,
-        life: Incarnation,
+        incarnation: Incarnation,
         connection: u64,
     ) -> Result<Self, NatsError> {
-        let inbox = link.client.new_inbox();
-        let arriving = (link.client.subscribe(inbox.clone()).await)
+        let inbox = client.inner.new_inbox();
+        let arriving = (client.inner.subscribe(inbox.clone()).await)
             .map_err(|error| NatsError::Unreachable(error.to_string()))?;
-        let (stream, filter) = (&link.names.reports, link.names.run_reports(run));
+        let (stream, filter) = (&client.names.reports, client.names.run_reports(run));
         let name = format!("reader-{:016x}", rand::random::<u64>());
         let mut config = json!({
             "name": name, "ack_policy": "none", "replay_policy": "instant",
@@ -161,20 +165,20 @@ impl NatsReportReader {
         }
         let verb = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
         let body = json!({ "stream_name": stream, "config": config, "action": "create" });
-        link.api_call::<Value>(&verb, &body).await?;
+        client.api_call::<Value>(&verb, &body).await?;
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
         let read = VecDeque::new();
         let pools = Arc::clone(pools);
-        let (arrived, passed_over) = (None, WarningLimiter::default());
+        let (arrived, ignored) = (None, WarningLimiter::default());
         Ok(Self {
             run,
             pools,
-            life,
+            incarnation,
             connection,
-            at: from,
+            position: from,
             read,
             arrived,
-            passed_over,
+            ignored,
             inbox,
             next,
             arriving,
@@ -186,7 +190,7 @@ impl NatsReportReader {
     fn take_batch(&mut self, max: usize) -> Option<ReportBatch> {
         if self.read.is_empty() || max == 0 {
             let sequence = self.arrived.take()?;
-            let read_to = Some(ReportCursor { incarnation: self.life, sequence });
+            let read_to = Some(ReportCursor { incarnation: self.incarnation, sequence });
             return Some(ReportBatch { reports: Vec::new(), read_to });
         }
         let count = max.min(self.read.len());
@@ -202,15 +206,15 @@ impl NatsReportReader {
     /// The next reports, at most `max`. Cancel-safe.
     async fn next_batch(
         &mut self,
-        link: &NatsClient,
+        client: &NatsClient,
         max: usize,
         deadline: Instant,
     ) -> Result<ReportBatch, NatsError> {
         let least = Instant::now() + MIN_ANSWER_WAIT;
-        let mut contact = link.connection_status();
+        let mut contact = client.connection_status();
         loop {
             while let Some(Some(message)) = self.arriving.next().now_or_never() {
-                self.handle_message(link, &message)?;
+                self.handle_message(client, &message)?;
             }
             if max == 0 {
                 return Ok(ReportBatch::default());
@@ -221,22 +225,22 @@ impl NatsReportReader {
             let now = Instant::now();
             let asked = self.open.is_none_or(|(_, until)| until < now);
             if asked {
-                self.request_reports(link).await?;
+                self.request_reports(client).await?;
             }
-            let patience = if asked { deadline.max(least) } else { deadline };
-            if patience <= now {
+            let max_wait = if asked { deadline.max(least) } else { deadline };
+            if max_wait <= now {
                 return Ok(ReportBatch::default());
             }
-            let until = self.open.map_or(patience, |(_, until)| until.min(patience));
+            let until = self.open.map_or(max_wait, |(_, until)| until.min(max_wait));
             tokio::select! {
                 message = timeout_at(until, self.arriving.next()) => match message {
-                    Ok(Some(message)) => self.handle_message(link, &message)?,
+                    Ok(Some(message)) => self.handle_message(client, &message)?,
                     Ok(None) => return Err(NatsError::Unreachable("the connection is closed".into())),
-                    Err(_) if until >= patience => return Ok(ReportBatch::default()),
+                    Err(_) if until >= max_wait => return Ok(ReportBatch::default()),
                     Err(_) => {}
                 },
                 _ = contact.changed() => {
-                    if link.connection()? != self.connection {
+                    if client.connection()? != self.connection {
                         return Err(NatsError::Unreachable("the connection was lost".to_owned()));
                     }
                 }
@@ -244,17 +248,17 @@ impl NatsReportReader {
         }
     }
 
-    async fn request_reports(&mut self, link: &NatsClient) -> Result<(), NatsError> {
+    async fn request_reports(&mut self, client: &NatsClient) -> Result<(), NatsError> {
         let expires = u64::try_from(FETCH_EXPIRY.as_nanos()).unwrap_or(u64::MAX);
         let ask = json!({ "batch": FETCH_BATCH, "expires": expires }).to_string();
         // A lost answer is not waited for much longer than the request lasts.
         self.open = Some((FETCH_BATCH, Instant::now() + FETCH_EXPIRY + MIN_ANSWER_WAIT));
         let sent =
-            link.client.publish_with_reply(self.next.clone(), self.inbox.clone(), ask.into());
+            client.inner.publish_with_reply(self.next.clone(), self.inbox.clone(), ask.into());
         sent.await.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
-    fn handle_message(&mut self, link: &NatsClient, message: &Message) -> Result<(), NatsError> {
+    fn handle_message(&mut self, client: &NatsClient, message: &Message) -> Result<(), NatsError> {
         match message.status {
             None => {}
             Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
@@ -273,15 +277,15 @@ impl NatsReportReader {
         let Some(meta) = message.reply.as_deref().and_then(DeliveryMetadata::parse) else {
             return Ok(());
         };
-        link.life.observe_report(meta.sequence);
+        client.incarnation.observe_report(meta.sequence);
         self.arrived = Some(meta.sequence);
-        match self.parse_report(link, message) {
+        match self.parse_report(client, message) {
             Ok(report) => {
-                let position = ReportPosition::for_report(self.life, meta.sequence, &report);
+                let position = ReportPosition::for_report(self.incarnation, meta.sequence, &report);
                 self.read.push_back(PositionedReport { position, report });
             }
             Err(why) => {
-                if let Some(more) = self.passed_over.record() {
+                if let Some(more) = self.ignored.record() {
                     let (sequence, run) = (meta.sequence, self.run);
                     tracing::warn!(
                         "ignored message {sequence}, which is not a report for run {run}: {why} \
@@ -294,14 +298,14 @@ impl NatsReportReader {
     }
 
     /// The report, or why the message is ignored.
-    fn parse_report(&self, link: &NatsClient, message: &Message) -> Result<Report, String> {
+    fn parse_report(&self, client: &NatsClient, message: &Message) -> Result<Report, String> {
         let length = message.payload.len();
         if length > limits::REPORT_BYTES {
             return Err(format!("{length} bytes are too large"));
         }
         let report = serde_json::from_slice::<Report>(&message.payload);
         let report = report.map_err(|error| error.to_string())?;
-        let pool = link.names.parse_report(&message.subject, self.run);
+        let pool = client.names.parse_report(&message.subject, self.run);
         let Some(pool) = pool.filter(|_| report.run == self.run) else {
             return Err("it belongs to another run".to_owned());
         };

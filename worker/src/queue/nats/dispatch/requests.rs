@@ -35,39 +35,39 @@ type RequestQueue = Arc<tokio::sync::Mutex<SelectAll<Subscriber>>>;
 /// Queues of requests, by the first of their subjects. Each is subscribed at its first use.
 #[derive(Debug)]
 pub(super) struct IncomingRequests {
-    link: Arc<NatsClient>,
+    client: Arc<NatsClient>,
     pools: Arc<ExpectedPools>,
-    lines: Mutex<HashMap<String, RequestQueue>>,
+    queues: Mutex<HashMap<String, RequestQueue>>,
     answers: mpsc::Sender<ReplyFuture>,
-    passed_over: WarningLimiter,
-    unanswered: WarningLimiter,
-    strange: WarningLimiter,
+    malformed: WarningLimiter,
+    dropped: WarningLimiter,
+    wrong_pool: WarningLimiter,
     _task: Task<()>,
 }
 
 impl IncomingRequests {
-    pub(super) fn start(link: Arc<NatsClient>, pools: Arc<ExpectedPools>) -> Self {
+    pub(super) fn start(client: Arc<NatsClient>, pools: Arc<ExpectedPools>) -> Self {
         let (answers, incoming) = mpsc::channel(REPLY_CAPACITY);
-        let task = supervise::spawn("answers to workers", send_replies(link.clone(), incoming));
+        let task = supervise::spawn("answers to workers", send_replies(client.clone(), incoming));
         Self {
-            link,
+            client,
             pools,
-            lines: Mutex::default(),
+            queues: Mutex::default(),
             answers,
-            passed_over: WarningLimiter::default(),
-            unanswered: WarningLimiter::default(),
-            strange: WarningLimiter::default(),
+            malformed: WarningLimiter::default(),
+            dropped: WarningLimiter::default(),
+            wrong_pool: WarningLimiter::default(),
             _task: task,
         }
     }
 
     pub(super) async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
-        let names = &self.link.names;
+        let names = &self.client.names;
         let is_of_pool = |subject: &str, claim: &Claim| {
             let pool = names.parse_claim(subject, run);
             let counts =
                 pool.is_some_and(|pool| self.pools.for_run(run).accepts(pool, claim.try_id));
-            if !counts && let Some(more) = self.strange.record() {
+            if !counts && let Some(more) = self.wrong_pool.record() {
                 tracing::warn!(
                     "ignored a claim from `{subject}`, to whose pool its try was not offered \
                      ({more} more like it since the last warning)"
@@ -80,7 +80,7 @@ impl IncomingRequests {
     }
 
     pub(super) async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
-        let subject = self.link.names.command(run);
+        let subject = self.client.names.command(run);
         let (command, reply) = self.next_request(&[subject], |_, _| true).await?;
         Ok(PendingCommand { command, reply })
     }
@@ -92,14 +92,15 @@ impl IncomingRequests {
         subjects: &[String],
         accepts: impl Fn(&str, &Q) -> bool,
     ) -> Result<(Q, oneshot::Sender<A>), QueueError> {
-        let line = self.request_queue(subjects).await?;
-        let mut line = line.lock().await;
+        let queue = self.request_queue(subjects).await?;
+        let mut line = queue.lock().await;
         loop {
-            let gone = || QueueError::Unreachable { reason: "the connection is closed".to_owned() };
-            let message = line.next().await.ok_or_else(gone)?;
+            let closed =
+                || QueueError::Unreachable { reason: "the connection is closed".to_owned() };
+            let message = line.next().await.ok_or_else(closed)?;
             let subject = message.subject.clone();
-            let Some((question, reply_to)) = self.parse_request(message) else { continue };
-            if !accepts(&subject, &question) {
+            let Some((request, reply_to)) = self.parse_request(message) else { continue };
+            if !accepts(&subject, &request) {
                 continue;
             }
             let (reply, answer) = oneshot::channel::<A>();
@@ -114,9 +115,9 @@ impl IncomingRequests {
                 (reply_to, payload.into())
             });
             if self.answers.try_send(answer).is_ok() {
-                return Ok((question, reply));
+                return Ok((request, reply));
             }
-            if let Some(more) = self.unanswered.record() {
+            if let Some(more) = self.dropped.record() {
                 tracing::warn!(
                     "too many requests at once: ignored one ({more} more since the last warning)"
                 );
@@ -127,17 +128,17 @@ impl IncomingRequests {
     async fn request_queue(&self, subjects: &[String]) -> Result<RequestQueue, QueueError> {
         let first = subjects.first().map_or("", String::as_str);
         let known = |lines: &HashMap<String, RequestQueue>| lines.get(first).cloned();
-        if let Some(line) = known(&self.lines.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(line);
+        if let Some(queue) = known(&self.queues.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(queue);
         }
         let mut line = SelectAll::new();
         for subject in subjects {
-            let subscriber = (self.link.client.subscribe(subject.clone()).await)
+            let subscriber = (self.client.inner.subscribe(subject.clone()).await)
                 .map_err(|error| QueueError::Unreachable { reason: error.to_string() })?;
             line.push(subscriber);
         }
         let line = Arc::new(tokio::sync::Mutex::new(line));
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(lines.entry(first.to_owned()).or_insert(line).clone())
     }
 
@@ -153,7 +154,7 @@ impl IncomingRequests {
                 (Err(error), _) => format!("cannot parse the request: {error}"),
             }
         };
-        if let Some(more) = self.passed_over.record() {
+        if let Some(more) = self.malformed.record() {
             tracing::warn!("{subject}: {why} ({more} more like it since the last warning)");
         }
         None
@@ -165,24 +166,24 @@ impl IncomingRequests {
 /// one of the server's own could purge a stream, or write the state of a run.
 fn is_inbox(subject: &str) -> bool {
     // Between clusters, the server adds the return route as a prefix: `_GR_.<cluster>.<server>.`.
-    let here = match subject.strip_prefix("_GR_.") {
+    let local = match subject.strip_prefix("_GR_.") {
         Some(routed) => routed.splitn(3, '.').nth(2).unwrap_or_default(),
         None => subject,
     };
-    here.starts_with(INBOX_PREFIX)
+    local.starts_with(INBOX_PREFIX)
 }
 
 /// Sends answers as they become available.
-async fn send_replies(link: Arc<NatsClient>, mut incoming: mpsc::Receiver<ReplyFuture>) {
-    let mut given = FuturesUnordered::<ReplyFuture>::new();
+async fn send_replies(client: Arc<NatsClient>, mut incoming: mpsc::Receiver<ReplyFuture>) {
+    let mut pending = FuturesUnordered::<ReplyFuture>::new();
     loop {
         tokio::select! {
             next = incoming.recv() => match next {
-                Some(answer) => given.push(answer),
+                Some(answer) => pending.push(answer),
                 None => return,
             },
-            Some((subject, payload)) = given.next(), if !given.is_empty() => {
-                if let Err(fault) = link.send(subject.into_string(), payload).await {
+            Some((subject, payload)) = pending.next(), if !pending.is_empty() => {
+                if let Err(fault) = client.send(subject.into_string(), payload).await {
                     tracing::debug!("cannot send an answer: {fault}");
                 }
             }

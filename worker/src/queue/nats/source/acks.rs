@@ -51,74 +51,84 @@ pub(super) struct DeliveryAcks(Mutex<DeliveryAckState>);
 
 #[derive(Debug)]
 struct DeliveryAckState {
-    life: Option<Incarnation>,
+    incarnation: Option<Incarnation>,
     /// Reply subject and try of each delivery, by sequence.
-    ways: LruCache<u64, (Subject, DeliveredTry)>,
+    reply_subjects: LruCache<u64, (Subject, DeliveredTry)>,
     /// Tries whose final acknowledgement was sent, by sequence.
     done: LruCache<u64, DeliveredTry>,
-    unsaid: BTreeMap<u64, AckKind>,
+    pending: BTreeMap<u64, AckKind>,
 }
 
 impl Default for DeliveryAcks {
     fn default() -> Self {
-        let (ways, done) =
+        let (reply_subjects, done) =
             (LruCache::new(MAX_KNOWN_DELIVERIES), LruCache::new(MAX_KNOWN_DELIVERIES));
-        Self(Mutex::new(DeliveryAckState { life: None, ways, done, unsaid: BTreeMap::new() }))
+        Self(Mutex::new(DeliveryAckState {
+            incarnation: None,
+            reply_subjects,
+            done,
+            pending: BTreeMap::new(),
+        }))
     }
 }
 
 impl DeliveryAcks {
     /// Sets the server's incarnation, and forgets everything of another one.
-    pub(super) fn enter_incarnation(&self, life: Incarnation) {
+    pub(super) fn enter_incarnation(&self, incarnation: Incarnation) {
         let mut state = self.state();
-        if state.life != Some(life) {
-            state.life = Some(life);
-            state.ways.clear();
+        if state.incarnation != Some(incarnation) {
+            state.incarnation = Some(incarnation);
+            state.reply_subjects.clear();
             state.done.clear();
-            state.unsaid.clear();
+            state.pending.clear();
         }
     }
 
     /// Registers a delivery of the current incarnation. Returns whether its try must run: if not,
     /// its acknowledgement will be sent again.
-    pub(super) fn register(&self, sequence: u64, way: Subject, asked: DeliveredTry) -> bool {
+    pub(super) fn register(
+        &self,
+        sequence: u64,
+        reply_subject: Subject,
+        try_key: DeliveredTry,
+    ) -> bool {
         let mut state = self.state();
-        state.ways.put(sequence, (way, asked));
-        let done = state.done.get(&sequence) == Some(&asked);
+        state.reply_subjects.put(sequence, (reply_subject, try_key));
+        let done = state.done.get(&sequence) == Some(&try_key);
         if done {
-            state.unsaid.insert(sequence, AckKind::Ack);
+            state.pending.insert(sequence, AckKind::Ack);
         }
         !done
     }
 
-    pub(super) async fn send(&self, link: &NatsClient, kind: AckKind, tokens: &[MessageToken]) {
+    pub(super) async fn send(&self, client: &NatsClient, kind: AckKind, tokens: &[MessageToken]) {
         {
             let mut state = self.state();
-            let DeliveryAckState { life, ways, unsaid, .. } = &mut *state;
-            for token in tokens.iter().filter(|token| Some(token.incarnation) == *life) {
+            let DeliveryAckState { incarnation, reply_subjects, pending, .. } = &mut *state;
+            for token in tokens.iter().filter(|token| Some(token.incarnation) == *incarnation) {
                 // Marks it as recently used.
-                if ways.get(&token.sequence).is_some() {
-                    let said = unsaid.entry(token.sequence).or_insert(kind);
+                if reply_subjects.get(&token.sequence).is_some() {
+                    let said = pending.entry(token.sequence).or_insert(kind);
                     *said = kind.max(*said);
                 }
             }
         }
-        self.send_pending(link).await;
+        self.send_pending(client).await;
     }
 
     /// Sends the pending acknowledgements that can be sent.
-    pub(super) async fn send_pending(&self, link: &NatsClient) {
-        let Some(life) = link.known_incarnation() else { return };
-        self.enter_incarnation(life);
+    pub(super) async fn send_pending(&self, client: &NatsClient) {
+        let Some(incarnation) = client.known_incarnation() else { return };
+        self.enter_incarnation(incarnation);
         let words: Vec<(Subject, AckKind)> = {
             let mut state = self.state();
-            let DeliveryAckState { ways, done, unsaid, .. } = &mut *state;
-            std::mem::take(unsaid)
+            let DeliveryAckState { reply_subjects, done, pending, .. } = &mut *state;
+            std::mem::take(pending)
                 .into_iter()
                 .filter_map(|(sequence, kind)| {
                     let (way, asked) = match kind {
-                        AckKind::Ack => ways.pop(&sequence)?,
-                        AckKind::Nak | AckKind::Progress => ways.get(&sequence)?.clone(),
+                        AckKind::Ack => reply_subjects.pop(&sequence)?,
+                        AckKind::Nak | AckKind::Progress => reply_subjects.get(&sequence)?.clone(),
                     };
                     if kind == AckKind::Ack {
                         done.put(sequence, asked);
@@ -128,19 +138,19 @@ impl DeliveryAcks {
                 .collect()
         };
         for (way, kind) in words {
-            if let Err(error) = link.client.publish(way, kind.payload()).await {
+            if let Err(error) = client.inner.publish(way, kind.payload()).await {
                 tracing::debug!("cannot acknowledge a delivery: {error}");
             }
         }
     }
 
     /// Sends pending acknowledgements after each reconnection.
-    pub(super) async fn resend_after_reconnect(self: Arc<Self>, link: Arc<NatsClient>) {
-        let mut contact = link.connection_status();
+    pub(super) async fn resend_after_reconnect(self: Arc<Self>, client: Arc<NatsClient>) {
+        let mut contact = client.connection_status();
         loop {
-            let life = link.wait_for_incarnation().await;
-            self.enter_incarnation(life);
-            self.send_pending(&link).await;
+            let incarnation = client.wait_for_incarnation().await;
+            self.enter_incarnation(incarnation);
+            self.send_pending(&client).await;
             if contact.changed().await.is_err() {
                 return;
             }

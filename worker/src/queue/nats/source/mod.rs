@@ -47,41 +47,44 @@ const MAX_CONTROL_BYTES: usize = 4096;
 pub struct NatsSource {
     nats: Nats,
     pool: NatsName,
-    arrivals: Arc<PullBuffer>,
+    pull_buffer: Arc<PullBuffer>,
     acks: Arc<DeliveryAcks>,
     classes: PoolClasses,
-    others: PeerHeartbeats,
+    peers: PeerHeartbeats,
     controls: broadcast::Sender<ControlMessage>,
     _tasks: [Task<()>; 3],
 }
 
 impl NatsSource {
     pub(super) async fn new(nats: Nats, pool: NatsName, store: String) -> Result<Self, QueueError> {
-        let link = nats.client().clone();
+        let client = nats.client().clone();
         let subscribe = async |subject: String| {
-            let done = link.client.subscribe(subject).await;
+            let done = client.inner.subscribe(subject).await;
             done.map_err(|error| QueueError::Unreachable { reason: error.to_string() })
         };
-        let inbox = link.client.new_inbox();
+        let inbox = client.inner.new_inbox();
         let arriving = subscribe(format!("{inbox}.*")).await?;
-        let heard = subscribe(link.names.controls()).await?;
+        let heard = subscribe(client.names.controls()).await?;
         // After a response over the same connection the server knows the subscriptions. The streams
         // may not exist yet.
-        let _missing = link.check_incarnation().await;
+        let _missing = client.check_incarnation().await;
         let acks = Arc::new(DeliveryAcks::default());
-        let arrivals = Arc::new(PullBuffer::new(pool.clone(), inbox));
+        let pull_buffer = Arc::new(PullBuffer::new(pool.clone(), inbox));
         let controls = broadcast::Sender::new(CONTROL_CAPACITY);
         let tasks = [
             supervise::spawn(
                 "arrivals",
-                arrivals.clone().receive_messages(link.clone(), acks.clone(), arriving),
+                pull_buffer.clone().receive_messages(client.clone(), acks.clone(), arriving),
             ),
-            supervise::spawn("acknowledgements", acks.clone().resend_after_reconnect(link.clone())),
+            supervise::spawn(
+                "acknowledgements",
+                acks.clone().resend_after_reconnect(client.clone()),
+            ),
             supervise::spawn("controls", forward_controls(heard, controls.clone())),
         ];
-        let classes = PoolClasses::new(pool.clone(), store, link.options.lease);
-        let others = PeerHeartbeats::default();
-        Ok(Self { nats, pool, arrivals, acks, classes, others, controls, _tasks: tasks })
+        let classes = PoolClasses::new(pool.clone(), store, client.options.lease);
+        let peers = PeerHeartbeats::default();
+        Ok(Self { nats, pool, pull_buffer, acks, classes, peers, controls, _tasks: tasks })
     }
 
     /// The pool.
@@ -95,7 +98,7 @@ impl NatsSource {
     /// # Errors
     /// [`QueueError::Denied`] with both stores or both leases when they differ.
     pub async fn check_pool(&self) -> Result<(), QueueError> {
-        self.classes.refresh(self.client(), &self.arrivals).await?;
+        self.classes.refresh(self.client(), &self.pull_buffer).await?;
         self.classes.check()
     }
 
@@ -115,7 +118,7 @@ impl NatsSource {
         deadline: Instant,
     ) -> Result<Option<rollout_protocol::wire::position::Incarnation>, QueueError> {
         match self.client().current_incarnation().await {
-            Ok(life) => Ok(Some(life)),
+            Ok(incarnation) => Ok(Some(incarnation)),
             Err(fault) if fault.is_missing() => {
                 Ok(timeout_at(deadline, self.client().wait_for_incarnation()).await.ok())
             }
@@ -128,26 +131,31 @@ impl NatsSource {
 /// that no pull takes within a moment are returned.
 #[async_trait]
 impl WorkSource for NatsSource {
-    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(
+        &self,
+        capacity: FreeCapacity,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
-            let Some(life) = self.current_incarnation(deadline).await? else {
+            let Some(incarnation) = self.current_incarnation(deadline).await? else {
                 return Ok(Vec::new());
             };
-            self.acks.enter_incarnation(life);
-            self.classes.refresh_if_due(self.client(), &self.arrivals).await?;
+            self.acks.enter_incarnation(incarnation);
+            self.classes.refresh_if_due(self.client(), &self.pull_buffer).await?;
             self.classes.check()?;
             self.client().take_refusal()?;
-            let mut told = std::pin::pin!(self.arrivals.notified());
+            let mut told = std::pin::pin!(self.pull_buffer.notified());
             told.as_mut().enable();
-            let turn = self.arrivals.next_step(life, self.client().connection()?, room);
-            for ask in turn.asks {
-                self.arrivals.send_request(self.client(), ask).await?;
+            let turn =
+                self.pull_buffer.next_step(incarnation, self.client().connection()?, capacity);
+            for ask in turn.requests {
+                self.pull_buffer.send_request(self.client(), ask).await?;
             }
-            if !turn.deliveries.is_empty() || room.slots == 0 || Instant::now() >= deadline {
+            if !turn.deliveries.is_empty() || capacity.slots == 0 || Instant::now() >= deadline {
                 return Ok(turn.deliveries);
             }
-            let until = deadline.min(turn.look_again).min(self.classes.refresh_due());
+            let until = deadline.min(turn.check_again).min(self.classes.refresh_due());
             let _looked_too_long = timeout_at(until, told).await;
         }
     }
@@ -175,7 +183,7 @@ impl WorkSource for NatsSource {
     }
 
     async fn is_contested(&self, claim: &Claim) -> Result<bool, QueueError> {
-        Ok(self.others.is_contested(self.client(), claim).await?)
+        Ok(self.peers.is_contested(self.client(), claim).await?)
     }
 
     async fn report(
@@ -200,7 +208,7 @@ impl WorkSource for NatsSource {
         let mut published = self.client().publish(messages).await?.into_iter();
         for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
             match published.next() {
-                Some(Ok(sequence)) => self.client().life.observe_report(sequence),
+                Some(Ok(sequence)) => self.client().incarnation.observe_report(sequence),
                 Some(Err(NatsError::Api(error))) if error.is_full() => {
                     *answer = Err(PublishError::Full);
                 }
@@ -211,9 +219,9 @@ impl WorkSource for NatsSource {
         Ok(answers)
     }
 
-    async fn heartbeat(&self, hello: Heartbeat) -> Result<(), QueueError> {
-        let payload = serde_json::to_vec(&hello).expect("text keys only");
-        let message = NatsRequest::new(self.client().names.heartbeat(&hello.worker), payload);
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<(), QueueError> {
+        let payload = serde_json::to_vec(&heartbeat).expect("text keys only");
+        let message = NatsRequest::new(self.client().names.heartbeat(&heartbeat.worker), payload);
         for published in self.client().publish(vec![message]).await? {
             published?;
         }
@@ -245,25 +253,25 @@ impl Nats {
 }
 
 async fn request_coordinator<A: DeserializeOwned>(
-    link: &NatsClient,
+    client: &NatsClient,
     subject: String,
     run: RunId,
-    question: &impl Serialize,
+    request: &impl Serialize,
 ) -> Result<A, QueueError> {
-    let payload = serde_json::to_vec(question).expect("text keys only");
-    let answer = link.request(NatsRequest::new(subject, payload)).await;
+    let payload = serde_json::to_vec(request).expect("text keys only");
+    let answer = client.request(NatsRequest::new(subject, payload)).await;
     let no_answer = QueueError::NoAnswer { run };
     match answer {
         Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|_| no_answer),
         Err(NatsError::NoResponders(_)) => Err(no_answer),
-        Err(NatsError::Unreachable(_)) if link.connection().is_ok() => Err(no_answer),
+        Err(NatsError::Unreachable(_)) if client.connection().is_ok() => Err(no_answer),
         Err(fault) => Err(fault.into()),
     }
 }
 
 /// Passes on the controls that coordinators send to all workers.
-async fn forward_controls(mut heard: Subscriber, controls: broadcast::Sender<ControlMessage>) {
-    while let Some(message) = heard.next().await {
+async fn forward_controls(mut subscriber: Subscriber, controls: broadcast::Sender<ControlMessage>) {
+    while let Some(message) = subscriber.next().await {
         if message.payload.len() > MAX_CONTROL_BYTES {
             tracing::warn!(
                 "{}: ignored a control of {} bytes: it is too large",

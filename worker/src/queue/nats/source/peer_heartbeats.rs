@@ -26,23 +26,23 @@ impl PeerHeartbeats {
     /// Whether a live worker contests the claim.
     pub(super) async fn is_contested(
         &self,
-        link: &NatsClient,
+        client: &NatsClient,
         claim: &Claim,
     ) -> Result<bool, NatsError> {
         let mut live = self.live.lock().await;
         let known = live.take().filter(|(at, _)| at.elapsed() < CACHE_LIFETIME);
-        let (at, hellos) = match known {
+        let (at, heartbeats) = match known {
             Some(known) => known,
-            None => (Instant::now(), read_live(link).await?),
+            None => (Instant::now(), read_live(client).await?),
         };
-        let contested = hellos.iter().any(|hello| claim.is_contested_by(hello));
-        *live = Some((at, hellos));
+        let contested = heartbeats.iter().any(|heartbeat| claim.is_contested_by(heartbeat));
+        *live = Some((at, heartbeats));
         Ok(contested)
     }
 }
 
-async fn read_live(link: &NatsClient) -> Result<Vec<Heartbeat>, NatsError> {
-    let found = snapshot::read_bucket(link, &link.names.workers).await?;
-    let live = found.iter().filter(|aged| aged.age < link.options.lease);
+async fn read_live(client: &NatsClient) -> Result<Vec<Heartbeat>, NatsError> {
+    let found = snapshot::read_bucket(client, &client.names.workers).await?;
+    let live = found.iter().filter(|aged| aged.age < client.options.lease);
     Ok(live.filter_map(|aged| serde_json::from_slice(&aged.stored.payload).ok()).collect())
 }

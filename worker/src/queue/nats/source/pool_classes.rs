@@ -30,14 +30,15 @@ pub(super) struct PoolClasses {
 struct PoolClassesState {
     due: Instant,
     /// The pool's binding, if it is to another store than this worker's.
-    elsewhere: Option<PoolBinding>,
+    other_binding: Option<PoolBinding>,
     /// The lease of the pool's consumers, if it is not this worker's.
     other_lease: Option<Duration>,
 }
 
 impl PoolClasses {
     pub(super) fn new(pool: NatsName, store: String, lease: Duration) -> Self {
-        let state = PoolClassesState { due: Instant::now(), elsewhere: None, other_lease: None };
+        let state =
+            PoolClassesState { due: Instant::now(), other_binding: None, other_lease: None };
         Self { pool, store, lease, state: Mutex::new(state) }
     }
 
@@ -49,27 +50,28 @@ impl PoolClasses {
     /// Refreshes if it is due.
     pub(super) async fn refresh_if_due(
         &self,
-        link: &NatsClient,
+        client: &NatsClient,
         arrivals: &PullBuffer,
     ) -> Result<(), QueueError> {
         if self.refresh_due() > Instant::now() {
             return Ok(());
         }
-        self.refresh(link, arrivals).await
+        self.refresh(client, arrivals).await
     }
 
     pub(super) async fn refresh(
         &self,
-        link: &NatsClient,
+        client: &NatsClient,
         arrivals: &PullBuffer,
     ) -> Result<(), QueueError> {
         let (bound, consumers) =
-            tokio::join!(read_binding(link, &self.pool), PoolConsumers::read(link, &self.pool));
-        let elsewhere = bound?.filter(|bound| bound.store != self.store);
+            tokio::join!(read_binding(client, &self.pool), PoolConsumers::read(client, &self.pool));
+        let other_binding = bound?.filter(|bound| bound.store != self.store);
         let PoolConsumers { classes, other_lease } = consumers?;
         let pause = if classes.is_empty() { EMPTY_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
         arrivals.set_classes(classes);
-        *self.state() = PoolClassesState { due: Instant::now() + pause, elsewhere, other_lease };
+        *self.state() =
+            PoolClassesState { due: Instant::now() + pause, other_binding, other_lease };
         Ok(())
     }
 
@@ -77,7 +79,7 @@ impl PoolClasses {
     pub(super) fn check(&self) -> Result<(), QueueError> {
         let state = self.state();
         let (pool, own) = (&self.pool, self.lease);
-        let reason = match (&state.elsewhere, state.other_lease) {
+        let reason = match (&state.other_binding, state.other_lease) {
             (Some(bound), _) => format!(
                 "pool {pool} uses the blob store {}, this worker uses {}: it could not read the \
                  inputs of trials, and coordinators could not find their results",

@@ -36,13 +36,13 @@ pub(super) struct PullBuffer {
     pool: NatsName,
     inbox: String,
     state: Mutex<PullBufferState>,
-    told: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct PullBufferState {
     /// The incarnation and the connection that requests and arrived offers belong to.
-    life: Option<Incarnation>,
+    incarnation: Option<Incarnation>,
     connection: u64,
     /// The largest first.
     classes: Vec<PullClassState>,
@@ -57,7 +57,7 @@ struct PullBufferState {
 struct PullClassState {
     class: SizeClass,
     waiting: u64,
-    open: usize,
+    missing: usize,
     requests: HashMap<u64, OpenRequest>,
 }
 
@@ -80,18 +80,18 @@ struct ArrivedOffer {
 #[derive(Debug)]
 pub(super) struct PullStep {
     pub(super) deliveries: Vec<Delivery>,
-    pub(super) asks: Vec<(u64, PullRequest)>,
-    pub(super) look_again: Instant,
+    pub(super) requests: Vec<(u64, PullRequest)>,
+    pub(super) check_again: Instant,
 }
 
 impl PullBuffer {
     pub(super) fn new(pool: NatsName, inbox: String) -> Self {
-        Self { pool, inbox, state: Mutex::default(), told: Notify::new() }
+        Self { pool, inbox, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Resolves when an offer arrives or a request ends.
     pub(super) fn notified(&self) -> Notified<'_> {
-        self.told.notified()
+        self.changed.notified()
     }
 
     /// Sets the classes of the pool with the number of waiting offers in each.
@@ -102,7 +102,7 @@ impl PullBuffer {
             let former = known.iter().position(|k| k.class == class).map(|n| known.swap_remove(n));
             state.classes.push(match former {
                 Some(former) => PullClassState { waiting, ..former },
-                None => PullClassState { class, waiting, open: 0, requests: HashMap::new() },
+                None => PullClassState { class, waiting, missing: 0, requests: HashMap::new() },
             });
         }
         state.classes.sort_unstable_by_key(|class| std::cmp::Reverse(class.class));
@@ -111,44 +111,44 @@ impl PullBuffer {
     /// Takes the offers that fit, and opens requests for the remaining capacity.
     pub(super) fn next_step(
         &self,
-        life: Incarnation,
+        incarnation: Incarnation,
         connection: u64,
-        room: FreeCapacity,
+        capacity: FreeCapacity,
     ) -> PullStep {
         let mut state = self.state();
-        state.enter_connection(life, connection);
+        state.enter_connection(incarnation, connection);
         let now = Instant::now();
         for class in &mut state.classes {
             class.requests.retain(|_, request| request.until > now);
             class.close_finished();
         }
-        let (deliveries, left) = state.take_fitting(life, room);
-        let asks = state.open_requests(left, now);
-        let requests = state.classes.iter().flat_map(|class| class.requests.values());
-        let ends = requests.map(|request| request.until).min();
-        let look_again = ends.unwrap_or(now + STALE_AFTER);
-        PullStep { deliveries, asks, look_again }
+        let (deliveries, left) = state.take_fitting(incarnation, capacity);
+        let requests = state.open_requests(left, now);
+        let open = state.classes.iter().flat_map(|class| class.requests.values());
+        let first_end = open.map(|request| request.until).min();
+        let check_again = first_end.unwrap_or(now + STALE_AFTER);
+        PullStep { deliveries, requests, check_again }
     }
 
     pub(super) async fn send_request(
         &self,
-        link: &NatsClient,
-        (id, ask): (u64, PullRequest),
+        client: &NatsClient,
+        (id, request): (u64, PullRequest),
     ) -> Result<(), NatsError> {
-        let stream = &link.names.work;
-        let consumer = names::consumer_name(&self.pool, ask.class);
+        let stream = &client.names.work;
+        let consumer = names::consumer_name(&self.pool, request.class);
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
-        let expires = u64::try_from(ask.expires.as_nanos()).unwrap_or(u64::MAX);
-        let payload = json!({ "batch": ask.count, "expires": expires }).to_string();
+        let expires = u64::try_from(request.expires.as_nanos()).unwrap_or(u64::MAX);
+        let payload = json!({ "batch": request.count, "expires": expires }).to_string();
         let reply = format!("{}.{id:x}", self.inbox);
-        let sent = link.client.publish_with_reply(subject, reply, payload.into()).await;
+        let sent = client.inner.publish_with_reply(subject, reply, payload.into()).await;
         sent.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
     /// Receives for as long as the client lives.
     pub(super) async fn receive_messages(
         self: Arc<Self>,
-        link: Arc<NatsClient>,
+        client: Arc<NatsClient>,
         acks: Arc<DeliveryAcks>,
         subscriber: Subscriber,
     ) {
@@ -159,43 +159,46 @@ impl PullBuffer {
                 messages = arriving.next() => {
                     let Some(messages) = messages else { return };
                     for message in messages {
-                        self.handle_message(&link, &acks, message);
+                        self.handle_message(&client, &acks, message);
                     }
-                    acks.send_pending(&link).await;
-                    self.told.notify_waiters();
+                    acks.send_pending(&client).await;
+                    self.changed.notify_waiters();
                 }
                 _ = looks.tick() => {
                     let stale = self.take_stale();
                     if !stale.is_empty() {
-                        acks.send(&link, AckKind::Nak, &stale).await;
+                        acks.send(&client, AckKind::Nak, &stale).await;
                     }
                 }
             }
         }
     }
 
-    fn handle_message(&self, link: &NatsClient, acks: &DeliveryAcks, message: Message) {
+    fn handle_message(&self, client: &NatsClient, acks: &DeliveryAcks, message: Message) {
         if message.status.is_some() {
             self.handle_request_end(&message);
             return;
         }
-        let Some(way) = message.reply else { return };
-        let Some(meta) = DeliveryMetadata::parse(&way) else { return };
+        let Some(reply_subject) = message.reply else { return };
+        let Some(meta) = DeliveryMetadata::parse(&reply_subject) else { return };
         let Some(class) = names::class_of_consumer(&self.pool, meta.consumer) else { return };
         let DeliveryMetadata { delivered, sequence, pending, .. } = meta;
         // A count of 2 makes it suspicious: the worker claims it before running it.
-        let delivered =
-            if link.life.may_be_redelivered(sequence) { delivered.max(2) } else { delivered };
-        link.life.observe_offer(sequence);
+        let delivered = if client.incarnation.may_be_redelivered(sequence) {
+            delivered.max(2)
+        } else {
+            delivered
+        };
+        client.incarnation.observe_offer(sequence);
         let mut state = self.state();
         if let Some(class) = state.classes.iter_mut().find(|known| known.class == class) {
             class.waiting = pending;
-            class.open = class.open.saturating_sub(1);
+            class.missing = class.missing.saturating_sub(1);
             class.close_finished();
         }
         match parse_offer(&message.payload) {
             Ok(offer) => {
-                if acks.register(sequence, way, (offer.item, offer.try_id)) {
+                if acks.register(sequence, reply_subject, (offer.item, offer.try_id)) {
                     let at = Instant::now();
                     state.arrived.push_back(ArrivedOffer { class, at, sequence, delivered, offer });
                 }
@@ -217,7 +220,7 @@ impl PullBuffer {
         let mut state = self.state();
         for class in &mut state.classes {
             let Some(ended) = class.requests.remove(&id) else { continue };
-            class.open = class.open.saturating_sub(unused.unwrap_or(ended.count));
+            class.missing = class.missing.saturating_sub(unused.unwrap_or(ended.count));
             // The request had capacity left, so no offer of its class waits.
             class.waiting = 0;
             class.close_finished();
@@ -227,7 +230,7 @@ impl PullBuffer {
     /// Removes the offers that no pull took in time.
     fn take_stale(&self) -> Vec<MessageToken> {
         let mut state = self.state();
-        let Some(incarnation) = state.life else { return Vec::new() };
+        let Some(incarnation) = state.incarnation else { return Vec::new() };
         let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < STALE_AFTER);
         let count = fresh.unwrap_or(state.arrived.len());
         let token =
@@ -241,9 +244,9 @@ impl PullBuffer {
 }
 
 impl PullBufferState {
-    fn enter_connection(&mut self, life: Incarnation, connection: u64) {
-        if self.life != Some(life) {
-            self.life = Some(life);
+    fn enter_connection(&mut self, incarnation: Incarnation, connection: u64) {
+        if self.incarnation != Some(incarnation) {
+            self.incarnation = Some(incarnation);
             self.connection = 0;
             self.arrived.clear();
         }
@@ -261,13 +264,13 @@ impl PullBufferState {
     fn take_fitting(
         &mut self,
         incarnation: Incarnation,
-        mut room: FreeCapacity,
+        mut capacity: FreeCapacity,
     ) -> (Vec<Delivery>, FreeCapacity) {
         let mut deliveries = Vec::new();
         let classes: Vec<SizeClass> = self.classes.iter().map(|class| class.class).collect();
         for class in classes {
             let mut at = 0;
-            while at < self.arrived.len() && room.count_for(class) > 0 {
+            while at < self.arrived.len() && capacity.count_for(class) > 0 {
                 if self.arrived[at].class != class {
                     at += 1;
                     continue;
@@ -276,29 +279,29 @@ impl PullBufferState {
                 let ArrivedOffer { offer, delivered, sequence, .. } = arrived;
                 let token = MessageToken { incarnation, sequence };
                 deliveries.push(Delivery { offer, token, delivered });
-                room = room.without(class, 1);
+                capacity = capacity.without(class, 1);
             }
         }
-        (deliveries, room)
+        (deliveries, capacity)
     }
 
-    fn open_requests(&mut self, room: FreeCapacity, now: Instant) -> Vec<(u64, PullRequest)> {
+    fn open_requests(&mut self, capacity: FreeCapacity, now: Instant) -> Vec<(u64, PullRequest)> {
         let with_open = |known: &PullClassState| {
-            let PullClassState { class, waiting, open, .. } = *known;
+            let PullClassState { class, waiting, missing, .. } = *known;
             let here = self.arrived.iter().filter(|a| a.class == class).count();
-            ClassDemand { class, waiting, open: open + here }
+            ClassDemand { class, waiting, open: missing + here }
         };
         let classes: Vec<ClassDemand> = self.classes.iter().map(with_open).collect();
-        let asks = slot_division::divide_slots(room, &classes, &mut self.turn);
-        let mut numbered = Vec::with_capacity(asks.len());
-        for ask in asks {
+        let requests = slot_division::divide_slots(capacity, &classes, &mut self.turn);
+        let mut numbered = Vec::with_capacity(requests.len());
+        for ask in requests {
             self.last_request += 1;
             numbered.push((self.last_request, ask));
             if let Some(class) = self.classes.iter_mut().find(|known| known.class == ask.class) {
                 let open =
                     OpenRequest { count: ask.count, until: now + ask.expires + REQUEST_GRACE };
                 class.requests.insert(self.last_request, open);
-                class.open += ask.count;
+                class.missing += ask.count;
             }
         }
         numbered
@@ -308,8 +311,8 @@ impl PullBufferState {
 impl PullClassState {
     /// Resets the count without requests, and removes the requests when all their messages arrived.
     fn close_finished(&mut self) {
-        if self.open == 0 || self.requests.is_empty() {
-            self.open = 0;
+        if self.missing == 0 || self.requests.is_empty() {
+            self.missing = 0;
             self.requests.clear();
         }
     }

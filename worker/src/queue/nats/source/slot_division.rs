@@ -34,19 +34,20 @@ pub(super) struct PullRequest {
 /// The requests for this capacity. `classes` are sorted, the largest first; `turn` is incremented
 /// while classes take turns.
 pub(super) fn divide_slots(
-    room: FreeCapacity,
+    capacity: FreeCapacity,
     classes: &[ClassDemand],
     turn: &mut usize,
 ) -> Vec<PullRequest> {
     let open: usize = classes.iter().map(|class| class.open).sum();
-    let mut left = classes.iter().fold(room, |left, class| left.without(class.class, class.open));
+    let mut left =
+        classes.iter().fold(capacity, |left, class| left.without(class.class, class.open));
     // Otherwise each slot that becomes free would cost a request.
     if left.slots == 0 || left.slots * 2 < open {
         return Vec::new();
     }
     let solo = classes.iter().find(|class| class.class == SizeClass::SOLO);
     if let Some(solo) = solo
-        && (solo.open > 0 || solo.waiting > 0 && room.idle)
+        && (solo.open > 0 || solo.waiting > 0 && capacity.idle)
     {
         // It runs alone: no other request may be open.
         let ask = PullRequest { class: SizeClass::SOLO, count: 1, expires: SHARED_EXPIRY };
@@ -60,14 +61,14 @@ pub(super) fn divide_slots(
         left = left.without(class.class, *count);
     }
     spread_evenly(left, &shared, &mut counts, turn);
-    let crowded = room.slots < shared.len();
+    let crowded = capacity.slots < shared.len();
     let expires = match shared.len() {
         1 => SINGLE_CLASS_EXPIRY,
         _ if crowded => TURN_EXPIRY,
         _ => SHARED_EXPIRY,
     };
-    let asks = shared.iter().zip(counts).filter(|(_, count)| *count > 0);
-    asks.map(|(class, count)| PullRequest { class: class.class, count, expires }).collect()
+    let requests = shared.iter().zip(counts).filter(|(_, count)| *count > 0);
+    requests.map(|(class, count)| PullRequest { class: class.class, count, expires }).collect()
 }
 
 /// Spreads the slots that no known work needs evenly, so that the next offer of any class is

@@ -190,7 +190,7 @@ async fn commit_of_symlinked_git_dir_or_torn_checkout_is_refused() {
     let torn = TreeArchive(unchanged_tree().0[..700].to_vec());
     let (checkout, _slot) = world.checkout(&root).await;
     let torn = checkout.extract(Box::new(Cursor::new(torn.0))).await;
-    assert!(matches!(torn, Err(EvalFilesError::Torn { .. })), "{torn:?}");
+    assert!(matches!(torn, Err(EvalFilesError::Unreadable { .. })), "{torn:?}");
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ async fn mirror_lacking_commits_fetches_missing_chain() {
     let mut broken = repository.clone();
     broken.chain.remove(1);
     let error = world.repositories.mirrors.get(&broken).await;
-    assert!(matches!(error, Err(EvalFilesError::Chain { .. })), "{error:?}");
+    assert!(matches!(error, Err(EvalFilesError::BrokenChain { .. })), "{error:?}");
     let mut alien = repository.clone();
     alien.chain[2].commit = "0".repeat(40);
     let error = world.repositories.mirrors.get(&alien).await;

@@ -76,7 +76,7 @@ impl EvalFixture {
         let mut execution = self.rig.execution(scratch);
         execution.labels.exec = ExecId::from_bytes([self.execution; 16]);
         let eval = Arc::new(self.spec.clone());
-        let ctx = EvalContext { execution, eval, tickets: self.tickets.clone() };
+        let ctx = EvalContext { execution, eval, permits: self.tickets.clone() };
         let finished = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
         assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
         finished.store(self.world.store.as_ref()).await.expect("stored")

@@ -229,7 +229,7 @@ async fn rate_limit_wait_is_not_timed_and_can_be_stopped() {
         ..offer::RunRateLimits::default()
     };
     let mut rig = TrialFixture::new().await;
-    rig.pacing = Some(limits);
+    rig.rate_limits = Some(limits);
     rig.set_scripts(None, Some("sleep 50"));
     let services = rig.services();
     let context = |scratch: &str| {
@@ -239,8 +239,8 @@ async fn rate_limit_wait_is_not_timed_and_can_be_stopped() {
     };
     // The second environment comes a minute later, long after the agent's 50 seconds.
     let (first, mut second) = (context("one"), context("two"));
-    second.pacing.clone_from(&first.pacing);
-    let holder = first.pacing.clone().expect("limited");
+    second.rate_limiter.clone_from(&first.rate_limiter);
+    let holder = first.rate_limiter.clone().expect("limited");
     let turn = holder.acquire_agent().await;
     let both = async {
         tokio::join!(super::super::run(first, &services), super::super::run(second, &services))
@@ -260,7 +260,7 @@ async fn rate_limit_wait_is_not_timed_and_can_be_stopped() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let turn = holder.acquire_agent().await;
         let mut waiting = context("three");
-        waiting.pacing = Some(holder.clone());
+        waiting.rate_limiter = Some(holder.clone());
         let stop = async {
             for _ in 0..1000 {
                 if rig.phases.entered().last() == Some(&Phase::AgentSetup) {

@@ -36,11 +36,11 @@ pub(super) fn ensure_context_pack<W: SearchBackend>(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
     node: NodeId,
-    workshop: &mut W,
+    backend: &mut W,
 ) -> Result<Vec<GeneratedFile>, SearchError> {
     let to = directory.context(node);
     if !to.is_dir() {
-        let files = pack_files(directory, manifest, node, workshop)?;
+        let files = pack_files(directory, manifest, node, backend)?;
         write(directory, node, &files)?;
     }
     read(&to, &format!("context/{node}"))
@@ -51,7 +51,7 @@ fn pack_files<W: SearchBackend>(
     directory: &SearchDirectory,
     manifest: &SearchManifest,
     id: NodeId,
-    workshop: &mut W,
+    backend: &mut W,
 ) -> Result<Vec<(&'static str, Vec<u8>)>, SearchError> {
     let node = manifest.node(id);
     let mut files = vec![
@@ -59,7 +59,7 @@ fn pack_files<W: SearchBackend>(
         ("siblings.md", idea_history::siblings(directory, manifest, id).into_bytes()),
     ];
     if let Some(parent) = node.parent_node_id {
-        let mut diff = |from: &str| workshop.diff(from, &node.commit);
+        let mut diff = |from: &str| backend.diff(from, &node.commit);
         files.push(("diff_from_root.patch", diff(&manifest.root.root_commit)?));
         files.push(("diff_from_parent.patch", diff(&manifest.node(parent).commit)?));
     }

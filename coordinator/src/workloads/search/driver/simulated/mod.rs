@@ -60,25 +60,25 @@ impl SimulatedBackend {
 
     /// Writes the outcome of an eval to its directory.
     fn write_result(&self, order: &EvalOrder) -> Result<EvalResult, SearchError> {
-        let (id, played) = (order.eval.eval_id, simulated_outcome(order.eval.eval_id));
+        let (id, outcome) = (order.eval.eval_id, simulated_outcome(order.eval.eval_id));
         // The first attempt of some evals fails.
         let attempt = if id.0 % 10 == 6 && order.retries > 0 { 2 } else { 1 };
         for n in 1..=attempt {
             let path = order.root.join(format!("attempt-{n}"));
             remove_all(&path)?;
             fs::create_dir_all(&path).map_err(SearchError::io("create", &path))?;
-            let text = self.sweep(&played, n == attempt);
+            let text = self.sweep(&outcome, n == attempt);
             let file = path.join(&self.results_file);
             if let Some(text) = text {
                 fs::write(&file, text).map_err(SearchError::io("write", &file))?;
             }
         }
-        let result = self.result(order, &played, attempt);
+        let result = self.result(order, &outcome, attempt);
         result.write(&order.root)?;
         Ok(result)
     }
 
-    fn result(&self, order: &EvalOrder, played: &SimulatedOutcome, attempt: u32) -> EvalResult {
+    fn result(&self, order: &EvalOrder, outcome: &SimulatedOutcome, attempt: u32) -> EvalResult {
         let (eval, number) = (&order.eval, order.eval.eval_id.0);
         let (begins, ends) = (1 + number % 5, 11 + number % 7);
         let after = |seconds: u32| {
@@ -87,7 +87,7 @@ impl SimulatedBackend {
         };
         let commit = commit(&[&order.parent_commit, &eval.idea_normalized_sha256]);
         let file = format!("attempt-{attempt}/{}", self.results_file);
-        let (status, candidate_commit, results_csv, error) = match played {
+        let (status, candidate_commit, results_csv, error) = match outcome {
             SimulatedOutcome::Results(_) => (EvalStatus::Completed, Some(commit), Some(file), None),
             SimulatedOutcome::NoChanges => (EvalStatus::NoChanges, None, None, None),
             SimulatedOutcome::TimedOut => {
@@ -119,8 +119,8 @@ impl SimulatedBackend {
     }
 
     /// The results of a sweep; only the first half for a failed attempt.
-    fn sweep(&self, played: &SimulatedOutcome, whole: bool) -> Option<String> {
-        let SimulatedOutcome::Results(results) = played else { return None };
+    fn sweep(&self, outcome: &SimulatedOutcome, whole: bool) -> Option<String> {
+        let SimulatedOutcome::Results(results) = outcome else { return None };
         let mut text = format!("config_id,status,{}\n", self.column);
         let rows = if whole { self.rows } else { self.rows.div_ceil(2) };
         for row in 0..rows {
@@ -277,11 +277,11 @@ fn names(directory: &Path) -> std::io::Result<Vec<String>> {
 /// A finished simulated search for tests.
 #[cfg(test)]
 pub(crate) fn finished() -> (tempfile::TempDir, super::SearchDirectory) {
-    let lab = super::tests::SearchFixture::new();
+    let fixture = super::tests::SearchFixture::new();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(lab.run());
-    let directory = super::SearchDirectory::new(lab.root());
-    (lab.into_directory(), directory)
+    runtime.block_on(fixture.run());
+    let directory = super::SearchDirectory::new(fixture.root());
+    (fixture.into_directory(), directory)
 }
 
 /// The repeated ideas of the simulation count as equal.

@@ -32,7 +32,7 @@ async fn search_killed_once_after_any_write_leaves_same_files() {
 
 /// A simulation that records which evals it begins.
 struct CountingBackend {
-    player: SimulatedBackend,
+    simulated: SimulatedBackend,
     begun: Arc<std::sync::Mutex<Vec<u32>>>,
 }
 
@@ -42,24 +42,24 @@ impl RepositoryMaintenance for CountingBackend {
         wanted: &DesiredRepositoryState,
         deferred: &std::collections::BTreeSet<String>,
     ) -> Result<Vec<FailedRemoval>, BackendError> {
-        self.player.reconcile(wanted, deferred)
+        self.simulated.reconcile(wanted, deferred)
     }
 
     fn remove(
         &mut self,
         item: &crate::workloads::search::manifest::DeferredCleanup,
     ) -> Result<(), String> {
-        self.player.remove(item)
+        self.simulated.remove(item)
     }
 }
 
 impl SearchBackend for CountingBackend {
     fn resolve(&mut self, name: &str) -> Result<String, BackendError> {
-        self.player.resolve(name)
+        self.simulated.resolve(name)
     }
 
     fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, BackendError> {
-        self.player.diff(from, to)
+        self.simulated.diff(from, to)
     }
 
     fn generate_ideas(
@@ -67,23 +67,23 @@ impl SearchBackend for CountingBackend {
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), SearchError>,
     ) -> Result<(), SearchError> {
-        self.player.generate_ideas(orders, done)
+        self.simulated.generate_ideas(orders, done)
     }
 
     fn begin_eval(&mut self, order: EvalOrder) -> Result<(), BackendError> {
         self.begun.lock().expect("no panic").push(order.eval.eval_id.0);
-        self.player.begin_eval(order)
+        self.simulated.begin_eval(order)
     }
 
     fn next_result(&mut self) -> Result<EvalResult, BackendError> {
-        self.player.next_result()
+        self.simulated.next_result()
     }
 
     fn score(
         &self,
         sweep: &SweepFiles<'_>,
     ) -> Result<Scores, crate::workloads::search::score::SweepError> {
-        self.player.score(sweep)
+        self.simulated.score(sweep)
     }
 }
 
@@ -92,10 +92,10 @@ async fn search_resume_with_stored_results_reruns_no_eval() {
     let lab = SearchFixture::new().parallel(4);
     let begun = Arc::new(std::sync::Mutex::new(Vec::new()));
     let sit = async |writes| {
-        let workshop = CountingBackend { player: lab.backend(), begun: Arc::clone(&begun) };
-        let (mut sitting, _lock) = lab.open(lab.opening(), workshop).await.expect("opened");
-        sitting.writes_left = Some(writes);
-        sitting.run().is_ok()
+        let workshop = CountingBackend { simulated: lab.backend(), begun: Arc::clone(&begun) };
+        let (mut session, _lock) = lab.open(lab.opening(), workshop).await.expect("opened");
+        session.writes_left = Some(writes);
+        session.run().is_ok()
     };
     // The ideas, the plan, four running evals, and the first result: all four results are on disk
     // then.
@@ -112,7 +112,7 @@ async fn search_resume_with_stored_results_reruns_no_eval() {
 #[tokio::test]
 async fn search_lock_lost_by_takeover_prevents_all_writes() {
     let lab = SearchFixture::new();
-    let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
+    let (session, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
     let refused = lab.open(lab.opening(), lab.backend()).await.err();
     assert!(matches!(refused, Some(SearchError::Lock(_))), "{refused:?}");
     let taken = lab.lock_and_open(true, lab.opening(), lab.backend()).await;
@@ -131,7 +131,7 @@ async fn search_lock_lost_by_takeover_prevents_all_writes() {
     let before = lab.files();
     let useless = lab.root().join("cand/9999");
     std::fs::create_dir_all(&useless).expect("made");
-    let mut first = sitting;
+    let mut first = session;
     let lost = first.run();
     assert!(matches!(lost, Err(SearchError::Lost(_))), "{lost:?}");
     let (directory, mut player) = (SearchDirectory::new(lab.root()), lab.backend());

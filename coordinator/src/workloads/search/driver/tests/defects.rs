@@ -85,9 +85,9 @@ async fn sweep_without_config_limit_is_judged_by_rows_and_ok_rate() {
     let mut opening = lab.opening();
     opening.tree.search.sweep_config_limit = None;
     let player = SimulatedBackend::new(lab.root(), &opening.tree);
-    let (mut sitting, _lock) = lab.open(opening, player).await.expect("opened");
-    sitting.run().expect("to its end");
-    let evals = sitting.manifest().evaluations.values();
+    let (mut session, _lock) = lab.open(opening, player).await.expect("opened");
+    session.run().expect("to its end");
+    let evals = session.manifest().evaluations.values();
     let reasons: Vec<_> =
         evals.filter_map(|e| e.decision.as_ref().and_then(|d| d.promotion_reason)).collect();
     assert!(reasons.contains(&Reason::OkRateTooLow), "{reasons:?}");

@@ -90,9 +90,9 @@ impl SearchFixture {
     async fn open<W: SearchBackend + Send + 'static>(
         &self,
         opening: SearchOpenOptions,
-        workshop: W,
+        backend: W,
     ) -> Result<(SearchSession<W>, RunLock), SearchError> {
-        self.lock_and_open(false, opening, workshop).await
+        self.lock_and_open(false, opening, backend).await
     }
 
     /// Opens the search, by force if necessary.
@@ -100,29 +100,29 @@ impl SearchFixture {
         &self,
         force: bool,
         opening: SearchOpenOptions,
-        workshop: W,
+        backend: W,
     ) -> Result<(SearchSession<W>, RunLock), SearchError> {
         let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
-        let patience = LockWaitPolicy { wait: false, force, ..LockWaitPolicy::default() };
-        let taking = LockOptions { patience, shared: None };
-        lock_and_open(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops)
+        let wait_policy = LockWaitPolicy { wait: false, force, ..LockWaitPolicy::default() };
+        let lock_options = LockOptions { wait_policy, kv: None };
+        lock_and_open(opening, &lock_options, backend, Arc::new(AtomicBool::new(false)), &mut stops)
             .await
     }
 
     /// Runs the search to its end, in one session.
     pub(super) async fn run(&self) -> SearchManifest {
-        let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
-        sitting.run().expect("to its end");
-        sitting.manifest().clone()
+        let (mut session, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
+        session.run().expect("to its end");
+        session.manifest().clone()
     }
 
     /// Runs a session for the given number of writes. Returns whether the search ended before.
     async fn run_session(&self, writes: u32) -> bool {
-        let (mut sitting, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
-        sitting.writes_left = Some(writes);
-        match sitting.run() {
+        let (mut session, _lock) = self.open(self.opening(), self.backend()).await.expect("opened");
+        session.writes_left = Some(writes);
+        match session.run() {
             Ok(_) => true,
-            Err(SearchError::Work(BackendError::Stopped)) => false,
+            Err(SearchError::Backend(BackendError::Stopped)) => false,
             Err(error) => panic!("{error}"),
         }
     }

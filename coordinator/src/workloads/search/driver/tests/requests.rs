@@ -51,12 +51,12 @@ async fn rerun_evals_repeats_results_of_current_depth() {
     // The ideas, the plan, and one eval that ran and is settled.
     assert!(!lab.run_session(4).await);
     let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-    let evals = &sitting.manifest().evaluations;
+    let (mut session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+    let evals = &session.manifest().evaluations;
     assert_eq!(evals.len(), 4);
     assert!(evals.values().all(|eval| eval.status == EvalStatus::Queued));
-    sitting.run().expect("to its end");
-    let done = sitting.manifest();
+    session.run().expect("to its end");
+    let done = session.manifest();
     let evals = (0..4).map(EvalId).collect();
     let asked = ManifestEventKind::EvalsRequeued { evals, withdrawn: Vec::new() };
     assert!(done.events.iter().any(|event| event.kind == asked));
@@ -76,10 +76,10 @@ async fn regenerate_ideas_replaces_ideas_without_results() {
     let mark = lab.root().join("node_ideas/0000/idea-009.md");
     std::fs::write(&mark, "- Of the first generation").expect("written");
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-    assert!(!mark.exists() && sitting.manifest().evaluations.is_empty());
-    sitting.run().expect("to its end");
-    let done = sitting.manifest();
+    let (mut session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+    assert!(!mark.exists() && session.manifest().evaluations.is_empty());
+    session.run().expect("to its end");
+    let done = session.manifest();
     let first = *done.evaluations.keys().next().expect("evals");
     assert_eq!(first, EvalId(4), "numbers are never reused");
     let asked = ManifestEventKind::IdeasDiscarded { nodes: vec![NodeId(0)] };
@@ -91,8 +91,8 @@ async fn regenerate_ideas_keeps_ideas_with_results() {
     let lab = SearchFixture::new();
     assert!(!lab.run_session(4).await);
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
-    let (sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-    assert_eq!(sitting.manifest().evaluations.len(), 4);
+    let (session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+    assert_eq!(session.manifest().evaluations.len(), 4);
     assert!(lab.root().join("node_ideas/0000").is_dir());
 }
 
@@ -148,9 +148,9 @@ async fn crash_while_discarding_ideas_leaves_all_or_none() {
     let all = count();
     // Before the manifest records the discard: the ideas come back.
     std::fs::rename(&ideas, &old).expect("renamed");
-    let (sitting, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
-    assert_eq!((sitting.manifest().evaluations.len(), count()), (4, all));
-    drop((sitting, lock));
+    let (session, lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
+    assert_eq!((session.manifest().evaluations.len(), count()), (4, all));
+    drop((session, lock));
     // After it, with an obstacle to the removal: old ideas must not be taken for new ones.
     let mark = ideas.join("idea-009.md");
     std::fs::write(&mark, "- Of the first generation").expect("written");
@@ -185,9 +185,9 @@ async fn crash_while_discarding_results_leaves_none_without_file() {
     // A discarded result is ignored, even if its file still exists.
     std::fs::remove_dir(file(1)).expect("removed");
     std::fs::write(file(0), &first).expect("written");
-    let (mut sitting, _lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
-    assert!(sitting.unmerged.is_empty());
-    sitting.run().expect("to its end");
+    let (mut session, _lock) = lab.open(lab.opening(), lab.backend()).await.expect("opened");
+    assert!(session.unmerged.is_empty());
+    session.run().expect("to its end");
     assert_ne!(std::fs::read(file(0)).expect("made again"), first);
 }
 
@@ -200,11 +200,11 @@ async fn discarded_results_still_count_against_budget() {
         // All four of the first depth, the last of them not merged.
         assert!(!lab.run_session(9).await);
         let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
-        let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-        let thrown_away = sitting.manifest().state.thrown_away;
+        let (mut session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+        let thrown_away = session.manifest().state.thrown_away;
         assert!(thrown_away.cost > 1.0 && thrown_away.seconds >= 30.0, "{thrown_away:?}");
-        sitting.run().expect("to its end");
-        let done = sitting.manifest();
+        session.run().expect("to its end");
+        let done = session.manifest();
         assert_eq!(done.state.stop_reason, Some(StopReason::BudgetSpent), "{more}");
         assert_eq!(done.evaluations.len(), 4, "{more}");
     }
@@ -215,9 +215,9 @@ async fn discarded_results_still_count_against_budget() {
     crate::engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest)
         .expect("written");
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
-    let (sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-    assert_eq!(sitting.manifest().state.thrown_away.cost, 7.0);
-    assert_eq!(sitting.manifest().node(NodeId(0)).ideas_cost, None);
+    let (session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+    assert_eq!(session.manifest().state.thrown_away.cost, 7.0);
+    assert_eq!(session.manifest().node(NodeId(0)).ideas_cost, None);
 }
 
 #[tokio::test]
@@ -225,8 +225,8 @@ async fn rerun_of_ended_search_repeats_last_depth_in_new_round() {
     let lab = SearchFixture::new();
     let before = lab.run().await;
     let again = SearchOpenOptions { rerun_evals: true, ..lab.opening() };
-    let (mut sitting, _lock) = lab.open(again, lab.backend()).await.expect("opened");
-    let begun = sitting.manifest().clone();
+    let (mut session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
+    let begun = session.manifest().clone();
     assert_eq!((begun.state.current_depth, begun.state.stopped), (2, false));
     assert_eq!(begun.nodes.len(), before.nodes.len() - 2, "its promotions are withdrawn");
     let last: Vec<EvalId> = begun.evals_at(2).map(|(id, _)| *id).collect();
@@ -237,8 +237,8 @@ async fn rerun_of_ended_search_repeats_last_depth_in_new_round() {
         assert_eq!(begun.eval_discards(*id), 1, "a new round has new keys");
     }
     assert_eq!(begun.eval_discards(EvalId(0)), 0, "other depths stay");
-    sitting.run().expect("to its end");
-    let done = sitting.manifest();
+    session.run().expect("to its end");
+    let done = session.manifest();
     let decided = |manifest: &SearchManifest| {
         let one = |eval: &crate::workloads::search::manifest::SearchEval| {
             let decision = eval.decision.as_ref().expect("decided");

@@ -29,15 +29,15 @@ pub(super) fn main(
     rustix::fs::flock(&directory, FlockOperation::LockShared).step("lock its directory")?;
 
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    let mut spaces = CloneFlags::CLONE_NEWUSER
+    let mut namespaces = CloneFlags::CLONE_NEWUSER
         | CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWPID
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS;
     if own_network {
-        spaces |= CloneFlags::CLONE_NEWNET;
+        namespaces |= CloneFlags::CLONE_NEWNET;
     }
-    nix::sched::unshare(spaces).step("create a user namespace")?;
+    nix::sched::unshare(namespaces).step("create a user namespace")?;
     let map = "write the user map of the namespace";
     fs::write("/proc/self/setgroups", "deny").step(map)?;
     fs::write("/proc/self/uid_map", format!("0 {} 1", user.as_raw())).step(map)?;

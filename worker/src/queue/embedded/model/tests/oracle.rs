@@ -37,7 +37,7 @@ pub(super) fn any_call() -> impl Strategy<Value = ModelCall> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum OracleOfferState {
     New,
-    Again(usize),
+    Redelivery(usize),
     InFlight(Duration),
 }
 
@@ -46,7 +46,7 @@ pub(super) struct OracleOffer {
     pub(super) sequence: u64,
     pub(super) offer: Offer,
     pub(super) delivered: u32,
-    place: OracleOfferState,
+    state: OracleOfferState,
 }
 
 /// A naive work stream.
@@ -54,35 +54,40 @@ pub(super) struct OracleOffer {
 pub(super) struct WorkOracle {
     pub(super) now: Duration,
     last: u64,
-    pub(super) kept: Vec<OracleOffer>,
+    pub(super) offers: Vec<OracleOffer>,
     acked: Vec<(u64, Offer)>,
     turns: usize,
 }
 
 impl WorkOracle {
     fn find(&mut self, sequence: u64) -> Option<&mut OracleOffer> {
-        self.kept.iter_mut().find(|k| k.sequence == sequence)
+        self.offers.iter_mut().find(|k| k.sequence == sequence)
     }
 
     fn is_present(&self, offer: &Offer) -> bool {
-        self.kept.iter().any(|k| (k.offer.run, k.offer.item) == (offer.run, offer.item))
+        self.offers.iter().any(|k| (k.offer.run, k.offer.item) == (offer.run, offer.item))
     }
 
     fn add(&mut self, sequence: u64, offer: Offer) {
-        self.kept.push(OracleOffer { sequence, offer, delivered: 0, place: OracleOfferState::New });
-        self.kept.sort_by_key(|k| k.sequence);
+        self.offers.push(OracleOffer {
+            sequence,
+            offer,
+            delivered: 0,
+            state: OracleOfferState::New,
+        });
+        self.offers.sort_by_key(|k| k.sequence);
     }
 
     fn redeliver(&mut self, sequence: u64) {
         self.turns += 1;
         let turn = self.turns;
-        self.find(sequence).expect("known").place = OracleOfferState::Again(turn);
+        self.find(sequence).expect("known").state = OracleOfferState::Redelivery(turn);
     }
 
     pub(super) fn in_flight(&self) -> Vec<(Duration, u64)> {
-        let flying = self.kept.iter().filter_map(|k| match k.place {
+        let flying = self.offers.iter().filter_map(|k| match k.state {
             OracleOfferState::InFlight(until) => Some((until, k.sequence)),
-            OracleOfferState::New | OracleOfferState::Again(_) => None,
+            OracleOfferState::New | OracleOfferState::Redelivery(_) => None,
         });
         let mut flying: Vec<_> = flying.collect();
         flying.sort_unstable();
@@ -100,10 +105,10 @@ impl WorkOracle {
     /// The sequences that are ready, in the order of a pull.
     pub(super) fn ready(&mut self) -> Vec<u64> {
         self.expire();
-        let mut ready: Vec<(usize, u64)> = (self.kept.iter())
-            .filter_map(|k| match k.place {
+        let mut ready: Vec<(usize, u64)> = (self.offers.iter())
+            .filter_map(|k| match k.state {
                 OracleOfferState::New => Some((usize::MAX, k.sequence)),
-                OracleOfferState::Again(turn) => Some((turn, k.sequence)),
+                OracleOfferState::Redelivery(turn) => Some((turn, k.sequence)),
                 OracleOfferState::InFlight(_) => None,
             })
             .collect();
@@ -116,7 +121,7 @@ impl WorkOracle {
         let now = self.now;
         let kept = self.find(sequence).expect("known");
         kept.delivered += 1;
-        kept.place = OracleOfferState::InFlight(now + LEASE);
+        kept.state = OracleOfferState::InFlight(now + LEASE);
         kept.delivered
     }
 
@@ -138,21 +143,21 @@ impl WorkOracle {
             ModelCall::Progress(sequence) => {
                 self.expire();
                 let until = self.now + LEASE;
-                if let Some(OracleOffer { place: OracleOfferState::InFlight(at), .. }) =
+                if let Some(OracleOffer { state: OracleOfferState::InFlight(at), .. }) =
                     self.find(sequence)
                 {
                     *at = until;
                 }
             }
             ModelCall::Ack(sequence) => {
-                if let Some(at) = self.kept.iter().position(|k| k.sequence == sequence) {
-                    self.acked.push((sequence, self.kept.remove(at).offer));
+                if let Some(at) = self.offers.iter().position(|k| k.sequence == sequence) {
+                    self.acked.push((sequence, self.offers.remove(at).offer));
                     let surplus = self.acked.len().saturating_sub(ACKS);
                     self.acked.drain(..surplus);
                 }
             }
             ModelCall::Nak(sequence) => {
-                if let Some(OracleOffer { place: OracleOfferState::InFlight(_), .. }) =
+                if let Some(OracleOffer { state: OracleOfferState::InFlight(_), .. }) =
                     self.find(sequence)
                 {
                     self.redeliver(sequence);
@@ -160,7 +165,7 @@ impl WorkOracle {
             }
             ModelCall::Withdraw(n) => {
                 let gone = offer(n);
-                self.kept.retain(|k| (k.offer.run, k.offer.item) != (gone.run, gone.item));
+                self.offers.retain(|k| (k.offer.run, k.offer.item) != (gone.run, gone.item));
             }
             ModelCall::Pass(seconds) => self.now += Duration::from_secs(seconds),
             ModelCall::Restart => {
@@ -180,7 +185,7 @@ impl WorkOracle {
             ModelCall::LoseTail(n) => {
                 self.last = self.last.saturating_sub(n);
                 let last = self.last;
-                self.kept.retain(|k| k.sequence <= last);
+                self.offers.retain(|k| k.sequence <= last);
                 self.acked.retain(|(sequence, _)| *sequence <= last);
             }
         }
