@@ -20,6 +20,7 @@ mod rules;
 mod scenario;
 mod scenarios;
 mod schedule;
+mod service;
 mod simulation;
 mod step;
 mod store;

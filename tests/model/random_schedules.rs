@@ -11,33 +11,34 @@ const SCHEDULES: u64 = 100_000;
 const REPORTED_FAILURES: usize = 4;
 
 const NO_FAULTS: FaultPlan = FaultPlan {
-    most: 0,
+    max_faults: 0,
     workers: false,
     server: false,
-    tails: false,
-    wipes: false,
+    tail_loss: false,
+    total_loss: false,
     coordinators: false,
-    owners: false,
-    users: false,
-    outages: 15,
+    takeovers: false,
+    user_commands: false,
+    outage_percent: 15,
     bare: false,
 };
 
 /// All faults.
 pub(crate) const ALL_FAULTS: FaultPlan = FaultPlan {
-    most: 9,
+    max_faults: 9,
     workers: true,
     server: true,
-    tails: true,
-    wipes: true,
+    tail_loss: true,
+    total_loss: true,
     coordinators: true,
-    owners: true,
-    users: true,
-    outages: 15,
+    takeovers: true,
+    user_commands: true,
+    outage_percent: 15,
     bare: true,
 };
 
-fn env_number(variable: &str) -> Option<u64> {
+/// The number in an environment variable.
+pub(crate) fn env_number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     Some(value.parse().expect("a number"))
 }
@@ -56,7 +57,7 @@ fn assert_no_failures(family: &ScheduleFamily, percent: u64) {
     }
     let schedules = env_number("ROLLOUT_MODEL_SCHEDULES").unwrap_or(SCHEDULES) * percent / 100;
     let mut kinds: Vec<(String, usize)> = Vec::new();
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for schedule in 0..schedules {
         let Err(failure) = run_schedule(family, schedule) else { continue };
         let kind = failure_kind(&failure.what);
@@ -65,16 +66,22 @@ fn assert_no_failures(family: &ScheduleFamily, percent: u64) {
             continue;
         }
         kinds.push((kind, 1));
-        if told.len() < REPORTED_FAILURES {
-            told.push(failure.report(family));
+        if reports.len() < REPORTED_FAILURES {
+            reports.push(failure.report(family));
         }
     }
-    assert!(kinds.is_empty(), "{}\nin {schedules} schedules: {kinds:#?}", told.join("\n\n"));
+    assert!(kinds.is_empty(), "{}\nin {schedules} schedules: {kinds:#?}", reports.join("\n\n"));
 }
 
 #[test]
 fn embedded_run_with_random_kills_settles() {
-    let faults = FaultPlan { most: 4, coordinators: true, users: true, bare: true, ..NO_FAULTS };
+    let faults = FaultPlan {
+        max_faults: 4,
+        coordinators: true,
+        user_commands: true,
+        bare: true,
+        ..NO_FAULTS
+    };
     assert_no_failures(&ScheduleFamily { embedded: true, ..family("one process", faults) }, 10);
 }
 
@@ -86,27 +93,40 @@ fn run_without_faults_settles() {
 #[test]
 fn worker_faults_keep_invariants() {
     assert_no_failures(
-        &family("workers", FaultPlan { most: 6, workers: true, bare: true, ..NO_FAULTS }),
+        &family("workers", FaultPlan { max_faults: 6, workers: true, bare: true, ..NO_FAULTS }),
         12,
     );
 }
 
 #[test]
 fn server_crash_with_data_loss_keeps_invariants() {
-    let faults =
-        FaultPlan { most: 5, server: true, tails: true, wipes: true, bare: true, ..NO_FAULTS };
+    let faults = FaultPlan {
+        max_faults: 5,
+        server: true,
+        tail_loss: true,
+        total_loss: true,
+        bare: true,
+        ..NO_FAULTS
+    };
     assert_no_failures(&family("server", faults), 12);
 }
 
 #[test]
 fn coordinator_takeover_keeps_invariants() {
-    let faults = FaultPlan { most: 6, coordinators: true, owners: true, bare: true, ..NO_FAULTS };
+    let faults =
+        FaultPlan { max_faults: 6, coordinators: true, takeovers: true, bare: true, ..NO_FAULTS };
     assert_no_failures(&family("coordinators", faults), 12);
 }
 
 #[test]
 fn user_stop_and_cancel_keep_invariants() {
-    let faults = FaultPlan { most: 6, coordinators: true, users: true, workers: true, ..NO_FAULTS };
+    let faults = FaultPlan {
+        max_faults: 6,
+        coordinators: true,
+        user_commands: true,
+        workers: true,
+        ..NO_FAULTS
+    };
     assert_no_failures(&family("users", faults), 10);
 }
 
@@ -118,5 +138,5 @@ fn all_faults_keep_invariants() {
 /// Few faults, each with enough time to take effect.
 #[test]
 fn few_faults_keep_invariants() {
-    assert_no_failures(&family("little", FaultPlan { most: 3, ..ALL_FAULTS }), 15);
+    assert_no_failures(&family("little", FaultPlan { max_faults: 3, ..ALL_FAULTS }), 15);
 }

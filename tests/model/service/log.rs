@@ -1,0 +1,192 @@
+//! Executions that really happened, and settlements that became durable.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rollout_coordinator::engine::core::ItemSettlement;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::id::{ExecId, ItemId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{ItemOutcome, TrialRecord, Verdict};
+use rollout_worker::executor::{FileRole, Finished, RecordFile};
+use rollout_worker::service::Runner;
+use rollout_worker::testing::passed_trial;
+use rollout_worker::work::trial::TrialContext;
+
+use crate::names::may_be_retried;
+
+/// An execution.
+#[derive(Debug, Clone)]
+struct LoggedExecution {
+    item: ItemId,
+    /// Its verdict, if it ended by itself.
+    verdict: Option<Verdict>,
+}
+
+/// Everything that executions and durable settlements say.
+#[derive(Debug, Default)]
+struct LogState {
+    executions: HashMap<ExecId, LoggedExecution>,
+    settled: BTreeMap<ItemId, ItemSettlement>,
+    problems: Vec<String>,
+    /// The items whose settlement each session has written or read.
+    sessions: Vec<BTreeSet<ItemId>>,
+}
+
+/// The log of a schedule, and the runner of its workers.
+#[derive(Debug)]
+pub(crate) struct ExecutionLog {
+    state: Mutex<LogState>,
+    random: Mutex<StdRng>,
+}
+
+impl ExecutionLog {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let random = Mutex::new(StdRng::seed_from_u64(seed));
+        Arc::new(Self { state: Mutex::default(), random })
+    }
+
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a new session.
+    pub(crate) fn begin_session(&self) -> usize {
+        let mut state = self.state();
+        state.sessions.push(BTreeSet::new());
+        state.sessions.len() - 1
+    }
+
+    /// A settlement is durable, or was read from the journal.
+    pub(crate) fn record_settlement(&self, session: usize, settled: &ItemSettlement) {
+        let mut state = self.state();
+        if !state.sessions[session].insert(settled.item) {
+            state.problems.push(format!("{} is settled twice in a session", settled.item));
+        }
+        let problem = match state.settled.get(&settled.item) {
+            None => state.check_new(settled),
+            Some(known) if known.verdict == settled.verdict && known.by == settled.by => None,
+            Some(known) => Some(format!("{known:?} became {settled:?}")),
+        };
+        state.problems.extend(problem);
+        state.settled.entry(settled.item).or_insert_with(|| settled.clone());
+    }
+
+    /// Number of settled items.
+    pub(crate) fn settled(&self) -> usize {
+        self.state().settled.len()
+    }
+
+    /// Violated invariants, after every item had time to be settled. The last session has only
+    /// replayed the journal.
+    pub(crate) fn problems(&self, items: &[ItemId], excused: usize) -> Vec<String> {
+        let state = self.state();
+        let mut problems = state.problems.clone();
+        for item in items {
+            let runs = state.executions.values().filter(|execution| execution.item == *item);
+            let verdicts = runs.clone().filter_map(|execution| execution.verdict.as_ref());
+            let outages = verdicts.filter(|verdict| may_be_retried(verdict)).count();
+            let runs = runs.count();
+            if runs > 1 + outages + excused {
+                let what =
+                    format!("{runs} executions of {item}: {outages} outages, {excused} faults");
+                problems.push(format!("more executions than faults explain: {what}"));
+            }
+            if !state.settled.contains_key(item) {
+                problems.push(format!("{item} is not settled"));
+            } else if state.sessions.last().is_none_or(|read| !read.contains(item)) {
+                problems.push(format!("the journal lost the settlement of {item}"));
+            }
+        }
+        problems
+    }
+
+    /// What the next execution does: how long it takes, and how it ends.
+    fn next_act(&self) -> (Duration, u32, f64) {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = [0, 900, 20_000, 200_000][random.random_range(0..4)];
+        let duration = Duration::from_millis(random.random_range(0..=longest));
+        (duration, random.random_range(0..10), f64::from(random.random::<u32>()))
+    }
+}
+
+impl LogState {
+    /// Checks a settlement against the executions.
+    fn check_new(&self, settled: &ItemSettlement) -> Option<String> {
+        let Some(by) = &settled.by else {
+            let poisoned = settled.verdict.error.as_ref().map(|error| &error.code)
+                == Some(&ErrorCode::POISONED);
+            return (!poisoned).then(|| format!("{} has no execution: {settled:?}", settled.item));
+        };
+        let Some(fact) = self.executions.get(&by.exec) else {
+            return Some(format!("{} is settled by {}, which never ran", settled.item, by.exec));
+        };
+        let same = fact.item == settled.item
+            && fact.verdict.as_ref().is_some_and(|verdict| {
+                (verdict.outcome, verdict.reward)
+                    == (settled.verdict.outcome, settled.verdict.reward)
+            });
+        (!same).then(|| format!("{fact:?} was settled as {settled:?}"))
+    }
+}
+
+#[async_trait]
+impl Runner for ExecutionLog {
+    async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
+        let labels = &context.execution.labels;
+        let (item, exec) = (labels.item, labels.exec);
+        let execution = LoggedExecution { item, verdict: None };
+        if self.state().executions.insert(exec, execution).is_some() {
+            self.state().problems.push(format!("{exec} began twice"));
+        }
+        let (duration, ending, reward) = self.next_act();
+        let mut finished = passed_trial(&context);
+        if !duration.is_zero() {
+            context.execution.phases.entered(Phase::AgentExecution);
+            context.execution.create_scratch().await.expect("created");
+            let file = context.execution.scratch.join("out.txt");
+            std::fs::write(&file, reward.to_string()).expect("written");
+            let role =
+                FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
+            finished.files.push(RecordFile { file, media_type: MediaType::Text, role });
+            tokio::select! {
+                () = tokio::time::sleep(duration) => {}
+                _ = context.execution.stop.wait_for(Option::is_some) => {
+                    finished.stopped = Some(Phase::AgentExecution);
+                    return finished;
+                }
+            }
+        }
+        finished.record.verdict = verdict(ending, reward);
+        if let Some(execution) = self.state().executions.get_mut(&exec) {
+            execution.verdict = Some(finished.record.verdict.clone());
+        }
+        finished
+    }
+}
+
+/// The verdict of an execution: one of ten is an outage, one a failure of the agent.
+fn verdict(ending: u32, reward: f64) -> Verdict {
+    let error = match ending {
+        0 => TrialError::transient(
+            ErrorType::EnvironmentStartFailed,
+            ErrorCode::UNREACHABLE,
+            "as scripted",
+        ),
+        1 => TrialError::new(
+            ErrorType::AgentExecutionFailed,
+            ErrorCode::NON_ZERO_EXIT,
+            ErrorClass::Agent,
+            RetryClass::Permanent,
+            "as scripted",
+        ),
+        _ => return Verdict::completed(reward),
+    };
+    let outcome = ItemOutcome::Failed;
+    Verdict { outcome, error: Some(error), reward: None, ..Verdict::completed(0.0) }
+}

@@ -1,0 +1,68 @@
+//! Sessions of the run: the real engine over the queue of the fleet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_coordinator::engine::core::RemoteTimeouts;
+use rollout_coordinator::engine::journal::RunLayout;
+use rollout_coordinator::engine::reconcile::{self, RemoteRun, message_channel};
+use rollout_coordinator::engine::{
+    DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, RunError,
+    RunOpenOptions, open_run,
+};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::mpsc;
+
+use super::fleet::{Fleet, LEASE};
+use super::planner::SamplePlanner;
+
+/// A running session. Dropping it is the death of its process.
+pub(crate) type Session = Task<Result<EngineOutcome, RunError>>;
+
+/// Starts a session, once the previous one has released the lock.
+pub(crate) async fn start_session(fleet: &Fleet) -> Session {
+    let (events, mut seen) = mpsc::channel(1024);
+    let (stop, mut stops) = mpsc::channel(1);
+    let opening = RunOpenOptions {
+        layout: RunLayout::new(fleet.dir.path().join("run")),
+        job: "model".to_owned(),
+        plan: Digest::sha256(b"plan"),
+        permits: fleet.permits,
+        retry: RetryPolicy { initial_delay_ms: 4000, ..RetryPolicy::default() },
+        lock: LockOptions::default(),
+        timeouts: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
+        reopen: None,
+    };
+    let (run, lock, planner) = loop {
+        let planner = SamplePlanner::new(fleet.sample, fleet.items, Arc::clone(&fleet.log));
+        match open_run(opening.clone(), planner, events.clone(), &mut stops).await {
+            Ok(opened) => break opened,
+            // Parts of an aborted session end in their own time.
+            Err(RunError::Open(OpenError::Lock(LockError::Held { .. }))) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => panic!("cannot open the run: {error}"),
+        }
+    };
+    let remote = RemoteRun {
+        run,
+        planner,
+        dispatch: fleet.queue.clone(),
+        store: fleet.store.clone(),
+        pool: "default".to_owned(),
+        lease: LEASE,
+        listener: DurableStateListener::Queue(fleet.queue.clone()),
+        events,
+        stops,
+        messages: message_channel(),
+    };
+    supervise::spawn("session", async move {
+        let _reading =
+            supervise::spawn("events", async move { while seen.recv().await.is_some() {} });
+        let ended = reconcile::run(remote).await;
+        drop((lock, stop));
+        ended
+    })
+}
