@@ -28,8 +28,8 @@ pub enum ExitCode {
     LockLost = 9,
     /// The run directory is an outdated copy: it lacks results of the run.
     StaleCopy = 10,
-    /// The server or the store was unreachable for longer than the wait limit. Results that a
-    /// worker finished and could not report are kept on its host.
+    /// The server was unreachable: for longer than the wait limit of a run or a worker, at once for
+    /// other commands. Results that a worker finished and could not report are kept on its host.
     OutOfReach = 11,
     /// The pool uses another blob store than this worker.
     OtherStore = 12,

@@ -36,7 +36,7 @@ impl OutageLog {
     /// Records a failure.
     pub fn mark_failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{} failed, retrying until it works: {}", self.name, error_chain(error));
+            tracing::warn!("{}; retrying until {} works", error_chain(error), self.name);
         }
     }
 

@@ -110,7 +110,7 @@ impl Dependency {
             began
         });
         if began {
-            tracing::warn!("{} does not respond: {why}", self.name);
+            tracing::warn!("{}", self.outage_text(why));
         }
     }
 
@@ -127,7 +127,7 @@ impl Dependency {
             state.last_response = now;
         });
         if let Some(outage) = lasted {
-            tracing::info!("{} responds again after {outage:.0?}", self.name);
+            tracing::info!("{} answers again after {outage:.0?}", self.name);
         }
     }
 
@@ -142,13 +142,31 @@ impl Dependency {
         match tokio::time::timeout(PROBE_TIMEOUT, self.probe.probe()).await {
             Ok(Ok(())) => self.mark_answered(),
             Ok(Err(why)) => self.mark_failed(&why),
-            Err(_) => self.mark_failed(&format!("no response within {PROBE_TIMEOUT:?}")),
+            Err(_) => self.mark_failed(&timeout_text(PROBE_TIMEOUT)),
         }
         self.state.send_modify(|state| {
             state.last_probe = probed_at;
             state.probes += 1;
         });
         !self.is_down()
+    }
+
+    /// Probes the service once without recording or logging an outage, for a caller that reports
+    /// it.
+    ///
+    /// # Errors
+    /// The service and why it did not answer within `limit`.
+    pub async fn probe_once(&self, limit: Duration) -> Result<(), String> {
+        let why = match tokio::time::timeout(limit, self.probe.probe()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) => why,
+            Err(_) => timeout_text(limit),
+        };
+        Err(self.outage_text(&why))
+    }
+
+    fn outage_text(&self, why: &str) -> String {
+        format!("{} does not answer: {why}", self.name)
     }
 
     /// Probes the service repeatedly and calls `tell` with whether it is down when that changes.
@@ -196,6 +214,10 @@ impl Dependency {
             }
         }
     }
+}
+
+fn timeout_text(limit: Duration) -> String {
+    format!("timeout after {limit:?}")
 }
 
 async fn sleep_until_deadline(end: Option<Instant>) {
@@ -293,6 +315,21 @@ mod tests {
         };
         let limited = dependency.within(Duration::from_secs(3), work);
         assert!(with_watch(&dependency, limited).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outage_found_by_single_probe_is_named_but_not_recorded() {
+        let (switch, dependency) = switched_dependency();
+        let limit = Duration::from_secs(10);
+        assert_eq!(dependency.probe_once(limit).await, Ok(()));
+        switch.down.store(true, Ordering::Relaxed);
+        let refused = dependency.probe_once(limit).await;
+        assert_eq!(refused, Err("the service does not answer: it is down".to_owned()));
+        switch.hangs.store(true, Ordering::Relaxed);
+        let silent = dependency.probe_once(limit).await;
+        assert_eq!(silent, Err("the service does not answer: timeout after 10s".to_owned()));
+        assert!(!dependency.is_down());
+        assert_eq!(dependency.outages(), 0);
     }
 
     #[tokio::test(start_paused = true)]

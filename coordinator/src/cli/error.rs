@@ -6,9 +6,10 @@ use std::path::Path;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
 use rollout_worker::host::WorkerDirError;
+use rollout_worker::shortage::Shortage;
 use rollout_worker::store::StoreError;
 
-use crate::config::ConfigErrors;
+use crate::config::{ConfigErrors, ErrorKind};
 use crate::engine::journal::JournalError;
 use crate::engine::{LockError, OpenError, RunError};
 use crate::events::ReportError;
@@ -16,6 +17,9 @@ use crate::launch::LaunchError;
 use crate::plan::BuildError;
 use crate::results::files::TrialFilesError;
 use crate::sources::datasets::BundleError;
+
+/// Hint for a full disk.
+const DISK_FULL_HINT: &str = "free space on this disk and run the same command again";
 
 /// The error of a command.
 #[derive(Debug)]
@@ -64,15 +68,21 @@ impl CliError {
     /// Files of some trials that could not be written.
     pub(super) fn unwritten_files(count: u64, trial: &ItemName, error: &TrialFilesError) -> Self {
         let what = format!("cannot write the files of {count} trials, the first of them {trial}");
-        Self::failure(what, error).hint(
-            "their results are kept; remove the cause and run the same command again to write them",
-        )
+        Self::failure(what, error).hint(&format!(
+            "their results are kept; {} and run the same command again to write them",
+            remedy(error)
+        ))
     }
 
-    /// An environment provider failed outside a trial.
+    /// The Docker engine failed outside a trial.
     #[cfg(feature = "docker")]
-    pub(super) fn from_environment(failure: &rollout_worker::environment::Failure) -> Self {
-        Self::new(ExitCode::Failure, failure.chain())
+    pub(super) fn from_docker(failure: &rollout_worker::environment::Failure) -> Self {
+        use rollout_worker::environment::FailureKind;
+        match failure.kind {
+            FailureKind::Unreachable => Self::new(ExitCode::Config, failure.chain())
+                .hint("start the engine, or name another one in `DOCKER_HOST`"),
+            _ => Self::new(ExitCode::Failure, failure.chain()),
+        }
     }
 
     /// A request that cannot be fulfilled as given.
@@ -100,10 +110,21 @@ impl CliError {
             | JournalError::NoOpening { path } => {
                 let root = path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")).display();
                 self.hint(&format!(
-                    "run `rollout repair {root} --dry-run` to see what can be restored; without \
-                     `--dry-run` it copies the files that it changes and restores them"
+                    "run `rollout repair {root} --dry-run` to see what can be restored, then run \
+                     it without `--dry-run`: it keeps copies of the files that it changes"
                 ))
             }
+        }
+    }
+
+    /// Adds a hint for a document of the run directory that cannot be read.
+    pub(super) fn with_document_hint(self, error: &RunError) -> Self {
+        match error {
+            RunError::Damaged { path, .. } => {
+                self.hint(&repair_hint(path.parent().unwrap_or(path)))
+            }
+            RunError::Newer { .. } => self.hint("use a newer rollout"),
+            _ => self,
         }
     }
 
@@ -117,9 +138,14 @@ impl From<ConfigErrors> for CliError {
     fn from(errors: ConfigErrors) -> Self {
         let count = errors.errors.len();
         let faults = if count == 1 { "an error" } else { &format!("{count} errors") };
+        let what = if errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed) {
+            "cannot fetch the tasks"
+        } else {
+            &format!("{faults} in the configuration")
+        };
         Self {
             code: ExitCode::Config,
-            message: format!("{faults} in the configuration; nothing was started"),
+            message: format!("{what}; nothing was started"),
             details: errors.lines(),
             hints: Vec::new(),
         }
@@ -133,6 +159,10 @@ impl From<BuildError> for CliError {
                 errors.into()
             }
             BuildError::Bundle(BundleError::Store(error)) => error.into(),
+            BuildError::Bundle(BundleError::Scratch(error)) => {
+                let hint = format!("{} and run the same command again", remedy(&error));
+                Self::failure("cannot pack the tasks", &error).hint(&hint)
+            }
             BuildError::Bundle(BundleError::Json(_)) | BuildError::Plan(_) => {
                 Self::failure("cannot build the plan", &error)
             }
@@ -142,21 +172,32 @@ impl From<BuildError> for CliError {
 
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
-        Self::failure("the blob store failed", &error)
+        if let StoreError::DiskFull { path, source } = &error {
+            return Self::failure(format!("cannot write to the blob store: {path}"), source)
+                .hint(DISK_FULL_HINT);
+        }
+        Self::failure("cannot use the blob store", &error)
             .hint("use `--store DIR` to choose another directory for blobs")
     }
 }
 
 impl From<ReportError> for CliError {
     fn from(error: ReportError) -> Self {
-        Self::failure("an output of the run failed; the run's results are kept", &error)
-            .hint("remove the cause and run the same command again to write the missing files")
+        let hint =
+            format!("{} and run the same command again to write the missing files", remedy(&error));
+        Self::failure("an output of the run failed; the run's results are kept", &error).hint(&hint)
     }
 }
 
 impl From<WorkerDirError> for CliError {
     fn from(error: WorkerDirError) -> Self {
-        Self::failure("cannot use a working directory", &error)
+        let WorkerDirError { action, path, source } = &error;
+        let what = format!("cannot {action} the working directory {}", path.display());
+        let failed = Self::failure(what, source);
+        match Shortage::from_io_error(source) {
+            Some(Shortage::Disk) => failed.hint(DISK_FULL_HINT),
+            _ => failed,
+        }
     }
 }
 
@@ -169,26 +210,19 @@ impl From<RunError> for CliError {
                     "work of this process since then is discarded; the new owner continues the run",
                 )
             }
-            RunError::Damaged { ref path, .. } => {
-                let root = path.parent().unwrap_or(path).display();
-                let hint = format!(
-                    "run `rollout repair {root}` to move it aside; the next run writes it again"
-                );
-                Self::from_cause(ExitCode::RunDamaged, "cannot start the run", &error).hint(&hint)
-            }
-            RunError::Newer { .. } => {
+            RunError::Damaged { .. } | RunError::Newer { .. } => {
                 Self::from_cause(ExitCode::RunDamaged, "cannot start the run", &error)
-                    .hint("use a newer rollout")
+                    .with_document_hint(&error)
             }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
-                Self::failure("cannot continue the run", &error)
-                    .hint("remove the cause and run the same command again to resume")
+                let hint = format!("{} and run the same command again to resume", remedy(&error));
+                Self::failure("cannot continue the run", &error).hint(&hint)
             }
             RunError::NotBuilt(_) => {
                 Self::from_cause(ExitCode::Config, "cannot start the run", &error)
             }
             RunError::NoAnswer { .. } => {
-                Self::from_cause(ExitCode::Config, "nothing was started", &error).hint(
+                Self::new(ExitCode::Config, format!("{error}; nothing was started")).hint(
                     "start the engine, name another one in `DOCKER_HOST`, or use an environment \
                      that needs none: `environment.type: process`, or `-e process` for a job",
                 )
@@ -221,17 +255,21 @@ impl From<LaunchError> for CliError {
 
 impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
-        let what = "cannot start the run";
+        let (what, resuming) = ("cannot start the run", "cannot resume the run");
         match &error {
             OpenError::Lock(error) => from_lock(what, error, "`--name` for another run"),
             OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),
-            OpenError::Changed { differences, .. } => {
-                let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
+            OpenError::Changed { root, differences, .. } => {
+                let mut refused = Self::from_cause(ExitCode::PlanMismatch, resuming, &error);
                 refused.details.clone_from(differences);
-                refused.hint("use `--name` for a new run, or undo the changes to resume this one")
+                refused.hint(&format!(
+                    "use `--name` for a new run, undo the changes to resume this one, or, if these \
+                     trials failed, run them again with `rollout retry {} --failed`",
+                    root.display()
+                ))
             }
             OpenError::Journal { source, .. } => {
-                Self::from_cause(ExitCode::RunDamaged, what, &error).with_journal_hint(source)
+                Self::from_cause(ExitCode::RunDamaged, resuming, &error).with_journal_hint(source)
             }
             OpenError::Directory { .. } => Self::failure(what, &error),
         }
@@ -261,86 +299,16 @@ pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError 
     }
 }
 
-#[cfg(feature = "nats")]
-mod nats {
-    use rollout_worker::queue::nats::{BindError, ConnectError, NatsOptionsError, NatsSetupError};
-    use rollout_worker::queue::traits::QueueError;
+/// The hint for a damaged document of a run directory.
+pub(super) fn repair_hint(root: &Path) -> String {
+    let root = root.display();
+    format!("run `rollout repair {root}` to move it aside; the run's own command writes it again")
+}
 
-    use super::{CliError, ExitCode};
-    use crate::launch::nats::ServerError;
-
-    impl From<ServerError> for CliError {
-        fn from(error: ServerError) -> Self {
-            match error {
-                ServerError::Connect(error) => error.into(),
-                ServerError::Setup(error) => error.into(),
-                ServerError::Bind(error) => error.into(),
-                ServerError::Queue(error) => error.into(),
-            }
-        }
-    }
-
-    impl From<NatsOptionsError> for CliError {
-        fn from(error: NatsOptionsError) -> Self {
-            Self::config("cannot use the NATS server", &error)
-        }
-    }
-
-    impl From<ConnectError> for CliError {
-        fn from(error: ConnectError) -> Self {
-            match &error {
-                ConnectError::Unreachable { .. } => {
-                    Self::from_cause(ExitCode::OutOfReach, "cannot connect to NATS", &error)
-                }
-                _ => Self::config("cannot use the NATS server", &error),
-            }
-        }
-    }
-
-    impl From<NatsSetupError> for CliError {
-        fn from(error: NatsSetupError) -> Self {
-            match error {
-                NatsSetupError::Queue(error) => error.into(),
-                error => {
-                    let failed = Self::config("the NATS server is not set up", &error).hint(
-                        "`rollout doctor` shows what differs; `rollout setup` creates what is \
-                         missing",
-                    );
-                    match &error {
-                        NatsSetupError::Differs { setting, .. } if setting == "ack_wait" => failed
-                            .hint("start all processes of a namespace with the same `--lease`"),
-                        _ => failed,
-                    }
-                }
-            }
-        }
-    }
-
-    impl From<BindError> for CliError {
-        fn from(error: BindError) -> Self {
-            match error {
-                BindError::Queue(error) => error.into(),
-                error @ BindError::OtherStore { .. } => Self::config(
-                    "the workers of the pool use another blob store",
-                    &error,
-                )
-                .hint(
-                    "use the same `--store` everywhere, name another `pool:` in the job, or, once \
-                     no run uses the pool, rebind it: `rollout setup --pool NAME --store DIR \
-                     --rebind`",
-                ),
-            }
-        }
-    }
-
-    impl From<QueueError> for CliError {
-        fn from(error: QueueError) -> Self {
-            let code = match error {
-                QueueError::Denied { .. } => ExitCode::Config,
-                QueueError::Unreachable { .. } => ExitCode::OutOfReach,
-                _ => ExitCode::Failure,
-            };
-            Self::from_cause(code, "the queue failed", &error)
-        }
+/// The first part of the hint of an error that the user can end: what to do about its cause.
+pub(super) fn remedy(error: &(dyn Error + 'static)) -> &'static str {
+    match Shortage::from_error(error) {
+        Some(Shortage::Disk) => "free space on this disk",
+        _ => "remove the cause",
     }
 }

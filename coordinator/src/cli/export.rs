@@ -6,10 +6,12 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store;
 
-use super::error::CliError;
+use super::error::{CliError, repair_hint};
 use super::output::Printer;
 use super::{search_dir, store_url};
+use crate::engine::RunError;
 use crate::launch::export;
+use crate::plan::JobPlanError;
 use crate::results::escape;
 use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
 
@@ -48,10 +50,14 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
     let blobs = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
     let store = store::open(&blobs).await?;
     let ExportArgs { run_dir, format, out, .. } = args;
-    let hint = store_url::store_hint(&run_dir);
+    let (hint, repair) = (store_url::store_hint(&run_dir), repair_hint(&run_dir));
     let exported = export::export(&ExportRequest { run_dir, store, format, out }).await;
     let exported = exported.map_err(|error| match &error {
         ExportError::Trial { .. } => CliError::from(error).hint(&hint),
+        ExportError::Plan(JobPlanError::Damaged { .. }) => CliError::from(error).hint(&repair),
+        ExportError::Document { path, .. } if path.ends_with("plan.json") => {
+            CliError::from(error).hint(&repair)
+        }
         _ => error.into(),
     })?;
     print_summary(&exported, printer)?;
@@ -88,10 +94,38 @@ impl From<ExportError> for CliError {
             ExportError::NotRunDirectory { .. }
             | ExportError::OutputExists(_)
             | ExportError::NeedsOutputPath => Self::from_cause(ExitCode::Usage, what, &error),
-            ExportError::Header(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
+            ExportError::Header(cause) => {
+                let failed = Self::from_cause(ExitCode::RunDamaged, what, &error);
+                match cause.downcast_ref::<RunError>() {
+                    Some(cause) => failed.with_document_hint(cause),
+                    None => failed,
+                }
+            }
+            ExportError::Plan(JobPlanError::Newer { .. }) => {
+                Self::from_cause(ExitCode::RunDamaged, what, &error).hint("use a newer rollout")
+            }
+            ExportError::Document { .. } | ExportError::Plan(_) => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
             }
             _ => Self::failure(what, &error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn export_of_damaged_manifest_hints_repair() {
+        let path = PathBuf::from("jobs/demo/manifest.json");
+        let damaged = RunError::Damaged { path, reason: "expected value".to_owned() };
+        let error = CliError::from(ExportError::Header(damaged.into()));
+        assert_eq!(error.code, ExitCode::RunDamaged);
+        assert_eq!(
+            error.message,
+            "cannot export the run: jobs/demo/manifest.json is damaged: expected value"
+        );
+        assert!(error.hints[0].starts_with("run `rollout repair jobs/demo`"), "{:?}", error.hints);
     }
 }

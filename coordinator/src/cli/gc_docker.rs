@@ -30,7 +30,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
         let owners = HostOwners::new(Owner::current(PathBuf::new()));
         let check = DeadOwnerCheck { owners, dry_run: args.dry_run, dead: Mutex::default() };
         let reaped =
-            provider.reap(&check).await.map_err(|failure| CliError::from_environment(&failure))?;
+            provider.reap(&check).await.map_err(|failure| CliError::from_docker(&failure))?;
         let dead = check.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
         document["containers"] = containers(&dead, &reaped, &mut text);
         failed.extend(
@@ -44,7 +44,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
             dry_run: args.dry_run,
         };
         let pruned = provider.prune_images(&limits).await;
-        let pruned = pruned.map_err(|failure| CliError::from_environment(&failure))?;
+        let pruned = pruned.map_err(|failure| CliError::from_docker(&failure))?;
         document["images"] = images(&pruned, args.dry_run, &mut text);
         failed.extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
     }
@@ -129,5 +129,21 @@ impl DeadOwners for DeadOwnerCheck {
             self.dead.lock().unwrap_or_else(PoisonError::into_inner).push(owner.clone());
         }
         dead && !self.dry_run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_worker::environment::{Failure, FailureKind};
+
+    use super::*;
+
+    #[test]
+    fn gc_without_docker_engine_hints_remedy() {
+        let error = CliError::from_docker(&Failure::new(FailureKind::Unreachable, "no answer"));
+        assert_eq!((error.code, error.message.as_str()), (ExitCode::Config, "no answer"));
+        assert_eq!(error.hints, ["start the engine, or name another one in `DOCKER_HOST`"]);
+        let error = CliError::from_docker(&Failure::new(FailureKind::Refused, "no"));
+        assert_eq!((error.code, error.hints.len()), (ExitCode::Failure, 0));
     }
 }

@@ -60,7 +60,20 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
         printer.warning(&format!("{}; results in it are not restored", absent.message));
         absent.hints.iter().for_each(|hint| printer.hint(hint));
     }
+    if !repaired.is_clean() {
+        printer.hint(&next_step(&args));
+    }
     Ok(ExitCode::Success)
+}
+
+/// The command that follows a repair, or its simulation.
+fn next_step(args: &RepairArgs) -> String {
+    if !args.dry_run {
+        return "use the run's own command to resume".to_owned();
+    }
+    let store = args.store.as_deref().map(|store| format!(" --store {store}"));
+    let store = store.unwrap_or_default();
+    format!("run `rollout repair {}{store}` to do this", args.run_dir.display())
 }
 
 /// The report as text.
@@ -89,7 +102,7 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     let documents = repaired.documents.iter();
     lines.extend(documents.map(|path| {
         format!(
-            "{}: damaged, {would}put aside; the run's own command writes it again",
+            "{}: damaged, {would}moved aside; the run's own command writes it again",
             path.display()
         )
     }));
@@ -136,5 +149,25 @@ impl From<RepairError> for CliError {
             RepairError::Store(error) => error.into(),
             RepairError::Lock(_) => Self::failure(what, &error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repair_ends_with_next_step() {
+        let args = |dry_run, store: Option<&str>| RepairArgs {
+            run_dir: PathBuf::from("jobs/demo"),
+            dry_run,
+            store: store.map(str::to_owned),
+        };
+        assert_eq!(next_step(&args(true, None)), "run `rollout repair jobs/demo` to do this");
+        assert_eq!(
+            next_step(&args(true, Some("blobs"))),
+            "run `rollout repair jobs/demo --store blobs` to do this"
+        );
+        assert_eq!(next_step(&args(false, None)), "use the run's own command to resume");
     }
 }

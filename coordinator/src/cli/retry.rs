@@ -42,9 +42,33 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         )));
     }
     let mut again = run_args(arguments.into_iter().chain(options))?;
+    let command = format!("rollout retry {} {}", run_dir.display(), option(&reopen));
     again.reopen = Some(reopen);
     let printer = printer.with_quiet(again.quiet);
-    run::run(*again, &printer).await
+    run::run(*again, &printer).await.map_err(|error| for_retry(error, &command))
+}
+
+/// An error of the run with hints for the command `rollout retry`, which takes options of the run
+/// after `--` only.
+fn for_retry(mut error: CliError, command: &str) -> CliError {
+    let names_option = |hint: &String| hint.contains("`--store") || hint.contains("`--nats");
+    match error.code {
+        ExitCode::LockHeld => {
+            error.hints = vec![format!(
+                "wait until its owner ends, or take the run over: add `--force` after `--`, as in \
+                 `{command} -- --force`"
+            )];
+            error
+        }
+        ExitCode::StaleCopy => {
+            error.hints = vec!["retry in the directory that has them".to_owned()];
+            error
+        }
+        _ if error.hints.iter().any(names_option) => error.hint(&format!(
+            "add options of `rollout run` after `--`, as in `{command} -- --store DIR`"
+        )),
+        _ => error,
+    }
 }
 
 /// The options of a run.
@@ -78,6 +102,26 @@ mod tests {
         assert_eq!(option(&ReopenSelection::Infrastructure), "--infra");
         let named = option(&ReopenSelection::Trials(trials));
         assert_eq!(named, "--trial a/d/t__1 --trial a/d/t__2");
+    }
+
+    #[test]
+    fn retry_of_held_run_hints_force_of_run() {
+        let hints = |code, hint| {
+            for_retry(CliError::new(code, "refused").hint(hint), "rollout retry jobs/demo --failed")
+                .hints
+        };
+        let held = hints(ExitCode::LockHeld, "use `--name` for another run, or `--force`");
+        assert_eq!(
+            held,
+            ["wait until its owner ends, or take the run over: add `--force` after `--`, as in \
+              `rollout retry jobs/demo --failed -- --force`"]
+        );
+        let copy = hints(ExitCode::StaleCopy, "or use `--name` for another run");
+        assert_eq!(copy, ["retry in the directory that has them"]);
+        let no_store = hints(ExitCode::Failure, "give its new place with `--store DIR`");
+        assert_eq!(no_store.len(), 2);
+        assert!(no_store[1].contains("after `--`"), "{no_store:?}");
+        assert_eq!(hints(ExitCode::Failure, "free space"), ["free space"]);
     }
 
     #[test]

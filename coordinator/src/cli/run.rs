@@ -17,6 +17,7 @@ use crate::events::sinks::terminal::{Screen, summary};
 use crate::launch::host;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
 use crate::plan::{self, PreparedJob};
+use crate::results::report::JobResult;
 
 /// Runs the command.
 pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -69,8 +70,8 @@ fn print_report(
 ) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
-        if result.cancelled {
-            printer.hint("run the same command again to resume");
+        if let Some(step) = next_step(result, run_dir) {
+            printer.hint(&step);
         }
     }
     match &report.unwritten.first {
@@ -81,6 +82,26 @@ fn print_report(
             Err(missing.iter().fold(failed, |failed, hint| failed.hint(hint)))
         }
     }
+}
+
+/// The command that follows a run that was stopped or has failed trials. Unsupported trials fail
+/// again.
+fn next_step(result: &JobResult, run_dir: &Path) -> Option<String> {
+    let (failures, run_dir) = (&result.headline.failures, run_dir.display());
+    if result.cancelled {
+        return Some("run the same command again to resume".to_owned());
+    }
+    if failures.infrastructure > 0 {
+        return Some(format!(
+            "run `rollout retry {run_dir} --infra` to run infrastructure failures again"
+        ));
+    }
+    (result.failed_trials > failures.unsupported).then(|| {
+        format!(
+            "run `rollout retry {run_dir} --failed` to run failed trials again, with corrected \
+             tasks or settings if needed"
+        )
+    })
 }
 
 /// The command line of the run, for `rollout retry`. A retry does not replace it.
@@ -95,7 +116,7 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     #[cfg(feature = "nats")]
     let is_remote = args.nats.url.is_some();
     #[cfg(not(feature = "nats"))]
-    let remote = false;
+    let is_remote = false;
     let is_set = |name: &str| is_remote || std::env::var(name).is_ok();
     let variables = match &args.env_file {
         Some(file) => env_file::read(file).map_err(CliError::usage)?,
@@ -126,5 +147,47 @@ fn level(args: &RunArgs, job: LogLevel) -> LogLevel {
         _ if args.verbose => LogLevel::Debug,
         Some(level) => level,
         None => job,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+    use crate::results::metrics::AgentTotal;
+    use crate::results::report::{Ledger, RunOverview};
+    use crate::results::testing;
+
+    fn step_after(verdict: Verdict, cancelled: bool) -> Option<String> {
+        let mut ledger = Ledger::default();
+        ledger.add(0, &testing::settlement(testing::trial("a", "t", 1), 1, verdict));
+        let overview = RunOverview {
+            run: testing::run(),
+            job: "demo".to_owned(),
+            started_at: testing::at(0),
+            ended_at: testing::at(1),
+            cancelled,
+        };
+        let agents = [AgentTotal { name: "a".into(), total: 1 }];
+        let result = JobResult::new(overview, &agents, &[], &ledger);
+        next_step(&result, Path::new("jobs/demo"))
+    }
+
+    #[test]
+    fn run_with_failures_ends_with_next_step() {
+        assert_eq!(step_after(testing::passed(1.0), false), None);
+        let stopped = step_after(testing::passed(1.0), true);
+        assert_eq!(stopped.as_deref(), Some("run the same command again to resume"));
+        let unsupported = testing::failed(TrialError::unsupported("no graphics processors"));
+        assert_eq!(step_after(unsupported, false), None);
+        for (class, option) in
+            [(ErrorClass::Infrastructure, "--infra"), (ErrorClass::Task, "--failed")]
+        {
+            let error = testing::error(ErrorType::InternalError, class, "a cause");
+            let step = step_after(testing::failed(error), false).expect("a step");
+            assert!(step.contains(&format!("`rollout retry jobs/demo {option}`")), "{step}");
+        }
     }
 }

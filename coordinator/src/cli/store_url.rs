@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::{InvalidStoreUrl, StoreUrl};
 
 use super::error::CliError;
@@ -38,16 +39,19 @@ pub(super) fn for_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, C
     })
 }
 
-/// The hint that names the store a run used.
+/// The hint for a store that lacks what a run stored: names the store that the run used.
 pub(super) fn store_hint(run_dir: &Path) -> String {
     hint(StoreReference::read(run_dir).as_ref())
 }
 
 fn hint(reference: Option<&StoreReference>) -> String {
-    let used = reference.map(|StoreReference { directory, identity, .. }| {
-        format!(": it was {} (identity {identity})", directory.display())
-    });
-    format!("`--store DIR` names the store that the run used{}", used.unwrap_or_default())
+    match reference {
+        Some(StoreReference { directory, identity, .. }) => format!(
+            "restore {} (identity {identity}), or give its new place with `--store DIR`",
+            directory.display()
+        ),
+        None => "give the store that the run used with `--store DIR`".to_owned(),
+    }
 }
 
 impl From<InvalidStoreUrl> for CliError {
@@ -58,13 +62,30 @@ impl From<InvalidStoreUrl> for CliError {
 
 impl From<NoStore> for CliError {
     fn from(error: NoStore) -> Self {
-        Self::usage(error.to_string()).hint(&hint(error.reference.as_ref()))
+        Self::new(ExitCode::Failure, error.to_string()).hint(&hint(error.reference.as_ref()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn store_missing_is_failure_that_names_former_store() {
+        let reference = StoreReference {
+            identity: "1a9d".to_owned(),
+            directory: "/jobs/.rollout/blobs".into(),
+            relative: "../.rollout/blobs".into(),
+        };
+        let searched = vec!["/jobs/.rollout/blobs".into()];
+        let error = CliError::from(NoStore { searched, reference: Some(reference) });
+        assert_eq!(error.code, ExitCode::Failure);
+        assert_eq!(
+            error.hints,
+            ["restore /jobs/.rollout/blobs (identity 1a9d), or give its new place with `--store \
+              DIR`"]
+        );
+    }
 
     #[test]
     fn store_url_memory_is_refused_by_commands() {

@@ -3,13 +3,19 @@ use std::ffi::OsString;
 use clap::{CommandFactory as _, Parser as _};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::ItemOutcome;
+use rollout_worker::archive::ArchiveError;
+use rollout_worker::host::WorkerDirError;
+use rollout_worker::store::StoreError;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
+use crate::config::{ConfigErrors, ErrorKind, SourceLocation};
 use crate::engine::{LockLostError, RunError};
 use crate::events::sinks::terminal::Style;
+use crate::plan::BuildError;
 use crate::results::metrics::{FailureParty, Tally, TrialScore};
+use crate::sources::datasets::BundleError;
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
     let words = words.iter().map(OsString::from).collect();
@@ -183,11 +189,51 @@ fn cli_error_message_contains_each_cause_once() {
 }
 
 #[test]
+fn full_disk_while_packing_is_no_configuration_error() {
+    let source = std::io::ErrorKind::StorageFull.into();
+    let cause = ArchiveError::Io { action: "write", path: "/scratch/0.0".into(), source };
+    let failed = CliError::from(BuildError::Bundle(BundleError::Scratch(cause)));
+    assert_eq!(failed.code, ExitCode::Failure);
+    let start = "cannot pack the tasks: cannot write /scratch/0.0: ";
+    assert!(failed.message.starts_with(start), "{}", failed.message);
+    assert_eq!(failed.hints, ["free space on this disk and run the same command again"]);
+}
+
+#[test]
+fn full_disk_hints_to_free_space() {
+    let full = || std::io::Error::from_raw_os_error(28);
+    let cause = "No space left on device (os error 28)";
+    let hint = "free space on this disk and run the same command again";
+    let stored = StoreError::DiskFull { path: "/blobs/tmp/0".to_owned(), source: full() };
+    let stored = CliError::from(stored);
+    assert_eq!(stored.message, format!("cannot write to the blob store: /blobs/tmp/0: {cause}"));
+    assert_eq!(stored.hints, [hint]);
+    let path = "/jobs/new".into();
+    let made = CliError::from(WorkerDirError { action: "create", path, source: full() });
+    assert_eq!(made.message, format!("cannot create the working directory /jobs/new: {cause}"));
+    assert_eq!(made.hints, [hint]);
+    let path = "/jobs/plan.json".into();
+    let written = CliError::from(RunError::File { action: "write", path, source: full() });
+    assert_eq!(written.hints, [format!("{hint} to resume")]);
+}
+
+#[test]
+fn failed_fetch_is_no_configuration_error() {
+    let spot = SourceLocation { key: "-d tb".to_owned(), line: None };
+    let said = "cannot fetch the registry http://h/r.json: connection refused";
+    let error = spot.failure("job.yaml".as_ref(), ErrorKind::FetchFailed, said);
+    let refused = CliError::from(ConfigErrors { errors: vec![error], warnings: Vec::new() });
+    assert_eq!(refused.code, ExitCode::Config);
+    assert_eq!(refused.message, "cannot fetch the tasks; nothing was started");
+    assert_eq!(refused.details, [format!("command line: -d tb: {said}")]);
+}
+
+#[test]
 fn interrupted_run_says_once_that_it_cannot_continue() {
     let lost = RunError::LockLost(LockLostError { by: "another process".to_owned() });
     assert_eq!(
         CliError::from(lost).message,
-        "cannot continue the run: the lock of the run is lost: it was taken over by another process"
+        "cannot continue the run: it was taken over by another process"
     );
 }
 

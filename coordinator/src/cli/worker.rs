@@ -107,7 +107,7 @@ fn variables(patterns: &[String]) -> TrialVariables {
 /// Error of connecting to the source of work.
 enum SourceError {
     /// Temporary.
-    Unreachable(String),
+    Unreachable(CliError),
     /// Permanent.
     Refused(CliError),
 }
@@ -122,19 +122,20 @@ async fn connect(
     let (address, started) = (options.address(), Instant::now());
     let mut warned = false;
     loop {
-        let reason = match attempt(&options, pool, store).await {
+        let mut error = match attempt(&options, pool, store).await {
             Ok(source) => {
                 tracing::info!("connected to {address}");
                 return Ok(source);
             }
             Err(SourceError::Refused(error)) => return Err(error),
-            Err(SourceError::Unreachable(reason)) => reason,
+            Err(SourceError::Unreachable(error)) => error,
         };
         if started.elapsed() >= max_offline {
-            return Err(CliError::new(ExitCode::OutOfReach, reason));
+            error.message.push_str(&format!(" (tried for {max_offline:?})"));
+            return Err(error);
         }
         if !warned {
-            tracing::warn!("{reason}; retrying for {max_offline:?}");
+            tracing::warn!("{}; retrying for {max_offline:?}", error.message);
             warned = true;
         }
         tokio::time::sleep(RECONNECT_INTERVAL).await;
@@ -149,12 +150,9 @@ async fn attempt(
     let nats = match Nats::connect(options.clone()).await {
         Ok(nats) => nats,
         Err(error @ ConnectError::Unreachable { .. }) => {
-            return Err(SourceError::Unreachable(error.to_string()));
+            return Err(SourceError::Unreachable(error.into()));
         }
-        Err(error) => {
-            let what = "cannot use the server";
-            return Err(SourceError::Refused(CliError::from_cause(ExitCode::Config, what, &error)));
-        }
+        Err(error) => return Err(SourceError::Refused(error.into())),
     };
     match nats.pool_binding(pool).await {
         Ok(Some(bound)) if bound.store != store => {
@@ -172,7 +170,7 @@ async fn attempt(
         Err(error) => tracing::debug!("cannot read the lease of the pool: {error}"),
     }
     nats.source(pool, store).await.map_err(|error| match error {
-        QueueError::Unreachable { reason } => SourceError::Unreachable(reason),
+        error @ QueueError::Unreachable { .. } => SourceError::Unreachable(error.into()),
         error => SourceError::Refused(CliError::failure("cannot take work", &error)),
     })
 }

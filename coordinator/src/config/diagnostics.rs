@@ -47,6 +47,8 @@ pub enum ErrorKind {
     UnsupportedInstruction,
     /// The task asks for something that the job's environment does not support.
     Unsupported,
+    /// A registry or a repository could not be fetched.
+    FetchFailed,
     /// The job has more trials than a run can hold.
     TooManyTrials,
 }
@@ -62,9 +64,9 @@ pub struct ConfigError {
     pub key: String,
     /// Kind of error.
     pub kind: ErrorKind,
-    /// Value found.
+    /// Value found; the whole message if `expected` is empty.
     pub found: String,
-    /// Accepted values.
+    /// Accepted values; empty for a failure that is no matter of values.
     pub expected: String,
     /// Suggested fix, if there is one.
     pub hint: Option<String>,
@@ -106,7 +108,11 @@ impl ConfigErrors {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_location(f, &self.file, self.line, &self.key)?;
-        write!(f, "found {}, expected {}", self.found, self.expected)?;
+        if self.expected.is_empty() {
+            f.write_str(&self.found)?;
+        } else {
+            write!(f, "found {}, expected {}", self.found, self.expected)?;
+        }
         match &self.hint {
             Some(hint) => write!(f, "\n    hint: {hint}"),
             None => Ok(()),

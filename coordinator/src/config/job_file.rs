@@ -174,7 +174,9 @@ pub(super) fn read(
         cli_overrides::apply(settings, &mut root, problems);
     }
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
-    let reader = ConfigReader::new(file, UnknownKeys::Errors).with_settings(settings);
+    let reader = ConfigReader::new(file, UnknownKeys::Errors)
+        .with_settings(settings)
+        .with_reference(&JOB_REFERENCE);
     let job = reader.root(&root).map(|mut fields| {
         let job = job(&mut fields);
         fields.finish();
@@ -195,12 +197,15 @@ pub(super) fn parse_document(
         Err(fault) => (None, vec![fault]),
     };
     for fault in faults {
-        let (kind, key, expected) = match fault.duplicate {
-            Some(key) => (ErrorKind::DuplicateKey, key, "every key once"),
-            None => (ErrorKind::Syntax, String::new(), "one YAML or JSON document"),
-        };
+        let is_duplicate = fault.duplicate.is_some();
+        let key = fault.duplicate.unwrap_or_default();
         let spot = SourceLocation { key, line: Some(fault.line) };
-        problems.error(spot.error(file, kind, fault.message, expected));
+        problems.error(if is_duplicate {
+            spot.error(file, ErrorKind::DuplicateKey, fault.message, "every key once")
+        } else {
+            let message = format!("cannot parse the file as YAML or JSON: {}", fault.message);
+            spot.failure(file, ErrorKind::Syntax, message)
+        });
     }
     root
 }

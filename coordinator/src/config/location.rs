@@ -40,4 +40,9 @@ impl SourceLocation {
             hint: None,
         }
     }
+
+    /// A failure at this location of `file`: its message is a whole sentence.
+    pub fn failure(&self, file: &Path, kind: ErrorKind, message: impl Into<String>) -> ConfigError {
+        self.error(file, kind, message, "")
+    }
 }

@@ -38,7 +38,7 @@ pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, Err
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
 pub use elements::datasets::{
-    DatasetRef, DatasetSource, RegistryRef, TaskRef, TaskSelection, TaskSource,
+    DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
 pub use elements::resources::ResourceOverrides;

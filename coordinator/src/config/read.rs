@@ -19,7 +19,11 @@ pub(crate) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
         Err(error) if error.kind() == IoErrorKind::NotFound => {
             (ErrorKind::NotFound, "no such file".to_owned())
         }
-        Err(error) => (ErrorKind::Unreadable, error.to_string()),
+        Err(error) => {
+            let message = format!("cannot read the file: {error}");
+            problems.error(spot.failure(file, ErrorKind::Unreadable, message));
+            return None;
+        }
         Ok(read) if read as u64 > CONFIG_FILE_BYTES => {
             (ErrorKind::TooLarge, format!("more than {CONFIG_FILE_BYTES} bytes"))
         }

@@ -9,7 +9,11 @@ use super::cli_overrides::CliSetting;
 use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
 use super::keys::Key;
 use super::location::SourceLocation;
+use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
+
+/// Tables shown as the places of a misplaced key.
+const MAX_TABLES_SHOWN: usize = 3;
 
 /// Treatment of unknown keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(crate) struct ConfigReader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
     settings: &'a [CliSetting],
+    /// All keys of the kind of file, for the hints of misplaced ones.
+    reference: Option<&'a KeyReference>,
     problems: RefCell<Diagnostics>,
     /// Every key that was asked for, present or not.
     #[cfg(test)]
@@ -38,6 +44,7 @@ impl<'a> ConfigReader<'a> {
             file,
             unknown,
             settings: &[],
+            reference: None,
             problems: RefCell::default(),
             #[cfg(test)]
             keys_read: RefCell::default(),
@@ -47,6 +54,25 @@ impl<'a> ConfigReader<'a> {
     /// Adds the command-line settings that were applied to the tree.
     pub(crate) fn with_settings(self, settings: &'a [CliSetting]) -> Self {
         Self { settings, ..self }
+    }
+
+    /// Adds the keys of the kind of file.
+    pub(crate) fn with_reference(self, reference: &'a KeyReference) -> Self {
+        Self { reference: Some(reference), ..self }
+    }
+
+    /// Where a misplaced key belongs, unless that is nowhere or in too many places.
+    fn misplaced(&self, key: &str) -> Option<String> {
+        let tables = self.reference?.tables_with(key);
+        if tables.is_empty() || tables.len() > MAX_TABLES_SHOWN {
+            return None;
+        }
+        let place = |table: &&str| match *table {
+            "" => "at the top level".to_owned(),
+            table => format!("in `{table}`"),
+        };
+        let places: Vec<String> = tables.iter().map(place).collect();
+        Some(format!("`{key}` belongs {}", places.join(" or ")))
     }
 
     /// The location of a key, in the file or on the command line.
@@ -136,8 +162,9 @@ impl<'a> Fields<'a> {
             });
         } else {
             let expected = format!("one of {}", self.known.join(", "));
+            let near = near.map(|n| format!("did you mean `{n}`?"));
             problems.error(ConfigError {
-                hint: near.map(|n| format!("did you mean `{n}`?")),
+                hint: self.reader.misplaced(key).or(near),
                 ..spot.error(self.reader.file, ErrorKind::UnknownKey, "an unknown key", expected)
             });
         }

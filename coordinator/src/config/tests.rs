@@ -168,6 +168,39 @@ fn config_error_message_names_file_line_key_and_hint() {
 }
 
 #[test]
+fn misplaced_job_key_hint_names_its_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.yaml");
+    let text = "execute: 'true'\nenvironment: {n_attempts: 3, force_biuld: true}\n\
+                agents: [{name: nop}]\ndatasets: [{path: d}]\n";
+    std::fs::write(&file, text).expect("written");
+    let mut problems = Diagnostics::default();
+    read_job(&file, &options(), &mut problems);
+    let errors = problems.finish(()).expect_err("faults").errors;
+    let hints: Vec<_> = errors.iter().map(|e| (e.key.as_str(), e.hint.as_deref())).collect();
+    assert_eq!(
+        hints,
+        [
+            ("execute", Some("`execute` belongs in `agents[]`")),
+            ("environment.n_attempts", Some("`n_attempts` belongs at the top level")),
+            ("environment.force_biuld", Some("did you mean `force_build`?")),
+        ]
+    );
+}
+
+#[test]
+fn config_file_that_cannot_be_parsed_is_told_in_one_sentence() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.yaml");
+    std::fs::write(&file, "name: a\n---\nname: b\n").expect("written");
+    let mut problems = Diagnostics::default();
+    read_job(&file, &options(), &mut problems);
+    let lines = problems.finish(()).expect_err("a fault").lines();
+    let said = "cannot parse the file as YAML or JSON: a second document begins here";
+    assert!(lines[0].ends_with(&format!(": {said}")), "{lines:?}");
+}
+
+#[test]
 fn job_file_with_all_keys_is_parsed() {
     let mut problems = Diagnostics::default();
     let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
@@ -206,6 +239,7 @@ fn job_document_reads_back_as_same_job() {
     again.provenance.clone_from(&job.provenance);
     for (new, old) in again.datasets.iter_mut().zip(&job.datasets) {
         new.location = old.location.clone();
+        new.pattern_locations = old.pattern_locations.clone();
     }
     for (new, old) in again.tasks.iter_mut().zip(&job.tasks) {
         new.location = old.location.clone();

@@ -51,13 +51,13 @@ pub enum RunError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another process owns the run now.
-    #[error("the lock of the run is lost")]
-    LockLost(#[source] LockLostError),
+    #[error(transparent)]
+    LockLost(LockLostError),
     /// The journal cannot be written.
-    #[error("the journal of the run cannot be written")]
+    #[error(transparent)]
     Journal(#[from] JournalError),
     /// The queue failed.
-    #[error("the queue of the run failed")]
+    #[error(transparent)]
     Queue(#[from] QueueError),
     /// A file of the run directory cannot be written.
     #[error("cannot {action} {}", path.display())]
@@ -95,11 +95,11 @@ pub enum RunError {
     #[error("this rollout was built without the `{0}` environment")]
     NotBuilt(rollout_protocol::spec::environment::ProviderKind),
     /// The service behind the environments did not answer before anything was started.
-    #[error("the environment `{kind}` is not available: {reason}")]
+    #[error("cannot use the environment `{kind}`: {reason}")]
     NoAnswer {
         /// The environment.
         kind: rollout_protocol::spec::environment::ProviderKind,
-        /// The reason, and a remedy.
+        /// The service, its address and the reason.
         reason: String,
     },
     /// An internal task ended unexpectedly.

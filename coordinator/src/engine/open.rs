@@ -119,19 +119,17 @@ pub enum OpenError {
     #[error(transparent)]
     Lock(LockError),
     /// The journal is damaged.
-    #[error("cannot resume the run in {}", root.display())]
+    #[error(transparent)]
     Journal {
-        /// The run directory.
-        root: PathBuf,
         /// Why.
-        #[source]
         source: JournalError,
     },
-    /// Trials were settled under another definition than the plan's.
+    /// Trials were settled with other settings or files than the plan's.
     #[error(
-        "{count} settled trials of the run in {} ran under another definition, among them {}",
+        "{} of {} ran with other settings or files: {}",
+        settled_trials(*count),
         root.display(),
-        names.join(", ")
+        first_names(names, *count)
     )]
     Changed {
         /// The run directory.
@@ -157,6 +155,20 @@ pub enum OpenError {
     },
 }
 
+/// `1 settled trial`, `2 settled trials`.
+fn settled_trials(count: usize) -> String {
+    if count == 1 { "1 settled trial".to_owned() } else { format!("{count} settled trials") }
+}
+
+/// The names of the first of `count` trials, and the number of the others.
+fn first_names(names: &[String], count: usize) -> String {
+    let named = names.join(", ");
+    match count.saturating_sub(names.len()) {
+        0 => named,
+        others => format!("{named} and {others} more"),
+    }
+}
+
 /// Takes the lock and opens the run. A stop ends the wait for another owner.
 ///
 /// # Errors
@@ -170,9 +182,9 @@ pub async fn open_run<P: Planner + 'static>(
     let root = options.layout.root().to_owned();
     let of = root.clone();
     let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
-    made.map_err(|source| OpenError::Directory { path: root.clone(), source })?;
+    made.map_err(|source| OpenError::Directory { path: root, source })?;
     let acquired = RunLock::acquire(&options.layout, &options.lock, stops).await;
-    let (lock, grant) = acquired.map_err(|error| OpenError::from_lock(error, root))?;
+    let (lock, grant) = acquired.map_err(OpenError::from_lock)?;
     let opened = supervise::blocking(move || {
         open_locked(options, grant, &planner, &events).map(|run| (run, planner))
     })
@@ -203,7 +215,7 @@ fn open_locked(
     let pool = lock.kv.map(|shared| shared.info.pool);
     let (root, epoch) = (layout.root().to_owned(), grant.epoch);
     let manifest = RunManifest::read(&layout)?;
-    let damaged = |source| OpenError::Journal { root: root.clone(), source };
+    let damaged = |source| OpenError::Journal { source };
     let index = journal::SegmentIndex::read(&layout).map_err(damaged)?;
     let (reopened, previous_pools) = (index.reopened(), index.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
@@ -365,9 +377,9 @@ fn begin_epoch(
 }
 
 impl OpenError {
-    fn from_lock(error: LockError, root: PathBuf) -> Self {
+    fn from_lock(error: LockError) -> Self {
         match error {
-            LockError::Journal(source) => Self::Journal { root, source },
+            LockError::Journal(source) => Self::Journal { source },
             error => Self::Lock(error),
         }
     }
@@ -510,4 +522,43 @@ fn warn_of_torn_tail(replay: Option<&ReplaySummary>, events: &mpsc::Sender<Vec<R
          the work that they recorded is done again"
     );
     send(events, vec![RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } }]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(count: usize, names: &[&str]) -> String {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let root = PathBuf::from("jobs/demo");
+        OpenError::Changed { root, count, names, differences: Vec::new() }.to_string()
+    }
+
+    #[test]
+    fn refusal_of_other_plan_counts_and_names_trials() {
+        assert_eq!(
+            refusal(1, &["a/d/t__1"]),
+            "1 settled trial of jobs/demo ran with other settings or files: a/d/t__1"
+        );
+        assert_eq!(
+            refusal(5, &["a/d/t__1", "a/d/t__2"]),
+            "5 settled trials of jobs/demo ran with other settings or files: a/d/t__1, a/d/t__2 \
+             and 3 more"
+        );
+    }
+
+    #[test]
+    fn refusal_of_damaged_journal_names_file_once() {
+        let source = JournalError::Damaged {
+            path: "jobs/demo/journal/000001.log".into(),
+            offset: 4252,
+            durable_bytes: 10926,
+            records_behind: 6,
+        };
+        assert_eq!(
+            OpenError::Journal { source }.to_string(),
+            "jobs/demo/journal/000001.log is damaged at byte 4252 of 10926 (6 intact records \
+             follow)"
+        );
+    }
 }

@@ -14,6 +14,7 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::ReportBatch;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::embedded::EmbeddedQueue;
@@ -273,7 +274,9 @@ fn recover_all(
                     let path = dir.path().display();
                     tracing::warn!("{} entries of {path} are left as they are", recovered.skipped);
                 }
-                Err(error) => tracing::error!("cannot recover former work: {error}"),
+                Err(error) => {
+                    tracing::error!("cannot recover former work: {}", error_chain(&error));
+                }
             }
         }
         // The engine may have failed already.
@@ -290,9 +293,8 @@ fn remove_work_dirs(layout: &RunLayout) {
 }
 
 fn remove(dir: WorkerDir) {
-    let path = dir.path().display().to_string();
     if let Err(error) = dir.remove() {
-        tracing::warn!("cannot remove {path}: {error}");
+        tracing::warn!("{}", error_chain(&error));
     }
 }
 

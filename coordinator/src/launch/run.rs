@@ -102,7 +102,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
         None => session.run_here().await,
     };
     #[cfg(not(feature = "nats"))]
-    let ran = session.run_here().await;
+    let session_result = session.run_here().await;
     let report = reporter.finish().await;
     let (FinishedSession { outcome, lock }, report) = (session_result?, report?);
     drop(lock);

@@ -59,15 +59,16 @@ impl PlanChange {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 
-    /// The differences as display lines.
+    /// The differences that make results invalid, as display lines.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for change in &self.changed {
-            lines.extend(change.differences.iter().map(|d| format!("{}: {d}", change.subject)));
-        }
-        lines.extend(self.added.iter().map(|what| format!("added: {what}")));
-        lines.extend(self.removed.iter().map(|what| format!("removed: {what}")));
-        lines
+        let lines = |change: &SpecChange| -> Vec<String> {
+            let line = |difference: &String| match &change.subject {
+                ChangeSubject::Settings => difference.clone(),
+                subject => format!("{subject}: {difference}"),
+            };
+            change.differences.iter().map(line).collect()
+        };
+        self.changed.iter().flat_map(lines).collect()
     }
 }
 
@@ -170,10 +171,40 @@ fn walk(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
     }
     let variable = path.starts_with("env.") || path.contains(".env.");
     let script = path.ends_with("kind.install") || path.ends_with("kind.execute");
+    let key = job_key(path);
     if variable || script {
-        found.push(format!("{path} changed"));
+        found.push(format!("{key} changed"));
     } else {
-        found.push(format!("{path} was {before}, is {after}"));
+        found.push(format!("{key} was {}, is {}", display(before), display(after)));
+    }
+}
+
+/// The job file's key of a setting at `path`, where the two differ.
+fn job_key(path: &str) -> String {
+    const KEYS: [(&str, &str); 3] = [
+        ("environment.provider.type", "environment.type"),
+        ("kind.install", "install"),
+        ("kind.execute", "execute"),
+    ];
+    const TABLES: [(&str, &str); 2] = [
+        ("environment.provider.", "environment.provider_config."),
+        ("environment.rates.", "environment.provider_config."),
+    ];
+    if let Some((_, key)) = KEYS.iter().find(|(known, _)| *known == path) {
+        return (*key).to_owned();
+    }
+    let renamed = TABLES.iter().find_map(|(table, renamed)| {
+        path.strip_prefix(*table).map(|key| format!("{renamed}{key}"))
+    });
+    renamed.unwrap_or_else(|| path.to_owned())
+}
+
+/// A value as display text; words without quotes.
+fn display(value: &Value) -> String {
+    match value {
+        Value::Null => "not set".to_owned(),
+        Value::String(text) if !text.is_empty() => text.clone(),
+        value => value.to_string(),
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
+    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings,
+    ProviderSpec,
 };
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::template::Template;
@@ -186,12 +187,14 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
     let change = compare(&before, &more);
     assert!(change.is_compatible() && !change.is_empty());
     assert_eq!(change.added, ["agent agent1", "task a/a2", "task b/b0", "attempts 2 to 3"]);
+    assert_eq!(change.lines(), [""; 0], "more work is not refused");
     let less = compare(&more, &before);
     assert!(less.is_compatible());
     assert_eq!(less.removed.len(), 4);
 
     let mut settings = settings();
     settings.environment.force_build = true;
+    settings.environment.provider = ProviderSpec::Process(ProcessSettings::default());
     settings.verifier.env.insert("JUDGE".to_owned(), Template::new("s3cret"));
     settings.verifier.reward_key = Some("accuracy".to_owned());
     let script = |text: &str, secret: &str| AgentSpec {
@@ -215,12 +218,15 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
     assert_eq!(
         change.lines(),
         [
-            "settings: environment.force_build was false, is true",
-            "settings: verifier.env.JUDGE changed",
-            "settings: verifier.reward_key was null, is \"accuracy\"",
+            "environment.force_build was false, is true",
+            "environment.provider_config.network was bridge, is host",
+            "environment.type was docker, is process",
+            "environment.provider_config.ignore_dockerfile was not set, is false",
+            "verifier.env.JUDGE changed",
+            "verifier.reward_key was not set, is accuracy",
             "agent agent0: env.KEY changed",
-            "agent agent0: kind.execute changed",
-            "agent agent0: limits.execute_sec was null, is 5.0",
+            "agent agent0: execute changed",
+            "agent agent0: limits.execute_sec was not set, is 5.0",
             "task a/a0: its files changed",
             "task a/a1: its image, resources, time limits, variables, steps, users, network or rules changed \
              (task.toml, or the job's overrides)",

@@ -114,7 +114,7 @@ impl DiskWatch {
             let space = directory.space.filter(|space| space.is_low())?;
             let floor = space.floor_text();
             let path = directory.path.display();
-            Some(format!("the disk of {path} is nearly full: {space}, at least {floor} is needed"))
+            Some(format!("the disk of {path} is nearly full ({space}, {floor} needed)"))
         };
         state.directories.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)
     }

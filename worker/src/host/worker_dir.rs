@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::id::WorkerId;
 
 use super::{LOCK, Owner};
+use crate::backoff::error_chain;
 use crate::fs_remove;
 
 /// Name prefix of directories that are not ready.
@@ -130,7 +131,7 @@ impl WorkerDir {
                 && let Some(_lock) = take_lock(&path)
                 && let Err(error) = remove(&path)
             {
-                tracing::warn!("cannot remove {}: {error}", path.display());
+                tracing::warn!("{}", error_chain(&error));
             }
         }
     }

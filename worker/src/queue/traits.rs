@@ -271,7 +271,7 @@ pub struct PendingCommand {
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The broker cannot be reached.
-    #[error("cannot reach the queue: {reason}")]
+    #[error("cannot use the queue: {reason}")]
     Unreachable {
         /// The client's error.
         reason: String,

@@ -58,9 +58,18 @@ pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: Execut
     tokio::select! {
         () = over => {}
         () = wait_until_unreportable(shared) => {
-            tracing::warn!("{} executions were not reported", shared.registry.len());
+            tracing::warn!("{}", unreported_text(shared.registry.len()));
         }
     }
+}
+
+/// Describes executions that ended without a report.
+fn unreported_text(count: usize) -> String {
+    let executions = if count == 1 { "execution" } else { "executions" };
+    format!(
+        "cannot report {count} {executions} now: results stored on this host are reported when the \
+         run is resumed or a worker starts here; executions without a stored result run again"
+    )
 }
 
 /// Waits until no execution has an environment any more and the remaining reports cannot be
@@ -79,5 +88,19 @@ async fn wait_until_unreportable(shared: &WorkerShared) {
             }
             _ = shutdown.changed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreported_executions_are_counted_and_their_future_is_named() {
+        let one = unreported_text(1);
+        assert!(one.starts_with("cannot report 1 execution now: results stored"), "{one}");
+        let two = unreported_text(2);
+        assert!(two.starts_with("cannot report 2 executions now: "), "{two}");
+        assert!(two.ends_with("executions without a stored result run again"), "{two}");
     }
 }

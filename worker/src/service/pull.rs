@@ -117,7 +117,7 @@ async fn wait_for_spool_space(shared: &WorkerShared) {
     if full() {
         let bytes = shared.spool.bytes();
         tracing::warn!(
-            "{bytes} bytes of results wait to be reported: pulling no work until there are fewer"
+            "{bytes} bytes of results wait to be reported: no work is started until there are fewer"
         );
     }
     while full() || shared.spool_outage.is_down() {
@@ -129,13 +129,13 @@ async fn wait_for_spool_space(shared: &WorkerShared) {
 async fn wait_for_disk_space(shared: &WorkerShared) {
     while let Some(low) = shared.disks.low().await {
         if !shared.low_disk.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{low}: pulling no work until there is more space");
+            tracing::warn!("{low}: no work is started until space is freed");
             shared.registry.note_change();
         }
         tokio::time::sleep(DISK_POLL_INTERVAL).await;
     }
     if shared.low_disk.swap(false, Ordering::Relaxed) {
-        tracing::info!("every disk has enough space again: pulling work");
+        tracing::info!("every disk has enough space again: work is started again");
         shared.registry.note_change();
     }
 }

@@ -196,12 +196,12 @@ mod tests {
         Arc::new(SlotPool::new(4, &ResourceBudget { cpus, memory_mb }))
     }
 
-    fn try_reservation(pools: &Arc<SlotPool>) -> Option<SlotReservation> {
-        pools.reserve(usize::MAX).now_or_never()
+    fn try_reservation(pool: &Arc<SlotPool>) -> Option<SlotReservation> {
+        pool.reserve(usize::MAX).now_or_never()
     }
 
-    fn reserved_capacity(pools: &Arc<SlotPool>) -> FreeCapacity {
-        try_reservation(pools).expect("something is free").capacity()
+    fn reserved_capacity(pool: &Arc<SlotPool>) -> FreeCapacity {
+        try_reservation(pool).expect("something is free").capacity()
     }
 
     #[test]
@@ -213,52 +213,52 @@ mod tests {
 
     #[test]
     fn slot_taken_reduces_slots_and_shares_until_dropped() {
-        let pools = slot_pool(Some(5), None);
-        let mut reservation = try_reservation(&pools).expect("all is free");
+        let pool = slot_pool(Some(5), None);
+        let mut reservation = try_reservation(&pool).expect("all is free");
         assert!(!reservation.fits(SizeClass(2)));
         let big = reservation.take(SizeClass(1));
         assert!(!reservation.fits(SizeClass(1)) && !reservation.fits(SizeClass::SOLO));
         let small = reservation.take(SizeClass(0));
         assert!(!reservation.fits(SizeClass(0)), "no share is left");
         drop(reservation);
-        assert!(try_reservation(&pools).is_none());
-        assert_eq!(pools.free_slots(), 2);
+        assert!(try_reservation(&pool).is_none());
+        assert_eq!(pool.free_slots(), 2);
         drop(big);
         assert_eq!(
-            reserved_capacity(&pools),
+            reserved_capacity(&pool),
             FreeCapacity { slots: 3, shares: Some(4), idle: false }
         );
         drop(small);
         assert_eq!(
-            reserved_capacity(&pools),
+            reserved_capacity(&pool),
             FreeCapacity { slots: 4, shares: Some(5), idle: true }
         );
     }
 
     #[test]
     fn solo_slot_needs_idle_worker_and_blocks_others() {
-        let pools = slot_pool(None, None);
-        let small = try_reservation(&pools).expect("all is free").take(SizeClass(0));
-        assert!(pools.acquire(SizeClass::SOLO).now_or_never().is_none());
+        let pool = slot_pool(None, None);
+        let small = try_reservation(&pool).expect("all is free").take(SizeClass(0));
+        assert!(pool.acquire(SizeClass::SOLO).now_or_never().is_none());
         drop(small);
-        let solo = pools.acquire(SizeClass::SOLO).now_or_never().expect("it is idle");
-        assert!(try_reservation(&pools).is_none());
-        assert!(pools.acquire(SizeClass(0)).now_or_never().is_none());
-        assert_eq!(pools.free_slots(), 0);
+        let solo = pool.acquire(SizeClass::SOLO).now_or_never().expect("it is idle");
+        assert!(try_reservation(&pool).is_none());
+        assert!(pool.acquire(SizeClass(0)).now_or_never().is_none());
+        assert_eq!(pool.free_slots(), 0);
         drop(solo);
-        assert_eq!(pools.free_slots(), 4);
+        assert_eq!(pool.free_slots(), 4);
     }
 
     #[test]
     fn slot_for_claimed_work_precedes_new_pull() {
-        let pools = slot_pool(None, None);
-        let reservation = try_reservation(&pools).expect("all is free");
-        let mut waiting = Box::pin(pools.acquire(SizeClass(0)));
+        let pool = slot_pool(None, None);
+        let reservation = try_reservation(&pool).expect("all is free");
+        let mut waiting = Box::pin(pool.acquire(SizeClass(0)));
         assert!(waiting.as_mut().now_or_never().is_none(), "a pull has reserved everything");
         drop(reservation);
-        assert!(try_reservation(&pools).is_none());
+        assert!(try_reservation(&pool).is_none());
         let slot = waiting.now_or_never().expect("it is free");
-        assert!(try_reservation(&pools).is_some());
+        assert!(try_reservation(&pool).is_some());
         drop(slot);
     }
 }

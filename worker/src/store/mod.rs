@@ -207,7 +207,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// The disk is full.
-    #[error("no space left at {path}")]
+    #[error("cannot write {path}")]
     DiskFull {
         /// The path.
         path: String,

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod doctor;
+mod error;
 mod options;
 mod setup;
 mod workers;

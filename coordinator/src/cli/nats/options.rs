@@ -177,7 +177,7 @@ impl NatsAccessArgs {
     ) -> Result<Option<NatsCredentials>, CliError> {
         if let Some(user) = &self.nats_user {
             let password = match &self.nats_password_file {
-                Some(path) => secret(path)?,
+                Some(path) => secret("password", path)?,
                 None => variable(env_vars::NATS_PASSWORD.name).map(NatsSecret::new).ok_or_else(
                     || {
                         CliError::usage(
@@ -190,10 +190,10 @@ impl NatsAccessArgs {
             return Ok(Some(NatsCredentials::Password { user: user.clone(), password }));
         }
         if let Some(path) = &self.nats_token_file {
-            return Ok(Some(NatsCredentials::Token(secret(path)?)));
+            return Ok(Some(NatsCredentials::Token(secret("token", path)?)));
         }
         if let Some(path) = &self.nats_nkey {
-            return Ok(Some(NatsCredentials::Nkey(secret(path)?)));
+            return Ok(Some(NatsCredentials::Nkey(secret("nkey", path)?)));
         }
         if let Some(path) = &self.nats_creds {
             return Ok(Some(NatsCredentials::File(path.clone())));
@@ -203,13 +203,15 @@ impl NatsAccessArgs {
     }
 }
 
-/// The first line of a file.
-fn secret(path: &Path) -> Result<NatsSecret, CliError> {
+/// The first line of a file that holds a secret; `kind` names it in errors.
+fn secret(kind: &str, path: &Path) -> Result<NatsSecret, CliError> {
     use std::io::Read as _;
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(SECRET_BYTES).read_to_string(&mut text))
-        .map_err(|error| CliError::config(format!("cannot read {}", path.display()), &error))?;
+        .map_err(|error| {
+            CliError::config(format!("cannot read the {kind} file {}", path.display()), &error)
+        })?;
     Ok(NatsSecret::new(text.lines().next().unwrap_or_default().trim()))
 }
 
@@ -252,5 +254,12 @@ mod tests {
             let error = options(arguments, &[]).expect_err("refused");
             assert!(!format!("{error:?}").contains("hush"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn nats_password_file_missing_is_named_as_such() {
+        let user = ["--nats", "far", "--nats-user", "me", "--nats-password-file", "/no/such"];
+        let error = options(&user, &[]).expect_err("no file");
+        assert!(error.message.starts_with("cannot read the password file /no/such: "), "{error:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::cli::error::{CliError, from_lock};
+use crate::cli::error::{CliError, from_lock, remedy};
 use crate::engine::LockError;
 use crate::workloads::search::driver::{BackendError, SearchError};
 
@@ -83,8 +83,10 @@ impl From<SearchError> for CliError {
                      count as failed",
                 )
             }
-            SearchError::Ideas { .. } | SearchError::Backend(_) => Self::failure(what, &error)
-                .hint("remove the cause and run the same command again to resume"),
+            SearchError::Ideas { .. } | SearchError::Backend(_) => {
+                let hint = format!("{} and run the same command again to resume", remedy(&error));
+                Self::failure(what, &error).hint(&hint)
+            }
             SearchError::File { .. } | SearchError::Plan(_) | SearchError::Run(_) => {
                 Self::failure(what, &error)
             }

@@ -71,6 +71,17 @@ pub struct DatasetRef {
     pub selection: TaskSelection,
     /// Location of its source in the job file.
     pub location: SourceLocation,
+    /// Locations of the patterns of the selection.
+    pub pattern_locations: PatternLocations,
+}
+
+/// Locations of the patterns that select tasks, or where they would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatternLocations {
+    /// `task_names`.
+    pub names: SourceLocation,
+    /// `exclude_task_names`.
+    pub exclude: SourceLocation,
 }
 
 /// Source of a dataset's tasks.
@@ -173,9 +184,13 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let name = names::read(&name_field);
     let version = fields.take(DatasetKeys::version).text();
     let format = format(&fields.take(DatasetKeys::format));
+    let names = fields.take(DatasetKeys::task_names);
+    let exclude = fields.take(DatasetKeys::exclude_task_names);
+    let pattern_locations =
+        PatternLocations { names: names.location(), exclude: exclude.location() };
     let selection = TaskSelection {
-        names: patterns(&fields.take(DatasetKeys::task_names)),
-        exclude: patterns(&fields.take(DatasetKeys::exclude_task_names)),
+        names: patterns(&names),
+        exclude: patterns(&exclude),
         max_tasks: fields
             .take(DatasetKeys::n_tasks)
             .integer(&(1..=MAX_TASKS))
@@ -188,7 +203,7 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     {
         return None;
     }
-    Some(DatasetRef { source, name, version, format, selection, location })
+    Some(DatasetRef { source, name, version, format, selection, location, pattern_locations })
 }
 
 fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {

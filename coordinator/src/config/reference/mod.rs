@@ -78,6 +78,13 @@ impl KeyReference {
         text
     }
 
+    /// The tables that have a key of this name; the top level is empty.
+    pub(crate) fn tables_with(&self, name: &str) -> Vec<&str> {
+        let keys = self.keys.iter().map(|row| row.key.as_str());
+        let split = keys.map(|key| key.rsplit_once('.').unwrap_or(("", key)));
+        split.filter(|(_, last)| *last == name).map(|(table, _)| table).collect()
+    }
+
     /// The row that documents a key.
     pub fn find(&self, key: &str) -> Option<&KeyRow> {
         let at = self.explained_at(key);

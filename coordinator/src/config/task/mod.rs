@@ -150,8 +150,8 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
         Err(faults) => {
             for fault in faults {
                 let spot = SourceLocation { key: String::new(), line: fault.line };
-                let expected = "a TOML document";
-                problems.error(spot.error(file, ErrorKind::Syntax, fault.message, expected));
+                let message = format!("cannot parse the file as TOML: {}", fault.message);
+                problems.error(spot.failure(file, ErrorKind::Syntax, message));
             }
             return None;
         }

@@ -184,7 +184,7 @@ pub fn read_tree(
 ) -> Option<TreeFile> {
     let text = read::text(file, problems)?;
     let root = job_file::parse_document(file, &text, problems)?;
-    let reader = ConfigReader::new(file, UnknownKeys::Errors);
+    let reader = ConfigReader::new(file, UnknownKeys::Errors).with_reference(&TREE_REFERENCE);
     let tree = reader.root(&root).map(|mut fields| {
         let tree = read_fields(file, &mut fields, options);
         fields.finish();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
+use rollout_worker::backoff::error_chain;
 use tokio::time::Instant;
 
 use super::{Engine, EngineOutcome, MANIFEST_INTERVAL};
@@ -21,7 +22,8 @@ impl<P: Planner> Engine<P> {
         if Instant::now() >= self.manifest_due
             && let Err(error) = self.write_manifest(RunState::Running)
         {
-            tracing::warn!("{error}; the journal holds the same data, and the write is retried");
+            let reason = error_chain(&error);
+            tracing::warn!("{reason}; the journal holds the same data, and the write is retried");
         }
     }
 

@@ -69,9 +69,9 @@ pub enum JournalError {
     },
     /// Bytes that were durable are missing or changed.
     #[error(
-        "{} is damaged at byte {offset}: {}",
+        "{} is damaged at byte {}",
         path.display(),
-        extent(*records_behind, *durable_bytes)
+        extent(*offset, *durable_bytes, *records_behind)
     )]
     Damaged {
         /// The file.
@@ -114,16 +114,17 @@ pub enum JournalError {
     },
 }
 
-/// Describes how much the damage affects.
-fn extent(records_behind: u64, durable_bytes: u64) -> String {
+/// Place and extent of damage: `4252 of 10926 (6 intact records follow)`.
+fn extent(offset: u64, durable_bytes: u64, records_behind: u64) -> String {
     let records = match records_behind {
-        0 => "no whole record follows".to_owned(),
-        1 => "1 whole record follows".to_owned(),
-        count => format!("{count} whole records follow"),
+        0 => "no intact record follows".to_owned(),
+        1 => "1 intact record follows".to_owned(),
+        count => format!("{count} intact records follow"),
     };
-    match durable_bytes {
-        0 => records,
-        bytes => format!("{records}, and {bytes} bytes were known to be durable"),
+    if durable_bytes > offset {
+        format!("{offset} of {durable_bytes} ({records})")
+    } else {
+        format!("{offset} ({records})")
     }
 }
 

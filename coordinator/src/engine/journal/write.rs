@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_worker::backoff::error_chain;
 use tokio::sync::mpsc;
 
 use super::durable_length::DurableLength;
@@ -149,7 +150,7 @@ fn write_batches(
 ) {
     while let Ok(WriteBatch { number, frames }) = incoming.recv() {
         let written = segment.append(&frames).or_else(|error| {
-            tracing::error!(%error, "a journal segment failed; continuing in a new one");
+            tracing::warn!("{}; continuing in a new segment", error_chain(&error));
             segment = segment.create_successor(layout)?;
             segment.append(&frames)
         });

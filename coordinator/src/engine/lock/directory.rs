@@ -115,9 +115,12 @@ impl Contender {
             (None, Some(_)) if locked => decide_takeover(OwnerStatus::Unproven, watched, policy),
             _ => decide_locked_takeover(watched, policy),
         };
-        let holder = info.map_or_else(|| "another process".to_owned(), |note| note.describe());
+        let describe = |wording: fn(&LockFile) -> String| {
+            info.as_ref().map_or_else(|| "another process".to_owned(), wording)
+        };
         if let TakeoverDecision::Take(reason) = verdict {
-            let takeover = reason.map(|reason| Takeover { former: holder, reason });
+            let former = describe(|note| note.owner.describe());
+            let takeover = reason.map(|reason| Takeover { former, reason });
             return Ok(LockAttempt::Taken(takeover));
         }
         if self.owner.file.is_some() {
@@ -125,6 +128,7 @@ impl Contender {
         }
         match verdict {
             TakeoverDecision::Held => {
+                let holder = describe(LockFile::describe);
                 Err(LockError::Held { root: self.layout.root().to_owned(), holder })
             }
             TakeoverDecision::Take(_) | TakeoverDecision::Wait => Ok(LockAttempt::Wait),
@@ -254,7 +258,9 @@ impl DirectoryOwnership {
         let own = self.lock_file();
         match found {
             Some(found) if found.owner.id == own.owner.id => None,
-            Some(found) if found.epoch > own.epoch => Some(LockLostError { by: found.describe() }),
+            Some(found) if found.epoch > own.epoch => {
+                Some(LockLostError { by: found.describe_successor() })
+            }
             // A successor that has ended removed its lock info. Its segment remains.
             _ => {
                 let newest = journal::next_epoch(&self.layout).ok()? - 1;

@@ -54,9 +54,14 @@ impl LockFile {
         temporary.persist(path).map(drop).map_err(|error| error.error)
     }
 
-    /// Process, host and time, for people.
+    /// Process, host, and since when it owns the run, for people.
     pub(super) fn describe(&self) -> String {
-        format!("{} since {}", self.owner.describe(), self.created_at)
+        format!("{} since {:.0}", self.owner.describe(), self.created_at)
+    }
+
+    /// Process, host, and when it took the run, for people.
+    pub(super) fn describe_successor(&self) -> String {
+        format!("{} at {:.0}", self.owner.describe(), self.created_at)
     }
 }
 

@@ -131,7 +131,7 @@ pub(crate) struct LockGrant {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it was taken over by {by}")]
 pub struct LockLostError {
-    /// The new owner.
+    /// The new owner, and if known when it took the run over.
     pub by: String,
 }
 

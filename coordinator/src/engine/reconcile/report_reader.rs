@@ -10,7 +10,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_worker::backoff::OutageLog;
+use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
 use rollout_worker::store::BlobStore;
@@ -108,8 +108,9 @@ impl ReportReader {
                 Ok(false) if asked.elapsed() >= self.lease => return false,
                 Ok(false) => tokio::time::sleep(LOOKUP_RETRY_DELAY).await,
                 Err(error) => {
+                    let reason = error_chain(&error);
                     tracing::warn!(
-                        "cannot look for record {record}, assuming that it is stored: {error}"
+                        "cannot look for record {record}, assuming that it is stored: {reason}"
                     );
                     return true;
                 }

@@ -33,7 +33,7 @@ pub fn provider(
     Ok(make(&paths))
 }
 
-/// How long a provider may take to report why it cannot be used.
+/// How long the service of a provider may take to answer before a run starts.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the service of every provider before a run starts. A run waits for a service that fails
@@ -49,16 +49,9 @@ pub async fn check_services(
     for kind in kinds {
         let provider = provider(kind, host, sandboxes)?;
         let Some(service) = provider.dependency() else { continue };
-        if service.check().await {
-            continue;
-        }
-        let reason = match tokio::time::timeout(ANSWER_TIMEOUT, provider.capacity()).await {
-            // It came up between the two requests.
-            Ok(Ok(_)) => continue,
-            Ok(Err(failure)) => failure.chain(),
-            Err(_) => format!("no answer within {ANSWER_TIMEOUT:?}"),
-        };
-        return Err(RunError::NoAnswer { kind, reason });
+        // Nothing is logged: the run has not started, and its error says the same.
+        let answer = service.probe_once(ANSWER_TIMEOUT).await;
+        answer.map_err(|reason| RunError::NoAnswer { kind, reason })?;
     }
     Ok(())
 }

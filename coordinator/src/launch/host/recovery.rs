@@ -164,8 +164,7 @@ pub(super) fn sweep(workers: &Path) {
 }
 
 fn remove(dir: WorkerDir) {
-    let path = dir.path().to_owned();
     if let Err(error) = dir.remove() {
-        tracing::warn!("cannot remove {}: {}", path.display(), error_chain(&error));
+        tracing::warn!("{}", error_chain(&error));
     }
 }

@@ -9,21 +9,23 @@ use std::time::{Duration, Instant};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::heartbeat::ResourceBudget;
+use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::report::ReportBody;
 use rollout_worker::host::WorkerDir;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{WorkerExit, WorkerExitReason};
+use rollout_worker::service::{WorkerExit, WorkerExitReason, WorkerProfile};
 use rollout_worker::spool::ScratchMark;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::supervise::{self, Task};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
+use super::worker::usable_environments;
 use super::{HostPaths, StateDir, WorkerProcess};
 use crate::engine::RunError;
 
@@ -141,4 +143,12 @@ async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     for other in &others {
         assert_eq!(entries(other), 1, "directories of other deployments and pools stay");
     }
+}
+
+#[test]
+fn worker_without_usable_environment_says_so() {
+    let mut profile = WorkerProfile::default();
+    assert_eq!(usable_environments(&profile), "but no environment is usable now");
+    profile.providers.insert(ProviderKind::Process, EnvironmentCapacity::default());
+    assert_eq!(usable_environments(&profile), "in process");
 }

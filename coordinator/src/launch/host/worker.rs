@@ -161,15 +161,24 @@ fn working_providers(providers: &ProviderMap, profile: &WorkerProfile) -> Vec<Ar
 }
 
 fn log_start(dir: &WorkerDir, process: &WorkerProcess, profile: &WorkerProfile) {
-    let kinds: Vec<_> = profile.providers.keys().map(ToString::to_string).collect();
-    let kinds = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") };
     tracing::info!(
-        "worker {} takes work from pool {}, {} at a time, in {kinds}; its files are in {}",
+        "worker {} takes work from pool {}, {} at a time, {}; its files are in {}",
         dir.id(),
         process.pool,
         process.slots,
+        usable_environments(profile),
         dir.path().display()
     );
+}
+
+/// Part of a message: the environments that can be used at present.
+pub(super) fn usable_environments(profile: &WorkerProfile) -> String {
+    let kinds: Vec<_> = profile.providers.keys().map(ToString::to_string).collect();
+    if kinds.is_empty() {
+        "but no environment is usable now".to_owned()
+    } else {
+        format!("in {}", kinds.join(", "))
+    }
 }
 
 /// Turns signals into shutdown levels. Executions that do not end in time are killed at once: other
@@ -198,16 +207,15 @@ async fn forward_shutdown(
 
 /// Removes the worker's directory unless it must be adopted, then the directories left empty.
 fn close(dir: WorkerDir, ended: WorkerExit, dirs: &[PathBuf; 2]) {
-    let path = dir.path().to_owned();
     if ended.unreported > 0 || holds_work(&dir) {
         let unreported = ended.unreported;
         tracing::warn!(
             "{unreported} executions are not reported: start a worker on this host with the same \
              options to report those in {}",
-            path.display()
+            dir.path().display()
         );
     } else if let Err(error) = dir.remove() {
-        tracing::warn!("cannot remove {}: {}", path.display(), error_chain(&error));
+        tracing::warn!("{}", error_chain(&error));
     } else {
         tracing::info!("all executions are reported; exiting");
     }

@@ -1,5 +1,7 @@
 //! Errors of using a NATS server.
 
+use std::time::Duration;
+
 use rollout_worker::queue::nats::{BindError, ConnectError, NatsSetupError};
 use rollout_worker::queue::traits::QueueError;
 
@@ -7,16 +9,16 @@ use rollout_worker::queue::traits::QueueError;
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// No connection.
-    #[error("cannot connect to NATS")]
+    #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The streams of the deployment are missing or differ.
-    #[error("the NATS server is not set up")]
+    #[error(transparent)]
     Setup(#[from] NatsSetupError),
     /// The pool is bound to another blob store.
     #[error("the workers of the pool use another blob store")]
     Bind(#[source] BindError),
     /// The queue failed.
-    #[error("the queue failed")]
+    #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
@@ -40,5 +42,34 @@ impl ServerError {
             Self::Queue(error) => matches!(error, QueueError::Unreachable { .. }),
             Self::Bind(_) => false,
         }
+    }
+
+    /// The error of the last attempt of this period.
+    pub(super) fn after_attempts(mut self, period: Duration) -> Self {
+        if let Self::Connect(ConnectError::Unreachable { reason, .. })
+        | Self::Setup(NatsSetupError::Queue(QueueError::Unreachable { reason }))
+        | Self::Queue(QueueError::Unreachable { reason }) = &mut self
+        {
+            reason.push_str(&format!(" (tried for {period:?})"));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_unreachable_error_states_period_of_attempts() {
+        let (address, reason) = ("nats://h:1".to_owned(), "timed out".to_owned());
+        let error = ServerError::from(ConnectError::Unreachable { address, reason });
+        assert_eq!(
+            error.after_attempts(Duration::from_secs(60)).to_string(),
+            "cannot reach the NATS server nats://h:1: timed out (tried for 60s)"
+        );
+        let error = ServerError::from(QueueError::Unreachable { reason: "lost".to_owned() });
+        let text = error.after_attempts(Duration::from_secs(60)).to_string();
+        assert!(text.ends_with("lost (tried for 60s)"), "{text}");
     }
 }

@@ -22,8 +22,9 @@ pub(super) async fn retry<T>(
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
-            Err(error) if !error.is_passing() || started.elapsed() >= RETRY_PERIOD => {
-                return Err(error);
+            Err(error) if !error.is_passing() => return Err(error),
+            Err(error) if started.elapsed() >= RETRY_PERIOD => {
+                return Err(error.after_attempts(RETRY_PERIOD));
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {

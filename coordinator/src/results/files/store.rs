@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,7 @@ pub async fn write_reference(
     let path = format!("{RUNS}{run}/{}", &name[..32]);
     let text = root.to_string_lossy().into_owned();
     if let Err(error) = store.put_document(&path, text.into()).await {
-        tracing::warn!("cannot register the run in its blob store: {error}");
+        tracing::warn!("cannot register the run in its blob store: {}", error_chain(&error));
     }
     let reference = StoreReference { identity, directory, relative };
     if StoreReference::read(&root).as_ref() == Some(&reference) {
@@ -82,8 +83,9 @@ pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
     let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
     let reference = StoreReference::read(&run_dir);
     let beside = run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs");
-    let noted =
-        reference.iter().flat_map(|note| [run_dir.join(&note.relative), note.directory.clone()]);
+    let noted = reference
+        .iter()
+        .flat_map(|note| [resolve(&run_dir, &note.relative), note.directory.clone()]);
     let mut searched: Vec<PathBuf> = Vec::new();
     for candidate in noted.chain([beside]) {
         let place = candidate.canonicalize().unwrap_or(candidate);
@@ -122,6 +124,13 @@ pub async fn runs_using(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, 
         found.push((run, PathBuf::from(String::from_utf8_lossy(&text).into_owned())));
     }
     Ok(found)
+}
+
+/// The path that is `relative` to a canonical directory, without `..`. It need not exist.
+fn resolve(directory: &Path, relative: &Path) -> PathBuf {
+    let up = relative.components().take_while(|part| *part == Component::ParentDir).count();
+    let below: PathBuf = relative.components().skip(up).collect();
+    directory.ancestors().nth(up).map_or_else(|| directory.join(relative), |base| base.join(below))
 }
 
 /// The relative path from one absolute directory to another.
@@ -172,5 +181,7 @@ mod tests {
         let missing = find(&run_dir).expect_err("it is gone");
         assert_eq!(missing.reference.expect("noted").directory, blobs);
         assert!(missing.searched.contains(&blobs), "{:?}", missing.searched);
+        let with_parent = |place: &PathBuf| place.ends_with("../elsewhere/blobs");
+        assert!(!missing.searched.iter().any(with_parent), "{:?}", missing.searched);
     }
 }

@@ -121,6 +121,12 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
     for error in errors.iter_mut().filter(|error| error.file == file) {
         error.file.clone_from(&path);
         error.key = String::new();
+        error.line = None;
+        if path.is_file() {
+            let hint = "give the directory of a task or of tasks; \
+                        `rollout run FILE --dry-run` checks a job file";
+            error.hint = Some(hint.to_owned());
+        }
     }
     Ok(build_report(&job, tasks, errors, warnings))
 }

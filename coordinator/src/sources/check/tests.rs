@@ -170,6 +170,19 @@ fn check_errors_are_listed_by_task() {
 }
 
 #[test]
+fn check_of_job_file_hints_at_dry_run() {
+    let project = CheckProject::new();
+    project.write("job.yaml", "name: j\n");
+    let path = project.0.path().join("job.yaml");
+    let request = CheckRequest { path, format: None, provider: ProviderKind::Docker };
+    let report = check(&request).expect("checked");
+    let [error] = report.errors.as_slice() else { panic!("one error: {report:#?}") };
+    assert_eq!((&error.file, error.line, error.key.as_str()), (&request.path, None, ""));
+    assert!(error.found.ends_with("job.yaml`, which is a file"), "{error}");
+    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("--dry-run")), "{error}");
+}
+
+#[test]
 fn dockerfile_with_heredoc_and_escape_is_parsed_as_by_builder() {
     let project = CheckProject::new();
     project.task("a");

@@ -9,10 +9,11 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
+use rollout_worker::archive::ArchiveError;
 use rollout_worker::store::{BlobContent, BlobStore, StoreError};
 use rollout_worker::supervise;
 
-use super::pack::{self, LoadedTaskFiles};
+use super::pack::{self, LoadedTaskFiles, PackError};
 use super::pack_cache::PackCache;
 use super::task::invalid;
 use super::{Dataset, DatasetTask, spec};
@@ -59,6 +60,9 @@ pub enum BundleError {
     /// Files of tasks cannot be packed.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
+    /// The archives of task files cannot be written.
+    #[error("cannot pack the tasks")]
+    Scratch(#[source] ArchiveError),
     /// The store failed.
     #[error("cannot store the tasks")]
     Store(#[from] StoreError),
@@ -157,6 +161,15 @@ impl<E: Into<BundleError>> From<E> for PrepareError {
     }
 }
 
+impl PrepareError {
+    fn from_pack(error: PackError) -> Self {
+        match error {
+            PackError::Task(error) => Self::File(error),
+            PackError::Scratch(error) => Self::Fatal(BundleError::Scratch(error)),
+        }
+    }
+}
+
 async fn prepare(
     job: &Job,
     dataset: String,
@@ -192,14 +205,14 @@ async fn read(
     let scratch = sink.scratch.join(index.to_string());
     let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.pack_cache.clone());
     let work = move || pack::read(&owned, &at, known.as_deref());
-    let mut files = supervise::blocking(work).await.map_err(PrepareError::File)?;
+    let mut files = supervise::blocking(work).await.map_err(PrepareError::from_pack)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
         let part = if part.archive.is_some() || sink.contains(&part.blob).await? {
             part
         } else {
             let (task, archive) = (Arc::clone(task), scratch.with_extension(number.to_string()));
             let work = move || part.pack(&task, archive);
-            supervise::blocking(work).await.map_err(PrepareError::File)?
+            supervise::blocking(work).await.map_err(PrepareError::from_pack)?
         };
         files.parts.push(part);
     }

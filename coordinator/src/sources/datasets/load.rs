@@ -90,7 +90,8 @@ fn select_tasks(
     source: ResolvedDataset,
     problems: &mut Diagnostics,
 ) -> Vec<TaskCandidate> {
-    let ResolvedDataset { name: dataset, selection, location, tasks, .. } = source;
+    let ResolvedDataset { name: dataset, selection, location, pattern_locations, tasks, .. } =
+        source;
     let named = tasks.into_iter().map(|task| (task_name(&task), task)).collect::<Vec<_>>();
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     let (chosen, unmatched) = select::select(&selection, named, |(name, _)| name);
@@ -106,9 +107,21 @@ fn select_tasks(
     }
     if chosen.is_empty() {
         let near = unmatched.iter().find_map(|p| nearest(p, names.iter().map(String::as_str)));
-        let found = format!("none of the {} tasks of `{dataset}` selected", names.len());
-        let expected = "patterns that match tasks";
-        let error = location.error(&job.file, ErrorKind::NoTasks, found, expected);
+        let patterns_unmatched = selection.names.iter().all(|p| unmatched.contains(&p.as_str()));
+        let (location, message) = if patterns_unmatched && !selection.names.is_empty() {
+            let patterns: Vec<String> = selection.names.iter().map(|p| format!("`{p}`")).collect();
+            let s = if names.len() == 1 { "" } else { "s" };
+            let message = format!(
+                "no task of `{dataset}` matches {} (it has {} task{s})",
+                patterns.join(" or "),
+                names.len()
+            );
+            (pattern_locations.names, message)
+        } else {
+            let message = format!("every selected task of `{dataset}` is excluded");
+            (pattern_locations.exclude, message)
+        };
+        let error = location.failure(&job.file, ErrorKind::NoTasks, message);
         let hint = near.map(|near| format!("did you mean `{near}`?"));
         problems.error(ConfigError { hint, ..error });
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -37,6 +38,21 @@ pub(super) struct PackedPart {
     pub(super) archive: Option<PathBuf>,
 }
 
+/// Error of packing the files of a task.
+#[derive(Debug)]
+pub(super) enum PackError {
+    /// A fault of the files.
+    Task(Box<ConfigError>),
+    /// A file of the scratch directory cannot be used.
+    Scratch(ArchiveError),
+}
+
+impl From<Box<ConfigError>> for PackError {
+    fn from(error: Box<ConfigError>) -> Self {
+        Self::Task(error)
+    }
+}
+
 /// Source of a part.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PartSource {
@@ -70,12 +86,12 @@ enum PartSlot {
 /// `known` are not packed again.
 ///
 /// # Errors
-/// The first error in its files.
+/// The first error in its files, or of writing the archives.
 pub(super) fn read(
     task: &DatasetTask,
     scratch: &Path,
     cache: Option<&PackCache>,
-) -> Result<LoadedTaskFiles, Box<ConfigError>> {
+) -> Result<LoadedTaskFiles, PackError> {
     let format = task.file.format.format;
     let instructions = task.parts.steps.iter().map(|step| {
         let file = task.dir.join(&step.instruction);
@@ -127,7 +143,7 @@ fn part(
     slots: Vec<PartSlot>,
     archive: PathBuf,
     cache: Option<&PackCache>,
-) -> Result<PackedPart, Box<ConfigError>> {
+) -> Result<PackedPart, PackError> {
     let found = source.fingerprint(task);
     let known = cache
         .zip(found)
@@ -142,11 +158,7 @@ fn part(
 
 impl PackedPart {
     /// Packs a part that was cached but is not in the store.
-    pub(super) fn pack(
-        mut self,
-        task: &DatasetTask,
-        archive: PathBuf,
-    ) -> Result<Self, Box<ConfigError>> {
+    pub(super) fn pack(mut self, task: &DatasetTask, archive: PathBuf) -> Result<Self, PackError> {
         self.blob = self.source.pack(task, &archive)?;
         self.archive = Some(archive);
         Ok(self)
@@ -191,26 +203,23 @@ impl PartSource {
         fingerprint::compute(&task.dir, entries, &self.name())
     }
 
-    fn pack(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
+    fn pack(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, PackError> {
         let [dir] = self.dirs.as_slice() else { return self.pack_merged(task, archive) };
         let filter = self.filter(&task.dir, dir)?;
         pack(&task.dir.join(dir), archive, &filter)
     }
 
     /// Packs several directories merged into one.
-    fn pack_merged(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, Box<ConfigError>> {
+    fn pack_merged(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, PackError> {
         let mut merged = archive.as_os_str().to_owned();
         merged.push(".merged");
         let merged = PathBuf::from(merged);
-        let failed = |dir: &Path| {
-            let dir = task.dir.join(dir);
-            move |error: std::io::Error| fault(&dir, ErrorKind::Unreadable, error.to_string())
-        };
         for dir in &self.dirs {
             let filter = self.filter(&task.dir, dir)?;
-            let overlay =
-                DirectoryMerge { from: &task.dir.join(dir), to: &merged, filter: &filter };
-            overlay.directory(Path::new("")).map_err(failed(dir))?;
+            let from = task.dir.join(dir);
+            let overlay = DirectoryMerge { from: &from, to: &merged, filter: &filter };
+            let failed = |error| pack_error(&from, archive, error);
+            overlay.directory(Path::new("")).map_err(failed)?;
         }
         let packed = pack(&merged, archive, &|_, _| FilterDecision::Include);
         // Anything left is removed with the scratch directory.
@@ -221,7 +230,7 @@ impl PartSource {
     fn filter(&self, task: &Path, dir: &Path) -> Result<Box<PackFilter>, Box<ConfigError>> {
         let bad = |dir: &Path, name: &str| {
             let file = dir.join(name);
-            move |error: std::io::Error| fault(&file, ErrorKind::BadFile, error.to_string())
+            move |error: io::Error| fault(&file, ErrorKind::BadFile, unreadable(&error))
         };
         Ok(match self.ignore {
             IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Include),
@@ -254,15 +263,16 @@ struct DirectoryMerge<'a> {
 }
 
 impl DirectoryMerge<'_> {
-    fn directory(&self, path: &Path) -> std::io::Result<()> {
-        let target = self.to.join(path);
-        if fs::symlink_metadata(&target).is_ok_and(|there| !there.is_dir()) {
-            fs::remove_file(&target)?;
+    fn directory(&self, path: &Path) -> Result<(), ArchiveError> {
+        let (from, to) = (self.from.join(path), self.to.join(path));
+        if fs::symlink_metadata(&to).is_ok_and(|there| !there.is_dir()) {
+            fs::remove_file(&to).map_err(|error| io_error("replace", &to, error))?;
         }
-        fs::create_dir_all(&target)?;
-        for entry in fs::read_dir(self.from.join(path))? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
+        fs::create_dir_all(&to).map_err(|error| io_error("create", &to, error))?;
+        let listing = |error| io_error("list", &from, error);
+        for entry in fs::read_dir(&from).map_err(listing)? {
+            let entry = entry.map_err(listing)?;
+            let kind = entry.file_type().map_err(listing)?;
             let path = path.join(entry.file_name());
             if (self.filter)(&path, kind.is_dir()) == FilterDecision::Exclude {
                 continue;
@@ -276,27 +286,32 @@ impl DirectoryMerge<'_> {
         Ok(())
     }
 
-    fn file(&self, path: &Path, kind: fs::FileType) -> std::io::Result<()> {
+    fn file(&self, path: &Path, kind: fs::FileType) -> Result<(), ArchiveError> {
         let (from, to) = (self.from.join(path), self.to.join(path));
+        let writing = |error| io_error("write", &to, error);
         match fs::symlink_metadata(&to) {
-            Ok(there) if there.is_dir() => fs::remove_dir_all(&to)?,
-            Ok(_) => fs::remove_file(&to)?,
+            Ok(there) if there.is_dir() => fs::remove_dir_all(&to).map_err(writing)?,
+            Ok(_) => fs::remove_file(&to).map_err(writing)?,
             Err(_) => {}
         }
+        let reading = |error| io_error("read", &from, error);
         if kind.is_symlink() {
-            return std::os::unix::fs::symlink(fs::read_link(from)?, to);
+            let target = fs::read_link(&from).map_err(reading)?;
+            return std::os::unix::fs::symlink(target, &to).map_err(writing);
         }
         if !kind.is_file() {
-            let what = "neither file, directory nor symlink";
-            return Err(std::io::Error::other(format!("{}: {what}", from.display())));
+            let reason = "it is neither a file, a directory nor a link";
+            return Err(ArchiveError::NotPackable { path: path.to_owned(), reason });
         }
-        fs::copy(from, to).map(|_| ())
+        // An error of the copy does not say which of the two files it is about.
+        drop(fs::File::open(&from).map_err(reading)?);
+        fs::copy(&from, &to).map(|_| ()).map_err(writing)
     }
 }
 
-fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, Box<ConfigError>> {
+fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, PackError> {
     let packed = archive::pack(dir, archive, ArchiveLimits::BUNDLE, filter);
-    let packed = packed.map_err(|error| pack_fault(dir, &error))?;
+    let packed = packed.map_err(|error| pack_error(dir, archive, error))?;
     let (digest, size_bytes) = (packed.digest, packed.size_bytes);
     Ok(BlobRef { digest, size_bytes, media_type: Some(MediaType::Tar) })
 }
@@ -313,29 +328,49 @@ fn filter_ignored(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDec
     }
 }
 
-fn instruction_fault(file: &Path, error: &std::io::Error) -> Box<ConfigError> {
+fn instruction_fault(file: &Path, error: &io::Error) -> Box<ConfigError> {
     match error.kind() {
-        std::io::ErrorKind::FileTooLarge => {
+        io::ErrorKind::FileTooLarge => {
             fault(file, ErrorKind::TooLarge, format!("more than {INSTRUCTION_BYTES} bytes"))
         }
-        _ => fault(file, ErrorKind::Unreadable, error.to_string()),
+        _ => fault(file, ErrorKind::Unreadable, unreadable(error)),
+    }
+}
+
+/// The error of packing `dir` into `archive`: only one of its own files is a fault of the task.
+fn pack_error(dir: &Path, archive: &Path, error: ArchiveError) -> PackError {
+    let scratch = archive.parent().unwrap_or(archive);
+    match &error {
+        ArchiveError::Io { path, .. } if path.starts_with(scratch) => PackError::Scratch(error),
+        _ => PackError::Task(pack_fault(dir, &error)),
     }
 }
 
 fn pack_fault(dir: &Path, error: &ArchiveError) -> Box<ConfigError> {
-    let found = match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    };
     match error {
         ArchiveError::NotPackable { path, reason } => {
             fault(&dir.join(path), ErrorKind::BadFile, format!("an unpackable entry: {reason}"))
         }
-        ArchiveError::TooLarge { .. } => fault(dir, ErrorKind::TooLarge, found),
-        ArchiveError::Io { path, .. } => fault(path, ErrorKind::Unreadable, found),
-        ArchiveError::Changed { path } => fault(&dir.join(path), ErrorKind::Unreadable, found),
-        ArchiveError::Invalid { .. } => fault(dir, ErrorKind::BadFile, found),
+        ArchiveError::TooLarge { cut, .. } => {
+            fault(dir, ErrorKind::TooLarge, format!("a directory that is too large: {cut}"))
+        }
+        ArchiveError::Io { path, source, .. } => {
+            fault(path, ErrorKind::Unreadable, unreadable(source))
+        }
+        ArchiveError::Changed { path } => {
+            let found = "a file that changed while it was packed".to_owned();
+            fault(&dir.join(path), ErrorKind::Unreadable, found)
+        }
+        ArchiveError::Invalid { reason } => fault(dir, ErrorKind::BadFile, reason.clone()),
     }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> ArchiveError {
+    ArchiveError::Io { action, path: path.to_owned(), source }
+}
+
+fn unreadable(error: &io::Error) -> String {
+    format!("a file that cannot be read: {error}")
 }
 
 fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {

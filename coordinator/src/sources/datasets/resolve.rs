@@ -10,11 +10,12 @@ use rollout_protocol::spec::task::TaskFormat;
 use super::discover;
 use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, Job, JobOptions,
-    RegistryRef, SourceLocation, TaskRef, TaskSelection, TaskSource, is_address, is_inside,
+    PatternLocations, RegistryRef, SourceLocation, TaskRef, TaskSelection, TaskSource, is_address,
+    is_inside,
 };
 use crate::sources::registry::{
-    self, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError, Origin, Revision,
-    TaskEntry,
+    self, FetchError, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError,
+    Origin, Revision, TaskEntry,
 };
 
 /// Name of the dataset of a job's single tasks.
@@ -34,6 +35,8 @@ pub(super) struct ResolvedDataset {
     pub(super) selection: TaskSelection,
     /// Its location in the job file.
     pub(super) location: SourceLocation,
+    /// Locations of the patterns that select its tasks.
+    pub(super) pattern_locations: PatternLocations,
     /// All of its tasks.
     pub(super) tasks: Vec<TaskCandidate>,
     /// Directories beside them that are not tasks.
@@ -139,6 +142,49 @@ impl DatasetResolver<'_> {
         self.problems.error(ConfigError { hint, ..error });
     }
 
+    /// Records a failure whose message is a whole sentence.
+    fn failure(
+        &mut self,
+        location: &SourceLocation,
+        kind: ErrorKind,
+        message: String,
+        hint: Option<String>,
+    ) {
+        let error = location.failure(&self.job.file, kind, message);
+        self.problems.error(ConfigError { hint, ..error });
+    }
+
+    /// Records that a dataset of a registry cannot be found.
+    fn registry_fault(&mut self, location: &SourceLocation, error: &IndexError) {
+        let (kind, is_failure) = match error {
+            IndexError::NotFound(_) => (ErrorKind::NotFound, true),
+            IndexError::Unreadable { .. } => (ErrorKind::Unreadable, true),
+            IndexError::FetchFailed { .. } => (ErrorKind::FetchFailed, true),
+            IndexError::Malformed { .. } => (ErrorKind::Syntax, true),
+            IndexError::Ambiguous { .. } => (ErrorKind::DuplicateName, false),
+            IndexError::UnknownDataset { .. } | IndexError::UnknownVersion { .. } => {
+                (ErrorKind::NotFound, false)
+            }
+        };
+        let (message, hint) = (error.to_string(), error.hint());
+        if is_failure {
+            self.failure(location, kind, message, hint);
+        } else {
+            self.fault(location, kind, message, "a dataset of a registry", hint);
+        }
+    }
+
+    /// Records that tasks of a repository cannot be fetched.
+    fn fetch_fault(&mut self, location: &SourceLocation, error: &FetchError) {
+        let (message, hint) = (error.to_string(), error.hint());
+        if error.is_missing() {
+            let expected = "a repository with the job's tasks";
+            self.fault(location, ErrorKind::NotFound, message, expected, hint);
+        } else {
+            self.failure(location, ErrorKind::FetchFailed, message, hint);
+        }
+    }
+
     fn dataset(&mut self, reference: &DatasetRef) -> Option<PendingDataset> {
         let mut source = ResolvedDataset {
             name: reference.name.clone().unwrap_or_default(),
@@ -147,6 +193,7 @@ impl DatasetResolver<'_> {
             registered: false,
             selection: reference.selection.clone(),
             location: reference.location.clone(),
+            pattern_locations: reference.pattern_locations.clone(),
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
@@ -207,9 +254,13 @@ impl DatasetResolver<'_> {
                 let found = format!("{shown}, which does not exist");
                 self.fault(location, ErrorKind::NotFound, found, "a directory", hint);
             }
-            Err(error) => {
-                let found = format!("{shown}: {error}");
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                let found = format!("{shown}, which is a file");
                 self.fault(location, ErrorKind::Unreadable, found, "a directory", None);
+            }
+            Err(error) => {
+                let message = format!("cannot list {shown}: {error}");
+                self.failure(location, ErrorKind::Unreadable, message, None);
             }
         }
         None
@@ -231,14 +282,7 @@ impl DatasetResolver<'_> {
         let (entry, base, warning) = match read {
             Ok(read) => read,
             Err(error) => {
-                let kind = match &error {
-                    IndexError::Unreadable { .. } => ErrorKind::Unreadable,
-                    IndexError::Malformed { .. } => ErrorKind::Syntax,
-                    IndexError::Ambiguous { .. } => ErrorKind::DuplicateName,
-                    _ => ErrorKind::NotFound,
-                };
-                let expected = "a dataset of a registry";
-                self.fault(&reference.location, kind, error.to_string(), expected, error.hint());
+                self.registry_fault(&reference.location, &error);
                 return None;
             }
         };
@@ -287,6 +331,10 @@ impl DatasetResolver<'_> {
             registered: false,
             selection: TaskSelection::default(),
             location: first.location.clone(),
+            pattern_locations: PatternLocations {
+                names: first.location.clone(),
+                exclude: first.location.clone(),
+            },
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
@@ -342,10 +390,8 @@ impl DatasetResolver<'_> {
                     }
                 }
                 Err(error) => {
-                    let found = error.to_string();
-                    if reported.insert(found.clone()) {
-                        let expected = "a repository with the job's tasks";
-                        self.fault(&location, ErrorKind::NotFound, found, expected, None);
+                    if reported.insert(error.to_string()) {
+                        self.fetch_fault(&location, error);
                     }
                 }
             }

@@ -142,6 +142,23 @@ fn dataset_errors_are_all_reported() {
 }
 
 #[test]
+fn dataset_without_selected_task_is_refused_where_it_is_selected() {
+    let project = DatasetProject::new(&job(
+        "{path: ./set, task_names: [x, 'y*']}, {path: ./set, name: b, exclude_task_names: ['*']}",
+    ));
+    project.task("set/a");
+    let errors = project.load(false).expect_err("no tasks").errors;
+    let found: Vec<_> = errors.iter().map(|e| (e.key.as_str(), e.found.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            ("datasets[0].task_names", "no task of `set` matches `x` or `y*` (it has 1 task)"),
+            ("datasets[1].exclude_task_names", "every selected task of `b` is excluded"),
+        ]
+    );
+}
+
+#[test]
 fn task_file_errors_of_all_tasks_are_reported_together() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c", "d"] {
@@ -302,6 +319,19 @@ async fn symlink_out_of_task_part_is_refused_for_all_tasks() {
             (project.path("set/b/tests/up"), ErrorKind::BadFile),
         ]
     );
+}
+
+#[tokio::test]
+async fn scratch_directory_unusable_is_no_fault_of_task() {
+    let project = DatasetProject::new(&job("{path: ./set}"));
+    project.task("set/a");
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    let scratch = project.path("absent");
+    let sink = BundleSink { store: None, scratch: scratch.clone(), pack_cache: None };
+    let error = bundle(&job, datasets, &sink).await.expect_err("no directory");
+    let BundleError::Scratch(cause) = error else { panic!("of the scratch directory: {error}") };
+    let start = format!("cannot create {}", scratch.display());
+    assert!(cause.to_string().starts_with(&start), "{cause}");
 }
 
 #[tokio::test]

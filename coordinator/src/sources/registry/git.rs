@@ -22,9 +22,10 @@ impl GitError {
     pub(super) fn into_unreachable(self, origin: &Origin) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
-            Self::Failed(said) => {
-                FetchError::Unreachable { url: origin.redacted_url(), said: origin.redact(&said) }
-            }
+            Self::Failed(said) => FetchError::Unreachable {
+                url: origin.redacted_url(),
+                said: origin.redact(without_address(&said)),
+            },
         }
     }
 
@@ -58,6 +59,13 @@ impl GitError {
     }
 }
 
+/// Git's words without the address, which the error names already.
+fn without_address(said: &str) -> &str {
+    let said = said.strip_prefix("fatal: ").unwrap_or(said);
+    let cause = said.strip_prefix("unable to access '").and_then(|rest| rest.split_once("': "));
+    cause.map_or(said, |(_, cause)| cause)
+}
+
 /// Runs git in `dir` and returns its output.
 pub(super) fn run<A: AsRef<OsStr>>(
     dir: &Path,
@@ -81,4 +89,21 @@ pub(super) fn with_input<A: AsRef<OsStr>>(
         git::GitError::Failed { said, .. } => GitError::Failed(said),
         other => GitError::Failed(other.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreachable_repository_error_names_address_once() {
+        let origin = Origin::new("http://h:9/x.git", Path::new("/"));
+        let told = |said: &str| GitError::Failed(said.into()).into_unreachable(&origin).to_string();
+        assert_eq!(
+            told("fatal: unable to access 'http://h:9/x.git/': Failed to connect to h port 9"),
+            "cannot fetch the repository http://h:9/x.git: Failed to connect to h port 9"
+        );
+        let other = "cannot fetch the repository http://h:9/x.git: early EOF";
+        assert_eq!(told("fatal: early EOF"), other);
+    }
 }

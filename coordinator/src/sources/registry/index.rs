@@ -10,7 +10,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::task::TaskFormat;
 use serde::{Deserialize, Deserializer};
 
-use super::{http, version};
+use super::{FETCH_HINT, http, version};
 use crate::config::{RegistryRef, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
@@ -75,18 +75,26 @@ pub struct RegistryText {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// The file does not exist.
-    #[error("the registry {0}, which does not exist")]
+    #[error("cannot read the registry {0}: no such file")]
     NotFound(String),
-    /// It cannot be read or fetched.
-    #[error("the registry {place}, which cannot be read: {reason}")]
+    /// The file cannot be read, or the URL is of an unknown kind.
+    #[error("cannot read the registry {place}: {reason}")]
     Unreadable {
         /// Path or URL.
         place: String,
         /// Cause.
         reason: String,
     },
+    /// Its server did not deliver it.
+    #[error("cannot fetch the registry {url}: {reason}")]
+    FetchFailed {
+        /// Address, without password.
+        url: String,
+        /// Cause.
+        reason: String,
+    },
     /// It is not a valid registry.
-    #[error("the registry {place}, which is invalid: {reason}")]
+    #[error("cannot read the registry {place}: it is not a list of datasets in JSON: {reason}")]
     Malformed {
         /// Path or URL.
         place: String,
@@ -159,7 +167,7 @@ fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
     let place = without_secrets(url);
     let known = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !known {
-        let reason = "expected an `http`, `https` or `file` address".to_owned();
+        let reason = "its address is not `http`, `https` or `file`".to_owned();
         return Err(IndexError::Unreadable { place, reason });
     }
     let file = cache_dir.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
@@ -172,11 +180,10 @@ fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
         }
         Err(reason) => {
             let Ok(bytes) = std::fs::read(&file) else {
-                return Err(IndexError::Unreadable { place, reason });
+                return Err(IndexError::FetchFailed { url: place, reason });
             };
             let warning = format!(
-                "the registry {place} does not answer ({reason}); \
-                 using its last known content"
+                "cannot fetch the registry {place}: {reason}; using its last known content"
             );
             Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
         }
@@ -256,6 +263,7 @@ impl IndexError {
     /// Suggested fix.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::FetchFailed { .. } => Some(FETCH_HINT.to_owned()),
             Self::UnknownDataset { near: Some(near), .. } => {
                 Some(format!("did you mean `{near}`?"))
             }

@@ -32,14 +32,17 @@ pub use fetch::{
 pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};
 
+/// Suggested fix for a registry or a repository that is not delivered.
+const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
+
 /// Error of fetching from a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// Git cannot be started.
-    #[error("the program `git`, which cannot be started: {0}")]
+    #[error("cannot start the program `git`: {0}")]
     NoGit(String),
     /// The repository does not answer.
-    #[error("the repository {url}, which cannot be reached: {said}")]
+    #[error("cannot fetch the repository {url}: {said}")]
     Unreachable {
         /// Address, without password.
         url: String,
@@ -77,7 +80,7 @@ pub enum FetchError {
         near: Option<String>,
     },
     /// Another git operation failed.
-    #[error("{url} at {commit}, which git cannot check out: {said}")]
+    #[error("cannot check out {url} at {commit}: {said}")]
     Git {
         /// Address.
         url: String,
@@ -87,11 +90,30 @@ pub enum FetchError {
         said: String,
     },
     /// The cache cannot be used.
-    #[error("the cache {}, which cannot be used: {reason}", path.display())]
+    #[error("cannot use the cache {}: {reason}", path.display())]
     Cache {
         /// File or directory.
         path: PathBuf,
         /// The system's error.
         reason: String,
     },
+}
+
+impl FetchError {
+    /// Whether the repository was read and lacks what was asked for. Otherwise the fetch failed.
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownReference { .. } | Self::MissingCommit { .. } | Self::MissingPath { .. }
+        )
+    }
+
+    /// Suggested fix.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoGit(_) => Some("install `git`".to_owned()),
+            Self::Unreachable { .. } => Some(FETCH_HINT.to_owned()),
+            _ => None,
+        }
+    }
 }

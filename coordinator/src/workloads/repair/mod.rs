@@ -91,11 +91,13 @@ pub enum RepairError {
         /// The run directory.
         root: PathBuf,
     },
-    /// The directory has no journal.
-    #[error("`{}` is not a run directory: it has no journal", root.display())]
+    /// The directory does not exist or is not that of a run.
+    #[error("cannot repair {}: {reason}", root.display())]
     NoRun {
         /// The directory.
         root: PathBuf,
+        /// Why, and a remedy.
+        reason: &'static str,
     },
 }
 
@@ -115,7 +117,14 @@ impl RepairReport {
 pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError> {
     let RepairRequest { layout, store, dry_run } = request;
     if !layout.journal().is_dir() {
-        return Err(RepairError::NoRun { root: layout.root().to_owned() });
+        let root = layout.root().to_owned();
+        let reason = if root.is_dir() {
+            "it has no journal, so it is not a run directory; give the directory of one run, such \
+             as jobs/NAME"
+        } else {
+            "the directory does not exist"
+        };
+        return Err(RepairError::NoRun { root, reason });
     }
     let (_running, mut stops) = mpsc::channel(1);
     let wait_policy = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };

@@ -337,3 +337,17 @@ async fn repair_of_repaired_journal_damaged_again_succeeds() {
         assert!([None, Some(exec(3))].contains(&by("again")), "changed at {at}");
     }
 }
+
+#[tokio::test]
+async fn directory_without_journal_is_refused_with_reason() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let refusal = async |path: PathBuf| {
+        let layout = RunLayout::new(path);
+        let request = RepairRequest { layout, store: None, dry_run: true };
+        repair(request).await.expect_err("no run").to_string()
+    };
+    let jobs = refusal(temp.path().to_owned()).await;
+    assert!(jobs.contains("cannot repair ") && jobs.contains("it has no journal"), "{jobs}");
+    let missing = refusal(temp.path().join("none")).await;
+    assert!(missing.ends_with("none: the directory does not exist"), "{missing}");
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
 use tokio::sync::OnceCell;
 
@@ -48,10 +49,10 @@ struct EngineProbe {
 #[async_trait]
 impl Probe for EngineProbe {
     async fn probe(&self) -> Result<(), String> {
-        let docker =
-            connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
-        // The error text of a broken connection is enough without its causes.
-        docker.ping().await.map(drop).map_err(|error| crate::backoff::error_chain(&error))
+        let connected = open_connection(&self.host, PING_WITHIN.as_secs());
+        let docker = connected.ok_or_else(|| unsupported_address(&self.host))?;
+        let docker = docker.map_err(|error| failure::outage_cause(&error))?;
+        docker.ping().await.map(drop).map_err(|error| failure::outage_cause(&error))
     }
 }
 
@@ -63,8 +64,8 @@ impl DockerClient {
             .or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()))
             .unwrap_or_else(|| DEFAULT_HOST.to_owned());
         let host = if host.starts_with('/') { format!("unix://{host}") } else { host };
-        let engine =
-            Dependency::new("the Docker engine", Box::new(EngineProbe { host: host.clone() }));
+        let name = format!("the Docker engine at {host}");
+        let engine = Dependency::new(name, Box::new(EngineProbe { host: host.clone() }));
         Self {
             host,
             docker: OnceCell::new(),
@@ -125,18 +126,19 @@ impl DockerClient {
     }
 
     /// The failure of `what`, with the engine's error.
-    pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
-        let slow = matches!(error, bollard::errors::Error::RequestTimeoutError);
+    pub(super) fn failure(&self, what: &str, error: Error) -> Failure {
+        let slow = matches!(error, Error::RequestTimeoutError);
+        let cause = failure::outage_cause(&error);
         let failure = failure::call_failure(&self.host, what, error);
         // A slow answer is no outage: the next call to the engine decides.
         if failure.kind == FailureKind::Unreachable && !slow {
-            self.engine.mark_failed(&failure.message);
+            self.engine.mark_failed(&cause);
         }
         failure
     }
 
     async fn connect(&self) -> Result<Docker, Failure> {
-        let what = "cannot connect to the Docker engine";
+        let what = failure::CONNECT;
         let docker = connection(&self.host, ANSWER_WITHIN.as_secs())?;
         let calls = Arc::clone(&self.calls);
         let docker = docker.with_request_modifier(move |r| {
@@ -162,19 +164,25 @@ impl DockerClient {
 
 /// A connection to the engine at `host`; sends nothing yet.
 fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
-    let docker = match host.split_once("://") {
-        Some(("unix", _)) => Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION),
-        Some(("tcp" | "http", _)) => Docker::connect_with_http(host, seconds, API_DEFAULT_VERSION),
-        _ => {
-            return Err(Failure::new(
-                FailureKind::Refused,
-                format!(
-                    "the Docker engine's address `{host}` is not supported: expected \
-                     unix:///path/to/socket or tcp://host:port (see DOCKER_HOST)"
-                ),
-            ));
-        }
-    };
-    docker
-        .map_err(|error| failure::call_failure(host, "cannot connect to the Docker engine", error))
+    let docker = open_connection(host, seconds).ok_or_else(|| {
+        let address = unsupported_address(host);
+        Failure::new(FailureKind::Refused, format!("{}: {address}", failure::CONNECT))
+    })?;
+    docker.map_err(|error| failure::call_failure(host, failure::CONNECT, error))
+}
+
+/// The same; `None` if addresses of this kind are not supported.
+fn open_connection(host: &str, seconds: u64) -> Option<Result<Docker, Error>> {
+    match host.split_once("://")?.0 {
+        "unix" => Some(Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION)),
+        "tcp" | "http" => Some(Docker::connect_with_http(host, seconds, API_DEFAULT_VERSION)),
+        _ => None,
+    }
+}
+
+fn unsupported_address(host: &str) -> String {
+    format!(
+        "the address `{host}` is not supported; expected unix:///path/to/socket or \
+         tcp://host:port in `DOCKER_HOST`"
+    )
 }

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::client::{DockerClient, SLOW_ANSWER_WITHIN};
+use super::failure;
 use crate::environment::Failure;
 use crate::supervise::{self, Task};
 
@@ -56,7 +57,7 @@ struct EngineErrorMessage {
 impl EngineConnection {
     /// Connects.
     pub(super) async fn open(client: &DockerClient) -> Result<Self, Failure> {
-        let what = "cannot connect to the Docker engine";
+        let what = failure::CONNECT;
         let version = client.docker().await?.client_version();
         let failed = |err| client.failure(what, Error::IOError { err });
         let stream = connect(client.host()).await.map_err(failed)?;

@@ -8,6 +8,11 @@ use bollard::errors::Error;
 use crate::environment::{Failure, FailureKind};
 use crate::shortage::Shortage;
 
+/// The operation in the messages of connections that failed.
+pub(super) const CONNECT: &str = "cannot connect to Docker";
+
+const NO_SOCKET: &str = "the socket does not exist";
+
 /// The failure of `what` at the engine of `host`.
 pub(super) fn call_failure(host: &str, what: &str, error: Error) -> Failure {
     match error {
@@ -179,22 +184,38 @@ fn no_answer(host: &str, what: &str, error: Error) -> Failure {
         return Failure::new(kind, format!("{what}: no request was sent to the engine at {host}"))
             .with_source(error);
     }
-    let hint = match io_kind(&error) {
-        _ if matches!(error, Error::SocketNotFoundError(_)) => {
-            "the socket does not exist: is Docker installed and running (`systemctl start docker`)?"
-        }
-        Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            "nothing listens there: is Docker running (`systemctl start docker`)?"
-        }
-        Some(ErrorKind::PermissionDenied) => {
-            "permission denied for this user: add the user to the group `docker` \
-             (`usermod -aG docker USER`, then log in again)"
-        }
-        _ if matches!(error, Error::RequestTimeoutError) => "it did not answer in time",
-        _ => "the connection failed",
+    let cause = outage_cause(&error);
+    let message = format!("{what}: the Docker engine at {host} does not answer: {cause}");
+    Failure::new(FailureKind::Unreachable, message)
+}
+
+/// Why the engine did not answer, without its address.
+pub(super) fn outage_cause(error: &Error) -> String {
+    let cause = match error {
+        Error::DockerResponseServerError { message, .. } => message.trim(),
+        Error::DockerStreamError { error } => error.trim(),
+        Error::SocketNotFoundError(_) => NO_SOCKET,
+        Error::RequestTimeoutError => "timeout",
+        _ => match io_kind(error) {
+            Some(ErrorKind::NotFound) => NO_SOCKET,
+            Some(ErrorKind::ConnectionRefused) => "nothing listens there",
+            Some(ErrorKind::PermissionDenied) => {
+                "permission denied; add this user to the group `docker` \
+                 (`usermod -aG docker USER`), then log in again"
+            }
+            _ => return last_cause(error),
+        },
     };
-    let message = format!("{what}: no answer from the Docker engine at {host}: {hint}");
-    Failure::new(FailureKind::Unreachable, message).with_source(error)
+    cause.to_owned()
+}
+
+/// The text of the last cause: those before it name parts of the client library.
+fn last_cause(error: &Error) -> String {
+    let mut last: &(dyn StdError + 'static) = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
 }
 
 fn io_kind(error: &Error) -> Option<ErrorKind> {
@@ -305,12 +326,22 @@ mod tests {
     }
 
     #[test]
-    fn engine_unreachable_message_names_socket_and_remedy() {
-        let refused = Error::IOError { err: ErrorKind::ConnectionRefused.into() };
-        let failure = call_failure("unix:///run/d.sock", "starting x", refused);
-        assert_eq!(failure.kind, FailureKind::Unreachable);
-        assert!(failure.message.contains("unix:///run/d.sock"), "{}", failure.message);
-        assert!(failure.message.contains("systemctl start docker"), "{}", failure.message);
+    fn engine_unreachable_message_names_socket_and_cause_once() {
+        let host = "unix:///run/d.sock";
+        let aborted = Failure::new(FailureKind::Bug, "client error").with_source("aborted");
+        for (error, cause) in [
+            (Error::SocketNotFoundError("/run/d.sock".to_owned()), "the socket does not exist"),
+            (Error::IOError { err: ErrorKind::NotFound.into() }, "the socket does not exist"),
+            (Error::IOError { err: ErrorKind::ConnectionRefused.into() }, "nothing listens there"),
+            (Error::RequestTimeoutError, "timeout"),
+            (Error::IOError { err: std::io::Error::other(aborted) }, "aborted"),
+        ] {
+            let failure = call_failure(host, "cannot start x", error);
+            assert_eq!(failure.kind, FailureKind::Unreachable);
+            let expected =
+                format!("cannot start x: the Docker engine at {host} does not answer: {cause}");
+            assert_eq!(failure.chain(), expected);
+        }
         let denied = Error::IOError { err: ErrorKind::PermissionDenied.into() };
         assert!(call_failure("h", "w", denied).message.contains("group `docker`"));
     }

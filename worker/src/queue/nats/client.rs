@@ -25,6 +25,9 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of the connection's state, in case its events were missed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Subject of the request for the account. Its callers report a refusal.
+const ACCOUNT_INFO: &str = "$JS.API.INFO";
+
 /// State shared by the implementations of the queue traits.
 #[derive(Debug)]
 pub(super) struct NatsClient {
@@ -121,7 +124,9 @@ impl NatsClient {
             tracing::debug!("event of the NATS client: {text}");
             return;
         }
-        match self.refusals.record() {
+        let subject = text.split('"').nth(1);
+        let known = if subject == Some(ACCOUNT_INFO) { None } else { self.refusals.record() };
+        match known {
             Some(0) => tracing::warn!("the server refused a message: {text}"),
             Some(more) => {
                 tracing::warn!(
@@ -130,7 +135,7 @@ impl NatsClient {
             }
             None => tracing::debug!("the server refused a message: {text}"),
         }
-        if let Some(subject) = text.split('"').nth(1) {
+        if let Some(subject) = subject {
             self.replies.fail_subject(subject, &text);
         }
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);

@@ -1,5 +1,6 @@
 //! Connections to a server, and the check that the server is supported.
 
+use std::error::Error as _;
 use std::sync::Arc;
 
 use async_nats::{ConnectErrorKind, Event};
@@ -44,7 +45,7 @@ pub enum ConnectError {
         source: std::io::Error,
     },
     /// The server does not respond.
-    #[error("cannot reach {address}: {reason}")]
+    #[error("cannot reach the NATS server {address}: {reason}")]
     Unreachable {
         /// The server.
         address: String,
@@ -58,6 +59,12 @@ pub enum ConnectError {
         address: String,
         /// The server's reason.
         reason: String,
+    },
+    /// The server accepts no client without credentials.
+    #[error("{address} requires credentials, and none were given")]
+    NoCredentials {
+        /// The server.
+        address: String,
     },
     /// The server is too old.
     #[error(
@@ -113,7 +120,7 @@ impl Nats {
             })
             .connect(options.servers())
             .await
-            .map_err(|error| connect_error(&address, &error))?;
+            .map_err(|error| connect_error(&options, &error))?;
         let version = client.server_info().version;
         if parse_version(&version).is_none_or(|found| found < MINIMUM_SERVER) {
             return Err(ConnectError::TooOld { address, found: version });
@@ -214,13 +221,33 @@ impl Nats {
     }
 }
 
-fn connect_error(address: &str, error: &async_nats::ConnectError) -> ConnectError {
-    let (address, reason) = (address.to_owned(), crate::backoff::error_chain(error));
+fn connect_error(options: &NatsOptions, error: &async_nats::ConnectError) -> ConnectError {
+    let (address, reason) = (options.address(), connect_failure(error));
     match error.kind() {
+        ConnectErrorKind::AuthorizationViolation if options.is_anonymous() => {
+            ConnectError::NoCredentials { address }
+        }
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Denied { address, reason }
         }
         _ => ConnectError::Unreachable { address, reason },
+    }
+}
+
+/// The last cause of an error. The kind is added only where the cause does not imply it.
+fn connect_failure(error: &async_nats::ConnectError) -> String {
+    let kind = error.kind();
+    let Some(mut cause) = error.source() else { return kind.to_string() };
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    let text = cause.to_string();
+    let text = text.strip_prefix("nats: ").unwrap_or(&text);
+    match kind {
+        ConnectErrorKind::Io | ConnectErrorKind::Dns | ConnectErrorKind::AuthorizationViolation => {
+            text.to_owned()
+        }
+        _ => format!("{kind}: {text}"),
     }
 }
 
@@ -251,7 +278,37 @@ fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use async_nats::ServerError;
+
     use super::*;
+    use crate::queue::nats::{NatsCredentials, NatsSecret};
+
+    #[test]
+    fn connect_error_states_last_cause_once() {
+        let text =
+            |options: &NatsOptions, kind, cause: Box<dyn std::error::Error + Send + Sync>| {
+                let error = async_nats::ConnectError::with_source(kind, cause);
+                connect_error(options, &error).to_string()
+            };
+        let mut options = NatsOptions::parse("nats://127.0.0.1:1").expect("valid");
+        let refused = || std::io::Error::from_raw_os_error(111).into();
+        assert_eq!(
+            text(&options, ConnectErrorKind::Io, refused()),
+            "cannot reach the NATS server nats://127.0.0.1:1: Connection refused (os error 111)"
+        );
+        assert!(text(&options, ConnectErrorKind::Tls, refused()).contains(": TLS error: "));
+        let denied = || ServerError::AuthorizationViolation.into();
+        let kind = ConnectErrorKind::AuthorizationViolation;
+        assert_eq!(
+            text(&options, kind, denied()),
+            "nats://127.0.0.1:1 requires credentials, and none were given"
+        );
+        options.credentials = NatsCredentials::Token(NatsSecret::new("hush"));
+        assert_eq!(
+            text(&options, kind, denied()),
+            "nats://127.0.0.1:1 refused this user: authorization violation"
+        );
+    }
 
     #[test]
     fn nats_server_versions_compare_as_numbers() {

@@ -93,7 +93,7 @@ pub struct NatsOptions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NatsOptionsError {
     /// The address is not valid. It may contain a password and is not repeated.
-    #[error("the address of the NATS server is not valid: {reason}")]
+    #[error("its address is not valid: {reason}")]
     Address {
         /// The defect of the address.
         reason: String,
@@ -153,7 +153,7 @@ impl NatsOptions {
     /// # Errors
     /// [`NatsOptionsError::Unauthenticated`].
     pub fn check(&self) -> Result<(), NatsOptionsError> {
-        if self.credentials != NatsCredentials::None || self.tls.client.is_some() {
+        if !self.is_anonymous() {
             return Ok(());
         }
         match self.servers.iter().find(|server| !is_loopback(server.host())) {
@@ -162,6 +162,11 @@ impl NatsOptions {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether the server cannot tell this client from any other.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.credentials == NatsCredentials::None && self.tls.client.is_none()
     }
 
     pub(super) fn servers(&self) -> &[ServerAddr] {
@@ -207,11 +212,15 @@ impl NatsOptions {
 /// Splits an address into the server and its credentials.
 fn split_credentials(part: &str) -> Result<(ServerAddr, NatsCredentials), NatsOptionsError> {
     let invalid = |reason: &str| NatsOptionsError::Address { reason: reason.to_owned() };
-    let whole: ServerAddr =
-        part.parse().map_err(|error: std::io::Error| invalid(&error.to_string()))?;
-    if !matches!(whole.scheme(), "nats" | "tls") {
-        return Err(invalid("it must begin with nats:// or tls://"));
+    if let Some((scheme, _)) = part.split_once("://")
+        && !["nats", "tls"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    {
+        return Err(invalid("it does not begin with nats:// or tls://"));
     }
+    let whole: ServerAddr = part.parse().map_err(|error: std::io::Error| {
+        let text = error.to_string();
+        invalid(text.strip_prefix("NATS server URL is invalid: ").unwrap_or(&text))
+    })?;
     if whole.host().is_empty() {
         return Err(invalid("it has no host"));
     }
@@ -285,6 +294,11 @@ mod tests {
             let error = NatsOptions::parse(bad).expect_err(bad);
             assert!(!error.to_string().contains("hush"), "{error}");
         }
+        let error = NatsOptions::parse("hush://x").expect_err("another scheme");
+        assert_eq!(
+            error.to_string(),
+            "its address is not valid: it does not begin with nats:// or tls://"
+        );
     }
 
     #[test]

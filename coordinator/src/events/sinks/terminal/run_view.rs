@@ -26,7 +26,7 @@ pub(super) struct RunView {
     /// Executions retried in this session.
     pub(super) retries: u64,
     pub(super) style: Style,
-    /// Plural noun for the running items.
+    /// Plural noun for items.
     noun: &'static str,
     started_at: Option<Instant>,
     lines: VecDeque<String>,
@@ -89,11 +89,11 @@ impl RunView {
         match &event.kind {
             EventKind::LockTakeover { former, reason } => {
                 let why = match reason {
-                    TakeoverReason::Dead => "which is dead",
-                    TakeoverReason::Silent => "which stopped sending heartbeats",
-                    TakeoverReason::Forced => "as requested",
+                    TakeoverReason::Dead => ", which is dead",
+                    TakeoverReason::Silent => ", which stopped sending heartbeats",
+                    TakeoverReason::Forced => " (--force)",
                 };
-                self.line(format!("took over the run from {}, {why}", escape::line(former)));
+                self.line(format!("took over the run from {}{why}", escape::line(former)));
             }
             EventKind::TrialPhase { item, name, try_id, exec, phase } => {
                 let running = self.running.entry((*item, *exec)).or_insert_with(|| ExecutionView {
@@ -153,9 +153,10 @@ impl RunView {
         now: Instant,
     ) {
         if !self.waits_for(dependency) {
-            let word = self.style.warning("parked");
+            let (word, noun) = (self.style.warning("parked    "), self.noun);
             self.line(format!(
-                "{word} {dependency} is not responding; work that needs it waits, its timeouts are paused"
+                "{word} {dependency} does not respond; {noun} that need it wait, and their \
+                 timeouts are paused"
             ));
         }
         let running = self.running.entry(key).or_insert_with(|| ExecutionView {
@@ -176,10 +177,8 @@ impl RunView {
     fn unparked(&mut self, key: &(ItemId, ExecId)) {
         let waited = self.running.get_mut(key).and_then(|running| running.waiting_for.take());
         if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
-            self.line(format!(
-                "{} no more work waits for {dependency}",
-                self.style.warning("parked")
-            ));
+            let (word, noun) = (self.style.warning("unparked  "), self.noun);
+            self.line(format!("{word} no {noun} wait for {dependency} any more"));
         }
     }
 

@@ -58,13 +58,18 @@ pub(super) fn passed(passed: u64, trials: u64, rate: Option<f64>) -> String {
     }
 }
 
+/// Whether trials completed, and their score is not the score of the run.
+pub(super) fn has_own_completed_score(result: &JobResult) -> bool {
+    result.completed_trials > 0 && result.headline.scored.trials != result.completed_trials
+}
+
 /// The headline of a run: the score, the score over completed trials only if it differs, and the
 /// number of trials that do not count.
 pub(super) fn headline(result: &JobResult) -> Vec<String> {
     let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
     let mean = |mean| format!("mean reward {}", number_or_dash(mean));
     let mut lines = vec![format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))];
-    if trials != result.completed_trials {
+    if has_own_completed_score(result) {
         lines.push(format!(
             "of the {} completed: {} passed, {}",
             result.completed_trials,

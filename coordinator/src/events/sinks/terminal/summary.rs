@@ -86,7 +86,7 @@ type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 
 fn agents(result: &JobResult) -> String {
     let failures = &result.headline.failures;
-    let differs = result.headline.scored.trials != result.completed_trials;
+    let differs = score::has_own_completed_score(result);
     let columns: [AgentColumn; 14] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),

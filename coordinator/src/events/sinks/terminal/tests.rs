@@ -1,8 +1,12 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::{ErrorClass, ErrorType};
-use rollout_protocol::event::EventKind;
+use rollout_protocol::event::{EventKind, TakeoverReason};
+use rollout_protocol::id::{ExecId, TryId};
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::Verdict;
 use rollout_protocol::spec::metric::MetricKind;
@@ -76,7 +80,7 @@ fn event_lines_with_control_characters_are_escaped() {
     let mut view = view(now);
     view.apply(&event(6, EventKind::RunStopping { level: StopLevel::Drain }), now);
     view.apply(&event(6, EventKind::Warning { message: "disk\nfull".into() }), now);
-    let lines = view.take_lines();
+    let lines = view.take_lines(now);
     assert_eq!(
         lines[..3],
         [
@@ -87,7 +91,58 @@ fn event_lines_with_control_characters_are_escaped() {
     );
     assert!(lines[3].starts_with("stopping: "), "{}", lines[3]);
     assert_eq!(lines[4], "warning: disk\\nfull");
-    assert_eq!(view.take_lines(), [""; 0]);
+    assert_eq!(view.take_lines(now), [""; 0]);
+}
+
+/// A view of a resumed run after the replay.
+fn resumed_view(now: Instant) -> JobView {
+    let header = vec!["dataset data: 10 tasks".to_owned()];
+    let mut view = JobView::new(&agents(10), &[], Style::PLAIN, header);
+    let (run, job, started_at) = (run(), "a job".to_owned(), at(0));
+    let start = EventKind::RunStarted { run, job, epoch: 2, total: 10, started_at };
+    view.apply(&event(0, start), now);
+    let settlement = Arc::new(settlement(trial("cpe", "one", 1), 1, passed(1.0)));
+    let settled = EventKind::TrialSettled { ordinal: 0, replayed: true, settlement };
+    view.apply(&event(5, settled), now);
+    view
+}
+
+#[test]
+fn header_of_resumed_run_is_held_back_until_run_is_open() {
+    let now = Instant::now();
+    let header = ["a job: 10 trials, resumed", "dataset data: 10 tasks"];
+    let mut refused = resumed_view(now);
+    assert_eq!(refused.take_lines(now), [""; 0]);
+    assert!(!refused.has_begun());
+    let mut waiting = resumed_view(now);
+    assert_eq!(waiting.take_lines(now + Duration::from_secs(1)), header);
+    assert!(waiting.has_begun());
+    let mut open = resumed_view(now);
+    let (former, reason) = ("process 1 on a host".to_owned(), TakeoverReason::Forced);
+    open.apply(&event(6, EventKind::LockTakeover { former, reason }), now);
+    let takeover = "took over the run from process 1 on a host (--force)";
+    assert_eq!(open.take_lines(now), [header[0], header[1], takeover]);
+    assert!(open.has_begun());
+}
+
+#[test]
+fn outage_lines_name_service_at_begin_and_end() {
+    let now = Instant::now();
+    let mut view = JobView::new(&agents(10), &[], Style::PLAIN, Vec::new());
+    let (trial, dependency) = (trial("cpe", "one", 1), Dependency::ImageRegistry);
+    let (item, name) = (trial.item(), ItemName::from(trial));
+    let (try_id, exec) = (TryId::first(1), ExecId::from_bytes([1; 16]));
+    let parked = EventKind::TrialParked { item, name: name.clone(), try_id, exec, dependency };
+    view.apply(&event(1, parked), now);
+    view.apply(&event(2, EventKind::TrialUnparked { item, name, try_id, exec }), now);
+    assert_eq!(
+        view.take_lines(now),
+        [
+            "parked     the image registry does not respond; trials that need it wait, and their \
+             timeouts are paused",
+            "unparked   no trials wait for the image registry any more",
+        ]
+    );
 }
 
 #[test]
@@ -99,7 +154,7 @@ fn event_lines_of_large_job_are_limited_to_some_failures() {
         let verdict = if n % 2 == 0 { passed(1.0) } else { timeout() };
         view.apply(&settled(n, settlement(trial("cpe", "t", n as u32), 1, verdict)), now);
     }
-    let lines = view.take_lines();
+    let lines = view.take_lines(now);
     assert_eq!(lines.len(), 1 + 50 + 1);
     assert!(lines[1..51].iter().all(|line| line.starts_with("failed")));
 }
@@ -228,6 +283,13 @@ fn summary_without_failures_has_one_pass_rate() {
 }
 
 #[test]
+fn summary_without_completed_trial_has_one_pass_rate() {
+    let text = summary_of(&[], vec![timeout()]);
+    assert!(text.contains("passed 0 of 1 (0%), mean reward 0\n\nagent"), "{text}");
+    assert!(!text.contains("completed:"), "{text}");
+}
+
+#[test]
 fn summary_leaves_out_metrics_table_when_mean_is_the_only_metric() {
     let summary = |kinds: &[MetricKind]| summary_of(kinds, vec![passed(1.0), timeout()]);
     assert_eq!(summary(&[MetricKind::Mean]), summary(&[]));
@@ -248,7 +310,7 @@ fn trial_line_shows_all_rewards_and_unverified_step() {
     let unverified = Verdict { unverified_steps: vec!["two".into()], ..passed(1.0) };
     view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, unverified)), now);
     assert_eq!(
-        view.take_lines(),
+        view.take_lines(now),
         [
             "completed  cpe/data/one__1  rewards: \\x1bsize 1, speed 0.5 (2.5s)",
             "completed  cpe/data/two__1  reward 1; not passed: step not verified: two (2.5s)",

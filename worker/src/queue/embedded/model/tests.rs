@@ -159,10 +159,10 @@ proptest! {
             }
             let of_run: Vec<&(u64, Report)> =
                 kept.iter().filter(|(_, k)| k.run == run(r)).collect();
-            for incarnation in [incarnation, Incarnation(incarnation.0 + 7)] {
-                let from = ReportPosition::for_report(incarnation, n, &report(r, exec));
+            for asked in [incarnation, Incarnation(incarnation.0 + 7)] {
+                let from = ReportPosition::for_report(asked, n, &report(r, exec));
                 let there = of_run.iter().position(|(s, k)| {
-                    incarnation == incarnation && *s == n && from.matches(k)
+                    asked == incarnation && *s == n && from.matches(k)
                 });
                 let read = model.reports(run(r), Some(from), 3);
                 match (there, read) {

@@ -1,0 +1,136 @@
+//! Errors of daily use: what is printed, and the exit code.
+
+use std::fs;
+
+use regex::Regex;
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::net;
+use rollout_tests::program::ProgramExit;
+use rollout_tests::project::Project;
+use rollout_tests::wait;
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_printed, project};
+
+/// A project with a job of one passing task in a sandbox.
+fn passing() -> Project {
+    project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "process")])
+}
+
+/// A project with a job of several tasks that take a while.
+fn slow() -> Project {
+    let values = [("PROVIDER", "process"), ("ATTEMPTS", "12")];
+    project().tasks(["slow/second"], &[]).job("slow.yaml", &values)
+}
+
+/// A text without what differs from run to run.
+fn normalized(project: &Project, text: &str) -> String {
+    let root = project.path().to_string_lossy().into_owned();
+    let real = project.path().canonicalize().expect("there").to_string_lossy().into_owned();
+    let mut text = text.replace(&real, "<project>").replace(&root, "<project>");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host has a name");
+    text = text.replace(&format!(" {}", host.trim()), " <host>");
+    for (pattern, replacement) in [
+        (r"\b[0-9a-f]{32,64}\b", "<id>"),
+        (r"process \d+", "process <pid>"),
+        (r"127\.0\.0\.1:\d+", "127.0.0.1:<port>"),
+        (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "<time>"),
+        (r"\b\d+(\.\d+)?(ms|s)\b", "<duration>"),
+        (r"byte \d+ of \d+", "byte <n> of <n>"),
+        (r"\d+ bytes", "<n> bytes"),
+    ] {
+        let pattern = Regex::new(pattern).expect("a pattern");
+        text = pattern.replace_all(&text, replacement).into_owned();
+    }
+    text
+}
+
+/// Compares the errors of an ended program with the snapshot.
+#[track_caller]
+fn assert_error(project: &Project, name: &str, exit: ProgramExit, code: ExitCode) {
+    let exit = exit.expect_code(code);
+    let text = format!("exit code {}\n{}", code.code(), normalized(project, &exit.stderr));
+    assert_printed(&format!("error_{name}"), &text);
+}
+
+#[test]
+fn docker_engine_missing_is_explained() {
+    let project = project().tasks(["faults/passes"], &[]);
+    let project = project.job("faults.yaml", &[("PROVIDER", "docker")]);
+    let mut command = project.command(&["run", "job.yaml"]);
+    let _set = command.env("DOCKER_HOST", "unix:///no/such/engine.sock");
+    let exit = project.start(command).wait(DEADLINE);
+    assert_error(&project, "no_docker", exit, ExitCode::Config);
+}
+
+#[test]
+fn nats_server_missing_is_explained() {
+    let project = project();
+    let server = format!("nats://127.0.0.1:{}", net::free_port());
+    let exit = project.rollout(&["workers", "--nats", &server]).wait(DEADLINE);
+    assert_error(&project, "no_server", exit, ExitCode::OutOfReach);
+}
+
+#[test]
+fn job_key_unknown_is_explained() {
+    let project = passing();
+    let path = project.path().join("job.yaml");
+    let job = fs::read_to_string(&path).expect("a job");
+    let project = project.write("job.yaml", &format!("{job}\nn_concurent_trials: 4\n"));
+    let exit = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    assert_error(&project, "wrong_key", exit, ExitCode::Config);
+}
+
+#[test]
+fn second_owner_is_explained() {
+    let project = slow();
+    let results = project.results("slow");
+    let mut first = project.rollout(&["run", "job.yaml"]);
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    let exit = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    first.signal(Signal::KILL);
+    assert_error(&project, "second_owner", exit, ExitCode::LockHeld);
+}
+
+#[test]
+fn other_plan_is_explained() {
+    let project = passing();
+    let _done = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let path = project.path().join("job.yaml");
+    let job = fs::read_to_string(&path)
+        .expect("a job")
+        .replace("execute: |\n", "execute: |\n      true\n");
+    let project = project.write("job.yaml", &job);
+    let exit = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    assert_error(&project, "other_plan", exit, ExitCode::PlanMismatch);
+}
+
+#[test]
+fn registry_unreachable_is_explained() {
+    let project = project();
+    let registry = format!("http://127.0.0.1:{}/registry.json", net::free_port());
+    let arguments = ["run", "-d", "tasks@1.0", "--registry", &registry, "-a", "oracle"];
+    let exit = project.rollout(&arguments).wait(DEADLINE);
+    assert_error(&project, "bad_registry", exit, ExitCode::Config);
+}
+
+#[test]
+fn run_directory_damaged_is_explained() {
+    let project = passing();
+    let _done = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let results = project.results("faults");
+    let journal = results.path().join("journal/000001.log");
+    let mut bytes = fs::read(&journal).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&journal, bytes).expect("writable");
+    let exit = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    assert_error(&project, "damaged", exit, ExitCode::RunDamaged);
+}
+
+#[test]
+fn task_file_missing_is_explained() {
+    let project = project();
+    let exit = project.rollout(&["run", "-p", "tasks", "-a", "oracle"]).wait(DEADLINE);
+    assert_error(&project, "no_tasks", exit, ExitCode::Config);
+}

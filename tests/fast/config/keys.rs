@@ -1,0 +1,441 @@
+//! Every key of a job file has a visible effect: in the output of a dry run, in the plan document,
+//! or in the results of a run.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rollout_coordinator::config::JOB_REFERENCE;
+use rollout_coordinator::config::{ConfigErrors, JobOptions};
+use rollout_coordinator::plan::{self, PlanDocument};
+use rollout_coordinator::sources::datasets::BundleSink;
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use serde_json::{Value, json};
+
+/// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
+type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
+
+const AGENT: &str = "agents: [{name: a, execute: 'true'}]";
+const DATASET: &str = "datasets: [{path: tasks}]";
+
+/// Keys whose effect is in a plan.
+const KEY_CASES: &[KeyCase] = &[
+    ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
+    ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),
+    ("n_attempts", "n_attempts: 3", "/shown/counts/trials", || json!(6)),
+    ("n_concurrent_trials", "n_concurrent_trials: 7", "/shown/config/n_concurrent_trials", || {
+        json!(7)
+    }),
+    ("timeout_multiplier", "timeout_multiplier: 2", "/shown/tasks/0/timeouts/install_sec", || {
+        json!(600.0)
+    }),
+    (
+        "environment_build_timeout_multiplier",
+        "environment_build_timeout_multiplier: 3",
+        "/shown/tasks/0/timeouts/build_sec",
+        || json!(1800.0),
+    ),
+    (
+        "agent_setup_timeout_multiplier",
+        "agent_setup_timeout_multiplier: 3",
+        "/shown/tasks/0/timeouts/install_sec",
+        || json!(900.0),
+    ),
+    (
+        "agent_timeout_multiplier",
+        "agent_timeout_multiplier: 3",
+        "/shown/tasks/0/timeouts/agent_sec",
+        || json!(1800.0),
+    ),
+    (
+        "verifier_timeout_multiplier",
+        "verifier_timeout_multiplier: 3",
+        "/shown/tasks/0/timeouts/verifier_sec",
+        || json!(1800.0),
+    ),
+    ("retry.max_attempts", "retry: {max_attempts: 5}", "/shown/config/retry/max_attempts", || {
+        json!(5)
+    }),
+    (
+        "retry.initial_delay_ms",
+        "retry: {initial_delay_ms: 5}",
+        "/shown/config/retry/initial_delay_ms",
+        || json!(5),
+    ),
+    (
+        "retry.max_delay_ms",
+        "retry: {max_delay_ms: 5000}",
+        "/shown/config/retry/max_delay_ms",
+        || json!(5000),
+    ),
+    ("retry.multiplier", "retry: {multiplier: 5}", "/shown/config/retry/multiplier", || json!(5.0)),
+    ("retry.max_park_sec", "retry: {max_park_sec: 60}", "/shown/config/retry/max_park_sec", || {
+        json!(60)
+    }),
+    ("log_level", "log_level: debug", "/shown/config/log_level", || json!("debug")),
+    ("instruction_path", "instruction_path: /tmp/i", "/plan/settings/instruction_path", || {
+        json!("/tmp/i")
+    }),
+    ("environment.type", "environment: {type: docker}", "/shown/tasks/0/image/source", || {
+        json!("build")
+    }),
+    (
+        "environment.force_build",
+        "environment: {force_build: true}",
+        "/shown/tasks/1/image/source",
+        || json!("build"),
+    ),
+    (
+        "environment.preserve_env",
+        "environment: {preserve_env: on_failure}",
+        "/plan/settings/environment/preserve_env",
+        || json!("on_failure"),
+    ),
+    (
+        "environment.preserveEnv",
+        "environment: {preserveEnv: true}",
+        "/plan/settings/environment/preserve_env",
+        || json!("always"),
+    ),
+    (
+        "environment.provider_config.network",
+        "environment: {provider_config: {network: none}}",
+        "/plan/settings/environment/provider/network",
+        || json!("none"),
+    ),
+    (
+        "environment.provider_config.platform",
+        "environment: {provider_config: {platform: linux/arm64}}",
+        "/plan/settings/environment/provider/platform",
+        || json!("linux/arm64"),
+    ),
+    (
+        "environment.provider_config.runtime",
+        "environment: {provider_config: {runtime: runsc}}",
+        "/plan/settings/environment/provider/runtime",
+        || json!("runsc"),
+    ),
+    (
+        "environment.provider_config.ignore_dockerfile",
+        "environment: {type: process, provider_config: {ignore_dockerfile: true}}",
+        "/shown/tasks/0/image/source",
+        || json!("host"),
+    ),
+    (
+        "environment.provider_config.cpu_hour",
+        "environment: {provider_config: {cpu_hour: 2}}",
+        "/plan/settings/environment/rates/cpu_hour",
+        || json!(2.0),
+    ),
+    (
+        "environment.provider_config.gib_hour",
+        "environment: {provider_config: {gib_hour: 2}}",
+        "/plan/settings/environment/rates/gib_hour",
+        || json!(2.0),
+    ),
+    (
+        "environment.override_cpus",
+        "environment: {override_cpus: 3}",
+        "/shown/tasks/0/resources/cpus",
+        || json!(3),
+    ),
+    (
+        "environment.override_memory_mb",
+        "environment: {override_memory_mb: 3}",
+        "/shown/tasks/0/resources/memory_mb",
+        || json!(3),
+    ),
+    (
+        "environment.override_memory",
+        "environment: {override_memory: 3G}",
+        "/shown/tasks/0/resources/memory_mb",
+        || json!(3072),
+    ),
+    (
+        "environment.override_storage_mb",
+        "environment: {override_storage_mb: 3}",
+        "/shown/tasks/0/resources/storage_mb",
+        || json!(3),
+    ),
+    (
+        "environment.override_storage",
+        "environment: {override_storage: 3G}",
+        "/shown/tasks/0/resources/storage_mb",
+        || json!(3072),
+    ),
+    (
+        "environment.override_gpus",
+        "environment: {override_gpus: 1}",
+        "/shown/tasks/0/resources/gpus",
+        || json!(1),
+    ),
+    (
+        "verifier.override_timeout_sec",
+        "verifier: {override_timeout_sec: 7}",
+        "/shown/tasks/0/timeouts/verifier_sec",
+        || json!(7.0),
+    ),
+    (
+        "verifier.max_timeout_sec",
+        "verifier: {max_timeout_sec: 7}",
+        "/shown/tasks/0/timeouts/verifier_sec",
+        || json!(7.0),
+    ),
+    ("verifier.disable", "verifier: {disable: true}", "/plan/settings/verifier/disable", || {
+        json!(true)
+    }),
+    (
+        "verifier.kill_agent_processes",
+        "verifier: {kill_agent_processes: true}",
+        "/plan/settings/verifier/kill_agent_processes",
+        || json!(true),
+    ),
+    (
+        "verifier.reward_key",
+        "verifier: {reward_key: acc}",
+        "/plan/settings/verifier/reward_key",
+        || json!("acc"),
+    ),
+    (
+        "artifacts[].destination",
+        "artifacts: [{source: /a, destination: b}]",
+        "/plan/settings/artifacts/0/destination",
+        || json!("b"),
+    ),
+    (
+        "artifacts[].exclude",
+        "artifacts: [{source: /a, exclude: [b]}]",
+        "/plan/settings/artifacts/0/exclude/0",
+        || json!("b"),
+    ),
+    (
+        "artifacts[].service",
+        "artifacts: [{source: /a, service: b}]",
+        "/plan/settings/artifacts/0/service",
+        || json!("b"),
+    ),
+    (
+        "agents[].description",
+        "agents: [{name: nop, description: d}]",
+        "/shown/config/agents/0/description",
+        || json!("d"),
+    ),
+    (
+        "agents[].max_timeout_sec",
+        "agents: [{name: nop, max_timeout_sec: 9}]",
+        "/plan/agents/0/limits/execute_max_sec",
+        || json!(9.0),
+    ),
+    (
+        "agents[].override_setup_timeout_sec",
+        "agents: [{name: nop, override_setup_timeout_sec: 9}]\ntimeout_multiplier: 2",
+        "/plan/agents/0/limits/install_sec",
+        || json!(18.0),
+    ),
+    ("datasets[].name", "datasets: [{path: tasks, name: d}]", "/shown/tasks/0/dataset", || {
+        json!("d")
+    }),
+    (
+        "datasets[].version",
+        "datasets: [{path: tasks, version: 3}]",
+        "/shown/config/datasets/0/version",
+        || json!("3"),
+    ),
+    (
+        "datasets[].format",
+        "datasets: [{path: tasks, format: harbor}]",
+        "/shown/tasks/0/format/name",
+        || json!("harbor"),
+    ),
+    (
+        "datasets[].exclude_task_names",
+        "datasets: [{path: tasks, exclude_task_names: ['b*']}]",
+        "/shown/tasks/0/task",
+        || json!("named"),
+    ),
+    ("datasets[].n_tasks", "datasets: [{path: tasks, n_tasks: 1}]", "/shown/counts/tasks", || {
+        json!(1)
+    }),
+    (
+        "datasets[].registry.path",
+        "datasets: [{registry: {path: registry.json}, name: r}]",
+        "/shown/tasks/0/dataset",
+        || json!("r"),
+    ),
+    (
+        "datasets[].registry.url",
+        "datasets: [{registry: {url: 'file://@HERE@/registry.json'}, name: r}]",
+        "/shown/tasks/0/dataset",
+        || json!("r"),
+    ),
+    (
+        "tasks[].path",
+        "tasks: [{path: tasks/built}]\ndatasets: []",
+        "/shown/tasks/0/dataset",
+        || json!("tasks"),
+    ),
+    (
+        "tasks[].format",
+        "tasks: [{path: tasks/built, format: harbor}]\ndatasets: []",
+        "/shown/tasks/0/format/name",
+        || json!("harbor"),
+    ),
+    ("pool", "pool: gpu", "/shown/config/pool", || json!("gpu")),
+];
+
+/// Keys whose effect is in the results of `JOB_OF_RUN`.
+const KEYS_OF_RUN: &[&str] = &[
+    "n_concurrent_agents",
+    "environment.max_starts_per_minute",
+    "environment.provider_config.start",
+    "verifier.env",
+    "verifier.test_exit_code",
+    "verifier.after_agent_error",
+    "artifacts[].source",
+    "metrics[].type",
+    "agents[].name",
+    "agents[].install",
+    "agents[].execute",
+    "agents[].env",
+    "agents[].override_timeout_sec",
+    "datasets[].path",
+    "datasets[].task_names",
+    "task_env",
+];
+
+/// Keys that `tests/fast/registry` covers, with a git that records its calls.
+const KEYS_OF_FETCHED_TASKS: &[&str] =
+    &["datasets[].repo", "datasets[].ref", "tasks[].git_url", "tasks[].git_commit_id"];
+
+const JOB_OF_RUN: &str = r#"
+name: j
+n_concurrent_trials: 2
+n_concurrent_agents: 1
+task_env: [WANTED]
+environment:
+  type: process
+  max_starts_per_minute: 600
+  provider_config: {ignore_dockerfile: true, start: 0.25}
+verifier:
+  env: {MARK: "${WANTED}!"}
+  test_exit_code: ignored
+  after_agent_error: verify
+artifacts: [/tmp/kept]
+metrics: [{type: max}, {type: min}]
+agents:
+  - name: works
+    install: mkdir /tmp/kept
+    execute: cp "$ROLLOUT_TASK_INSTRUCTION" "/tmp/kept/$NAME"
+    env: {NAME: asked}
+  - name: hangs
+    execute: sleep 300
+    override_timeout_sec: 1
+datasets: [{path: tasks, task_names: ["b?ilt"]}]
+"#;
+
+fn project() -> Project {
+    let mut project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    for (task, image) in [("built", ""), ("named", "docker_image = 'debian:bookworm-slim'\n")] {
+        let file = |name: &str| format!("tasks/{task}/{name}");
+        project = project
+            .write(&file("task.toml"), &format!("version = '1.0'\n[environment]\n{image}env = {{OF_TASK = '${{WANTED:-no}}'}}\n"))
+            .write(&file("instruction.md"), "Do it.\n")
+            .write(&file("environment/Dockerfile"), "FROM debian:bookworm-slim\n")
+            .write(&file("solution/solve.sh"), "true\n")
+            .write(
+                &file("tests/test.sh"),
+                "test \"$MARK$OF_TASK\" = 'yes!yes' && echo 0.5 >/logs/verifier/reward.txt\nexit 3\n",
+            );
+    }
+    let tasks = json!([{"path": "tasks/built"}]);
+    project.write("registry.json", &json!([{"name": "r", "tasks": tasks}]).to_string())
+}
+
+/// The output of a dry run, and the plan document.
+fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
+    let mut text = fragment.replace("@HERE@", &project.path().display().to_string());
+    for (key, line) in [
+        ("name:", "name: j"),
+        ("agents:", AGENT),
+        ("datasets:", DATASET),
+        ("task_env:", "task_env: [WANTED]"),
+    ] {
+        if !text.lines().any(|own| own.starts_with(key)) {
+            text.push_str(&format!("\n{line}"));
+        }
+    }
+    let file = project.path().join("job.yaml");
+    std::fs::write(&file, text).expect("written");
+    let prepared = plan::read(Some(&file), &JobOptions::new(&|_| true))?;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), pack_cache: None };
+    let formats = rollout_coordinator::sources::datasets::formats(&prepared.datasets);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let built = plan::build(&prepared.job, prepared.datasets, &sink);
+    let (plan, tasks) = runtime.expect("a runtime").block_on(built).expect("a plan");
+    let shown = plan::dry_run(&prepared.job, &plan, &tasks, &formats, Vec::new());
+    Ok(json!({ "shown": shown, "plan": PlanDocument::from(&plan) }))
+}
+
+#[test]
+fn config_key_set_shows_in_plan() {
+    let project = project();
+    let mut wrong = Vec::new();
+    for (key, fragment, pointer, expected) in KEY_CASES {
+        match plan_value(&project, fragment) {
+            Ok(seen) if seen.pointer(pointer) == Some(&expected()) => {}
+            Ok(seen) => wrong.push(format!("{key}: {pointer} is {:?}", seen.pointer(pointer))),
+            Err(errors) => wrong.push(format!("{key}: {errors}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let default = plan_value(&project, "").expect("a plan");
+    for (key, _, pointer, expected) in KEY_CASES {
+        // An effect that is there without the key proves nothing.
+        let same = default.pointer(pointer) == Some(&expected());
+        let docker_is_the_default = *key == "environment.type";
+        assert!(!same || docker_is_the_default || key.ends_with("path"), "{key}");
+    }
+}
+
+#[test]
+fn config_keys_are_all_covered() {
+    let covered: BTreeSet<&str> = KEY_CASES
+        .iter()
+        .map(|(key, ..)| *key)
+        .chain(KEYS_OF_RUN.iter().chain(KEYS_OF_FETCHED_TASKS).copied())
+        .collect();
+    let keys: Vec<&str> = JOB_REFERENCE.keys.iter().map(|entry| entry.key.as_str()).collect();
+    let is_table = |key: &str| {
+        let below = |suffix: &str| format!("{key}{suffix}");
+        keys.iter().any(|k| k.starts_with(&below(".")) || k.starts_with(&below("[]")))
+    };
+    let missing: Vec<_> =
+        keys.iter().filter(|key| !is_table(key) && !covered.contains(**key)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let unknown: Vec<_> = covered.iter().filter(|key| !keys.contains(key)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn config_key_set_shows_in_results() {
+    let project = project().write("job.yaml", JOB_OF_RUN);
+    let mut command = project.command(&["run", "job.yaml", "--json"]);
+    command.env("WANTED", "yes");
+    let _ended =
+        project.start(command).wait(Duration::from_secs(120)).expect_code(ExitCode::Success);
+    let results = project.results("j");
+    assert_eq!(results.trials().len(), 2, "one task of two is selected");
+    let works = results.trial("works", "built");
+    assert_eq!((works.reward(), works.error()), (Some(0.5), None), "{:#}", works.result);
+    assert_eq!(works.result["cost"], 0.25);
+    let artifact = &works.result["artifacts"][0];
+    assert_eq!(artifact["source"], "/tmp/kept", "{:#}", works.result);
+    let kept = works.directory.join("artifacts/tmp/kept/asked");
+    assert_eq!(std::fs::read_to_string(kept).expect("kept"), "Do it.\n");
+    let hangs = results.trial("hangs", "built");
+    assert_eq!(hangs.reward(), Some(0.5), "it was verified anyway: {:#}", hangs.result);
+    assert_eq!(hangs.error(), Some("agent_execution_timeout"), "{:#}", hangs.result);
+    let job = results.job().to_string();
+    assert!(job.contains("\"max\"") && job.contains("\"min\""), "{job}");
+}

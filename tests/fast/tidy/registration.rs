@@ -1,0 +1,88 @@
+//! Rule on registration: every source file belongs to a module or a listed target.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use crate::files::SourceFile;
+use crate::{Violation, assert_none, files};
+
+/// Whether a file is the root of a crate, by its name or by `tests/Cargo.toml`.
+fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
+    ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/src/{name}")))
+        || ["/src/bin/", "/examples/"].iter().any(|directory| path.contains(directory))
+        || listed.contains(path)
+}
+
+/// Paths of all targets in `tests/Cargo.toml`, relative to the repository.
+fn listed(manifest: &str) -> BTreeSet<String> {
+    let manifest: toml::Table = manifest.parse().expect("tests/Cargo.toml is TOML");
+    let path = |target: &toml::Value| format!("tests/{}", target["path"].as_str().expect("a path"));
+    ["bin", "test", "bench"]
+        .iter()
+        .filter_map(|kind| manifest.get(*kind)?.as_array())
+        .flatten()
+        .chain(manifest.get("lib"))
+        .map(path)
+        .collect()
+}
+
+/// Files that may declare a file's `mod name;`.
+fn parents(path: &str) -> Vec<String> {
+    let path = path.strip_suffix("/mod.rs").or_else(|| path.strip_suffix(".rs")).unwrap_or(path);
+    let Some((directory, _)) = path.rsplit_once('/') else { return Vec::new() };
+    let mut parents: Vec<_> =
+        ["mod.rs", "lib.rs", "main.rs"].map(|name| format!("{directory}/{name}")).into();
+    parents.push(format!("{directory}.rs"));
+    parents
+}
+
+fn orphans(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
+    let orphan = |source: &&SourceFile| {
+        let stem = source.path.strip_suffix("/mod.rs").unwrap_or(&source.path);
+        let name = stem.rsplit('/').next().unwrap_or(stem).trim_end_matches(".rs");
+        let declaration = Regex::new(&format!(r"\bmod {name};")).expect("a pattern");
+        !parents(&source.path).iter().any(|parent| {
+            sources.iter().any(|s| s.path == *parent && declaration.is_match(&s.masked.code))
+        })
+    };
+    let rust = sources.iter().filter(|s| s.is_rust() && !is_root(&s.path, listed));
+    rust.filter(orphan)
+        .map(|s| Violation::new(&s.path, 0, "no module or target names it"))
+        .collect()
+}
+
+fn absent(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
+    let exists = |path: &String| sources.iter().any(|source| source.path == *path);
+    let missing = listed.iter().filter(|path| !exists(path));
+    missing
+        .map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is missing")))
+        .collect()
+}
+
+#[test]
+fn source_files_are_all_compiled() {
+    let manifest = files::all().iter().find(|source| source.path == "tests/Cargo.toml");
+    let listed = listed(&manifest.expect("tests/Cargo.toml").text);
+    assert!(listed.contains("tests/fast/tidy/main.rs"), "{listed:?}");
+    assert_none(&orphans(files::all(), &listed));
+    assert_none(&absent(files::all(), &listed));
+}
+
+#[test]
+fn registration_violations_are_found() {
+    let listed = listed("[[test]]\npath = 'real/e2e/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
+    let sources = [
+        SourceFile::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
+        SourceFile::new("worker/src/a.rs", "mod b;"),
+        SourceFile::new("worker/src/a/b.rs", ""),
+        SourceFile::new("worker/src/d/mod.rs", ""),
+        SourceFile::new("worker/src/c.rs", ""),
+        SourceFile::new("tests/real/e2e/main.rs", ""),
+        SourceFile::new("tests/other/main.rs", ""),
+    ];
+    let orphans = orphans(&sources, &listed);
+    let paths: Vec<_> = orphans.iter().map(|violation| violation.path.as_str()).collect();
+    assert_eq!(paths, ["worker/src/c.rs", "tests/other/main.rs"]);
+    assert_eq!(absent(&sources, &listed).len(), 1);
+}

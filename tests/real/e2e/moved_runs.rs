@@ -1,0 +1,91 @@
+//! Run directories and stores that were moved or are no longer used.
+
+use std::fs;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+
+use crate::{DEADLINE, assert_adds_up, project};
+
+fn finished_project() -> Project {
+    let project =
+        project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "process")]);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    project
+}
+
+fn export(project: &Project, run_dir: &str) -> String {
+    let arguments = ["export", run_dir, "--format", "jsonl"];
+    project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success).stdout
+}
+
+#[test]
+fn moved_run_results_are_found() {
+    let project = finished_project();
+    let path = |name: &str| project.path().join(name);
+    let exported = export(&project, "jobs/faults");
+    assert!(exported.contains("passes"), "{exported}");
+    // The run directory alone is moved.
+    fs::create_dir(path("archive")).expect("creatable");
+    fs::rename(path("jobs/faults"), path("archive/faults")).expect("movable");
+    assert_eq!(export(&project, "archive/faults"), exported);
+    // Everything is moved.
+    fs::rename(path("archive/faults"), path("jobs/faults")).expect("movable");
+    fs::rename(path("jobs"), path("other")).expect("movable");
+    assert_eq!(export(&project, "other/faults"), exported);
+    // Without the store, the error names it.
+    fs::rename(path("other/.rollout/blobs"), path("blobs")).expect("movable");
+    let arguments = ["export", "other/faults", "--format", "jsonl"];
+    let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Failure);
+    let was = path("jobs/.rollout/blobs").canonicalize().unwrap_or(path("jobs/.rollout/blobs"));
+    for text in ["--store DIR", was.to_str().expect("text"), "identity"] {
+        assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
+    }
+    let arguments = [&arguments[..], &["--store", "blobs"]].concat();
+    let named = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(named.stdout, exported);
+}
+
+#[test]
+fn moved_run_resumes_with_its_store() {
+    let project = finished_project();
+    let results = project.results("faults");
+    fs::remove_dir_all(results.path().join("note")).expect("removable");
+    fs::rename(project.path().join("jobs"), project.path().join("away")).expect("movable");
+    fs::create_dir(project.path().join("jobs")).expect("creatable");
+    fs::rename(project.path().join("away/faults"), results.path()).expect("movable");
+    // Both recorded paths to the store are wrong now.
+    let refused =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Failure);
+    assert!(refused.stderr.contains("with `--store DIR`"), "{}", refused.stderr);
+    // Another store has no blobs of the trial.
+    let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
+    let failed = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Failure);
+    assert!(failed.stderr.contains("their results are kept"), "{}", failed.stderr);
+    let arguments = ["run", "job.yaml", "--store", "away/.rollout/blobs"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_adds_up(&results, 1);
+    assert!(results.trial("note", "passes").text("logs/agent/note.txt").is_some());
+}
+
+#[test]
+fn store_unused_by_any_run_is_removed() {
+    let project = finished_project();
+    let store = project.path().join("jobs/.rollout/blobs");
+    let arguments = ["gc", "--store", "jobs/.rollout/blobs"];
+    let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Config);
+    assert!(refused.stderr.contains("jobs/faults"), "{}", refused.stderr);
+    fs::remove_dir_all(project.results("faults").path()).expect("removable");
+    let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Config);
+    for text in ["removed or moved", "jobs/faults (run ", "--force"] {
+        assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
+    }
+    let arguments = [&arguments[..], &["--force"]].concat();
+    let dry = [&arguments[..], &["--dry-run"]].concat();
+    let removed = project.rollout(&dry).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(removed.stdout.contains("would remove the blob store"), "{}", removed.stdout);
+    assert!(store.join("store.json").is_file());
+    let told = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(told.stdout.contains("removed the blob store"), "{}", told.stdout);
+    assert!(!store.exists());
+}
