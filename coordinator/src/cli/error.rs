@@ -6,6 +6,7 @@ use std::path::Path;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
 use rollout_worker::host::WorkerDirError;
+use rollout_worker::queue::traits::QueueError;
 use rollout_worker::shortage::Shortage;
 use rollout_worker::store::StoreError;
 
@@ -214,6 +215,10 @@ impl From<RunError> for CliError {
                 Self::from_cause(ExitCode::RunDamaged, "cannot start the run", &error)
                     .with_document_hint(&error)
             }
+            RunError::Queue(ref queue @ QueueError::Unreachable { .. }) => {
+                Self::from_cause(ExitCode::OutOfReach, "cannot continue the run", queue)
+                    .hint("check that the server runs, and run the same command again to resume")
+            }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
                 let hint = format!("{} and run the same command again to resume", remedy(&error));
                 Self::failure("cannot continue the run", &error).hint(&hint)
@@ -283,6 +288,8 @@ pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError 
         LockError::Copy { .. } => ExitCode::StaleCopy,
         LockError::Unreadable | LockError::Journal(_) => ExitCode::RunDamaged,
         LockError::Interrupted => ExitCode::Cancelled,
+        LockError::KvStore(QueueError::Unreachable { .. }) => ExitCode::OutOfReach,
+        LockError::KvStore(QueueError::Denied { .. }) => ExitCode::Config,
         LockError::KvStore(_) | LockError::Io { .. } => ExitCode::Failure,
     };
     let failed = CliError::from_cause(code, what, error);

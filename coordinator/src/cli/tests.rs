@@ -5,13 +5,14 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::ItemOutcome;
 use rollout_worker::archive::ArchiveError;
 use rollout_worker::host::WorkerDirError;
+use rollout_worker::queue::traits::QueueError;
 use rollout_worker::store::StoreError;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
 use crate::config::{ConfigErrors, ErrorKind, SourceLocation};
-use crate::engine::{LockLostError, RunError};
+use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::events::sinks::terminal::Style;
 use crate::plan::BuildError;
 use crate::results::metrics::{FailureParty, Tally, TrialScore};
@@ -200,6 +201,15 @@ fn full_disk_while_packing_is_no_configuration_error() {
 }
 
 #[test]
+fn server_out_of_reach_has_one_exit_code_before_and_during_a_run() {
+    let unreachable = || QueueError::Unreachable { reason: "it is down".to_owned() };
+    let during = CliError::from(RunError::Queue(unreachable()));
+    let before = CliError::from(OpenError::Lock(LockError::KvStore(unreachable())));
+    assert_eq!([during.code, before.code], [ExitCode::OutOfReach; 2]);
+    assert!(during.message.ends_with("it is down"), "{}", during.message);
+}
+
+#[test]
 fn full_disk_hints_to_free_space() {
     let full = || std::io::Error::from_raw_os_error(28);
     let cause = "No space left on device (os error 28)";
@@ -219,9 +229,9 @@ fn full_disk_hints_to_free_space() {
 
 #[test]
 fn failed_fetch_is_no_configuration_error() {
-    let spot = SourceLocation { key: "-d tb".to_owned(), line: None };
+    let location = SourceLocation { key: "-d tb".to_owned(), line: None };
     let said = "cannot fetch the registry http://h/r.json: connection refused";
-    let error = spot.failure("job.yaml".as_ref(), ErrorKind::FetchFailed, said);
+    let error = location.failure("job.yaml".as_ref(), ErrorKind::FetchFailed, said);
     let refused = CliError::from(ConfigErrors { errors: vec![error], warnings: Vec::new() });
     assert_eq!(refused.code, ExitCode::Config);
     assert_eq!(refused.message, "cannot fetch the tasks; nothing was started");

@@ -181,7 +181,7 @@ fn work(
     let task = supervise::spawn("worker", async move {
         worker.run(shutdown_level).await;
         // The engine may have ended already.
-        let _nobody_asks = quiesce.send(());
+        let _no_receiver = quiesce.send(());
     });
     (task, quiesced)
 }
@@ -249,7 +249,7 @@ fn reap(
     supervise::spawn("reaper", async move {
         host::reap(&providers, &owners).await;
         // The engine may have failed already.
-        let _nobody_waits = done.send(());
+        let _no_receiver = done.send(());
     })
 }
 
@@ -280,7 +280,7 @@ fn recover_all(
             }
         }
         // The engine may have failed already.
-        let _nobody_waits = done.send(());
+        let _no_receiver = done.send(());
     })
 }
 

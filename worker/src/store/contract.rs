@@ -38,20 +38,20 @@ const RACERS: u8 = 16;
 
 /// Runs the whole suite, each part on a fresh store.
 pub async fn run_all<S: StoreUnderTest>(fresh: impl AsyncFn() -> S) {
-    small_blobs_come_back(&fresh().await).await;
-    large_files_come_back(&fresh().await).await;
-    batches_are_stored_whole(&fresh().await).await;
+    small_blob_reads_back(&fresh().await).await;
+    large_file_reads_back(&fresh().await).await;
+    batch_stores_every_blob(&fresh().await).await;
     equal_content_is_stored_once(&fresh().await).await;
-    what_is_missing_is_said_to_be(&fresh().await).await;
-    reads_are_bounded(&fresh().await).await;
-    damage_is_never_returned_and_heals(&fresh().await).await;
-    files_appear_whole_or_not_at_all(&fresh().await).await;
-    racing_puts_of_one_content_agree(&fresh().await).await;
-    documents_are_created_once(&fresh().await).await;
-    of_racing_documents_one_wins(&fresh().await).await;
+    missing_blob_and_document_are_reported(&fresh().await).await;
+    read_beyond_limit_is_refused(&fresh().await).await;
+    damaged_blob_is_refused_and_replaced(&fresh().await).await;
+    get_file_failed_leaves_existing_file(&fresh().await).await;
+    concurrent_puts_of_same_content_agree(&fresh().await).await;
+    document_is_created_once(&fresh().await).await;
+    concurrent_documents_have_one_winner(&fresh().await).await;
     documents_are_listed_in_order(&fresh().await).await;
-    bad_document_paths_are_refused(&fresh().await).await;
-    values_are_stored_as_json(&fresh().await).await;
+    document_path_invalid_is_refused(&fresh().await).await;
+    value_is_stored_as_json(&fresh().await).await;
 }
 
 async fn put(store: &dyn BlobStore, bytes: &[u8]) -> BlobRef {
@@ -85,7 +85,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 /// Content, reference and identity are preserved, in this handle and another one.
-pub async fn small_blobs_come_back<S: StoreUnderTest>(subject: &S) {
+pub async fn small_blob_reads_back<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     for content in [b"".as_slice(), b"hello", &[0; 512], &noise(70_000)] {
         let blob = put(&*store, content).await;
@@ -102,7 +102,7 @@ pub async fn small_blobs_come_back<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Files of any size can be stored and read.
-pub async fn large_files_come_back<S: StoreUnderTest>(subject: &S) {
+pub async fn large_file_reads_back<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     for length in [0, 10, LARGE_BYTES] {
         let (from, to) = (temp.path().join("from"), temp.path().join(length.to_string()));
@@ -122,7 +122,7 @@ pub async fn large_files_come_back<S: StoreUnderTest>(subject: &S) {
 }
 
 /// References of a batch have its order, duplicates included.
-pub async fn batches_are_stored_whole<S: StoreUnderTest>(subject: &S) {
+pub async fn batch_stores_every_blob<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let file = temp.path().join("file");
     write(&file, &noise(LARGE_BYTES));
@@ -158,7 +158,7 @@ pub async fn equal_content_is_stored_once<S: StoreUnderTest>(subject: &S) {
 }
 
 /// A digest that was never stored is reported as missing.
-pub async fn what_is_missing_is_said_to_be<S: StoreUnderTest>(subject: &S) {
+pub async fn missing_blob_and_document_are_reported<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let digest = Digest::sha256(b"nobody stored this");
     assert!(!store.contains(&digest).await.expect("answered"));
@@ -174,7 +174,7 @@ pub async fn what_is_missing_is_said_to_be<S: StoreUnderTest>(subject: &S) {
 }
 
 /// A reader receives no more than it asked for.
-pub async fn reads_are_bounded<S: StoreUnderTest>(subject: &S) {
+pub async fn read_beyond_limit_is_refused<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let blob = put(&*store, &[1; 1000]).await;
     assert_eq!(store.get_bytes(&blob.digest, 1000).await.expect("within").len(), 1000);
@@ -185,7 +185,7 @@ pub async fn reads_are_bounded<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Damaged content fails every way of reading; storing it again repairs it.
-pub async fn damage_is_never_returned_and_heals<S: StoreUnderTest>(subject: &S) {
+pub async fn damaged_blob_is_refused_and_replaced<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let (content, to) = (noise(200_000), temp.path().join("to"));
     let mut changed = content.clone();
@@ -215,7 +215,7 @@ pub async fn damage_is_never_returned_and_heals<S: StoreUnderTest>(subject: &S) 
 }
 
 /// An existing file is not overwritten, and no other file is left next to it.
-pub async fn files_appear_whole_or_not_at_all<S: StoreUnderTest>(subject: &S) {
+pub async fn get_file_failed_leaves_existing_file<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let blob = put(&*store, b"new").await;
     let to = temp.path().join("to");
@@ -227,7 +227,7 @@ pub async fn files_appear_whole_or_not_at_all<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Every racer gets the same reference and the blob is whole.
-pub async fn racing_puts_of_one_content_agree<S: StoreUnderTest>(subject: &S) {
+pub async fn concurrent_puts_of_same_content_agree<S: StoreUnderTest>(subject: &S) {
     let content = Bytes::from(noise(300_000));
     let racers = (0..RACERS).map(|_| {
         let (store, content) = (subject.store(), content.clone());
@@ -248,7 +248,7 @@ pub async fn racing_puts_of_one_content_agree<S: StoreUnderTest>(subject: &S) {
 }
 
 /// The first document with a name is kept.
-pub async fn documents_are_created_once<S: StoreUnderTest>(subject: &S) {
+pub async fn document_is_created_once<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let path = "results/0a/1-1-x.json";
     assert_eq!(store.get_document(path).await.expect("answered"), None);
@@ -268,7 +268,7 @@ pub async fn documents_are_created_once<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Exactly one racer creates the document, with its own content.
-pub async fn of_racing_documents_one_wins<S: StoreUnderTest>(subject: &S) {
+pub async fn concurrent_documents_have_one_winner<S: StoreUnderTest>(subject: &S) {
     let racers = (0..RACERS).map(|n| {
         let store = subject.store();
         supervise::spawn("racer", async move {
@@ -300,7 +300,7 @@ pub async fn documents_are_listed_in_order<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Paths cannot leave the store or be hidden in it.
-pub async fn bad_document_paths_are_refused<S: StoreUnderTest>(subject: &S) {
+pub async fn document_path_invalid_is_refused<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let (long, longer) = ("a".repeat(256), "a/".repeat(600) + "a");
     let bad = [
@@ -320,7 +320,7 @@ pub async fn bad_document_paths_are_refused<S: StoreUnderTest>(subject: &S) {
 }
 
 /// Values can be stored and read; other content is refused.
-pub async fn values_are_stored_as_json<S: StoreUnderTest>(subject: &S) {
+pub async fn value_is_stored_as_json<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let value = vec![("a".to_owned(), 1_u32), ("b".to_owned(), 2)];
     let blob = put_json(&*store, &value).await.expect("stored");

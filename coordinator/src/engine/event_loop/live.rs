@@ -55,7 +55,7 @@ impl PhaseHints {
         (sender, Self { receiver, not_before: Instant::now() })
     }
 
-    /// The hints since the last call. `None` once nobody sends any. May be dropped.
+    /// The hints since the last call; `None` once every sender is gone. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Vec<LiveExecution>> {
         if self.not_before > Instant::now() {
             sleep_until(self.not_before).await;

@@ -125,7 +125,7 @@ impl LockRenewer {
                 ),
             }
             // The caller may be gone.
-            let _nobody_waits = order.done.send(());
+            let _no_receiver = order.done.send(());
             return;
         }
     }

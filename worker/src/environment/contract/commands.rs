@@ -8,23 +8,29 @@ use super::{
 };
 use crate::environment::FailureKind;
 
-pub(super) async fn exit_codes_are_returned(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn exit_code_is_returned(_: &ProviderUnderTest, environment: &dyn Environment) {
     assert_eq!(run(environment, "exit 0").await.0, 0);
     assert_eq!(run(environment, "echo x; exit 7").await, (7, "x\n".to_owned(), String::new()));
     assert_eq!(run(environment, "exit 255").await.0, 255);
 }
 
-pub(super) async fn signals_are_128_plus_n(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn signal_ends_with_128_plus_number(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     assert_eq!(run(environment, "kill -KILL $$").await.0, 137);
     assert_eq!(run(environment, "kill -TERM $$").await.0, 143);
 }
 
-pub(super) async fn streams_are_separate(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn output_streams_are_separate(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     let (code, stdout, stderr) = run(environment, "echo to-out; echo to-err >&2; echo more").await;
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "to-out\nmore\n", "to-err\n"));
 }
 
-pub(super) async fn variables_reach_the_command_and_no_others_do(
+pub(super) async fn command_gets_its_variables_and_no_others(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -39,7 +45,7 @@ pub(super) async fn variables_reach_the_command_and_no_others_do(
     assert_eq!(printed.text(OutputStream::Stdout), expected);
 }
 
-pub(super) async fn the_working_directory_is_the_images_unless_said_otherwise(
+pub(super) async fn working_directory_defaults_to_that_of_image(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -58,7 +64,7 @@ async fn refusal(environment: &dyn Environment, command: ExecCommand) -> Failure
     }
 }
 
-pub(super) async fn a_missing_program_is_not_started(
+pub(super) async fn program_missing_is_not_started(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -67,7 +73,7 @@ pub(super) async fn a_missing_program_is_not_started(
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn a_missing_working_directory_is_not_started(
+pub(super) async fn working_directory_missing_is_not_started(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -79,7 +85,7 @@ pub(super) async fn standard_input_is_empty(_: &ProviderUnderTest, environment: 
     assert_eq!(output(environment, "cat; echo end").await, "end\n");
 }
 
-pub(super) async fn large_output_arrives_whole_and_in_order(
+pub(super) async fn output_large_arrives_whole_and_in_order(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -88,7 +94,7 @@ pub(super) async fn large_output_arrives_whole_and_in_order(
     assert_eq!(stdout.len(), 6_888_896);
 }
 
-pub(super) async fn what_is_within_the_storage_limit_is_fine(
+pub(super) async fn usage_within_storage_limit_is_allowed(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {

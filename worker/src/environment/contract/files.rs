@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt as _;
 
 use super::{Environment, ProviderUnderTest, Upload, file, output, read, run, upload};
 
-pub(super) async fn uploads_at_creation_are_there(
+pub(super) async fn upload_at_creation_is_present(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
@@ -27,7 +27,7 @@ pub(super) async fn uploads_at_creation_are_there(
     assert_eq!(seen, "helloy#!/bin/sh\necho solved\n");
 }
 
-pub(super) async fn a_file_is_placed_with_its_parents(
+pub(super) async fn file_is_placed_with_its_parents(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -37,7 +37,7 @@ pub(super) async fn a_file_is_placed_with_its_parents(
     assert_eq!(output(environment, "cat /made/by/upload/a.txt").await, "two");
 }
 
-pub(super) async fn a_directory_keeps_its_content(
+pub(super) async fn directory_existing_keeps_its_content(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -56,7 +56,7 @@ async fn fresh(environment: &dyn Environment, path: &str) {
     assert_eq!(found, is_empty_directory);
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_tree(
+pub(super) async fn fresh_directory_replaces_tree(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -66,7 +66,7 @@ pub(super) async fn a_fresh_directory_replaces_a_tree(
     fresh(environment, "/fresh").await;
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_link_and_not_its_target(
+pub(super) async fn fresh_directory_replaces_symlink_and_not_its_target(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -76,7 +76,7 @@ pub(super) async fn a_fresh_directory_replaces_a_link_and_not_its_target(
     assert_eq!(output(environment, "cat /target/precious.txt").await, "p");
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_file(
+pub(super) async fn fresh_directory_replaces_file(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -95,7 +95,7 @@ const REPLACEMENTS: [&str; 7] = [
     "mkdir -p /logs/verifier/old; chmod 000 /logs/verifier /logs",
 ];
 
-pub(super) async fn a_directory_is_made_whatever_stands_in_its_place(
+pub(super) async fn directory_replaces_any_other_file_type(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -113,7 +113,7 @@ pub(super) async fn a_directory_is_made_whatever_stands_in_its_place(
     }
 }
 
-pub(super) async fn reading_through_what_is_no_directory_is_none(
+pub(super) async fn reading_below_a_file_returns_none(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -125,7 +125,7 @@ pub(super) async fn reading_through_what_is_no_directory_is_none(
     }
 }
 
-pub(super) async fn an_archive_is_placed_anew_and_never_nested(
+pub(super) async fn archive_replaces_directory_and_is_not_nested(
     subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -148,7 +148,7 @@ pub(super) async fn an_archive_is_placed_anew_and_never_nested(
     output(environment, "test -d /logs/verifier").await;
 }
 
-pub(super) async fn an_archive_is_merged_with_what_is_there(
+pub(super) async fn archive_is_merged_with_existing_directory(
     subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -163,7 +163,7 @@ pub(super) async fn an_archive_is_merged_with_what_is_there(
     assert_eq!(output(environment, "cat /merge/sub/kept.txt").await, "kept");
 }
 
-pub(super) async fn placed_files_are_open_to_every_user(
+pub(super) async fn placed_files_are_readable_by_every_user(
     subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -193,7 +193,7 @@ pub(super) async fn placed_files_are_open_to_every_user(
     assert_eq!(output(environment, "/rollout/run.sh").await, "ran\n");
 }
 
-pub(super) async fn reading_names_entries_after_the_base_name(
+pub(super) async fn reading_names_entries_by_base_name(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -208,7 +208,7 @@ pub(super) async fn reading_names_entries_after_the_base_name(
     assert_eq!(found, expected);
 }
 
-pub(super) async fn reading_a_file_gives_one_entry(
+pub(super) async fn reading_file_returns_one_entry(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -217,12 +217,15 @@ pub(super) async fn reading_a_file_gives_one_entry(
     assert_eq!(found, [("reward.txt".to_owned(), EntryType::Regular, b"0.5\n".to_vec())]);
 }
 
-pub(super) async fn reading_nothing_is_none(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn reading_missing_path_returns_none(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     assert!(read(environment, "/nowhere").await.is_none());
     assert!(read(environment, "/nowhere/at/all").await.is_none());
 }
 
-pub(super) async fn reading_does_not_follow_links(
+pub(super) async fn reading_does_not_follow_symlinks(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -235,7 +238,7 @@ pub(super) async fn reading_does_not_follow_links(
     assert!(links <= 2 && !leads_through, "{found:?}");
 }
 
-pub(super) async fn a_transfer_can_be_abandoned(
+pub(super) async fn transfer_dropped_leaves_environment_usable(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::environment::{DeadOwners, FailureKind};
 
-pub(super) async fn an_image_is_made_once(subject: &ProviderUnderTest, _: &dyn Environment) {
+pub(super) async fn image_is_built_once(subject: &ProviderUnderTest, _: &dyn Environment) {
     let labels = subject.labels(subject.owner.clone());
     let request = || subject.provider.prepare(subject.image_request(labels.clone()));
     let (a, b) = tokio::join!(request(), request());
@@ -17,7 +17,10 @@ pub(super) async fn an_image_is_made_once(subject: &ProviderUnderTest, _: &dyn E
     assert!(!a.made && !b.made, "the image was present: {a:?} {b:?}");
 }
 
-pub(super) async fn environments_are_apart(subject: &ProviderUnderTest, first: &dyn Environment) {
+pub(super) async fn environments_are_isolated_from_each_other(
+    subject: &ProviderUnderTest,
+    first: &dyn Environment,
+) {
     let second = subject.create(Vec::new()).await.expect("a second environment");
     assert_ne!(first.id(), second.id());
     upload(first, vec![file("/mine/a.txt", "a")]).await;
@@ -49,7 +52,7 @@ async fn assert_gone(environment: &dyn Environment) {
     is_gone(environment.preserve().await, "preserve");
 }
 
-pub(super) async fn destroying_is_idempotent_and_everything_else_is_gone(
+pub(super) async fn destroy_is_idempotent_and_other_calls_fail_after(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -59,7 +62,7 @@ pub(super) async fn destroying_is_idempotent_and_everything_else_is_gone(
     assert_gone(environment).await;
 }
 
-pub(super) async fn destroying_ends_a_running_command(
+pub(super) async fn destroy_ends_running_command(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -78,7 +81,7 @@ pub(super) async fn destroying_ends_a_running_command(
     }
 }
 
-pub(super) async fn files_stay_readable_after_a_stop(
+pub(super) async fn files_are_readable_after_stop(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -112,7 +115,7 @@ fn dead_owner(subject: &ProviderUnderTest) -> Owner {
     Owner { boot_id: format!("contract-{}", std::process::id()), start_ticks, ..labels.owner }
 }
 
-pub(super) async fn only_dead_owners_are_reaped(
+pub(super) async fn reap_removes_only_environments_of_dead_owners(
     subject: &ProviderUnderTest,
     living: &dyn Environment,
 ) {
@@ -128,7 +131,7 @@ pub(super) async fn only_dead_owners_are_reaped(
     assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");
 }
 
-pub(super) async fn what_is_preserved_is_not_reaped(
+pub(super) async fn preserved_environment_is_not_reaped(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {

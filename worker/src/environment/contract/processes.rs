@@ -19,7 +19,7 @@ async fn assert_silent(environment: &dyn Environment) {
     assert_ne!(code, 0, "something still writes");
 }
 
-pub(super) async fn a_service_survives_a_normal_end(
+pub(super) async fn background_process_survives_end_of_command(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -28,7 +28,7 @@ pub(super) async fn a_service_survives_a_normal_end(
     eventually(environment, ALIVE).await;
 }
 
-pub(super) async fn killing_ends_everything_a_command_started(
+pub(super) async fn kill_ends_every_process_of_command(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -48,7 +48,7 @@ pub(super) async fn killing_ends_everything_a_command_started(
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn killing_ends_a_running_command_and_leaves_the_environment_usable(
+pub(super) async fn kill_ends_running_command_and_environment_stays_usable(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -65,14 +65,17 @@ pub(super) async fn killing_ends_a_running_command_and_leaves_the_environment_us
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn killing_nothing_is_fine(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn kill_without_processes_succeeds(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     for _ in 0..2 {
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     }
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn an_abandoned_command_can_be_killed(
+pub(super) async fn command_dropped_can_be_killed(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -84,7 +87,10 @@ pub(super) async fn an_abandoned_command_can_be_killed(
     assert_silent(environment).await;
 }
 
-pub(super) async fn nobody_ran_out_of_memory(_: &ProviderUnderTest, environment: &dyn Environment) {
+pub(super) async fn out_of_memory_is_not_reported_without_cause(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
     output(environment, "echo fine").await;
     assert!(!environment.oom_killed().await);
 }

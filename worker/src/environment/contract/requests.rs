@@ -11,7 +11,7 @@ use super::{
 };
 use crate::environment::FailureKind;
 
-pub(super) async fn a_user_that_exists_runs_commands(
+pub(super) async fn user_existing_runs_commands(
     _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -24,10 +24,7 @@ pub(super) async fn a_user_that_exists_runs_commands(
     }
 }
 
-pub(super) async fn a_user_that_does_not_exist_is_refused(
-    _: &ProviderUnderTest,
-    environment: &dyn Environment,
-) {
+pub(super) async fn user_missing_is_refused(_: &ProviderUnderTest, environment: &dyn Environment) {
     let command = ExecCommand { user: Some("no-such-user".to_owned()), ..shell("exit 0") };
     let failure = match environment.exec(command, Arc::new(ContractOutput::default())).await {
         Err(failure) => failure,
@@ -40,7 +37,7 @@ pub(super) async fn a_user_that_does_not_exist_is_refused(
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn variables_of_the_environment_reach_every_command(
+pub(super) async fn environment_variables_reach_every_command(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
@@ -60,7 +57,7 @@ pub(super) async fn variables_of_the_environment_reach_every_command(
     assert_eq!(plain, "of it too|\n");
 }
 
-pub(super) async fn the_working_directory_is_made_and_used(
+pub(super) async fn working_directory_requested_is_created_and_used(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
@@ -82,7 +79,7 @@ fn some_hosts() -> NetworkPolicy {
     NetworkPolicy::Allowlist(vec!["example.org".to_owned()])
 }
 
-pub(super) async fn an_allowlist_is_refused_and_never_weakened(
+pub(super) async fn network_allowlist_is_enforced_or_refused(
     subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -93,7 +90,7 @@ pub(super) async fn an_allowlist_is_refused_and_never_weakened(
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn what_holds_already_can_be_asked_for(
+pub(super) async fn network_policy_in_effect_can_be_set_again(
     subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
@@ -105,7 +102,7 @@ pub(super) async fn what_holds_already_can_be_asked_for(
     same.expect("it has none");
 }
 
-pub(super) async fn without_network_there_is_only_loopback(
+pub(super) async fn network_disabled_leaves_only_loopback(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
@@ -121,7 +118,7 @@ pub(super) async fn without_network_there_is_only_loopback(
     assert_eq!(lines.len(), 2, "there is a way out: {seen}");
 }
 
-pub(super) async fn what_is_no_ceiling_limits_nothing(
+pub(super) async fn resources_without_ceilings_are_not_limited(
     subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {

@@ -10,7 +10,7 @@ use super::{
 use crate::queue::traits::QueueError;
 
 /// A restart ends all leases and keeps the offers. Delivery counts may be lost.
-pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn Broker) {
+pub(super) async fn restart_redelivers_everything_in_flight(broker: &dyn Broker) {
     let incarnation = broker.dispatch().incarnation().await.expect("reachable");
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(1, 3, FIRST)]).await;
     let held = take(broker, 2).await;
@@ -26,7 +26,7 @@ pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn B
 }
 
 /// Writes that were acknowledged survive a restart.
-pub(super) async fn reports_and_boards_survive_a_restart(broker: &dyn Broker) {
+pub(super) async fn restart_keeps_reports_and_kv_entries(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(1, 2), report(1, 3)]).await;
     let all = read_reports(broker, 1, None).await;
     let value = Bytes::from_static(b"value");
@@ -42,7 +42,7 @@ pub(super) async fn reports_and_boards_survive_a_restart(broker: &dyn Broker) {
 
 /// A wiped broker has a new incarnation in which nothing of the former one is valid, and needs no
 /// manual set-up.
-pub(super) async fn a_wiped_broker_is_another(broker: &dyn Broker) {
+pub(super) async fn wipe_starts_new_incarnation(broker: &dyn Broker) {
     let dispatch = broker.dispatch();
     let incarnation = dispatch.incarnation().await.expect("reachable");
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;

@@ -9,7 +9,7 @@ fn value(text: &'static str) -> Bytes {
 }
 
 /// A write or removal happens only on top of the revision that its writer has seen.
-pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
+pub(super) async fn kv_write_compares_revision(broker: &dyn Broker) {
     let store = broker.kv_store();
     let write = async |key: &str, text, revision| {
         store.write(key, value(text), revision).await.expect("reachable")
@@ -45,7 +45,7 @@ pub(super) async fn writes_compare_revisions(broker: &dyn Broker) {
 }
 
 /// Of several concurrent writes, one succeeds.
-pub(super) async fn one_of_many_writers_wins(broker: &dyn Broker) {
+pub(super) async fn kv_write_race_has_one_winner(broker: &dyn Broker) {
     let store = broker.kv_store();
     let mut revision = None;
     for _ in 0..5 {

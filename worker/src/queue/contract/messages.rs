@@ -26,7 +26,7 @@ pub(super) fn claim(r: u8, exec: u8) -> Claim {
 }
 
 /// Every answer reaches the claim's sender; a dropped claim gets no answer.
-pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
+pub(super) async fn claim_is_answered_or_times_out(broker: &dyn Broker) {
     let (source, dispatch) = (broker.source(), broker.dispatch());
     let coordinator = async {
         loop {
@@ -64,7 +64,7 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
 }
 
 /// Where users can reach the broker, every command gets its own receipt, or an error.
-pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
+pub(super) async fn command_is_answered_or_refused(broker: &dyn Broker) {
     let command = RunCommand::Cancel { selection: TrialSelection::default() };
     let Some(nobody) = broker.command(run(1), command.clone()).await else { return };
     assert!(matches!(nobody, Err(QueueError::NoAnswer { .. })), "{nobody:?}");
@@ -92,7 +92,7 @@ pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
 }
 
 /// Every worker gets the controls that are sent after it subscribed.
-pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
+pub(super) async fn control_reaches_every_worker(broker: &dyn Broker) {
     let stop = |n| ControlMessage::StopRun { run: run(n), level: StopLevel::Drain };
     broker.dispatch().control(stop(1)).await.expect("no listener is needed");
     let (mut a, mut b) = (broker.source().controls(), broker.source().controls());
@@ -125,7 +125,7 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
 }
 
 /// The last heartbeat of each worker is shown with its age.
-pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
+pub(super) async fn heartbeat_shown_is_last_one_with_age(broker: &dyn Broker) {
     for said in [heartbeat("a", 1), heartbeat("b", 2)] {
         broker.source().heartbeat(said).await.expect("reachable");
     }
@@ -144,7 +144,7 @@ pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
 }
 
 /// Workers see each other's heartbeats, so that a claim can be decided without a coordinator.
-pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
+pub(super) async fn claim_contested_by_other_worker_is_seen(broker: &dyn Broker) {
     let (r, exec) = (run(1), |n| ExecId::from_bytes([n; 16]));
     let line = |n, claiming| ActiveExecution {
         run: r,

@@ -28,7 +28,7 @@ use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass
 use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{Report, ReportBody};
 
-pub use self::work::a_silent_delivery_comes_again_after_its_lease;
+pub use self::work::delivery_without_progress_is_redelivered_after_lease;
 use crate::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
 
 /// Size classes that a broker under test must have.
@@ -74,39 +74,39 @@ macro_rules! checks {
 
 /// Checks whose brokers may share a server.
 pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
-    work::publishing_is_idempotent_per_try,
-    work::offers_come_in_order_and_at_most_as_many_as_asked,
-    work::a_waiting_pull_gets_what_is_published,
-    work::a_silent_delivery_comes_again_after_its_lease,
-    work::progress_keeps_the_lease,
-    work::progress_after_the_lease_keeps_nothing,
-    work::refusing_brings_it_back_at_once,
-    work::acknowledging_an_earlier_delivery_removes_the_present_one,
-    work::a_dropped_pull_loses_nothing,
-    work::the_biggest_class_that_fits_comes_first,
-    work::what_runs_alone_comes_to_the_idle,
-    work::withdrawn_offers_are_gone,
-    work::listing_shows_what_is_there,
-    reports::reports_have_one_order_and_can_be_read_twice,
-    reports::a_waiting_reader_gets_what_is_reported,
-    reports::a_position_of_another_stream_is_refused,
-    reports::what_is_journalled_goes_and_its_position_stays,
-    reports::a_full_run_refuses_and_others_do_not,
-    reports::the_head_is_the_last_report,
-    messages::claims_are_answered_or_not,
-    messages::commands_are_answered_or_not,
-    messages::controls_reach_every_worker,
-    messages::hellos_show_the_last_word_and_its_age,
-    messages::workers_see_what_others_show,
-    kv_store::writes_compare_revisions,
-    kv_store::one_of_many_writers_wins,
+    work::offer_of_same_try_is_published_once,
+    work::pull_returns_offers_in_order_within_capacity,
+    work::pull_waiting_gets_new_offer,
+    work::delivery_without_progress_is_redelivered_after_lease,
+    work::progress_extends_lease,
+    work::progress_after_lease_end_has_no_effect,
+    work::nak_redelivers_at_once,
+    work::ack_of_earlier_delivery_removes_offer,
+    work::pull_dropped_loses_no_offer,
+    work::pull_prefers_largest_class_that_fits,
+    work::solo_offer_is_delivered_to_idle_worker_only,
+    work::withdrawn_offer_is_not_delivered,
+    work::list_shows_every_offer_in_queue,
+    reports::reports_have_one_order_and_can_be_read_again,
+    reports::report_reader_waiting_gets_new_report,
+    reports::position_of_other_stream_is_refused,
+    reports::journaled_reports_are_purged_and_position_stays_valid,
+    reports::report_to_full_run_is_refused_and_other_runs_accept,
+    reports::head_is_sequence_of_last_report,
+    messages::claim_is_answered_or_times_out,
+    messages::command_is_answered_or_refused,
+    messages::control_reaches_every_worker,
+    messages::heartbeat_shown_is_last_one_with_age,
+    messages::claim_contested_by_other_worker_is_seen,
+    kv_store::kv_write_compares_revision,
+    kv_store::kv_write_race_has_one_winner,
 ];
 
 /// Checks that kill or replace the broker's server.
 pub const DISRUPTIVE_CHECKS: &[(&str, ContractCheck)] = checks![
-    incarnations::a_restart_delivers_everything_in_flight_again,
-    incarnations::reports_and_boards_survive_a_restart,
-    incarnations::a_wiped_broker_is_another,
+    incarnations::restart_redelivers_everything_in_flight,
+    incarnations::restart_keeps_reports_and_kv_entries,
+    incarnations::wipe_starts_new_incarnation,
 ];
 
 /// Long enough for an answer that is coming, never waited for in full by a correct queue.

@@ -8,7 +8,7 @@ use super::{ANSWER_TIMEOUT, Broker, read_reports, report, run, send_reports, wai
 use crate::queue::traits::QueueError;
 
 /// Every reader from a position sees the same reports in the same order.
-pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {
+pub(super) async fn reports_have_one_order_and_can_be_read_again(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(2, 9), report(1, 2)]).await;
     send_reports(broker, vec![report(1, 3), report(1, 1)]).await;
     let all = read_reports(broker, 1, None).await;
@@ -29,7 +29,7 @@ pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Br
 }
 
 /// A reader waits for the next report of its run.
-pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) {
+pub(super) async fn report_reader_waiting_gets_new_report(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1)]).await;
     let from = read_reports(broker, 1, None).await[0].0;
     let later = async {
@@ -46,7 +46,7 @@ pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) 
 }
 
 /// A position of a former stream is refused; its reports are never skipped silently.
-pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
+pub(super) async fn position_of_other_stream_is_refused(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(1, 2)]).await;
     let at = read_reports(broker, 1, None).await[1].0;
     let mut incarnation = at.incarnation;
@@ -64,7 +64,7 @@ pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker)
 }
 
 /// Reports strictly below the journalled position are removed; the report at it stays as an anchor.
-pub(super) async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn Broker) {
+pub(super) async fn journaled_reports_are_purged_and_position_stays_valid(broker: &dyn Broker) {
     send_reports(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
     let all = read_reports(broker, 1, None).await;
     broker.dispatch().mark_journaled(run(1), all[1].0).await.expect("reachable");
@@ -76,7 +76,7 @@ pub(super) async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn 
 }
 
 /// Back-pressure is per run.
-pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
+pub(super) async fn report_to_full_run_is_refused_and_other_runs_accept(broker: &dyn Broker) {
     let most = u8::try_from(broker.reports_per_run()).expect("small");
     send_reports(broker, (0..most).map(|n| report(1, n)).collect()).await;
     let more = vec![report(1, 200), report(2, 201), report(1, 202)];
@@ -94,7 +94,7 @@ pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
 
 /// A reader that has read up to the head knows everything that was reported before the head was
 /// requested.
-pub(super) async fn the_head_is_the_last_report(broker: &dyn Broker) {
+pub(super) async fn head_is_sequence_of_last_report(broker: &dyn Broker) {
     let head = async |r| broker.dispatch().last_report_sequence(run(r)).await.expect("reachable");
     assert_eq!(head(1).await, 0);
     send_reports(broker, vec![report(1, 1), report(2, 2), report(1, 3), report(2, 4)]).await;

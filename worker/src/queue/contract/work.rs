@@ -12,7 +12,7 @@ use super::{
 };
 
 /// A try is in the queue once, and again after it was acknowledged only if it is offered again.
-pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
+pub(super) async fn offer_of_same_try_is_published_once(broker: &dyn Broker) {
     let dispatch = broker.dispatch();
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let again = [offer(1, 1, FIRST), offer(2, 1, FIRST), offer(1, 1, FIRST.next(1))];
@@ -36,7 +36,7 @@ pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
 }
 
 /// First published, first delivered.
-pub(super) async fn offers_come_in_order_and_at_most_as_many_as_asked(broker: &dyn Broker) {
+pub(super) async fn pull_returns_offers_in_order_within_capacity(broker: &dyn Broker) {
     let offers: Vec<Offer> = (0..10).map(|n| offer(n % 2, n, FIRST)).collect();
     publish(broker, &offers).await;
     let first = take(broker, 4).await;
@@ -47,7 +47,7 @@ pub(super) async fn offers_come_in_order_and_at_most_as_many_as_asked(broker: &d
 }
 
 /// A pull waits for an offer, and no longer than its limit.
-pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
+pub(super) async fn pull_waiting_gets_new_offer(broker: &dyn Broker) {
     let source = broker.source();
     let wait = Duration::from_millis(300);
     let began = tokio::time::Instant::now();
@@ -63,7 +63,7 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
 }
 
 /// A worker that does not extend its lease loses the delivery.
-pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) {
+pub async fn delivery_without_progress_is_redelivered_after_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
     broker.advance_lease(2).await;
@@ -75,7 +75,7 @@ pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) 
 }
 
 /// A worker that extends its lease keeps the delivery.
-pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
+pub(super) async fn progress_extends_lease(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
     for _ in 0..3 {
@@ -88,7 +88,7 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
 }
 
 /// Progress after the end of the lease is too late: the offer is delivered again at once.
-pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) {
+pub(super) async fn progress_after_lease_end_has_no_effect(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let held = tokens(&take(broker, 1).await);
     broker.advance_lease(4).await;
@@ -105,7 +105,7 @@ pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) 
 }
 
 /// A returned delivery goes to the next pull.
-pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
+pub(super) async fn nak_redelivers_at_once(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;
     let first = take(broker, 2).await;
     broker.source().nak(&tokens(&first[..1])).await.expect("reachable");
@@ -115,7 +115,7 @@ pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
 }
 
 /// Acknowledgements are not fenced.
-pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(broker: &dyn Broker) {
+pub(super) async fn ack_of_earlier_delivery_removes_offer(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
     broker.advance_lease(4).await;
@@ -129,7 +129,7 @@ pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(br
 }
 
 /// Withdrawn offers are removed, in flight or not.
-pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
+pub(super) async fn withdrawn_offer_is_not_delivered(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(2, 1, FIRST)]).await;
     let held = take(broker, 1).await;
     let gone = [(item(1), FIRST), (item(2), FIRST), (item(7), FIRST)];
@@ -142,7 +142,7 @@ pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
 }
 
 /// The listing holds the offers of the run, and whether they were ever delivered.
-pub(super) async fn listing_shows_what_is_there(broker: &dyn Broker) {
+pub(super) async fn list_shows_every_offer_in_queue(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(2, 5, FIRST), offer(1, 2, FIRST)]).await;
     take(broker, 1).await;
     let listed = list(broker, 1).await;
@@ -152,7 +152,7 @@ pub(super) async fn listing_shows_what_is_there(broker: &dyn Broker) {
 }
 
 /// Offers that a dropped pull requested go to the next one.
-pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
+pub(super) async fn pull_dropped_loses_no_offer(broker: &dyn Broker) {
     let offers: Vec<Offer> = (0..20).map(|n| offer(1, n, FIRST)).collect();
     publish(broker, &offers).await;
     let source = broker.source();
@@ -180,7 +180,7 @@ fn sized_offer(n: u8, class: SizeClass) -> Offer {
 }
 
 /// A pull delivers the largest class that fits first.
-pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
+pub(super) async fn pull_prefers_largest_class_that_fits(broker: &dyn Broker) {
     let (small, big) = (SizeClass(0), SizeClass(1));
     publish(
         broker,
@@ -199,7 +199,7 @@ pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker)
 }
 
 /// A solo offer is delivered only to an idle worker, and alone.
-pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
+pub(super) async fn solo_offer_is_delivered_to_idle_worker_only(broker: &dyn Broker) {
     publish(broker, &[sized_offer(1, SizeClass::SOLO), sized_offer(2, SizeClass::SOLO)]).await;
     let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };
     let none = broker.source().pull(busy, broker.quiet_period()).await.expect("reachable");

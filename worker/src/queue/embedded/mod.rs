@@ -288,7 +288,7 @@ impl Dispatch for EmbeddedQueue {
     }
 
     async fn control(&self, control: ControlMessage) -> Result<(), QueueError> {
-        let _nobody_listens = self.controls.send(control);
+        let _no_receiver = self.controls.send(control);
         Ok(())
     }
 }

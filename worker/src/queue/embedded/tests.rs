@@ -61,7 +61,7 @@ async fn embedded_queue_passes_queue_contract() {
 #[tokio::test(start_paused = true)]
 async fn pull_waiting_at_lease_expiry_gets_redelivery() {
     let broker = EmbeddedBroker::new(BrokerModelConfig::default());
-    contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
+    contract::delivery_without_progress_is_redelivered_after_lease(&broker).await;
     let again = broker
         .source()
         .pull(FreeCapacity::with_slots(1), Duration::from_secs(3600))

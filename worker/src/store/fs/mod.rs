@@ -9,8 +9,8 @@
 //! ```
 //! Several processes share a store. A file appears under its final name only complete and durable:
 //! it is written in `tmp/`, synced, renamed, and then its directory is synced. Files that a dead
-//! process left in `tmp/` are removed when the store is opened: a lock that can be taken proves the
-//! death.
+//! process left in `tmp/` are removed when the store is opened: a lock that can be taken shows that
+//! its process is dead. On a file system that hosts share, this needs locks that hosts share, too.
 
 mod blobs;
 mod documents;

@@ -73,17 +73,22 @@ fn worker_death_is_uncounted_when_execution_reports_later() {
     assert_eq!(class(&world), SizeClass(0), "one death is left");
 }
 
+/// After the first time, seconds, worker `a` is unreachable; after the second one, it is dead.
+fn assert_unreachable_then_dead(world: &mut CoreFixture, [unreachable, dead]: [u64; 2]) {
+    world.watch(unreachable, &[("b", &[])]);
+    world.observe(&[(0, nth(1), true)]);
+    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
+    world.watch(dead, &[("b", &[])]);
+    world.observe(&[(0, nth(1), true)]);
+    let died = (exec(1), LostReason::WorkerDied);
+    assert_eq!(world.lost_executions().last(), Some(&died));
+}
+
 #[test]
 fn execution_unreachable_past_offline_limit_is_worker_death() {
     let mut world = CoreFixture::remote(1, 1);
     world.watch(1, &[("a", &[running_execution(0, nth(1), 1, false)])]);
-    world.watch(90, &[("b", &[])]);
-    world.observe(&[(0, nth(1), true)]);
-    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
-    world.watch(1800, &[("b", &[])]);
-    world.observe(&[(0, nth(1), true)]);
-    let died = (exec(1), LostReason::WorkerDied);
-    assert_eq!(world.lost_executions().last(), Some(&died));
+    assert_unreachable_then_dead(&mut world, [90, 1800]);
     world.observe(&[(0, nth(1), true)]);
     assert_eq!(world.lost_executions().len(), 2, "once");
     world.assert_replay_matches();
@@ -96,13 +101,7 @@ fn worker_with_longer_offline_limit_is_dead_only_past_it() {
     let running = vec![running_execution(0, nth(1), 1, false)];
     let heartbeat = Heartbeat { max_offline_sec: Some(3600), ..fleet::heartbeat("a", running) };
     world.handle(CoreInput::Heartbeats(vec![ReceivedHeartbeat { heartbeat, age: Duration::ZERO }]));
-    world.watch(1890, &[("b", &[])]);
-    world.observe(&[(0, nth(1), true)]);
-    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
-    world.watch(1800, &[("b", &[])]);
-    world.observe(&[(0, nth(1), true)]);
-    let died = (exec(1), LostReason::WorkerDied);
-    assert_eq!(world.lost_executions().last(), Some(&died));
+    assert_unreachable_then_dead(&mut world, [1890, 1800]);
 }
 
 #[test]

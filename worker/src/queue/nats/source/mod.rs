@@ -282,7 +282,7 @@ async fn forward_controls(mut subscriber: Subscriber, controls: broadcast::Sende
         }
         match serde_json::from_slice(&message.payload) {
             Ok(control) => {
-                let _nobody_listens = controls.send(control);
+                let _no_receiver = controls.send(control);
             }
             Err(error) => tracing::warn!("{}: cannot parse a control: {error}", message.subject),
         }
