@@ -10,7 +10,7 @@ use crate::{Violation, assert_none, files};
 /// Whether a file is the root of a crate, by its name or by `tests/Cargo.toml`.
 fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
     ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/src/{name}")))
-        || ["/src/bin/", "/examples/"].iter().any(|directory| path.contains(directory))
+        || path.contains("/src/bin/")
         || listed.contains(path)
 }
 

@@ -106,7 +106,7 @@ impl ExecutionLog {
         problems
     }
 
-    /// What the next execution does: how long it takes, and how it ends.
+    /// The next execution: its duration, how it ends, and its reward.
     fn next_act(&self) -> (Duration, u32, f64) {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = [0, 900, 20_000, 200_000][random.random_range(0..4)];

@@ -140,7 +140,7 @@ fn git_error_is_classified_transient_or_refusal() {
     assert_eq!(failed(Some(128), "fatal: sha1 file write error: No space left on device"), host);
     assert_eq!(failed(Some(128), "error: object 1: hasDotgit: contains '.git'"), input);
     assert_eq!(failed(Some(1), "error: bad pack header"), input);
-    assert_eq!(failed(Some(129), "usage: git fetch"), (false, false), "a defect of ours");
+    assert_eq!(failed(Some(129), "usage: git fetch"), (false, false), "a defect of the program");
     let io = |code| GitError::io("read", "x", std::io::Error::from_raw_os_error(code));
     let [error, files, denied] = [5, 24, 13].map(|code| io(code).is_transient());
     assert_eq!((error, files, denied), (true, true, false));

@@ -66,8 +66,8 @@ pub(super) async fn claim_is_answered_or_times_out(broker: &dyn Broker) {
 /// Where users can reach the broker, every command gets its own receipt, or an error.
 pub(super) async fn command_is_answered_or_refused(broker: &dyn Broker) {
     let command = RunCommand::Cancel { selection: TrialSelection::default() };
-    let Some(nobody) = broker.command(run(1), command.clone()).await else { return };
-    assert!(matches!(nobody, Err(QueueError::NoAnswer { .. })), "{nobody:?}");
+    let Some(unanswered) = broker.command(run(1), command.clone()).await else { return };
+    assert!(matches!(unanswered, Err(QueueError::NoAnswer { .. })), "{unanswered:?}");
     let dispatch = broker.dispatch();
     let coordinator = async {
         let pending = dispatch.next_command(run(1)).await.expect("reachable");
