@@ -43,6 +43,9 @@ pub enum EventKind {
         /// Start of the first session.
         started_at: Timestamp,
     },
+    /// The journal and the plan are accepted, every replayed settlement was sent, and the session
+    /// goes on to work. A session that is refused ends before this event.
+    RunOpened,
     /// This session took the run over from an owner that had not released the lock.
     LockTakeover {
         /// The previous owner.

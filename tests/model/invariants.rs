@@ -12,7 +12,7 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use crate::names::{exec_number, item_number};
 
 /// Minimum number of deaths before an item may be given up.
-const MIN_DEATHS_BEFORE_POISONED: usize = 3;
+pub(crate) const MIN_DEATHS_BEFORE_POISONED: usize = 3;
 
 /// An execution that really happened.
 #[derive(Debug, Clone)]

@@ -28,7 +28,7 @@ pub struct RetryBackoff<'a> {
 }
 
 impl OutageLog {
-    /// A log for `what`, which has not failed yet.
+    /// The log of a service or an activity, which has not failed yet.
     pub const fn new(name: &'static str) -> Self {
         Self { name, down: AtomicBool::new(false) }
     }
@@ -36,15 +36,19 @@ impl OutageLog {
     /// Records a failure.
     pub fn mark_failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{}; retrying until {} works", error_chain(error), self.name);
+            tracing::warn!("{}", self.failure_text(error));
         }
     }
 
     /// Records a success.
     pub fn mark_recovered(&self) {
         if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) {
-            tracing::info!("{} works again", self.name);
+            tracing::info!("{}: recovered", self.name);
         }
+    }
+
+    fn failure_text(&self, error: &dyn Error) -> String {
+        format!("{}: {}; retrying", self.name, error_chain(error))
     }
 
     /// Whether the last recorded outcome was a failure.
@@ -52,7 +56,7 @@ impl OutageLog {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// The backoff of a caller that retries until it works.
+    /// The backoff of a caller that retries until it succeeds.
     pub const fn backoff(&self) -> RetryBackoff<'_> {
         RetryBackoff { outage: self, delays: None }
     }
@@ -117,6 +121,16 @@ mod tests {
         let (text, rest) = texts.split_first().expect("a text");
         let source = (!rest.is_empty()).then(|| Box::new(chained_error(rest)));
         ChainedError { text, source }
+    }
+
+    #[test]
+    fn failure_text_has_name_and_causes() {
+        let outage = OutageLog::new("listening for claims");
+        let error = chained_error(&["cannot use the queue", "no responder"]);
+        assert_eq!(
+            outage.failure_text(&error),
+            "listening for claims: cannot use the queue: no responder; retrying"
+        );
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub fn spawn<T: Send + 'static>(
     name: &'static str,
     future: impl Future<Output = T> + Send + 'static,
 ) -> Task<T> {
-    // Boxed, so that the runtime's task code is compiled once for each `T` and not for each future:
-    // with about 200 futures and closures it was a twentieth of the program.
+    // Boxed, so that the runtime's task code is compiled once for each `T` and not for each of
+    // about 300 futures and closures.
     let future: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(future);
     Task { name, handle: tokio::spawn(future) }
 }

@@ -75,7 +75,7 @@ impl CliError {
         ))
     }
 
-    /// The Docker engine failed outside a trial.
+    /// The Docker engine cannot be used, and nothing was started.
     #[cfg(feature = "docker")]
     pub(super) fn from_docker(failure: &rollout_worker::environment::Failure) -> Self {
         use rollout_worker::environment::FailureKind;
@@ -225,6 +225,9 @@ impl From<RunError> for CliError {
             }
             RunError::NotBuilt(_) => {
                 Self::from_cause(ExitCode::Config, "cannot start the run", &error)
+            }
+            RunError::ProviderSettings(_) => {
+                Self::new(ExitCode::Config, format!("{error}; nothing was started"))
             }
             RunError::NoAnswer { .. } => {
                 Self::new(ExitCode::Config, format!("{error}; nothing was started")).hint(

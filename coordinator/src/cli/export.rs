@@ -1,12 +1,12 @@
 //! `rollout export`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store;
+use rollout_worker::store::{self, StoreError};
 
-use super::error::{CliError, repair_hint};
+use super::error::{CliError, remedy, repair_hint};
 use super::output::Printer;
 use super::{search_dir, store_url};
 use crate::engine::RunError;
@@ -14,6 +14,7 @@ use crate::launch::export;
 use crate::plan::JobPlanError;
 use crate::results::escape;
 use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
+use crate::results::files::TrialFilesError;
 
 /// Export the results of a run in the format of another tool
 ///
@@ -50,18 +51,36 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
     let blobs = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
     let store = store::open(&blobs).await?;
     let ExportArgs { run_dir, format, out, .. } = args;
-    let (hint, repair) = (store_url::store_hint(&run_dir), repair_hint(&run_dir));
-    let exported = export::export(&ExportRequest { run_dir, store, format, out }).await;
-    let exported = exported.map_err(|error| match &error {
-        ExportError::Trial { .. } => CliError::from(error).hint(&hint),
-        ExportError::Plan(JobPlanError::Damaged { .. }) => CliError::from(error).hint(&repair),
-        ExportError::Document { path, .. } if path.ends_with("plan.json") => {
-            CliError::from(error).hint(&repair)
-        }
-        _ => error.into(),
+    let request = ExportRequest { run_dir, store, format, out };
+    let exported = export::export(&request).await.map_err(|error| {
+        let hint = hint(&error, &request.run_dir);
+        hint.iter().fold(CliError::from(error), |failed, hint| failed.hint(hint))
     })?;
     print_summary(&exported, printer)?;
     Ok(ExitCode::Success)
+}
+
+/// The hint for an error that depends on the run directory or on its cause.
+fn hint(error: &ExportError, run_dir: &Path) -> Option<String> {
+    let again = || format!("{} and run the same command again", remedy(error));
+    match error {
+        ExportError::Trial { source, .. } => match source.as_ref() {
+            // A full disk and system errors may concern the files that are copied from the store.
+            TrialFilesError::Store { source, .. }
+                if !matches!(source, StoreError::DiskFull { .. } | StoreError::Io { .. }) =>
+            {
+                Some(store_url::store_hint(run_dir))
+            }
+            TrialFilesError::NewerRecord { .. } => Some("use a newer rollout".to_owned()),
+            _ => Some(again()),
+        },
+        ExportError::File(_) => Some(again()),
+        ExportError::Plan(JobPlanError::Damaged { .. }) => Some(repair_hint(run_dir)),
+        ExportError::Document { path, .. } if path.ends_with("plan.json") => {
+            Some(repair_hint(run_dir))
+        }
+        _ => None,
+    }
 }
 
 fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliError> {
@@ -114,7 +133,46 @@ impl From<ExportError> for CliError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use rollout_protocol::digest::Digest;
+
     use super::*;
+    use crate::results::files::FileError;
+
+    fn full_disk() -> FileError {
+        let source = Error::from(ErrorKind::StorageFull);
+        FileError { action: "write", path: "out/stdout.txt".into(), source }
+    }
+
+    fn store_error(source: StoreError) -> TrialFilesError {
+        TrialFilesError::Store { what: "stdout.txt".to_owned(), source }
+    }
+
+    fn hint_for_trial(source: TrialFilesError) -> Option<String> {
+        let trial = "a/d/t__1".to_owned();
+        let error = ExportError::Trial { trial, source: Box::new(source) };
+        hint(&error, Path::new("jobs/demo"))
+    }
+
+    #[test]
+    fn export_to_full_disk_hints_space_and_not_store() {
+        let space = Some("free space on this disk and run the same command again".to_owned());
+        assert_eq!(hint_for_trial(full_disk().into()), space);
+        let copied = StoreError::DiskFull {
+            path: "out/stdout.txt".to_owned(),
+            source: ErrorKind::StorageFull.into(),
+        };
+        assert_eq!(hint_for_trial(store_error(copied)), space);
+        assert_eq!(hint(&full_disk().into(), Path::new("jobs/demo")), space);
+    }
+
+    #[test]
+    fn export_of_trial_without_blob_hints_store() {
+        let (digest, store) = (Digest::sha256(b"stdout"), "1a9d".to_owned());
+        let hint = hint_for_trial(store_error(StoreError::Missing { digest, store }));
+        assert!(hint.is_some_and(|hint| hint.contains("`--store DIR`")));
+    }
 
     #[test]
     fn export_of_damaged_manifest_hints_repair() {

@@ -10,7 +10,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::docker::{
     DockerOptions, DockerProvider, ImageLimits, PrunedImages, TaskImage,
 };
-use rollout_worker::environment::{DeadOwners, Owner, Provider as _, ReapReport};
+use rollout_worker::environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
 use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
@@ -24,13 +24,13 @@ use crate::results::escape;
 pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let locks = image_locks(|name| std::env::var_os(name), std::env::temp_dir());
     let provider = DockerProvider::new(DockerOptions::new(locks));
+    provider.check().await.map_err(|failure| CliError::from_docker(&failure))?;
     let (mut text, mut document) = (String::new(), json!({"dry_run": args.dry_run}));
     let mut failed = Vec::new();
     if args.containers {
         let owners = HostOwners::new(Owner::current(PathBuf::new()));
         let check = DeadOwnerCheck { owners, dry_run: args.dry_run, dead: Mutex::default() };
-        let reaped =
-            provider.reap(&check).await.map_err(|failure| CliError::from_docker(&failure))?;
+        let reaped = provider.reap(&check).await.map_err(|failure| engine_failure(&failure))?;
         let dead = check.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
         document["containers"] = containers(&dead, &reaped, &mut text);
         failed.extend(
@@ -44,7 +44,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
             dry_run: args.dry_run,
         };
         let pruned = provider.prune_images(&limits).await;
-        let pruned = pruned.map_err(|failure| CliError::from_docker(&failure))?;
+        let pruned = pruned.map_err(|failure| engine_failure(&failure))?;
         document["images"] = images(&pruned, args.dry_run, &mut text);
         failed.extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
     }
@@ -53,6 +53,11 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
         printer.warning(&format!("cannot remove {name}: {reason}"));
     }
     Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
+
+/// A failure of an engine that answered at the start. Objects may have been removed before it.
+fn engine_failure(failure: &Failure) -> CliError {
+    CliError::new(ExitCode::Failure, failure.chain())
 }
 
 fn containers(dead: &[Owner], reaped: &ReapReport, text: &mut String) -> Value {
@@ -134,7 +139,7 @@ impl DeadOwners for DeadOwnerCheck {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::environment::{Failure, FailureKind};
+    use rollout_worker::environment::FailureKind;
 
     use super::*;
 
@@ -145,5 +150,12 @@ mod tests {
         assert_eq!(error.hints, ["start the engine, or name another one in `DOCKER_HOST`"]);
         let error = CliError::from_docker(&Failure::new(FailureKind::Refused, "no"));
         assert_eq!((error.code, error.hints.len()), (ExitCode::Failure, 0));
+    }
+
+    #[test]
+    fn gc_with_slow_docker_engine_is_failure_without_hint() {
+        let error = engine_failure(&Failure::new(FailureKind::Unreachable, "timeout"));
+        assert_eq!((error.code, error.message.as_str()), (ExitCode::Failure, "timeout"));
+        assert_eq!(error.hints.len(), 0);
     }
 }

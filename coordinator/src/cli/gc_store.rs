@@ -27,7 +27,9 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     let url = store_url::parse(named)?;
     let Some(directory) = url.directory() else {
-        return Err(CliError::usage("cannot remove a blob store that is not a directory".to_owned()));
+        return Err(CliError::usage(
+            "cannot remove a blob store that is not a directory".to_owned(),
+        ));
     };
     if store::identity_of(directory).is_none() {
         let what = format!("there is no blob store in {}", directory.display());

@@ -1,5 +1,7 @@
 //! `rollout retry`.
 
+use std::path::Path;
+
 use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
 
@@ -42,15 +44,16 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         )));
     }
     let mut again = run_args(arguments.into_iter().chain(options))?;
-    let command = format!("rollout retry {} {}", run_dir.display(), option(&reopen));
-    again.reopen = Some(reopen);
+    again.reopen = Some(reopen.clone());
     let printer = printer.with_quiet(again.quiet);
-    run::run(*again, &printer).await.map_err(|error| for_retry(error, &command))
+    run::run(*again, &printer).await.map_err(|error| for_retry(error, &run_dir, &reopen))
 }
 
 /// An error of the run with hints for the command `rollout retry`, which takes options of the run
 /// after `--` only.
-fn for_retry(mut error: CliError, command: &str) -> CliError {
+fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> CliError {
+    let run_dir = run_dir.display();
+    let command = format!("rollout retry {run_dir} {}", option(reopen));
     let names_option = |hint: &String| hint.contains("`--store") || hint.contains("`--nats");
     match error.code {
         ExitCode::LockHeld => {
@@ -62,6 +65,13 @@ fn for_retry(mut error: CliError, command: &str) -> CliError {
         }
         ExitCode::StaleCopy => {
             error.hints = vec!["retry in the directory that has them".to_owned()];
+            error
+        }
+        ExitCode::PlanMismatch => {
+            error.hints = vec![format!(
+                "undo the changes, or run these trials again as well: `rollout retry {run_dir} \
+                 --trial KEY`, with one `--trial` for every trial that runs again"
+            )];
             error
         }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
@@ -104,12 +114,24 @@ mod tests {
         assert_eq!(named, "--trial a/d/t__1 --trial a/d/t__2");
     }
 
+    /// The hints of `rollout retry jobs/demo --failed` for a refusal of the run.
+    fn hints(code: ExitCode, hint: &str) -> Vec<String> {
+        let refused = CliError::new(code, "refused").hint(hint);
+        for_retry(refused, Path::new("jobs/demo"), &ReopenSelection::Failed).hints
+    }
+
+    #[test]
+    fn retry_with_changed_plan_hints_trials_by_name() {
+        let run = "use `--name` for a new run, or `rollout retry jobs/demo --failed`";
+        assert_eq!(
+            hints(ExitCode::PlanMismatch, run),
+            ["undo the changes, or run these trials again as well: `rollout retry jobs/demo \
+              --trial KEY`, with one `--trial` for every trial that runs again"]
+        );
+    }
+
     #[test]
     fn retry_of_held_run_hints_force_of_run() {
-        let hints = |code, hint| {
-            for_retry(CliError::new(code, "refused").hint(hint), "rollout retry jobs/demo --failed")
-                .hints
-        };
         let held = hints(ExitCode::LockHeld, "use `--name` for another run, or `--force`");
         assert_eq!(
             held,

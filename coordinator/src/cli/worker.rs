@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::args::WorkerArgs;
 use super::error::CliError;
+use super::nats::NOT_SET_UP_HINT;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
@@ -168,6 +169,9 @@ async fn attempt(
         }
         Ok(None) => {}
         Err(error) => tracing::debug!("cannot read the lease of the pool: {error}"),
+    }
+    if matches!(nats.is_set_up().await, Ok(false)) {
+        tracing::warn!("{NOT_SET_UP_HINT}");
     }
     nats.source(pool, store).await.map_err(|error| match error {
         error @ QueueError::Unreachable { .. } => SourceError::Unreachable(error.into()),

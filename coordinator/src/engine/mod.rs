@@ -94,6 +94,9 @@ pub enum RunError {
     /// This program was built without a provider.
     #[error("this rollout was built without the `{0}` environment")]
     NotBuilt(rollout_protocol::spec::environment::ProviderKind),
+    /// A provider cannot work with the settings of this host.
+    #[error("{0}")]
+    ProviderSettings(String),
     /// The service behind the environments did not answer before anything was started.
     #[error("cannot use the environment `{kind}`: {reason}")]
     NoAnswer {

@@ -256,7 +256,7 @@ fn open_locked(
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
-    send_takeover(events, grant.takeover.as_ref(), now);
+    send_opened(events, grant.takeover.clone(), now);
     warn_of_torn_tail(replay.as_ref(), events);
     Ok(OpenRun {
         layout,
@@ -290,10 +290,12 @@ fn reopenings(index: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> 
     index.reopenings().into_iter().chain(kept).collect()
 }
 
-fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeover>, at: Timestamp) {
-    if let Some(Takeover { former, reason }) = takeover.cloned() {
-        send(events, vec![RunEvent { at, kind: EventKind::LockTakeover { former, reason } }]);
-    }
+/// Tells that the session was not refused, and from whom it took the run over.
+fn send_opened(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<Takeover>, at: Timestamp) {
+    let takeover =
+        takeover.map(|Takeover { former, reason }| EventKind::LockTakeover { former, reason });
+    let kinds = std::iter::once(EventKind::RunOpened).chain(takeover);
+    send(events, kinds.map(|kind| RunEvent { at, kind }).collect());
 }
 
 /// The record files that hold the settlements of this plan. Those of another plan, or from before a

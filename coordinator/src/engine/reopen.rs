@@ -49,7 +49,7 @@ pub(super) struct SupersededResults {
     /// The selection of this session, and its items in the order of the journal.
     selection: Option<ReopenSelection>,
     chosen: Vec<ItemId>,
-    /// Names and items of the settlements, as users give them.
+    /// Names and items of the selected settlements, as users give them.
     names: HashSet<String>,
 }
 
@@ -58,19 +58,22 @@ impl SupersededResults {
         Self { pending, selection, ..Self::default() }
     }
 
-    /// Takes a settlement that no longer counts; otherwise returns it.
+    /// Takes a settlement that no longer counts; otherwise returns it. A selected one that an
+    /// earlier session reopened is not reopened again.
     pub(super) fn take(
         &mut self,
         settled: ItemSettlement,
         name: &ItemName,
     ) -> Option<ItemSettlement> {
         let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
-        let now = !later && self.selection.as_ref().is_some_and(|w| w.selects(&settled, name));
-        if !later && !now {
+        let selected = self.selection.as_ref().is_some_and(|w| w.selects(&settled, name));
+        if !later && !selected {
             return Some(settled);
         }
-        if now {
+        if !later {
             self.chosen.push(settled.item);
+        }
+        if selected {
             self.names.extend([name.to_string(), settled.item.to_string()]);
         }
         let mut executions = settled.superseded;
@@ -92,7 +95,7 @@ impl SupersededResults {
         &self.chosen
     }
 
-    /// Requested trials without a settlement.
+    /// Requested trials that were never settled.
     pub(super) fn unknown(&self) -> Vec<String> {
         match &self.selection {
             Some(ReopenSelection::Trials(keys)) => {
@@ -100,5 +103,51 @@ impl SupersededResults {
             }
             Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::record::Verdict;
+    use rollout_protocol::spec::trial::TrialName;
+
+    use super::*;
+
+    fn trial() -> TrialName {
+        TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 }
+    }
+
+    fn settled() -> ItemSettlement {
+        let (item, verdict, at) = (trial().item(), Verdict::completed(1.0), Timestamp::UNIX_EPOCH);
+        ItemSettlement { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+    }
+
+    /// Results of a run whose trial an earlier session reopened, with a selection of this trial and
+    /// of one that is not in the journal.
+    fn reopened_before(key: String) -> SupersededResults {
+        let selection = ReopenSelection::Trials(vec![key, "a/d/other__1".to_owned()]);
+        SupersededResults::new(HashMap::from([(trial().item(), 1)]), Some(selection))
+    }
+
+    #[test]
+    fn selected_trial_still_pending_is_known_and_not_reopened_again() {
+        for key in [trial().to_string(), trial().item().to_string()] {
+            let mut results = reopened_before(key);
+            assert!(results.take(settled(), &trial().into()).is_none());
+            assert!(results.reopened(trial().item()).is_empty());
+            assert!(results.chosen().is_empty());
+            assert_eq!(results.unknown(), ["a/d/other__1"]);
+        }
+    }
+
+    #[test]
+    fn selected_trial_settled_again_is_reopened_again() {
+        let mut results = reopened_before(trial().to_string());
+        assert!(results.take(settled(), &trial().into()).is_none());
+        assert!(results.reopened(trial().item()).is_empty());
+        assert!(results.take(settled(), &trial().into()).is_none());
+        assert_eq!(results.chosen(), [trial().item()]);
+        assert_eq!(results.unknown(), ["a/d/other__1"]);
     }
 }

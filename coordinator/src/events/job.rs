@@ -59,7 +59,8 @@ impl JobFold {
                     frame.cancelled = *cancelled;
                 }
             }
-            EventKind::LockTakeover { .. }
+            EventKind::RunOpened
+            | EventKind::LockTakeover { .. }
             | EventKind::TrialPhase { .. }
             | EventKind::TrialParked { .. }
             | EventKind::TrialUnparked { .. }

@@ -19,7 +19,7 @@ pub type EventBatch = Arc<Vec<RunEvent>>;
 /// * Process batches in the order in which they arrive.
 /// * [`accept`](Self::accept) may wait, which blocks the run. A sink that must not block the run
 ///   drops or merges events instead.
-/// * Before `RunStarted` the run may be refused: a sink replaces files of earlier runs only after it.
+/// * Before `RunOpened` the run may be refused: a sink replaces files of earlier runs only after it.
 /// * A sink that fails ignores the remaining batches and returns the error from
 ///   [`finish`](Self::finish).
 #[async_trait]

@@ -64,6 +64,16 @@ fn docker_engine_missing_is_explained() {
 }
 
 #[test]
+fn docker_address_unsupported_is_explained() {
+    let project = project().tasks(["faults/passes"], &[]);
+    let project = project.job("faults.yaml", &[("PROVIDER", "docker")]);
+    let mut command = project.command(&["run", "job.yaml"]);
+    let _set = command.env("DOCKER_HOST", "ssh://engine.example");
+    let exit = project.start(command).wait(DEADLINE);
+    assert_error(&project, "docker_address", exit, ExitCode::Config);
+}
+
+#[test]
 fn nats_server_missing_is_explained() {
     let project = project();
     let server = format!("nats://127.0.0.1:{}", net::free_port());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
+use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
@@ -46,8 +47,16 @@ pub(crate) struct FleetWorker {
     process: Option<WorkerProcess>,
 }
 
+impl FleetWorker {
+    /// Fails if the worker is not dead and has ended, as after a panic.
+    fn assert_running(&self) {
+        let ended = self.process.as_ref().is_some_and(|process| process.task.is_finished());
+        assert!(!ended, "the worker of {} has ended by itself", self.dir.display());
+    }
+}
+
 struct WorkerProcess {
-    _task: Task<WorkerExit>,
+    task: Task<WorkerExit>,
     _stop: watch::Sender<ShutdownLevel>,
 }
 
@@ -62,6 +71,8 @@ pub(crate) struct Fleet {
     pub(crate) permits: usize,
     pub(crate) workers: Vec<FleetWorker>,
     pub(crate) session: Option<Session>,
+    /// The id of the run, once it was opened.
+    run: Option<RunId>,
     /// Faults that may repeat an execution.
     pub(crate) excused_runs: usize,
     slots: Vec<u32>,
@@ -85,6 +96,7 @@ impl Fleet {
             permits: random.random_range(1..8),
             workers: Vec::new(),
             session: None,
+            run: None,
             excused_runs: 0,
             slots: (0..random.random_range(1..4)).map(|_| random.random_range(1..4)).collect(),
             started: 0,
@@ -94,7 +106,7 @@ impl Fleet {
             let worker = fleet.start_worker(at);
             fleet.workers.push(worker);
         }
-        fleet.session = Some(start_session(&fleet).await);
+        fleet.ensure_session().await;
         fleet
     }
 
@@ -123,11 +135,12 @@ impl Fleet {
         let worker = Worker::new(config, source.clone(), self.store.clone(), self.log.clone());
         let (stop, told) = watch::channel(ShutdownLevel::No);
         let task = supervise::spawn("worker", worker.run(told));
-        FleetWorker { dir, source, process: Some(WorkerProcess { _task: task, _stop: stop }) }
+        FleetWorker { dir, source, process: Some(WorkerProcess { task, _stop: stop }) }
     }
 
     /// Kills a worker: nothing that it had in memory remains.
     pub(crate) fn kill_worker(&mut self, at: usize) {
+        self.workers[at].assert_running();
         self.workers[at].process = None;
     }
 
@@ -164,7 +177,8 @@ impl Fleet {
     /// Starts a session if none runs.
     pub(crate) async fn ensure_session(&mut self) {
         if self.session.is_none() {
-            self.session = Some(start_session(self).await);
+            let (session, run) = start_session(self).await;
+            (self.session, self.run) = (Some(session), Some(run));
         }
     }
 
@@ -181,19 +195,24 @@ impl Fleet {
     /// Waits until the run has ended.
     pub(crate) async fn complete(&mut self) {
         let session = self.session.take().expect("a session");
-        let Ok(ended) = timeout(COMPLETION_LIMIT, session).await else { return };
+        let ended = timeout(COMPLETION_LIMIT, session).await.expect("the run ends in time");
         let ended = ended.expect("no panic").expect("no error");
         assert!(!ended.cancelled && ended.pending == 0, "{ended:?}");
     }
 
-    /// Violated invariants of a complete run: replays the journal, and looks for rests.
+    /// Violated invariants of a complete run. Looks for rests, and replays the journal.
     pub(crate) async fn problems(mut self) -> Vec<String> {
-        let replay = start_session(&self).await;
-        self.session = Some(replay);
-        self.complete().await;
+        for recovery in self.recoveries.drain(..) {
+            let recovered = timeout(COMPLETION_LIMIT, recovery).await;
+            recovered.expect("the recovery ends in time").expect("no panic");
+        }
+        self.workers.iter().for_each(FleetWorker::assert_running);
+        let leftovers = self.leftovers().await;
+        // Opening reads the journal; nothing else is asked before it returns.
+        self.ensure_session().await;
         let items: Vec<_> = (0..self.items).map(|attempt| self.sample.item(attempt)).collect();
-        let mut problems = self.log.problems(&items, self.excused_runs);
-        problems.extend(self.leftovers().await);
+        let mut problems = self.log.problems(&items, self.excused_runs, &self.store);
+        problems.extend(leftovers);
         problems
     }
 
@@ -202,7 +221,8 @@ impl Fleet {
         let mut left = Vec::new();
         for _ in 0..10 {
             tokio::time::sleep(LEASE).await;
-            let offers = self.queue.list(self.sample.run).await.expect("listed");
+            let run = self.run.expect("it was opened");
+            let offers = self.queue.list(run).await.expect("listed");
             left = offers.into_iter().map(|offer| format!("{offer:?}")).collect();
             for worker in &self.workers {
                 for entries in ["spool", "scratch"].map(|name| worker.dir.join(name)) {

@@ -13,11 +13,13 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord, Verdict};
+use rollout_protocol::retry::RetryPolicy;
 use rollout_worker::executor::{FileRole, Finished, RecordFile};
 use rollout_worker::service::Runner;
-use rollout_worker::testing::passed_trial;
+use rollout_worker::testing::{FaultyStore, passed_trial};
 use rollout_worker::work::trial::TrialContext;
 
+use crate::invariants::MIN_DEATHS_BEFORE_POISONED;
 use crate::names::may_be_retried;
 
 /// An execution.
@@ -84,7 +86,12 @@ impl ExecutionLog {
 
     /// Violated invariants, after every item had time to be settled. The last session has only
     /// replayed the journal.
-    pub(crate) fn problems(&self, items: &[ItemId], excused: usize) -> Vec<String> {
+    pub(crate) fn problems(
+        &self,
+        items: &[ItemId],
+        excused: usize,
+        store: &FaultyStore,
+    ) -> Vec<String> {
         let state = self.state();
         let mut problems = state.problems.clone();
         for item in items {
@@ -97,11 +104,14 @@ impl ExecutionLog {
                     format!("{runs} executions of {item}: {outages} outages, {excused} faults");
                 problems.push(format!("more executions than faults explain: {what}"));
             }
-            if !state.settled.contains_key(item) {
+            let Some(settled) = state.settled.get(item) else {
                 problems.push(format!("{item} is not settled"));
-            } else if state.sessions.last().is_none_or(|read| !read.contains(item)) {
+                continue;
+            };
+            if state.sessions.last().is_none_or(|read| !read.contains(item)) {
                 problems.push(format!("the journal lost the settlement of {item}"));
             }
+            problems.extend(check_record(settled, store));
         }
         problems
     }
@@ -118,21 +128,45 @@ impl ExecutionLog {
 impl LogState {
     /// Checks a settlement against the executions.
     fn check_new(&self, settled: &ItemSettlement) -> Option<String> {
+        let of_item = || self.executions.values().filter(|fact| fact.item == settled.item);
         let Some(by) = &settled.by else {
-            let poisoned = settled.verdict.error.as_ref().map(|error| &error.code)
-                == Some(&ErrorCode::POISONED);
-            return (!poisoned).then(|| format!("{} has no execution: {settled:?}", settled.item));
+            let deaths = of_item().filter(|fact| fact.verdict.is_none()).count();
+            let poisoned = error_code(&settled.verdict) == Some(&ErrorCode::POISONED);
+            let explained = poisoned && deaths >= MIN_DEATHS_BEFORE_POISONED;
+            return (!explained).then(|| format!("{deaths} deaths, no execution: {settled:?}"));
         };
         let Some(fact) = self.executions.get(&by.exec) else {
             return Some(format!("{} is settled by {}, which never ran", settled.item, by.exec));
         };
-        let same = fact.item == settled.item
-            && fact.verdict.as_ref().is_some_and(|verdict| {
-                (verdict.outcome, verdict.reward)
-                    == (settled.verdict.outcome, settled.verdict.reward)
-            });
-        (!same).then(|| format!("{fact:?} was settled as {settled:?}"))
+        let same = |verdict: &Verdict| {
+            (verdict.outcome, verdict.reward, error_code(verdict))
+                == (settled.verdict.outcome, settled.verdict.reward, error_code(&settled.verdict))
+        };
+        if fact.item != settled.item || !fact.verdict.as_ref().is_some_and(same) {
+            return Some(format!("{fact:?} was settled as {settled:?}"));
+        }
+        let runs = u32::try_from(of_item().count()).unwrap_or(u32::MAX);
+        let is_early =
+            may_be_retried(&settled.verdict) && runs < RetryPolicy::default().max_attempts;
+        is_early.then(|| format!("an outage after {runs} executions settled it: {settled:?}"))
     }
+}
+
+fn error_code(verdict: &Verdict) -> Option<&ErrorCode> {
+    verdict.error.as_ref().map(|error| &error.code)
+}
+
+/// Compares the stored record of a settlement, and the file in it, with its verdict.
+fn check_record(settled: &ItemSettlement, store: &FaultyStore) -> Option<String> {
+    let blob = settled.by.as_ref()?.record.as_ref()?;
+    let record: TrialRecord = serde_json::from_str(&store.inner().text(blob)).expect("JSON");
+    let file = record.outputs.first().map(|output| store.inner().text(&output.blob));
+    let is_whole = match settled.verdict.reward {
+        Some(reward) => file.is_none_or(|text| text == reward.to_string()),
+        None => true,
+    };
+    let same = record.verdict.reward == settled.verdict.reward && is_whole;
+    (!same).then(|| format!("the record {record:?} was settled as {settled:?}"))
 }
 
 #[async_trait]

@@ -22,11 +22,15 @@ use crate::random_schedules::env_number;
 /// Schedules of all families together.
 const SCHEDULES: u64 = 1_000;
 
+fn schedules() -> u64 {
+    env_number("ROLLOUT_MODEL_SCHEDULES").map_or(SCHEDULES, |n| n / 100).max(4)
+}
+
 /// Runs a quarter of all schedules with these faults.
 fn assert_each_item_settles_once(kinds: FaultKinds) {
     let seeds = match env_number("ROLLOUT_MODEL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..env_number("ROLLOUT_MODEL_SCHEDULES").map_or(SCHEDULES, |n| n / 100) / 4,
+        None => 0..schedules() / 4,
     };
     for seed in seeds {
         // A runtime of its own: what a schedule leaves behind ends with it.

@@ -11,6 +11,7 @@ use rollout_coordinator::engine::{
     RunOpenOptions, open_run,
 };
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
@@ -21,8 +22,8 @@ use super::planner::SamplePlanner;
 /// A running session. Dropping it is the death of its process.
 pub(crate) type Session = Task<Result<EngineOutcome, RunError>>;
 
-/// Starts a session, once the previous one has released the lock.
-pub(crate) async fn start_session(fleet: &Fleet) -> Session {
+/// Starts a session, once the previous one has released the lock. Also returns the id of the run.
+pub(crate) async fn start_session(fleet: &Fleet) -> (Session, RunId) {
     let (events, mut seen) = mpsc::channel(1024);
     let (stop, mut stops) = mpsc::channel(1);
     let opening = RunOpenOptions {
@@ -46,6 +47,7 @@ pub(crate) async fn start_session(fleet: &Fleet) -> Session {
             Err(error) => panic!("cannot open the run: {error}"),
         }
     };
+    let id = run.id();
     let remote = RemoteRun {
         run,
         planner,
@@ -58,11 +60,12 @@ pub(crate) async fn start_session(fleet: &Fleet) -> Session {
         stops,
         messages: message_channel(),
     };
-    supervise::spawn("session", async move {
+    let session = supervise::spawn("session", async move {
         let _reading =
             supervise::spawn("events", async move { while seen.recv().await.is_some() {} });
         let ended = reconcile::run(remote).await;
         drop((lock, stop));
         ended
-    })
+    });
+    (session, id)
 }

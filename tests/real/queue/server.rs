@@ -129,7 +129,9 @@ fn stream_settings_that_differ_are_named() {
         let lab = QueueFixture::new(&program, "");
         let mut options = lab.options();
         let nats = Nats::connect(options.clone()).await.expect("a server");
+        assert!(!nats.is_set_up().await.expect("reachable"));
         nats.prepare(&pool("default"), &CLASSES).await.expect("made");
+        assert!(nats.is_set_up().await.expect("reachable"));
         nats.prepare(&pool("default"), &CLASSES).await.expect("there already");
         let survey = nats.server_info().await.expect("reachable");
         assert!(survey.streams.iter().all(|s| s.present), "{survey:?}");

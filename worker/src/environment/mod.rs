@@ -59,6 +59,14 @@ pub trait Provider: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Checks the settings of this host that it uses. Asks no service.
+    ///
+    /// # Errors
+    /// A refusal that says what to correct.
+    fn check_settings(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// The largest environment that it can create, from a query of its platform.
     ///
     /// # Errors

@@ -307,7 +307,7 @@ impl Worker {
             shutdown: watch::Sender::default(),
             pulls_ended: watch::Sender::default(),
             offline: AtomicBool::new(false),
-            pull_outage: OutageLog::new("the pull of work"),
+            pull_outage: OutageLog::new("pulling work"),
             queue_outage: OutageLog::new("the queue"),
             store_outage: OutageLog::new("the blob store"),
             spool_outage: OutageLog::new("the spool"),

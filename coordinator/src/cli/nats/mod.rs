@@ -13,5 +13,9 @@ pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 
+/// Hint for a server without the streams and buckets of the namespace.
+pub(super) const NOT_SET_UP_HINT: &str =
+    "the NATS server is not set up for this namespace: start a run or run `rollout setup`";
+
 /// Pool of jobs and workers that name none.
 pub(super) const POOL: &str = "default";

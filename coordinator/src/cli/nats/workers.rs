@@ -9,7 +9,7 @@ use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_worker::queue::nats::NatsName;
 use serde_json::{Value, json};
 
-use super::RequiredNatsArgs;
+use super::{NOT_SET_UP_HINT, RequiredNatsArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
@@ -37,6 +37,7 @@ pub(in crate::cli) async fn workers(
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
     let mut seen = nats.heartbeats().await?;
+    let not_set_up = seen.is_empty() && matches!(nats.is_set_up().await, Ok(false));
     seen.retain(|seen| !seen.heartbeat.gone);
     if let Some(pool) = &args.pool {
         seen.retain(|seen| seen.heartbeat.pool == pool.as_str());
@@ -49,6 +50,9 @@ pub(in crate::cli) async fn workers(
     let silence = limits::worker_silence(args.nats.access.lease);
     let text = if args.json { render_json(&seen) } else { render_table(&seen, silence) };
     printer.data(&text)?;
+    if not_set_up {
+        printer.hint(NOT_SET_UP_HINT);
+    }
     Ok(ExitCode::Success)
 }
 

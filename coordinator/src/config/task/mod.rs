@@ -161,7 +161,7 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
         Ok(format) => format,
         Err(error) => {
             let spot = SourceLocation { key: String::new(), line: None };
-            let found = format!("a file that cannot be read: {}", error.source);
+            let found = format!("an entry that cannot be read: {}", error.source);
             let expected = "the files of a task";
             problems.error(spot.error(&error.path, ErrorKind::Unreadable, found, expected));
             return None;

@@ -36,11 +36,11 @@ pub fn provider(
 /// How long the service of a provider may take to answer before a run starts.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks the service of every provider before a run starts. A run waits for a service that fails
-/// later, but not for one that was never there.
+/// Checks the settings and the service of every provider before a run starts. A run waits for a
+/// service that fails later, but not for one that was never there.
 ///
 /// # Errors
-/// [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
+/// [`RunError::ProviderSettings`], [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
 pub async fn check_services(
     kinds: impl IntoIterator<Item = ProviderKind>,
     host: &HostPaths,
@@ -48,6 +48,8 @@ pub async fn check_services(
 ) -> Result<(), RunError> {
     for kind in kinds {
         let provider = provider(kind, host, sandboxes)?;
+        let checked = provider.check_settings();
+        checked.map_err(|failure| RunError::ProviderSettings(failure.chain()))?;
         let Some(service) = provider.dependency() else { continue };
         // Nothing is logged: the run has not started, and its error says the same.
         let answer = service.probe_once(ANSWER_TIMEOUT).await;

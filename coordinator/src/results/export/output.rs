@@ -36,7 +36,7 @@ impl ExportOutput {
                 let file = tempfile::Builder::new()
                     .prefix(".new-")
                     .tempfile_in(parent)
-                    .map_err(FileError::staging_dir("create a file in", parent))?;
+                    .map_err(FileError::with_context("create a file in", parent))?;
                 OutputTarget::File { path, file }
             }
         };
@@ -56,10 +56,10 @@ impl ExportOutput {
         let (to, _nothing_left) = self.target.into_parts();
         let OutputTarget::File { path, file } = to else { return Ok(None) };
         (readable_by_all(file.as_file()).and_then(|()| file.as_file().sync_all()))
-            .map_err(FileError::staging_dir("write", &path))?;
+            .map_err(FileError::with_context("write", &path))?;
         file.persist(&path)
             .map_err(|error| error.error)
-            .map_err(FileError::staging_dir("replace", &path))?;
+            .map_err(FileError::with_context("replace", &path))?;
         sync_dir(parent(&path))?;
         Ok(Some(path))
     }
@@ -82,7 +82,7 @@ impl ExportOutput {
                     OutputTarget::Stdout(_) => Path::new("standard output"),
                     OutputTarget::File { path, .. } => path,
                 };
-                Err(FileError::staging_dir("write to", path)(error).into())
+                Err(FileError::with_context("write to", path)(error).into())
             }
         }
     }

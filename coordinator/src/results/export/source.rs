@@ -99,7 +99,7 @@ impl ExportSource {
 
     /// Indexes the trials of a record file.
     fn index_records(&mut self, path: PathBuf) -> Result<(), ExportError> {
-        let file = File::open(&path).map_err(FileError::staging_dir("open", &path))?;
+        let file = File::open(&path).map_err(FileError::with_context("open", &path))?;
         let mut reader = BufReader::new(file);
         let number = u32::try_from(self.files.len()).expect("fewer than 2^32 record files");
         let (mut offset, mut line) = (0, Vec::new());
@@ -154,9 +154,9 @@ impl ExportSource {
         let (path, reader) = &mut self.files[position.file as usize];
         reader
             .seek(SeekFrom::Start(position.offset))
-            .map_err(FileError::staging_dir("read", path))?;
+            .map_err(FileError::with_context("read", path))?;
         let settlement = next_line(reader, path, &mut Vec::new())?.ok_or_else(|| {
-            FileError::staging_dir("read", path)(std::io::ErrorKind::UnexpectedEof.into())
+            FileError::with_context("read", path)(std::io::ErrorKind::UnexpectedEof.into())
         })?;
         let blob = settlement.by.as_ref().and_then(|by| by.record.as_ref());
         let record = match blob {
@@ -182,7 +182,7 @@ fn next_line(
     line: &mut Vec<u8>,
 ) -> Result<Option<Settlement>, ExportError> {
     line.clear();
-    reader.read_until(b'\n', line).map_err(FileError::staging_dir("read", path))?;
+    reader.read_until(b'\n', line).map_err(FileError::with_context("read", path))?;
     if line.is_empty() {
         return Ok(None);
     }
@@ -195,7 +195,7 @@ fn document<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ExportError> 
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(FileError::staging_dir("read", path)(error).into()),
+        Err(error) => return Err(FileError::with_context("read", path)(error).into()),
     };
     serde_json::from_slice(&bytes)
         .map(Some)

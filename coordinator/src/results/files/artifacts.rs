@@ -61,7 +61,7 @@ pub(super) async fn write(
         prepare_target(trial, &path, &target)?;
         File::create_new(&target)
             .and_then(|file| durable::write_json(file, &entries))
-            .map_err(FileError::staging_dir("write", &target))?;
+            .map_err(FileError::with_context("write", &target))?;
     }
     Ok(lost)
 }
@@ -119,12 +119,12 @@ async fn unpack(
     }
     let parent = target.parent().unwrap_or(trial);
     let staging = tempfile::tempdir_in(parent)
-        .map_err(FileError::staging_dir("create a directory in", parent))?;
+        .map_err(FileError::with_context("create a directory in", parent))?;
     extract(store, &artifact.path, archive, staging.path()).await?;
     let what = artifact.path.clone();
     supervise::blocking(move || {
         let only = only_file(staging.path())?.ok_or(TrialFilesError::NoFile { what })?;
-        fs::rename(only, &target).map_err(FileError::staging_dir("move a file to", &target))?;
+        fs::rename(only, &target).map_err(FileError::with_context("move a file to", &target))?;
         Ok(())
     })
     .await
@@ -151,9 +151,9 @@ pub(super) async fn extract(
 
 /// The only regular file below `dir`.
 fn only_file(dir: &Path) -> Result<Option<PathBuf>, FileError> {
-    for entry in fs::read_dir(dir).map_err(FileError::staging_dir("list", dir))? {
-        let entry = entry.map_err(FileError::staging_dir("list", dir))?;
-        let kind = entry.file_type().map_err(FileError::staging_dir("list", dir))?;
+    for entry in fs::read_dir(dir).map_err(FileError::with_context("list", dir))? {
+        let entry = entry.map_err(FileError::with_context("list", dir))?;
+        let kind = entry.file_type().map_err(FileError::with_context("list", dir))?;
         let found = if kind.is_dir() { only_file(&entry.path())? } else { Some(entry.path()) };
         if found.is_some() {
             return Ok(found);

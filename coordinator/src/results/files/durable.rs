@@ -21,7 +21,10 @@ pub struct FileError {
 
 impl FileError {
     /// Closure for `map_err`.
-    pub(crate) fn staging_dir(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn with_context(
+        action: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { action, path: path.to_owned(), source }
     }
 }
@@ -33,14 +36,14 @@ pub(super) fn replace_json(path: &Path, value: &impl Serialize) -> Result<(), Fi
     let mut file = tempfile::Builder::new()
         .prefix(".new-")
         .tempfile_in(parent)
-        .map_err(FileError::staging_dir("create a file in", parent))?;
+        .map_err(FileError::with_context("create a file in", parent))?;
     write_json(file.as_file_mut(), value)
         .and_then(|()| file.as_file().sync_all())
         .and_then(|()| readable_by_all(file.as_file()))
-        .map_err(FileError::staging_dir("write", path))?;
+        .map_err(FileError::with_context("write", path))?;
     file.persist(path)
         .map_err(|error| error.error)
-        .map_err(FileError::staging_dir("replace", path))?;
+        .map_err(FileError::with_context("replace", path))?;
     sync_dir(parent)
 }
 
@@ -60,7 +63,7 @@ pub(crate) fn readable_by_all(file: &File) -> io::Result<()> {
 
 /// Makes the entries of a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FileError> {
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(FileError::staging_dir("sync", path))
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(FileError::with_context("sync", path))
 }
 
 /// Above this many files, one sync of the whole file system is cheaper than one sync per file.
@@ -70,15 +73,15 @@ const SYNC_ONE_BY_ONE: usize = 64;
 pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
     let mut paths = Vec::new();
     list(root, &mut paths)?;
-    let open = |path: &Path| File::open(path).map_err(FileError::staging_dir("open", path));
+    let open = |path: &Path| File::open(path).map_err(FileError::with_context("open", path));
     if paths.len() > SYNC_ONE_BY_ONE {
         let dir = open(root)?;
         return rustix::fs::syncfs(&dir)
             .map_err(io::Error::from)
-            .map_err(FileError::staging_dir("sync", root));
+            .map_err(FileError::with_context("sync", root));
     }
     for path in paths.iter().rev() {
-        open(path)?.sync_all().map_err(FileError::staging_dir("sync", path))?;
+        open(path)?.sync_all().map_err(FileError::with_context("sync", path))?;
     }
     Ok(())
 }
@@ -86,9 +89,9 @@ pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
 /// Lists `root` and all regular files and directories below it, each directory before its content.
 fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
     paths.push(root.to_owned());
-    for entry in fs::read_dir(root).map_err(FileError::staging_dir("list", root))? {
-        let entry = entry.map_err(FileError::staging_dir("list", root))?;
-        let kind = entry.file_type().map_err(FileError::staging_dir("list", root))?;
+    for entry in fs::read_dir(root).map_err(FileError::with_context("list", root))? {
+        let entry = entry.map_err(FileError::with_context("list", root))?;
+        let kind = entry.file_type().map_err(FileError::with_context("list", root))?;
         if kind.is_dir() {
             list(&entry.path(), paths)?;
         } else if kind.is_file() {

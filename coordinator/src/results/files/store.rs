@@ -51,8 +51,8 @@ pub async fn write_reference(
     store: &dyn BlobStore,
     directory: &Path,
 ) -> Result<(), FileError> {
-    let directory = directory.canonicalize().map_err(FileError::staging_dir("find", directory))?;
-    let root = run_dir.canonicalize().map_err(FileError::staging_dir("find", run_dir))?;
+    let directory = directory.canonicalize().map_err(FileError::with_context("find", directory))?;
+    let root = run_dir.canonicalize().map_err(FileError::with_context("find", run_dir))?;
     let (identity, relative) = (store.identity().to_owned(), relative(&root, &directory));
     let name = Digest::sha256(root.as_os_str().as_encoded_bytes()).hex();
     let path = format!("{RUNS}{run}/{}", &name[..32]);

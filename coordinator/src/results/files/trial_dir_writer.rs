@@ -151,9 +151,9 @@ impl TrialDirWriter {
     ) -> Result<Self, FileError> {
         let base = run_dir.join(STAGING);
         durable::remove(&base)?;
-        fs::create_dir(&base).map_err(FileError::staging_dir("create", &base))?;
+        fs::create_dir(&base).map_err(FileError::with_context("create", &base))?;
         let own = tempfile::tempdir_in(&base)
-            .map_err(FileError::staging_dir("create a directory in", &base));
+            .map_err(FileError::with_context("create a directory in", &base));
         let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
         Ok(Self { run, run_dir, store, tasks, staging, unsynced_dirs: Mutex::default() })
     }
@@ -238,7 +238,7 @@ impl TrialDirWriter {
             .prefix(&format!("{}-", trial.item().short()))
             .permissions(fs::Permissions::from_mode(0o755))
             .tempdir_in(within)
-            .map_err(FileError::staging_dir("create a directory in", within))?;
+            .map_err(FileError::with_context("create a directory in", within))?;
         Ok(dir)
     }
 
@@ -258,11 +258,11 @@ impl TrialDirWriter {
         json_digest::to_vec(&content)
             .map_err(io::Error::from)
             .and_then(|text| File::create_new(&result)?.write_all(&text))
-            .map_err(FileError::staging_dir("write", &result))?;
+            .map_err(FileError::with_context("write", &result))?;
         let error = staging.path().join(layout::ERROR);
         durable::remove(&error)?;
         if let Some(text) = error_text::render(settlement, record) {
-            fs::write(&error, text).map_err(FileError::staging_dir("write", &error))?;
+            fs::write(&error, text).map_err(FileError::with_context("write", &error))?;
         }
         if !lost.is_empty() {
             let missing = staging.path().join(layout::MISSING);
@@ -271,7 +271,7 @@ impl TrialDirWriter {
             let text =
                 "Some files of this trial are missing; its result is still valid:\n".to_owned();
             let text = text + &lines.collect::<String>();
-            fs::write(&missing, text).map_err(FileError::staging_dir("write", &missing))?;
+            fs::write(&missing, text).map_err(FileError::with_context("write", &missing))?;
         }
         durable::sync_tree(staging.path())?;
         let target = layout::trial_dir(&self.run_dir, trial);
@@ -280,11 +280,11 @@ impl TrialDirWriter {
         // the directory is missing, and the next session writes it again.
         let old = staging.path().with_extension("former");
         if target.exists() {
-            fs::rename(&target, &old).map_err(FileError::staging_dir("move away", &target))?;
+            fs::rename(&target, &old).map_err(FileError::with_context("move away", &target))?;
         }
         let staging = staging.keep();
         fs::rename(&staging, &target)
-            .map_err(FileError::staging_dir("move a directory to", &target))?;
+            .map_err(FileError::with_context("move a directory to", &target))?;
         durable::remove(&old)?;
         Ok(())
     }
@@ -297,7 +297,7 @@ impl TrialDirWriter {
         if known(parent) {
             return Ok(());
         }
-        fs::create_dir_all(parent).map_err(FileError::staging_dir("create", parent))?;
+        fs::create_dir_all(parent).map_err(FileError::with_context("create", parent))?;
         let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
         let mut touched = self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner);
         touched.extend(up_to_run.map(Path::to_owned));
@@ -329,7 +329,7 @@ pub(super) fn make_directories(root: &Path, relative: &Path) -> Result<(), FileE
             continue;
         }
         durable::remove(&dir)?;
-        fs::create_dir(&dir).map_err(FileError::staging_dir("create", &dir))?;
+        fs::create_dir(&dir).map_err(FileError::with_context("create", &dir))?;
     }
     Ok(())
 }

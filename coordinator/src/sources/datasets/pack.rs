@@ -370,11 +370,26 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> ArchiveErro
 }
 
 fn unreadable(error: &io::Error) -> String {
-    format!("a file that cannot be read: {error}")
+    format!("an entry that cannot be read: {error}")
 }
 
 fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {
     let location = SourceLocation { key: String::new(), line: None };
     let expected = "readable files, directories, and links inside the task";
     Box::new(location.error(file, kind, found, expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_unreadable_is_reported_as_entry() {
+        let dir = Path::new("/tasks/x/environment");
+        let denied = io_error("list", &dir.join("data"), io::ErrorKind::PermissionDenied.into());
+        let fault = pack_fault(dir, &denied);
+        assert_eq!(fault.file, dir.join("data"));
+        assert_eq!(fault.kind, ErrorKind::Unreadable);
+        assert_eq!(fault.found, "an entry that cannot be read: permission denied");
+    }
 }

@@ -40,6 +40,13 @@ pub(super) struct DockerClient {
     engine: Dependency,
 }
 
+/// The transport of an engine's address.
+#[derive(Debug, Clone, Copy)]
+enum Transport {
+    Unix,
+    Http,
+}
+
 /// Pings the engine on its own connection.
 #[derive(Debug)]
 struct EngineProbe {
@@ -49,8 +56,8 @@ struct EngineProbe {
 #[async_trait]
 impl Probe for EngineProbe {
     async fn probe(&self) -> Result<(), String> {
-        let connected = open_connection(&self.host, PING_WITHIN.as_secs());
-        let docker = connected.ok_or_else(|| unsupported_address(&self.host))?;
+        let transport = Transport::for_address(&self.host).ok_or("its address is not supported")?;
+        let docker = open_connection(transport, &self.host, PING_WITHIN.as_secs());
         let docker = docker.map_err(|error| failure::outage_cause(&error))?;
         docker.ping().await.map(drop).map_err(|error| failure::outage_cause(&error))
     }
@@ -83,6 +90,11 @@ impl DockerClient {
     /// The engine's address.
     pub(super) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Checks that the address is of a supported kind; sends nothing.
+    pub(super) fn check_address(&self) -> Result<(), Failure> {
+        supported_transport(&self.host).map(|_| ())
     }
 
     /// Number of requests sent so far.
@@ -162,27 +174,67 @@ impl DockerClient {
     }
 }
 
-/// A connection to the engine at `host`; sends nothing yet.
-fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
-    let docker = open_connection(host, seconds).ok_or_else(|| {
-        let address = unsupported_address(host);
-        Failure::new(FailureKind::Refused, format!("{}: {address}", failure::CONNECT))
-    })?;
-    docker.map_err(|error| failure::call_failure(host, failure::CONNECT, error))
-}
-
-/// The same; `None` if addresses of this kind are not supported.
-fn open_connection(host: &str, seconds: u64) -> Option<Result<Docker, Error>> {
-    match host.split_once("://")?.0 {
-        "unix" => Some(Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION)),
-        "tcp" | "http" => Some(Docker::connect_with_http(host, seconds, API_DEFAULT_VERSION)),
-        _ => None,
+impl Transport {
+    /// The transport of an address; `None` if addresses of this kind are not supported.
+    fn for_address(host: &str) -> Option<Self> {
+        match host.split_once("://")?.0 {
+            "unix" => Some(Self::Unix),
+            "tcp" | "http" => Some(Self::Http),
+            _ => None,
+        }
     }
 }
 
-fn unsupported_address(host: &str) -> String {
-    format!(
-        "the address `{host}` is not supported; expected unix:///path/to/socket or \
-         tcp://host:port in `DOCKER_HOST`"
-    )
+/// The transport of the address `host`, which is refused if it is not supported.
+fn supported_transport(host: &str) -> Result<Transport, Failure> {
+    Transport::for_address(host).ok_or_else(|| {
+        Failure::new(
+            FailureKind::Refused,
+            format!(
+                "cannot use the Docker engine: the address `{host}` in `DOCKER_HOST` is not \
+                 supported: use unix:///path/to/socket or tcp://host:port"
+            ),
+        )
+    })
+}
+
+/// A connection to the engine at `host`; sends nothing yet.
+fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
+    let docker = open_connection(supported_transport(host)?, host, seconds);
+    docker.map_err(|error| failure::call_failure(host, failure::CONNECT, error))
+}
+
+fn open_connection(transport: Transport, host: &str, seconds: u64) -> Result<Docker, Error> {
+    match transport {
+        Transport::Unix => Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION),
+        Transport::Http => Docker::connect_with_http(host, seconds, API_DEFAULT_VERSION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn address_unsupported_is_refused_without_probe() {
+        let client = DockerClient::new(Some("ssh://h".to_owned()));
+        let refused = client.check_address().expect_err("not supported");
+        assert_eq!(refused.kind, FailureKind::Refused);
+        assert_eq!(
+            refused.chain(),
+            "cannot use the Docker engine: the address `ssh://h` in `DOCKER_HOST` is not \
+             supported: use unix:///path/to/socket or tcp://host:port"
+        );
+        let connected = client.docker().await.map(|_| ()).expect_err("not supported");
+        assert_eq!((connected.kind, connected.chain()), (refused.kind, refused.chain()));
+        assert!(!client.engine().is_down());
+    }
+
+    #[test]
+    fn address_supported_is_accepted_without_engine() {
+        for host in ["/no/such.sock", "unix:///no/such.sock", "tcp://127.0.0.1:1", "http://h:1"] {
+            let client = DockerClient::new(Some(host.to_owned()));
+            assert!(client.check_address().is_ok(), "{host}");
+        }
+    }
 }

@@ -156,6 +156,10 @@ impl Provider for DockerProvider {
         ProviderKind::Docker
     }
 
+    fn check_settings(&self) -> Result<(), Failure> {
+        self.client.check_address()
+    }
+
     async fn capacity(&self) -> Result<EnvironmentCapacity, Failure> {
         let info = self.client.docker().await?.info().await;
         let info =

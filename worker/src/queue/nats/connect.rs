@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, watch};
 
 use super::client::{self, NatsClient};
 use super::dispatch::NatsDispatch;
-use super::error::{NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, NatsError};
+use super::error::{NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, NatsError, STREAM_NOT_FOUND};
 use super::kv_store::NatsKvStore;
 use super::names::NatsName;
 use super::options::{NatsOptions, NatsOptionsError};
 use super::replies::ReplyRouter;
 use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
-use super::{incarnation, server_info, snapshot};
+use super::{incarnation, names, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -210,6 +210,19 @@ impl Nats {
             Some(ReceivedHeartbeat { heartbeat, age: aged.age })
         });
         Ok(parsed.collect())
+    }
+
+    /// Whether a run or a set-up has created the namespace's streams and buckets.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the server does not respond.
+    pub async fn is_set_up(&self) -> Result<bool, QueueError> {
+        let stream = names::bucket_stream(&self.client().names.workers);
+        match snapshot::stream_age(self.client(), &stream).await {
+            Ok(_) => Ok(true),
+            Err(NatsError::Api(error)) if error.err_code == STREAM_NOT_FOUND => Ok(false),
+            Err(fault) => Err(fault.into()),
+        }
     }
 
     /// The server's version, limits, streams and consumers, for diagnosis.

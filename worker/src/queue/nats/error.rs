@@ -14,7 +14,7 @@ pub(super) enum NatsError {
     #[error("{0}")]
     Denied(String),
     /// No responder on the subject: no stream, no consumer, no coordinator.
-    #[error("{}", describe_missing(.0))]
+    #[error("no responder {}", describe_subject(.0))]
     NoResponders(String),
     /// The server's error response.
     #[error("{} ({})", .0.description, .0.err_code)]
@@ -52,18 +52,16 @@ pub(super) const NOT_ENABLED: u32 = 10076;
 /// The stream refused a message; the text says why.
 const STORE_FAILED: u32 = 10077;
 
-/// Prefix of the subjects of JetStream's own requests.
-const API_PREFIX: &str = "$JS.API.";
 /// Prefix of the subjects of keys of buckets.
 const KEY_PREFIX: &str = "$KV.";
 
-/// Describes what is missing when nothing responds on a subject.
-fn describe_missing(subject: &str) -> String {
+/// A subject, or its bucket. Which part of the server is missing is not certain: the stream behind
+/// the subject may exist and have no leader.
+fn describe_subject(subject: &str) -> String {
     let bucket = subject.strip_prefix(KEY_PREFIX).and_then(|key| key.split('.').next());
     match bucket {
-        Some(bucket) => format!("the server has no bucket `{bucket}`"),
-        None if subject.starts_with(API_PREFIX) => format!("no responder on `{subject}`"),
-        None => format!("the server has no stream for `{subject}`"),
+        Some(bucket) => format!("for the bucket `{bucket}`"),
+        None => format!("on `{subject}`"),
     }
 }
 
@@ -101,15 +99,6 @@ impl NatsError {
         }
     }
 
-    /// Whether a stream or bucket does not exist, which the set-up of a run creates.
-    fn is_not_set_up(&self) -> bool {
-        match self {
-            Self::NoResponders(subject) => !subject.starts_with(API_PREFIX),
-            Self::Api(error) => error.err_code == STREAM_NOT_FOUND,
-            Self::Unreachable(_) | Self::Denied(_) => false,
-        }
-    }
-
     pub(super) fn is_no_message(&self) -> bool {
         matches!(self, Self::Api(error) if error.err_code == NO_MESSAGE)
     }
@@ -117,12 +106,7 @@ impl NatsError {
 
 impl From<NatsError> for QueueError {
     fn from(fault: NatsError) -> Self {
-        let advice = if fault.is_not_set_up() {
-            "; if the server was never set up, start a run or run `rollout setup`"
-        } else {
-            ""
-        };
-        let reason = format!("{fault}{advice}");
+        let reason = fault.to_string();
         match fault {
             NatsError::Denied(_) => Self::Denied { reason },
             // A missing stream or a temporary failure may work later.
@@ -144,23 +128,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_without_responder_names_what_is_missing() {
-        let missing = |subject: &str| {
+    fn request_without_responder_names_subject_or_bucket() {
+        for (subject, reason) in [
+            ("$KV.ROLLOUT_WORKERS.vm-1", "no responder for the bucket `ROLLOUT_WORKERS`"),
+            ("rollout.v1.report.default.x", "no responder on `rollout.v1.report.default.x`"),
+            ("$JS.API.INFO", "no responder on `$JS.API.INFO`"),
+            ("$JS.hub.API.INFO", "no responder on `$JS.hub.API.INFO`"),
+        ] {
             let error: QueueError = NatsError::NoResponders(subject.to_owned()).into();
-            error.to_string()
-        };
-        let advice = "if the server was never set up, start a run or run `rollout setup`";
-        assert_eq!(
-            missing("$KV.ROLLOUT_WORKERS.vm-1"),
-            format!("cannot use the queue: the server has no bucket `ROLLOUT_WORKERS`; {advice}")
-        );
-        assert_eq!(
-            missing("rollout.v1.report.default.x"),
-            format!(
-                "cannot use the queue: the server has no stream for \
-                 `rollout.v1.report.default.x`; {advice}"
-            )
-        );
-        assert_eq!(missing("$JS.API.INFO"), "cannot use the queue: no responder on `$JS.API.INFO`");
+            assert_eq!(error.to_string(), format!("cannot use the queue: {reason}"));
+        }
+    }
+
+    #[test]
+    fn stream_missing_is_reported_without_advice() {
+        let error: QueueError = NatsError::Api(ApiError {
+            code: 404,
+            err_code: STREAM_NOT_FOUND,
+            description: "stream not found".to_owned(),
+        })
+        .into();
+        assert_eq!(error.to_string(), "cannot use the queue: stream not found (10059)");
     }
 }

@@ -25,10 +25,6 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The same for jobs with a line per trial, which need it only as a sign of life.
 const LINE_EVERY_IF_SMALL: Duration = Duration::from_secs(60);
 
-/// How long the header of a resumed run is held back after the last event of the replay. A run that
-/// is refused ends right after the replay, and prints no header.
-const HEADER_DELAY: Duration = Duration::from_secs(1);
-
 /// The displayed state of a job.
 #[derive(Debug)]
 pub(super) struct JobView {
@@ -42,8 +38,8 @@ pub(super) struct JobView {
     /// The first lines, until they are printed; before the run starts, without the line that
     /// announces it.
     header: Vec<String>,
-    /// While the header is held back: when the last event of the replay arrived.
-    replayed_at: Option<Instant>,
+    /// Whether the run is open. A run that is refused prints no header.
+    is_open: bool,
 }
 
 impl JobView {
@@ -61,40 +57,22 @@ impl JobView {
             settled_in_session: 0,
             trial_lines: 0,
             header,
-            replayed_at: None,
+            is_open: false,
         }
     }
 
-    /// Prepares the header. The start of a resumed run comes before its journal and its plan are
-    /// checked: the header is held back until the run is open.
     fn start(&mut self, job: &str, epoch: u32, total: u64, now: Instant) {
         self.run.begin(now);
         self.job = escape::line(job).into_owned();
-        let is_resumed = epoch > 1;
-        let resumed = if is_resumed { ", resumed" } else { "" };
+        let resumed = if epoch > 1 { ", resumed" } else { "" };
         let trials = format::plural(total, "trial");
         self.header.insert(0, format!("{}: {trials}{resumed}", self.job));
-        if is_resumed {
-            self.replayed_at = Some(now);
-        } else {
-            self.print_header();
-        }
     }
 
-    fn print_header(&mut self) {
-        self.replayed_at = None;
+    /// Prints the header.
+    fn open(&mut self) {
+        self.is_open = true;
         std::mem::take(&mut self.header).into_iter().for_each(|line| self.run.line(line));
-    }
-
-    /// Prints a header that was held back if an event shows that the run is open.
-    fn note_event(&mut self, event: &EventKind, now: Instant) {
-        if self.replayed_at.is_none() {
-            return;
-        }
-        match event {
-            EventKind::TrialSettled { replayed: true, .. } => self.replayed_at = Some(now),
-            _ => self.print_header(),
-        }
     }
 
     /// Whether every settled trial gets a line.
@@ -134,13 +112,13 @@ impl JobView {
 
 impl ProgressView for JobView {
     fn apply(&mut self, event: &RunEvent, now: Instant) {
-        self.note_event(&event.kind, now);
         self.stats.apply(event);
         self.run.apply(event, now);
         match &event.kind {
             EventKind::RunStarted { job, epoch, total, .. } => {
                 self.start(job, *epoch, *total, now);
             }
+            EventKind::RunOpened => self.open(),
             EventKind::TrialRetry { name, .. } | EventKind::TrialLost { name, .. } => {
                 if let Some((word, text)) = self.run.event_text(&event.kind) {
                     self.trial_line(word, name, &text);
@@ -154,16 +132,12 @@ impl ProgressView for JobView {
         }
     }
 
-    fn take_lines(&mut self, now: Instant) -> Vec<String> {
-        let is_due = |at| now.saturating_duration_since(at) >= HEADER_DELAY;
-        if self.replayed_at.is_some_and(is_due) {
-            self.print_header();
-        }
+    fn take_lines(&mut self) -> Vec<String> {
         self.run.take_lines()
     }
 
     fn has_begun(&self) -> bool {
-        self.run.has_begun() && self.replayed_at.is_none()
+        self.is_open
     }
 
     fn line_every(&self) -> Duration {

@@ -46,8 +46,8 @@ trait ProgressView: Send + fmt::Debug {
     /// Applies an event.
     fn apply(&mut self, event: &RunEvent, now: Instant);
 
-    /// Takes the lines that are due, oldest first.
-    fn take_lines(&mut self, now: Instant) -> Vec<String>;
+    /// Takes the pending lines, oldest first.
+    fn take_lines(&mut self) -> Vec<String>;
 
     /// Whether the run has started: nothing is drawn before.
     fn has_begun(&self) -> bool;
@@ -129,15 +129,15 @@ fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiv
         let ended = end.recv_timeout(REDRAW_INTERVAL) == Err(RecvTimeoutError::Disconnected);
         let now = Instant::now();
         let (lines, live, progress) = {
-            let mut picture = view.lock().unwrap_or_else(PoisonError::into_inner);
-            let (lines, has_begun) = (picture.take_lines(now), picture.has_begun());
-            let waited = now.duration_since(last_progress_at) >= picture.line_every();
+            let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
+            let (lines, has_begun) = (view.take_lines(), view.has_begun());
+            let waited = now.duration_since(last_progress_at) >= view.line_every();
             let due = has_begun && region.is_none() && !ended && waited;
             let live = (has_begun && region.is_some() && !ended).then(|| {
                 let (rows, columns) = size();
-                picture.live(now, usize::from(columns), usize::from(rows))
+                view.live(now, usize::from(columns), usize::from(rows))
             });
-            (lines, live, due.then(|| picture.plain(now)))
+            (lines, live, due.then(|| view.plain(now)))
         };
         if !lines.is_empty() || progress.is_some() {
             if progress.is_some() {

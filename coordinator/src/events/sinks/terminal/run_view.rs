@@ -124,7 +124,7 @@ impl RunView {
                 self.line(format!("{} {message}", self.style.warning("warning:")));
             }
             EventKind::RunEnded { .. } => self.running.clear(),
-            EventKind::RunStarted { .. } | EventKind::Search(_) => {}
+            EventKind::RunStarted { .. } | EventKind::RunOpened | EventKind::Search(_) => {}
         }
     }
 

@@ -158,7 +158,7 @@ impl ProgressView for SearchView {
         }
     }
 
-    fn take_lines(&mut self, _now: Instant) -> Vec<String> {
+    fn take_lines(&mut self) -> Vec<String> {
         self.run.take_lines()
     }
 
@@ -242,7 +242,7 @@ mod tests {
             now,
         );
         assert_eq!(
-            view.take_lines(now),
+            view.take_lines(),
             [
                 "depth 0: 4 ideas to try on 1 node",
                 "eval 0000: failed",

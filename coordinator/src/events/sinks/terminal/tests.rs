@@ -33,6 +33,7 @@ fn timeout() -> Verdict {
 fn view(now: Instant) -> JobView {
     let mut view = JobView::new(&agents(10), &[MetricKind::Mean], Style::PLAIN, Vec::new());
     view.apply(&started(10), now);
+    view.apply(&event(0, EventKind::RunOpened), now);
     view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, passed(1.0))), now);
     view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, timeout())), now);
     view.apply(&phase(trial("cpe", "th\x1bree", 1), Phase::AgentExecution), now);
@@ -65,6 +66,7 @@ fn live_view_with_many_running_trials_is_shortened() {
     let now = Instant::now();
     let mut view = JobView::new(&agents(100), &[], Style::PLAIN, Vec::new());
     view.apply(&started(100), now);
+    view.apply(&event(0, EventKind::RunOpened), now);
     for n in 1..=30 {
         view.apply(&phase(trial("cpe", "t", n), Phase::Verification), now);
     }
@@ -80,7 +82,7 @@ fn event_lines_with_control_characters_are_escaped() {
     let mut view = view(now);
     view.apply(&event(6, EventKind::RunStopping { level: StopLevel::Drain }), now);
     view.apply(&event(6, EventKind::Warning { message: "disk\nfull".into() }), now);
-    let lines = view.take_lines(now);
+    let lines = view.take_lines();
     assert_eq!(
         lines[..3],
         [
@@ -91,7 +93,7 @@ fn event_lines_with_control_characters_are_escaped() {
     );
     assert!(lines[3].starts_with("stopping: "), "{}", lines[3]);
     assert_eq!(lines[4], "warning: disk\\nfull");
-    assert_eq!(view.take_lines(now), [""; 0]);
+    assert_eq!(view.take_lines(), [""; 0]);
 }
 
 /// A view of a resumed run after the replay.
@@ -112,16 +114,14 @@ fn header_of_resumed_run_is_held_back_until_run_is_open() {
     let now = Instant::now();
     let header = ["a job: 10 trials, resumed", "dataset data: 10 tasks"];
     let mut refused = resumed_view(now);
-    assert_eq!(refused.take_lines(now), [""; 0]);
+    assert_eq!(refused.take_lines(), [""; 0]);
     assert!(!refused.has_begun());
-    let mut waiting = resumed_view(now);
-    assert_eq!(waiting.take_lines(now + Duration::from_secs(1)), header);
-    assert!(waiting.has_begun());
     let mut open = resumed_view(now);
+    open.apply(&event(6, EventKind::RunOpened), now);
     let (former, reason) = ("process 1 on a host".to_owned(), TakeoverReason::Forced);
     open.apply(&event(6, EventKind::LockTakeover { former, reason }), now);
     let takeover = "took over the run from process 1 on a host (--force)";
-    assert_eq!(open.take_lines(now), [header[0], header[1], takeover]);
+    assert_eq!(open.take_lines(), [header[0], header[1], takeover]);
     assert!(open.has_begun());
 }
 
@@ -136,7 +136,7 @@ fn outage_lines_name_service_at_begin_and_end() {
     view.apply(&event(1, parked), now);
     view.apply(&event(2, EventKind::TrialUnparked { item, name, try_id, exec }), now);
     assert_eq!(
-        view.take_lines(now),
+        view.take_lines(),
         [
             "parked     the image registry does not respond; trials that need it wait, and their \
              timeouts are paused",
@@ -150,11 +150,12 @@ fn event_lines_of_large_job_are_limited_to_some_failures() {
     let now = Instant::now();
     let mut view = JobView::new(&agents(10_000), &[], Style::PLAIN, Vec::new());
     view.apply(&started(10_000), now);
+    view.apply(&event(0, EventKind::RunOpened), now);
     for n in 1..=300 {
         let verdict = if n % 2 == 0 { passed(1.0) } else { timeout() };
         view.apply(&settled(n, settlement(trial("cpe", "t", n as u32), 1, verdict)), now);
     }
-    let lines = view.take_lines(now);
+    let lines = view.take_lines();
     assert_eq!(lines.len(), 1 + 50 + 1);
     assert!(lines[1..51].iter().all(|line| line.starts_with("failed")));
 }
@@ -310,7 +311,7 @@ fn trial_line_shows_all_rewards_and_unverified_step() {
     let unverified = Verdict { unverified_steps: vec!["two".into()], ..passed(1.0) };
     view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, unverified)), now);
     assert_eq!(
-        view.take_lines(now),
+        view.take_lines(),
         [
             "completed  cpe/data/one__1  rewards: \\x1bsize 1, speed 0.5 (2.5s)",
             "completed  cpe/data/two__1  reward 1; not passed: step not verified: two (2.5s)",

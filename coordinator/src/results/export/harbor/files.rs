@@ -46,13 +46,13 @@ fn move_path(from: &Path, to: &Path) -> Result<(), FileError> {
     }
     // The record's artifact has the same content.
     if from.ends_with("logs/artifacts") && to.is_dir() {
-        return fs::remove_dir_all(from).map_err(FileError::staging_dir("remove", from));
+        return fs::remove_dir_all(from).map_err(FileError::with_context("remove", from));
     }
     if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).map_err(FileError::staging_dir("create", parent))?;
+        fs::create_dir_all(parent).map_err(FileError::with_context("create", parent))?;
     }
     move_aside(to)?;
-    fs::rename(from, to).map_err(FileError::staging_dir("move a file to", to))
+    fs::rename(from, to).map_err(FileError::with_context("move a file to", to))
 }
 
 /// Renames an existing file at `path`, to keep files that an agent left there.
@@ -64,7 +64,7 @@ pub(super) fn move_aside(path: &Path) -> Result<(), FileError> {
     while Path::new(&other).symlink_metadata().is_ok() {
         other.push("~");
     }
-    fs::rename(path, PathBuf::from(other)).map_err(FileError::staging_dir("move away", path))
+    fs::rename(path, PathBuf::from(other)).map_err(FileError::with_context("move away", path))
 }
 
 /// Writes a manifest for artifacts without one: those that agents left in `/logs/artifacts`.
@@ -83,5 +83,5 @@ fn write_default_manifest(base: &Path) -> Result<(), FileError> {
     });
     fs::File::create_new(&manifest)
         .and_then(|file| write_json(file, &[entry]))
-        .map_err(FileError::staging_dir("write", &manifest))
+        .map_err(FileError::with_context("write", &manifest))
 }

@@ -42,8 +42,8 @@ use stats::HarborStats;
 
 /// Writes the job's directory into `jobs`. Returns its path.
 pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
-    fs::create_dir_all(jobs).map_err(FileError::staging_dir("create", jobs))?;
-    let jobs = jobs.canonicalize().map_err(FileError::staging_dir("open", jobs))?;
+    fs::create_dir_all(jobs).map_err(FileError::with_context("create", jobs))?;
+    let jobs = jobs.canonicalize().map_err(FileError::with_context("open", jobs))?;
     let job = HarborJob::new(source, &jobs);
     let job_dir = job.directory();
     if job_dir.symlink_metadata().is_ok() {
@@ -53,7 +53,7 @@ pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<Path
         .prefix(".new-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .tempdir_in(&jobs)
-        .map_err(FileError::staging_dir("create a directory in", &jobs))?;
+        .map_err(FileError::with_context("create a directory in", &jobs))?;
     let at = staging.path().to_owned();
     document(&at.join("config.json"), &job.config())?;
     let mut stats = HarborStats::default();
@@ -79,7 +79,7 @@ async fn write_trial(
     name: &str,
     trial_dir: &Path,
 ) -> Result<(), ExportError> {
-    fs::create_dir(trial_dir).map_err(FileError::staging_dir("create", trial_dir))?;
+    fs::create_dir(trial_dir).map_err(FileError::with_context("create", trial_dir))?;
     let failed = |error: TrialFilesError| ExportError::Trial {
         trial: trial.name.to_string(),
         source: Box::new(error),
@@ -107,7 +107,7 @@ async fn write_trial(
 fn move_to(staging: TempDir, target: &Path) -> Result<(), ExportError> {
     sync_dir(staging.path())?;
     let staging = staging.keep();
-    fs::rename(&staging, target).map_err(FileError::staging_dir("move a directory to", target))?;
+    fs::rename(&staging, target).map_err(FileError::with_context("move a directory to", target))?;
     sync_dir(parent(target))?;
     Ok(())
 }
@@ -117,12 +117,12 @@ fn document(path: &Path, value: &Value) -> Result<(), FileError> {
     files::move_aside(path)?;
     File::create_new(path)
         .and_then(|file| write_json(file, value))
-        .map_err(FileError::staging_dir("write", path))
+        .map_err(FileError::with_context("write", path))
 }
 
 fn text(path: &Path, text: &str) -> Result<(), FileError> {
     files::move_aside(path)?;
-    fs::write(path, text).map_err(FileError::staging_dir("write", path))
+    fs::write(path, text).map_err(FileError::with_context("write", path))
 }
 
 /// `lock.json` of the job, written trial by trial.
@@ -134,7 +134,7 @@ struct JobLockWriter {
 
 impl JobLockWriter {
     fn create(path: PathBuf, job: &HarborJob) -> Result<Self, FileError> {
-        let file = File::create_new(&path).map_err(FileError::staging_dir("create", &path))?;
+        let file = File::create_new(&path).map_err(FileError::with_context("create", &path))?;
         let mut locks = Self { file: BufWriter::new(file), path, has_trials: false };
         let head = job.lock_header().to_string();
         // The list of trials is the last member of the object.
@@ -151,11 +151,11 @@ impl JobLockWriter {
 
     fn finish(mut self) -> Result<(), FileError> {
         self.put("]}\n")?;
-        self.file.flush().map_err(FileError::staging_dir("write", &self.path))?;
-        self.file.get_ref().sync_all().map_err(FileError::staging_dir("sync", &self.path))
+        self.file.flush().map_err(FileError::with_context("write", &self.path))?;
+        self.file.get_ref().sync_all().map_err(FileError::with_context("sync", &self.path))
     }
 
     fn put(&mut self, text: &str) -> Result<(), FileError> {
-        self.file.write_all(text.as_bytes()).map_err(FileError::staging_dir("write", &self.path))
+        self.file.write_all(text.as_bytes()).map_err(FileError::with_context("write", &self.path))
     }
 }
