@@ -240,6 +240,7 @@ impl Simulation {
                 self.log(|| format!("c{owner} offers item {n} try {try_id}"));
                 let present = spec(self.specs[n]);
                 self.broker.publish(names::offer(item, try_id, present, class));
+                self.handle(c, CoreInput::Published(vec![(item, try_id)]));
             }
             CoreEffect::Withdraw { item, try_id } => {
                 let n = item_number(&item);

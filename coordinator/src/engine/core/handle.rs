@@ -51,6 +51,11 @@ impl Core {
             }
             CoreInput::Observed(listed) => self.on_observation(now, listed, out),
             CoreInput::Found { item, reports } => self.on_results_found(now, item, reports, out),
+            CoreInput::Published(tries) => {
+                if let Some(remote) = &mut self.remote {
+                    remote.mark_published(now.monotonic_ms, &tries);
+                }
+            }
             CoreInput::OfferLimits(rooms) => self.offer_limits = rooms,
             CoreInput::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
             CoreInput::Cancel { id, items } => self.cancel(now, id, items, out),

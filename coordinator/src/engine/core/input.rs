@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::ItemId;
+use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::QueuedOffer;
@@ -65,6 +65,9 @@ pub enum CoreInput {
         /// Reports made from its result markers.
         reports: Vec<Report>,
     },
+    /// The queue has accepted these offers. Until then nothing is concluded from their absence: their
+    /// journal record waits for the disk, or they wait for room in the queue.
+    Published(Vec<(ItemId, TryId)>),
     /// Maximum number of unstarted offers in the queue, by size class. An absent class is
     /// unlimited.
     OfferLimits(BTreeMap<SizeClass, usize>),

@@ -74,14 +74,14 @@ impl Core {
     ) -> Vec<IdleOffer> {
         let lease = remote.timeouts.lease;
         let idle = remote.offered.iter().filter_map(|(item, flight)| {
-            if flight.started || now.saturating_sub(flight.since) < lease {
+            let since = flight.published_at.filter(|_| !flight.started)?;
+            if now.saturating_sub(since) < lease {
                 return None;
             }
             let row = self.items.get(item).filter(|row| !remote.is_held(now, item, row))?;
             let class = (!self.unplaceable_lanes.contains_key(&row.lane)).then_some(flight.class);
             let instead = class.is_none_or(|class| !waiting.contains_key(&class));
-            let (since, item, try_id) = (flight.since, *item, flight.try_id);
-            instead.then_some(IdleOffer { since, item, try_id, class })
+            instead.then_some(IdleOffer { since, item: *item, try_id: flight.try_id, class })
         });
         idle.collect()
     }

@@ -4,7 +4,7 @@
 //! listed, but not the pending try                ─▶ withdraw
 //! open, and not shown by any worker              ─▶ lost; the merge rule
 //! lost, and its worker silent for max_offline    ─▶ dead
-//! offered, not listed, not held, twice           ─▶ look for results ─▶ merge ─▶ a new try
+//! published, not listed, not held, twice         ─▶ look for results ─▶ merge ─▶ a new try
 //! delivered, not held for two leases             ─▶ the same
 //! ```
 
@@ -128,6 +128,7 @@ impl Core {
         let mut flights = std::mem::take(&mut remote.offered);
         for (item, flight) in &mut flights {
             let Some(row) = self.items.get(item).filter(|row| !row.cancelled) else { continue };
+            let Some(published_at) = flight.published_at else { continue };
             if remote.is_held(now, item, row) {
                 flight.mark_found();
                 continue;
@@ -143,8 +144,8 @@ impl Core {
                     let since = *flight.unshown_since.get_or_insert(now);
                     now.saturating_sub(since) >= 2 * times.lease
                 }
-                // It may still be on its way into the queue.
-                None if now.saturating_sub(flight.since) < times.silence => false,
+                // Its worker may not have sent a heartbeat since.
+                None if now.saturating_sub(published_at) < times.silence => false,
                 None => {
                     flight.missing = flight.missing.saturating_add(1);
                     flight.missing >= MISSING_ROUNDS

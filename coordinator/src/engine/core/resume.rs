@@ -74,9 +74,12 @@ impl Core {
                 |known: &KnownExecution| known.try_id == row.current && known.is_open();
             let started = row.executions.iter().any(of_current);
             let class = if row.solo { super::SizeClass::SOLO } else { row.class };
-            remote.take_permit(now.monotonic_ms, *item, row.current, class, started);
+            remote.take_permit(*item, row.current, class, started);
         }
-        remote.offered.values_mut().for_each(|flight| flight.inherited = true);
+        // One that the previous session journalled and did not send is found missing.
+        for flight in remote.offered.values_mut() {
+            (flight.inherited, flight.published_at) = (true, Some(now.monotonic_ms));
+        }
         self.remote = Some(Box::new(remote));
         self.inherited = self.in_flight;
         self.queue_pending(now);

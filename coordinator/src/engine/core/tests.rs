@@ -206,7 +206,22 @@ impl CoreFixture {
         self.handle(CoreInput::PreviousExecutorsDead);
     }
 
+    /// Handles an input. The queue accepts the offers that follow at once.
     fn handle(&mut self, input: CoreInput) {
+        let before = self.effects.len();
+        self.handle_unpublished(input);
+        let offered = self.effects[before..].iter().filter_map(|effect| match effect {
+            CoreEffect::Offer { item, try_id, .. } => Some((*item, *try_id)),
+            _ => None,
+        });
+        let offered: Vec<_> = offered.collect();
+        if !offered.is_empty() {
+            self.handle_unpublished(CoreInput::Published(offered));
+        }
+    }
+
+    /// Handles an input. Offers that follow wait for the disk or for the queue.
+    fn handle_unpublished(&mut self, input: CoreInput) {
         let wall =
             i64::try_from(self.now_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let now = InputTime { monotonic_ms: self.now_ms, wall: wall.expect("a short test") };
@@ -249,6 +264,19 @@ impl CoreFixture {
     }
 
     fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: ReportBody) {
+        let reported = self.reported(n, try_id, e, under, body);
+        self.handle(reported);
+    }
+
+    /// The next report of the stream.
+    fn reported(
+        &mut self,
+        n: u8,
+        try_id: TryId,
+        e: u64,
+        under: u8,
+        body: ReportBody,
+    ) -> CoreInput {
         self.sequence += 1;
         let position = ReportPosition {
             incarnation: Incarnation(u128::from(self.epoch)),
@@ -265,7 +293,7 @@ impl CoreFixture {
             worker: "w".parse().expect("valid"),
             body,
         };
-        self.handle(CoreInput::Reported(Box::new(PositionedReport { position, report })));
+        CoreInput::Reported(Box::new(PositionedReport { position, report }))
     }
 
     fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> ClaimAnswer {

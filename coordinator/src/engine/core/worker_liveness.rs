@@ -96,7 +96,8 @@ pub(super) struct ExecutionLastSeen {
 pub(super) struct OfferedItem {
     pub(super) try_id: TryId,
     pub(super) class: SizeClass,
-    pub(super) since: u64,
+    /// Since when it is in the queue, as far as this session knows.
+    pub(super) published_at: Option<u64>,
     /// Whether it was offered before the watch began: its holder may not have been seen since.
     pub(super) inherited: bool,
     /// Whether a worker is known to have started it.
@@ -114,11 +115,11 @@ pub(super) struct OfferedItem {
 }
 
 impl OfferedItem {
-    fn new(try_id: TryId, class: SizeClass, since: u64, started: bool) -> Self {
+    fn new(try_id: TryId, class: SizeClass, started: bool) -> Self {
         Self {
             try_id,
             class,
-            since,
+            published_at: None,
             inherited: false,
             started,
             missing: 0,
@@ -296,7 +297,6 @@ impl WorkerLiveness {
     /// An item takes a permit.
     pub(super) fn take_permit(
         &mut self,
-        now: u64,
         item: ItemId,
         try_id: TryId,
         class: SizeClass,
@@ -306,7 +306,16 @@ impl WorkerLiveness {
         if !started {
             *self.unstarted.entry(class).or_default() += 1;
         }
-        self.offered.insert(item, OfferedItem::new(try_id, class, now, started));
+        self.offered.insert(item, OfferedItem::new(try_id, class, started));
+    }
+
+    /// The queue has accepted these offers.
+    pub(super) fn mark_published(&mut self, now: u64, tries: &[(ItemId, TryId)]) {
+        for (item, try_id) in tries {
+            if let Some(flight) = self.offered.get_mut(item).filter(|it| it.try_id == *try_id) {
+                flight.published_at.get_or_insert(now);
+            }
+        }
     }
 
     /// An execution of an offered item is known.

@@ -206,6 +206,7 @@ impl<P: Planner> Engine<P> {
                 self.on_durable().await?;
             }
             Some(reports) = inputs.reports.recv() => self.on_reports(reports),
+            tries = self.publisher.published() => self.handle(CoreInput::Published(tries)),
             Some(messages) = inputs.messages.recv() => {
                 self.drain_reports(&mut inputs.reports);
                 self.on_message(messages).await?;

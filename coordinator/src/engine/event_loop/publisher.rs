@@ -54,6 +54,7 @@ enum PublishMode {
     Buffered {
         sender: mpsc::UnboundedSender<PublishBatch>,
         lookups: mpsc::UnboundedSender<ItemId>,
+        published: mpsc::UnboundedReceiver<Vec<(ItemId, TryId)>>,
         task: Task<()>,
     },
 }
@@ -72,8 +73,22 @@ impl QueuePublisher {
         lookups: mpsc::UnboundedSender<ItemId>,
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let task = supervise::spawn("outlet", send_all(run, dispatch, receiver));
-        Self(PublishMode::Buffered { sender, lookups, task })
+        let (accepted, published) = mpsc::unbounded_channel();
+        let queue = OutgoingQueue { run, dispatch, accepted };
+        let task = supervise::spawn("publisher", queue.send_all(receiver));
+        Self(PublishMode::Buffered { sender, lookups, published, task })
+    }
+
+    /// The next offers that a remote queue has accepted. Cancel-safe.
+    pub(super) async fn published(&mut self) -> Vec<(ItemId, TryId)> {
+        let accepted = match &mut self.0 {
+            PublishMode::Direct(_) => None,
+            PublishMode::Buffered { published, .. } => published.recv().await,
+        };
+        match accepted {
+            Some(tries) => tries,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits until everything is sent, for a limited time. Whether it was.
@@ -97,8 +112,8 @@ impl QueuePublisher {
         }
         match &self.0 {
             PublishMode::Direct(dispatch) => {
-                let full = send(run, &**dispatch, outgoing).await?;
-                debug_assert!(full.is_empty(), "an embedded queue has room");
+                let sent = send(run, &**dispatch, outgoing).await?;
+                debug_assert!(sent.refused.is_empty(), "an embedded queue has room");
                 Ok(())
             }
             PublishMode::Buffered { sender, lookups, .. } => {
@@ -113,26 +128,36 @@ impl QueuePublisher {
     }
 }
 
-/// Sends one batch. Returns the offers for which the queue had no room.
+/// What the queue did with the offers of a batch.
+#[derive(Debug, Default)]
+struct SentOffers {
+    /// In the queue, or never to be.
+    accepted: Vec<(ItemId, TryId)>,
+    /// Those for which it had no room.
+    refused: Vec<Offer>,
+}
+
+/// Sends one batch.
 async fn send(
     run: RunId,
     dispatch: &dyn Dispatch,
     outgoing: PublishBatch,
-) -> Result<Vec<Offer>, QueueError> {
+) -> Result<SentOffers, QueueError> {
     let PublishBatch { withdrawn, offers, controls, .. } = outgoing;
     if !withdrawn.is_empty() {
         dispatch.withdraw(run, &withdrawn).await?;
     }
-    let mut refused = Vec::new();
+    let mut sent = SentOffers::default();
     if !offers.is_empty() {
         let answers = dispatch.offer(&offers).await?;
         for (offer, answer) in offers.into_iter().zip(answers) {
             match answer {
-                Ok(_) => {}
-                Err(PublishError::Full) => refused.push(offer),
+                Ok(_) => sent.accepted.push((offer.item, offer.try_id)),
+                Err(PublishError::Full) => sent.refused.push(offer),
                 Err(error @ PublishError::TooLarge { .. }) => {
                     // An offer has no part of unbounded size.
                     tracing::error!("offer of item {}: {error}", offer.item);
+                    sent.accepted.push((offer.item, offer.try_id));
                 }
             }
         }
@@ -140,55 +165,69 @@ async fn send(
     for control in controls {
         dispatch.control(control).await?;
     }
-    Ok(refused)
+    Ok(sent)
 }
 
-/// Sends until the engine ends. Batches without withdrawals overlap; one with withdrawals waits for
-/// those before it, so that an offer is sent before its withdrawal.
-async fn send_all(
+/// Sends batches to a remote queue.
+#[derive(Debug)]
+struct OutgoingQueue {
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
-    mut waiting: mpsc::UnboundedReceiver<PublishBatch>,
-) {
-    let mut flights = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            Some(()) = flights.next(), if !flights.is_empty() => {}
-            next = waiting.recv(), if flights.len() < MAX_BATCHES_IN_FLIGHT => {
-                let Some(outgoing) = next else { break };
-                if !outgoing.withdrawn.is_empty() {
-                    while let Some(()) = flights.next().await {}
-                    send_with_retry(run, &*dispatch, outgoing).await;
-                } else {
-                    flights.push(send_with_retry(run, &*dispatch, outgoing));
-                }
-            }
-        }
-    }
-    while let Some(()) = flights.next().await {}
+    accepted: mpsc::UnboundedSender<Vec<(ItemId, TryId)>>,
 }
 
-/// Sends a batch until it succeeds. Sending twice is harmless, so a failed batch is sent again
-/// whole.
-async fn send_with_retry(run: RunId, dispatch: &dyn Dispatch, outgoing: PublishBatch) {
-    let PublishBatch { withdrawn, mut offers, controls, .. } = outgoing;
-    let mut said = false;
-    loop {
-        let batch = PublishBatch {
-            withdrawn: withdrawn.clone(),
-            offers: offers.clone(),
-            controls: controls.clone(),
-            lookups: Vec::new(),
-        };
-        match send(run, dispatch, batch).await {
-            Ok(refused) if refused.is_empty() => return,
-            Ok(refused) => offers = refused,
-            Err(error) => {
-                if !std::mem::replace(&mut said, true) {
-                    tracing::warn!("{error}; retrying");
+impl OutgoingQueue {
+    /// Sends until the engine ends. Batches without withdrawals overlap; one with withdrawals waits
+    /// for those before it, so that an offer is sent before its withdrawal.
+    async fn send_all(self, mut waiting: mpsc::UnboundedReceiver<PublishBatch>) {
+        let mut flights = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(()) = flights.next(), if !flights.is_empty() => {}
+                next = waiting.recv(), if flights.len() < MAX_BATCHES_IN_FLIGHT => {
+                    let Some(outgoing) = next else { break };
+                    if !outgoing.withdrawn.is_empty() {
+                        while let Some(()) = flights.next().await {}
+                        self.send_with_retry(outgoing).await;
+                    } else {
+                        flights.push(self.send_with_retry(outgoing));
+                    }
                 }
             }
         }
-        sleep(RETRY_DELAY).await;
+        while let Some(()) = flights.next().await {}
+    }
+
+    /// Sends a batch until it succeeds. Sending twice is harmless, so a failed batch is sent again
+    /// whole.
+    async fn send_with_retry(&self, outgoing: PublishBatch) {
+        let PublishBatch { withdrawn, mut offers, controls, .. } = outgoing;
+        let mut said = false;
+        loop {
+            let batch = PublishBatch {
+                withdrawn: withdrawn.clone(),
+                offers: offers.clone(),
+                controls: controls.clone(),
+                lookups: Vec::new(),
+            };
+            match send(self.run, &*self.dispatch, batch).await {
+                Ok(SentOffers { accepted, refused }) => {
+                    if !accepted.is_empty() {
+                        // Without a receiver, the engine has ended.
+                        drop(self.accepted.send(accepted));
+                    }
+                    if refused.is_empty() {
+                        return;
+                    }
+                    offers = refused;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!("{error}; retrying");
+                    }
+                }
+            }
+            sleep(RETRY_DELAY).await;
+        }
     }
 }

@@ -15,6 +15,16 @@ fn wiped() -> CoreFixture {
     world
 }
 
+/// The second of two items, offered and not published, after the first was settled.
+fn unpublished() -> CoreFixture {
+    let mut world = CoreFixture::remote(2, 1);
+    world.watch(1, &[]);
+    let result = world.reported(0, FIRST, 1, 1, ok(1.0));
+    world.handle_unpublished(result);
+    assert_eq!(world.offered().last(), Some(&(item(1), FIRST)));
+    world
+}
+
 fn found(e: u64, body: ReportBody) -> Report {
     fleet::marker(0, FIRST, e, body)
 }
@@ -28,6 +38,24 @@ fn offer_missing_in_two_rounds_is_looked_up_and_reoffered() {
     assert_eq!(world.withdrawn()[0], (item(0), FIRST));
     assert_eq!(world.offered().last(), Some(&(item(0), SECOND)));
     world.assert_replay_matches();
+}
+
+#[test]
+fn offer_not_yet_published_is_not_missing() {
+    let mut world = unpublished();
+    for _ in 0..5 {
+        world.watch(61, &[]);
+        world.observe(&[]);
+    }
+    assert_eq!(world.lookups(), 0, "the disk is slow");
+    world.handle(CoreInput::Published(vec![(item(1), FIRST)]));
+    world.observe(&[]);
+    assert_eq!(world.lookups(), 0, "its worker has not sent a heartbeat yet");
+    for _ in 0..2 {
+        world.watch(30, &[]);
+        world.observe(&[]);
+    }
+    assert_eq!(world.lookups(), 1);
 }
 
 #[test]
