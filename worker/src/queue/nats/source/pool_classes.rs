@@ -15,8 +15,11 @@ use crate::queue::traits::QueueError;
 
 /// Time between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
-/// Time between two refreshes while the pool has no classes: it is being set up.
-const EMPTY_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two refreshes while the pool has no classes or got another one: it is being set up,
+/// one class after another.
+const SETUP_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the refreshes stay frequent after a change.
+const SETUP_WINDOW: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct PoolClasses {
@@ -29,6 +32,8 @@ pub(super) struct PoolClasses {
 #[derive(Debug)]
 struct PoolClassesState {
     due: Instant,
+    /// Number of classes, and since when.
+    classes: (usize, Instant),
     /// The pool's binding, if it is to another store than this worker's.
     other_binding: Option<PoolBinding>,
     /// The lease of the pool's consumers, if it is not this worker's.
@@ -37,8 +42,13 @@ struct PoolClassesState {
 
 impl PoolClasses {
     pub(super) fn new(pool: NatsName, store: String, lease: Duration) -> Self {
-        let state =
-            PoolClassesState { due: Instant::now(), other_binding: None, other_lease: None };
+        let now = Instant::now();
+        let state = PoolClassesState {
+            due: now,
+            classes: (0, now),
+            other_binding: None,
+            other_lease: None,
+        };
         Self { pool, store, lease, state: Mutex::new(state) }
     }
 
@@ -68,10 +78,14 @@ impl PoolClasses {
             tokio::join!(read_binding(client, &self.pool), PoolConsumers::read(client, &self.pool));
         let other_binding = bound?.filter(|bound| bound.store != self.store);
         let PoolConsumers { classes, other_lease } = consumers?;
-        let pause = if classes.is_empty() { EMPTY_REFRESH_INTERVAL } else { REFRESH_INTERVAL };
+        let (count, now) = (classes.len(), Instant::now());
         arrivals.set_classes(classes);
-        *self.state() =
-            PoolClassesState { due: Instant::now() + pause, other_binding, other_lease };
+        let mut state = self.state();
+        let since = if state.classes.0 == count { state.classes.1 } else { now };
+        let is_set_up = count > 0 && since.elapsed() >= SETUP_WINDOW;
+        let pause = if is_set_up { REFRESH_INTERVAL } else { SETUP_REFRESH_INTERVAL };
+        let classes = (count, since);
+        *state = PoolClassesState { due: now + pause, classes, other_binding, other_lease };
         Ok(())
     }
 
