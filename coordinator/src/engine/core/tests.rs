@@ -269,14 +269,7 @@ impl CoreFixture {
     }
 
     /// The next report of the stream.
-    fn reported(
-        &mut self,
-        n: u8,
-        try_id: TryId,
-        e: u64,
-        under: u8,
-        body: ReportBody,
-    ) -> CoreInput {
+    fn reported(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: ReportBody) -> CoreInput {
         self.sequence += 1;
         let position = ReportPosition {
             incarnation: Incarnation(u128::from(self.epoch)),
