@@ -15,7 +15,7 @@ async fn create(lab: &SandboxFixture, resources: Resources) -> Box<dyn Environme
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_limit_kills_command_and_not_supervisor() {
-    let lab = SandboxFixture::new();
+    let lab = SandboxFixture::on_disk();
     let sandbox = create(&lab, Resources { memory_mb: 64, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
     let held = environment.limits().memory;

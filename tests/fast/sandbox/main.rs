@@ -35,8 +35,17 @@ impl SandboxFixture {
         Self::with_pids(rollout_worker::environment::process::DEFAULT_PIDS)
     }
 
+    /// On a disk: files in a directory of memory count against the memory limit.
+    fn on_disk() -> Self {
+        let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        Self::in_scratch(scratch, rollout_worker::environment::process::DEFAULT_PIDS)
+    }
+
     fn with_pids(pids: u64) -> Self {
-        let scratch = tempfile::tempdir().expect("a directory");
+        Self::in_scratch(tempfile::tempdir().expect("a directory"), pids)
+    }
+
+    fn in_scratch(scratch: tempfile::TempDir, pids: u64) -> Self {
         let base = scratch.path().join("sandboxes");
         Self { provider: sandbox::provider_with(&base, helper(), pids), scratch }
     }
