@@ -20,6 +20,7 @@ pub type EventBatch = Arc<Vec<RunEvent>>;
 /// * [`accept`](Self::accept) may wait, which blocks the run. A sink that must not block the run
 ///   drops or merges events instead.
 /// * Before `RunOpened` the run may be refused: a sink replaces files of earlier runs only after it.
+///   The results of earlier sessions come before it, with `replayed`.
 /// * A sink that fails ignores the remaining batches and returns the error from
 ///   [`finish`](Self::finish).
 #[async_trait]

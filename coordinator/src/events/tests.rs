@@ -109,7 +109,8 @@ fn batches(order: [usize; 4]) -> Vec<Vec<RunEvent>> {
         settlement(trial("b", "two", 1), 4, failed(cause)),
     ];
     let settled = order.map(|at| settled(at as u64, all[at].clone()));
-    vec![vec![started(5)], settled.to_vec(), vec![ended(60, 1)]]
+    let opened = event(0, EventKind::RunOpened);
+    vec![vec![started(5), opened], settled.to_vec(), vec![ended(60, 1)]]
 }
 
 #[tokio::test]
@@ -169,19 +170,10 @@ async fn run_events_are_written_to_files_and_json_lines() {
     assert_eq!(report.failures[0].count, 1);
     let lines = out.lines();
     let events: Vec<&str> = lines.iter().map(|l| l["event"].as_str().expect("an event")).collect();
-    assert_eq!(
-        events,
-        [
-            "run_started",
-            "trial_settled",
-            "trial_settled",
-            "trial_settled",
-            "trial_settled",
-            "run_ended",
-            "result"
-        ]
-    );
-    assert_eq!(lines[6]["results"], job["results"]);
+    assert_eq!(events[..2], ["run_started", "run_opened"]);
+    assert_eq!(events[2..6], ["trial_settled"; 4]);
+    assert_eq!(events[6..], ["run_ended", "result"]);
+    assert_eq!(lines[7]["results"], job["results"]);
 }
 
 #[tokio::test]

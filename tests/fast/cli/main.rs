@@ -1,6 +1,7 @@
 //! Texts that the program prints, as reviewed snapshots: help of every command, common errors.
 //!
-//! `INSTA_UPDATE=always tests/run --fast --test cli` writes the snapshots anew; review the difference.
+//! `INSTA_UPDATE=always cargo test -p rollout-tests --test cli` writes the snapshots anew; review the
+//! difference.
 
 mod errors;
 mod help;
