@@ -35,10 +35,12 @@ impl SandboxFixture {
         Self::with_pids(rollout_worker::environment::process::DEFAULT_PIDS)
     }
 
-    /// On a disk: files in a directory of memory count against the memory limit.
+    /// On a disk: files in memory count against the memory limit.
     fn on_disk() -> Self {
-        let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
-        Self::in_scratch(scratch, rollout_worker::environment::process::DEFAULT_PIDS)
+        let in_memory = std::env::temp_dir().starts_with("/dev/shm");
+        let made = if in_memory { tempfile::tempdir_in("/var/tmp") } else { tempfile::tempdir() };
+        let pids = rollout_worker::environment::process::DEFAULT_PIDS;
+        Self::in_scratch(made.expect("a directory"), pids)
     }
 
     fn with_pids(pids: u64) -> Self {

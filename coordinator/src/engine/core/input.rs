@@ -66,7 +66,7 @@ pub enum CoreInput {
         reports: Vec<Report>,
     },
     /// The queue has accepted these offers. Until then nothing is concluded from their absence: their
-    /// journal record waits for the disk, or they wait for room in the queue.
+    /// journal record may wait for the disk, or they for room in the queue.
     Published(Vec<(ItemId, TryId)>),
     /// Maximum number of unstarted offers in the queue, by size class. An absent class is
     /// unlimited.

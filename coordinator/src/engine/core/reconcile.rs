@@ -22,8 +22,8 @@ use super::input::InputTime;
 use super::item::{ExecutionState, ItemEntry, ItemStatus, KnownExecution};
 use super::record::{JournalRecord, WithdrawnTry};
 
-/// Consecutive rounds after which an offer that is not found is missing: during one it may be on
-/// its way.
+/// Consecutive rounds after which an offer that is not found is missing: the list of one round may
+/// be older than the offer.
 const MISSING_ROUNDS: u8 = 2;
 
 impl Core {

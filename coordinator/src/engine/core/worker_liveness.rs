@@ -96,7 +96,8 @@ pub(super) struct ExecutionLastSeen {
 pub(super) struct OfferedItem {
     pub(super) try_id: TryId,
     pub(super) class: SizeClass,
-    /// Since when it is in the queue, as far as this session knows.
+    /// Since when it is in the queue, as far as this session knows; `None` until the queue has
+    /// accepted it.
     pub(super) published_at: Option<u64>,
     /// Whether it was offered before the watch began: its holder may not have been seen since.
     pub(super) inherited: bool,

@@ -83,6 +83,22 @@ fn idle_offer_after_one_lease_yields_to_other_size_class() {
 }
 
 #[test]
+fn idle_offer_not_yet_published_stays() {
+    let mut world = world_with_items(&[], 1);
+    set_capacity(&mut world, 16, 16);
+    let kinds = [(0, LARGE), (1, SMALL)];
+    let items = kinds.map(|(n, class)| NewItem { class, ..fleet::planned(n, 1) });
+    world.handle_unpublished(CoreInput::Items(items.to_vec()));
+    world.watch(300, &[]);
+    assert_eq!(world.withdrawn(), [], "the queue has no room for it");
+    world.handle(CoreInput::Published(vec![(item(0), FIRST)]));
+    world.watch(59, &[]);
+    assert_eq!(world.withdrawn(), []);
+    world.watch(2, &[]);
+    assert_eq!((world.withdrawn(), offered(&world)), (vec![(item(0), FIRST)], vec![0, 1]));
+}
+
+#[test]
 fn idle_offer_without_competing_size_class_stays() {
     let mut world = world_with_items(&[(LARGE, 0), (LARGE, 0), (LARGE, 0)], 2);
     set_capacity(&mut world, 16, 16);

@@ -1,5 +1,5 @@
 //! The pool's size classes, its lease, and the blob store it is bound to, refreshed every two
-//! seconds.
+//! seconds, and more often while the pool is set up.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
