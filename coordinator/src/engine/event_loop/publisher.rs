@@ -74,8 +74,8 @@ impl QueuePublisher {
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let (accepted, published) = mpsc::unbounded_channel();
-        let queue = OutgoingQueue { run, dispatch, accepted };
-        let task = supervise::spawn("publisher", queue.send_all(receiver));
+        let batches = BatchSender { run, dispatch, accepted };
+        let task = supervise::spawn("publisher", batches.send_all(receiver));
         Self(PublishMode::Buffered { sender, lookups, published, task })
     }
 
@@ -128,10 +128,10 @@ impl QueuePublisher {
     }
 }
 
-/// What the queue did with the offers of a batch.
+/// Offers of a batch, by the answer of the queue.
 #[derive(Debug, Default)]
 struct SentOffers {
-    /// In the queue, or never to be.
+    /// In the queue, or too large for it, which no retry changes.
     accepted: Vec<(ItemId, TryId)>,
     /// Those for which it had no room.
     refused: Vec<Offer>,
@@ -170,13 +170,13 @@ async fn send(
 
 /// Sends batches to a remote queue.
 #[derive(Debug)]
-struct OutgoingQueue {
+struct BatchSender {
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
     accepted: mpsc::UnboundedSender<Vec<(ItemId, TryId)>>,
 }
 
-impl OutgoingQueue {
+impl BatchSender {
     /// Sends until the engine ends. Batches without withdrawals overlap; one with withdrawals waits
     /// for those before it, so that an offer is sent before its withdrawal.
     async fn send_all(self, mut waiting: mpsc::UnboundedReceiver<PublishBatch>) {
