@@ -33,6 +33,18 @@ pub enum MediaType {
     Bytes,
 }
 
+impl MediaType {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Tar => "application/x-tar",
+            Self::Text => "text/plain",
+            Self::Bytes => "application/octet-stream",
+        }
+    }
+}
+
 impl BlobRef {
     /// The reference to `bytes`.
     pub fn for_bytes(bytes: &[u8], media_type: MediaType) -> Self {

@@ -23,6 +23,7 @@ pub mod processes;
 pub mod program;
 pub mod project;
 pub mod results;
+pub mod s3_server;
 pub mod sandbox;
 pub mod search;
 pub mod tcp_proxy;

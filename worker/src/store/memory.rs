@@ -1,7 +1,7 @@
 //! A blob store in memory, for tests and for runs that keep nothing.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Cursor, Write as _};
+use std::io::Cursor;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
 
+use super::copy::PartialFile;
 use super::verify::{self, VerifyingReader};
 use super::{BlobStore, StoreError, check_document_path, check_document_size, directory_of_prefix};
 use crate::supervise;
@@ -122,7 +123,12 @@ impl BlobStore for MemoryStore {
 
     async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
         let (bytes, to) = (self.read(digest)?, to.to_owned());
-        supervise::blocking(move || write_new(&to, &bytes)).await
+        supervise::blocking(move || {
+            let mut temp = PartialFile::create(&to)?;
+            temp.write(&bytes)?;
+            temp.persist()
+        })
+        .await
     }
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
@@ -155,17 +161,6 @@ impl BlobStore for MemoryStore {
         check_document_path(path)?;
         Ok(self.lock().documents.get(path).cloned())
     }
-}
-
-/// Writes a file that must not exist, completely or not at all.
-fn write_new(to: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let write = || -> io::Result<()> {
-        let mut temp = tempfile::NamedTempFile::new_in(to.parent().unwrap_or(Path::new(".")))?;
-        temp.write_all(bytes)?;
-        temp.persist_noclobber(to)?;
-        Ok(())
-    };
-    write().map_err(|error| StoreError::io("write", to, error))
 }
 
 #[cfg(test)]

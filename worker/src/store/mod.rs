@@ -6,14 +6,18 @@
 //! * Bytes are verified on write and on read; bytes that do not match their digest are never
 //!   returned.
 //! * Storing content that is already present is cheap and adds nothing.
-//! * Documents ([`BlobStore::put_document`]) have separate paths, are small, and are replaced
-//!   atomically.
+//! * Documents ([`BlobStore::put_document`]) have separate paths, are small, and appear atomically.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod copy;
 pub mod fs;
+mod identity;
 mod json;
 mod memory;
+#[cfg(feature = "s3")]
+pub mod s3;
+mod s3_location;
 mod url;
 mod verify;
 
@@ -32,7 +36,10 @@ use crate::shortage::Shortage;
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;
-pub use self::url::{InvalidStoreUrl, StoreUrl, open};
+#[cfg(feature = "s3")]
+pub use self::s3::S3Store;
+pub use self::s3_location::{InvalidS3Location, S3Location};
+pub use self::url::{InvalidStoreUrl, StoreUrl, open, open_existing};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use self::verify::VerifyingReader;
 
@@ -197,6 +204,33 @@ pub enum StoreError {
         /// The reason.
         reason: String,
     },
+    /// The service of the store did not answer, or answered that it cannot at present.
+    #[error("cannot {action} the blob store {store}: no answer")]
+    Unanswered {
+        /// URL of the store.
+        store: String,
+        /// The failed action, as an infinitive.
+        action: &'static str,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The service of the store refused a request: wrong credentials, no such bucket, …
+    #[error("cannot {action} the blob store {store}: {reason}")]
+    Refused {
+        /// URL of the store.
+        store: String,
+        /// The failed action, as an infinitive.
+        action: &'static str,
+        /// The answer of the service.
+        reason: String,
+    },
+    /// There is no store at this place.
+    #[error("there is no blob store at {url}")]
+    Absent {
+        /// URL of the place.
+        url: String,
+    },
     /// The store is no longer at its path.
     #[error("the blob store {path} is missing: is its file system mounted?")]
     Unavailable {
@@ -232,20 +266,26 @@ impl StoreError {
     /// Whether a retry later could help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::DiskFull { .. } | Self::Io { .. } | Self::Unavailable { .. } => true,
+            // Credentials and rights can be restored while results wait to be stored.
+            Self::Refused { .. }
+            | Self::Unanswered { .. }
+            | Self::DiskFull { .. }
+            | Self::Io { .. }
+            | Self::Unavailable { .. } => true,
             Self::Missing { .. }
             | Self::Corrupt { .. }
             | Self::TooLarge { .. }
             | Self::DocumentTooLarge { .. }
             | Self::Json { .. }
             | Self::Unusable { .. }
+            | Self::Absent { .. }
             | Self::BadPath { .. } => false,
         }
     }
 
     /// Whether the store gave no answer, as opposed to a negative one.
     pub fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Unavailable { .. })
+        matches!(self, Self::Io { .. } | Self::Unavailable { .. } | Self::Unanswered { .. })
     }
 
     /// A system error; a separate variant if the disk is full.

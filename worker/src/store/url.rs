@@ -1,19 +1,25 @@
-//! URLs of blob stores, and the only function that opens stores.
+//! URLs of blob stores, and the only functions that open stores.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BlobStore, FsStore, MemoryStore, StoreError};
+use super::{
+    BlobStore, FsStore, InvalidS3Location, MemoryStore, S3Location, StoreError, identity,
+};
 
 /// The URL of a store in memory.
 const MEMORY: &str = "memory:";
 
-/// The URL of a blob store: a path, `file://` and an absolute path, or `memory:`.
+/// The URL of a blob store: a path, `file://` and an absolute path, `s3://` and a bucket, or
+/// `memory:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A store in a directory.
     Directory(PathBuf),
+    /// A store in a bucket.
+    S3(S3Location),
     /// A store in memory, which exists as long as its handles.
     Memory,
 }
@@ -24,11 +30,11 @@ pub enum InvalidStoreUrl {
     /// A file URL with a relative path.
     #[error("`{0}`: a file URL needs an absolute path: `file:///path`")]
     Relative(String),
-    /// A store in S3.
-    #[error("stores in S3 are not supported yet: use a directory that all hosts share")]
-    S3,
+    /// A wrong URL of a store in S3.
+    #[error(transparent)]
+    S3(#[from] InvalidS3Location),
     /// Another scheme.
-    #[error("`{0}`: expected a directory or a `file://` URL as a blob store")]
+    #[error("`{0}`: expected a directory, a `file://` or an `s3://` URL as a blob store")]
     Scheme(String),
 }
 
@@ -45,8 +51,18 @@ impl FromStr for StoreUrl {
         match scheme {
             "file" if rest.starts_with('/') => Ok(Self::Directory(PathBuf::from(rest))),
             "file" => Err(InvalidStoreUrl::Relative(text.to_owned())),
-            "s3" => Err(InvalidStoreUrl::S3),
+            "s3" => Ok(Self::S3(rest.parse()?)),
             _ => Err(InvalidStoreUrl::Scheme(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => directory.display().fmt(f),
+            Self::S3(location) => location.fmt(f),
+            Self::Memory => f.write_str(MEMORY),
         }
     }
 }
@@ -62,20 +78,50 @@ impl StoreUrl {
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(directory) => Some(directory),
-            Self::Memory => None,
+            Self::S3(_) | Self::Memory => None,
         }
     }
 }
 
-/// Opens a store. A store in a directory is created if it does not exist; one in memory is always
-/// new.
+/// Opens a store. A store in a directory or bucket is created if it does not exist; one in memory
+/// is always new.
 ///
 /// # Errors
-/// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store.
+/// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store, or this program
+/// was built without support for it.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, StoreError> {
     match url {
         StoreUrl::Directory(directory) => Ok(Arc::new(FsStore::open(directory).await?)),
+        #[cfg(feature = "s3")]
+        StoreUrl::S3(location) => Ok(Arc::new(super::S3Store::open(location.clone()).await?)),
+        #[cfg(not(feature = "s3"))]
+        StoreUrl::S3(location) => Err(StoreError::Unusable {
+            path: location.to_string(),
+            reason: "this program was built without the feature `s3`".to_owned(),
+        }),
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::default())),
+    }
+}
+
+/// Opens a store that holds something of an earlier run; never creates one.
+///
+/// # Errors
+/// [`StoreError`]; [`StoreError::Absent`] without a store at this place.
+pub async fn open_existing(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, StoreError> {
+    let absent = || StoreError::Absent { url: url.to_string() };
+    match url {
+        StoreUrl::Directory(directory) => {
+            let exists = directory.join(identity::IDENTITY_FILE).exists();
+            if exists { open(url).await } else { Err(absent()) }
+        }
+        #[cfg(feature = "s3")]
+        StoreUrl::S3(location) => match super::S3Store::open_existing(location.clone()).await? {
+            Some(store) => Ok(Arc::new(store)),
+            None => Err(absent()),
+        },
+        #[cfg(not(feature = "s3"))]
+        StoreUrl::S3(_) => open(url).await,
+        StoreUrl::Memory => Err(absent()),
     }
 }
 
@@ -93,7 +139,11 @@ mod tests {
         assert_eq!(good("./memory:"), PathBuf::from("./memory:").into());
         assert_eq!(good("memory:"), StoreUrl::Memory);
         assert_eq!(good("memory:").directory(), None);
-        for bad in ["file://blobs", "s3://bucket/x", "http://x/y"] {
+        assert!(matches!(good("s3://bucket/x"), StoreUrl::S3(_)));
+        for text in ["blobs", "s3://bucket/x?endpoint=http%3A%2F%2Fhost%3A9000", "memory:"] {
+            assert_eq!(good(text).to_string(), text);
+        }
+        for bad in ["file://blobs", "s3://", "s3://bucket/x?key=secret", "http://x/y"] {
             assert!(bad.parse::<StoreUrl>().is_err(), "{bad}");
         }
     }
@@ -106,5 +156,16 @@ mod tests {
         assert!(one.contains(&blob.digest).await.expect("asked"));
         assert!(!other.contains(&blob.digest).await.expect("asked"));
         assert_ne!(one.identity(), other.identity());
+    }
+
+    #[tokio::test]
+    async fn store_absent_is_not_created() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let url = StoreUrl::from(temp.path().join("blobs"));
+        let opened = open_existing(&url).await;
+        assert!(matches!(opened, Err(StoreError::Absent { .. })), "{opened:?}");
+        assert!(!temp.path().join("blobs").exists());
+        open(&url).await.expect("created");
+        open_existing(&url).await.expect("opened");
     }
 }

@@ -1,7 +1,7 @@
 //! Blobs as files.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::{Digest, DigestHasher};
 
+use super::super::copy::PartialFile;
 use super::super::verify;
 use super::scratch::ScratchFile;
 use super::{BlobContent, FsStoreInner, StoreError, make_directory, sync_directory};
@@ -103,22 +104,10 @@ impl FsStoreInner {
 
     pub(super) fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
         let mut blob = self.open_blob(digest)?;
-        let failed = |error| StoreError::io("write", to, error);
-        let directory = match to.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let mut temp = tempfile::Builder::new()
-            .prefix(".partial-")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(directory)
-            .map_err(failed)?;
-        let found = copy(&mut blob, &self.blob_path(digest), |bytes| {
-            temp.write_all(bytes).map_err(failed)
-        })?;
-        self.check(digest, found.0, &blob)?;
-        temp.persist_noclobber(to).map_err(|error| failed(error.error))?;
-        Ok(())
+        let mut temp = PartialFile::create(to)?;
+        let (found, _) = copy(&mut blob, &self.blob_path(digest), |bytes| temp.write(bytes))?;
+        self.check(digest, found, &blob)?;
+        temp.persist()
     }
 
     /// Writes content under a temporary name; no file if it is already present.

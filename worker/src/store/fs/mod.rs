@@ -172,7 +172,7 @@ impl FsStoreInner {
 
 /// Checks that the store itself exists: only then does the absence of a file mean anything.
 fn check_present(root: &Path) -> Result<(), StoreError> {
-    std::fs::symlink_metadata(root.join(identity::IDENTITY_FILE))
+    std::fs::symlink_metadata(root.join(super::identity::IDENTITY_FILE))
         .map(drop)
         .map_err(|source| StoreError::Unavailable { path: root.display().to_string(), source })
 }
