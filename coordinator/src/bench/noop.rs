@@ -61,7 +61,7 @@ pub fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobF
         metrics: Vec::new(),
         materialize,
         config: serde_json::Value::Null,
-        blobs: None,
+        store: None,
         datasets: Vec::new(),
         tasks: Arc::default(),
         invocation: None,

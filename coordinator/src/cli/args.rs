@@ -89,7 +89,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "WHAT", default_value = "full")]
     pub(super) materialize: MaterializeMode,
 
-    /// Blob store: a directory, or `file:///directory` [default: <jobs_dir>/.rollout/blobs]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
     pub(super) store: Option<String>,
 
@@ -170,7 +170,7 @@ pub(super) struct WorkerArgs {
     #[command(flatten)]
     pub(super) nats: RequiredNatsArgs,
 
-    /// Blob store that all hosts share: a directory, or `file:///directory`
+    /// Blob store that all hosts share: a directory, or `s3://bucket/prefix?endpoint=URL`
     #[arg(long, value_name = "STORE")]
     pub(super) store: String,
 

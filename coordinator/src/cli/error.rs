@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
+use rollout_worker::backoff::error_chain;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::shortage::Shortage;
@@ -177,8 +178,17 @@ impl From<StoreError> for CliError {
             return Self::failure(format!("cannot write to the blob store: {path}"), source)
                 .hint(DISK_FULL_HINT);
         }
-        Self::failure("cannot use the blob store", &error)
-            .hint("use `--store DIR` to choose another directory for blobs")
+        let text = error_chain(&error);
+        match &error {
+            StoreError::Unanswered { .. } => Self::new(ExitCode::OutOfReach, text)
+                .hint("check that the service runs, and the endpoint in `--store`"),
+            StoreError::Refused { .. } => Self::new(ExitCode::Config, text).hint(
+                "check the bucket in `--store` and the credentials: `AWS_ACCESS_KEY_ID` and \
+                 `AWS_SECRET_ACCESS_KEY`, a profile, or those of the container or machine",
+            ),
+            _ => Self::failure("cannot use the blob store", &error)
+                .hint("use `--store URL` to choose another blob store"),
+        }
     }
 }
 

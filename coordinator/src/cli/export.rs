@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{self, StoreError};
+use rollout_worker::store::StoreError;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::output::Printer;
@@ -34,7 +34,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
     out: Option<PathBuf>,
 
-    /// Blob store: a directory, or `file:///directory` [default: the store that the run used]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
 }
@@ -48,8 +48,7 @@ const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     search_dir::refuse("export", &args.run_dir, SEARCH_HINT)?;
-    let blobs = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
-    let store = store::open(&blobs).await?;
+    let store = store_url::open_for_run(args.store.as_deref(), &args.run_dir).await?;
     let ExportArgs { run_dir, format, out, .. } = args;
     let request = ExportRequest { run_dir, store, format, out };
     let exported = export::export(&request).await.map_err(|error| {

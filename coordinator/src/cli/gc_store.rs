@@ -143,5 +143,5 @@ fn is_run(path: &Path) -> bool {
 
 /// Whether a run in a jobs directory uses the store of that directory, by its own record.
 fn uses_store(run_dir: &Path, store: &Path) -> bool {
-    store::find(run_dir).is_ok_and(|found| found == store)
+    store::find(run_dir).is_ok_and(|found| found.directory() == Some(store))
 }

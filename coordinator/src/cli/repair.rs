@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{self, BlobStore};
+use rollout_worker::store::BlobStore;
 
 use super::error::CliError;
 use super::output::Printer;
@@ -34,7 +34,7 @@ pub(super) struct RepairArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Blob store: a directory, or `file:///directory` [default: the store that the run used]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
         found => found,
     };
     let (store, absent): (Option<Arc<dyn BlobStore>>, _) = match blobs {
-        Ok(blobs) => (Some(store::open(&blobs).await?), None),
+        Ok(blobs) => (Some(store_url::open_found(&blobs, &args.run_dir).await?), None),
         Err(absent) => (None, Some(absent)),
     };
     let dry_run = args.dry_run;

@@ -1,12 +1,13 @@
 //! Options that name a blob store.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{InvalidStoreUrl, StoreUrl};
+use rollout_worker::store::{BlobStore, InvalidStoreUrl, StoreError, StoreUrl, open_existing};
 
 use super::error::CliError;
-use crate::launch::store::{StoreNotFound, find};
+use crate::launch::store::find;
 use crate::results::files::store::{NoStore, StoreReference};
 
 /// Parses the store that an option names. Commands refuse a store in memory: workers are separate
@@ -16,7 +17,7 @@ pub(super) fn parse(text: &str) -> Result<StoreUrl, CliError> {
         StoreUrl::Memory => {
             let what = format!("cannot use `{text}` as the blob store of a command");
             let hint = "a store in memory ends with its process: workers and later commands \
-                        cannot read it; give a directory";
+                        cannot read it; give a directory or an `s3://` URL";
             Err(CliError::usage(what).hint(hint))
         }
         url => Ok(url),
@@ -30,12 +31,25 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<StoreUrl>, Cli
 
 /// The store of a run directory: `named`, or the one that the run used.
 pub(super) fn for_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, CliError> {
-    let named = parse_optional(named)?;
-    find(named, run_dir).map_err(|error| match error {
-        StoreNotFound::Unknown(error) => error.into(),
-        StoreNotFound::Missing(_) | StoreNotFound::InMemory => {
-            CliError::usage(error.to_string()).hint(&store_hint(run_dir))
-        }
+    Ok(find(parse_optional(named)?, run_dir)?)
+}
+
+/// Opens the store of a run directory: `named`, or the one that the run used.
+pub(super) async fn open_for_run(
+    named: Option<&str>,
+    run_dir: &Path,
+) -> Result<Arc<dyn BlobStore>, CliError> {
+    open_found(&for_run(named, run_dir)?, run_dir).await
+}
+
+/// Opens the store at `url`, which holds results of the run.
+pub(super) async fn open_found(
+    url: &StoreUrl,
+    run_dir: &Path,
+) -> Result<Arc<dyn BlobStore>, CliError> {
+    open_existing(url).await.map_err(|error| match error {
+        StoreError::Absent { .. } => CliError::usage(error.to_string()).hint(&store_hint(run_dir)),
+        error => error.into(),
     })
 }
 
@@ -46,11 +60,10 @@ pub(super) fn store_hint(run_dir: &Path) -> String {
 
 fn hint(reference: Option<&StoreReference>) -> String {
     match reference {
-        Some(StoreReference { directory, identity, .. }) => format!(
-            "restore {} (identity {identity}), or give its new place with `--store DIR`",
-            directory.display()
+        Some(StoreReference { place, identity }) => format!(
+            "restore {place} (identity {identity}), or give its new place with `--store URL`"
         ),
-        None => "give the store that the run used with `--store DIR`".to_owned(),
+        None => "give the store that the run used with `--store URL`".to_owned(),
     }
 }
 
@@ -69,13 +82,16 @@ impl From<NoStore> for CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::files::store::StorePlace;
 
     #[test]
     fn store_missing_is_failure_that_names_former_store() {
         let reference = StoreReference {
             identity: "1a9d".to_owned(),
-            directory: "/jobs/.rollout/blobs".into(),
-            relative: "../.rollout/blobs".into(),
+            place: StorePlace::Directory {
+                directory: "/jobs/.rollout/blobs".into(),
+                relative: "../.rollout/blobs".into(),
+            },
         };
         let searched = vec!["/jobs/.rollout/blobs".into()];
         let error = CliError::from(NoStore { searched, reference: Some(reference) });
@@ -83,7 +99,7 @@ mod tests {
         assert_eq!(
             error.hints,
             ["restore /jobs/.rollout/blobs (identity 1a9d), or give its new place with `--store \
-              DIR`"]
+              URL`"]
         );
     }
 
@@ -92,7 +108,6 @@ mod tests {
         let error = format!("{:?}", parse("memory:").expect_err("refused"));
         assert!(error.contains("`memory:`") && error.contains("give a directory"), "{error}");
         assert!(parse_optional(Some("memory:")).is_err());
-        assert!(for_run(Some("memory:"), Path::new("run")).is_err());
         assert_eq!(
             parse("./memory:").expect("a directory"),
             Path::new("./memory:").to_owned().into()

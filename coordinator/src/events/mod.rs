@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::metric::MetricKind;
-use rollout_worker::store::BlobStore;
+use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::{self, Task, TaskPanic};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -61,8 +61,8 @@ pub struct JobFacts {
     pub materialize: MaterializeMode,
     /// The job's configuration, for `config.json`.
     pub config: serde_json::Value,
-    /// The directory of the blob store, for `store.json`; `None` to write no `store.json`.
-    pub blobs: Option<PathBuf>,
+    /// The blob store, for `store.json`; `None` to write no `store.json`.
+    pub store: Option<StoreUrl>,
     /// Datasets, in the job's order.
     pub datasets: Vec<DatasetFacts>,
     /// Tasks.

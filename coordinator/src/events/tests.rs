@@ -56,7 +56,7 @@ fn facts(dir: &Path, materialize: MaterializeMode) -> JobFacts {
         metrics: vec![MetricKind::Mean],
         materialize,
         config: json!({"name": "a job"}),
-        blobs: Some(dir.join("store")),
+        store: Some(dir.join("store").into()),
         datasets: vec![DatasetFacts { dataset_name: "data".into(), ..DatasetFacts::default() }],
         tasks: Arc::default(),
         invocation: None,

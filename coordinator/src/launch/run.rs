@@ -1,6 +1,6 @@
 //! A run of a job, assembled from store, plan, outputs and workers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
@@ -86,12 +86,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let store = store::open(&url).await?;
     let read = dataset_facts(&job, &datasets);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
-    let facts = JobFacts {
-        materialize,
-        blobs: url.directory().map(Path::to_owned),
-        invocation,
-        ..facts(&job, &plan, read)
-    };
+    let facts = JobFacts { materialize, store: Some(url), invocation, ..facts(&job, &plan, read) };
     let started = Reporter::start(facts, Arc::clone(&store), sinks);
     let (events, reporter) = started.map_err(LaunchError::Outputs)?;
     let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
@@ -162,7 +157,7 @@ fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> JobFacts {
         metrics: job.metrics.clone(),
         materialize: MaterializeMode::default(),
         config: config::job_document(job),
-        blobs: None,
+        store: None,
         datasets,
         tasks: Arc::new(TaskFactsIndex::from_plan(plan)),
         invocation: None,

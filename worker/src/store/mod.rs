@@ -8,6 +8,7 @@
 //! * Storing content that is already present is cheap and adds nothing.
 //! * Documents ([`BlobStore::put_document`]) have separate paths, are small, and appear atomically.
 
+mod cache;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod copy;
@@ -33,6 +34,7 @@ use tokio::io::AsyncRead;
 
 use crate::shortage::Shortage;
 
+pub use self::cache::CachedStore;
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;

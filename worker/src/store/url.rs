@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{
-    BlobStore, FsStore, InvalidS3Location, MemoryStore, S3Location, StoreError, identity,
-};
+use super::{BlobStore, FsStore, InvalidS3Location, MemoryStore, S3Location, StoreError, identity};
 
 /// The URL of a store in memory.
 const MEMORY: &str = "memory:";

@@ -7,7 +7,6 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::store;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -34,7 +33,7 @@ pub(in crate::cli) struct TreeGcArgs {
     /// Search directory
     run_dir: PathBuf,
 
-    /// Blob store: a directory, or `file:///directory` [default: .rollout/blobs beside the search]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: .rollout/blobs beside the search]
     #[arg(long)]
     store: Option<String>,
 }
@@ -53,8 +52,7 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     let (lock, taken) = grant.map_err(SearchError::from)?;
     let mut report = GarbageReport::default();
     if !manifest.run_config.dry_run {
-        let named = store_url::for_run(args.store.as_deref(), &run_dir)?;
-        let store = store::open(&named).await?;
+        let store = store_url::open_for_run(args.store.as_deref(), &run_dir).await?;
         let opened = SearchRepository::open(&run_dir, &manifest.tree_run_id, store).await;
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;

@@ -53,7 +53,7 @@ pub(in crate::cli) struct TreeRunArgs {
     #[arg(long, conflicts_with_all = ["rerun_evals", "force_regenerate_ideas", "force"])]
     report_only: bool,
 
-    /// Blob store: a directory, or `file:///directory` [default: <runs_root>/.rollout/blobs]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <runs_root>/.rollout/blobs]
     #[arg(long)]
     pub(super) store: Option<String>,
 

@@ -1,14 +1,14 @@
 //! A search in this process: coordinator, worker and the search itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::store::BlobStore;
+use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{SearchCommand, TreeFile};
@@ -34,7 +34,7 @@ pub(super) struct LocalSearch {
     /// The blob store.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
-    pub(super) blobs: Option<PathBuf>,
+    pub(super) store_url: StoreUrl,
     /// Paths of the host that outlive the run.
     pub(super) host: HostPaths,
     /// Values of the variables that commands name.
@@ -55,7 +55,7 @@ impl LocalSearch {
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { options, lock: lock_options, store, host, environment, fail_unable, .. } = self;
-        let Self { blobs, stops, events, .. } = self;
+        let Self { store_url, stops, events, .. } = self;
         let tree = options.tree.clone();
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
@@ -87,7 +87,7 @@ impl LocalSearch {
             directory,
             plan,
             store,
-            blobs,
+            store_url: Some(store_url),
             requests,
             notifications,
             fail_unable,

@@ -4,9 +4,7 @@ mod local;
 #[cfg(feature = "nats")]
 mod remote;
 
-use std::path::Path;
 #[cfg(feature = "nats")]
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -91,10 +89,9 @@ async fn run_live(
     let (named, run_dir) = (request.store.take(), request.options.tree.run_dir());
     let url = find_or_default(named, &run_dir, state.join("blobs"))?;
     let store = store::open(&url).await?;
-    let blobs = url.directory().map(Path::to_owned);
     #[cfg(feature = "nats")]
     if let Some(remote) = request.remote.take() {
-        return Box::pin(run_remote(remote, request, store, blobs, events)).await;
+        return Box::pin(run_remote(remote, request, store, url, events)).await;
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
@@ -104,7 +101,7 @@ async fn run_live(
         options,
         lock: lock_options,
         store,
-        blobs,
+        store_url: url,
         host,
         environment,
         fail_unable,
@@ -119,7 +116,7 @@ async fn run_remote(
     remote: RemoteOptions,
     request: SearchRequest,
     store: Arc<dyn store::BlobStore>,
-    blobs: Option<PathBuf>,
+    store_url: StoreUrl,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
     let SearchRequest { options, wait_policy, fail_unable, mut stops, .. } = request;
@@ -136,7 +133,7 @@ async fn run_remote(
         // Workers continue while their coordinator is stopped or hangs; another may take over.
         wait_policy: LockWaitPolicy { hung: true, ..wait_policy },
         store,
-        blobs,
+        store_url,
         dispatch: Arc::clone(&prepared.dispatch),
         kv_store: Arc::clone(&prepared.kv_store),
         pool: prepared.pool.clone(),

@@ -1,12 +1,11 @@
 //! A search whose evals run on the workers of a server.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::{Dispatch, KvStore};
-use rollout_worker::store::BlobStore;
+use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
@@ -34,7 +33,7 @@ pub(super) struct RemoteSearch {
     /// The blob store, shared by coordinator and workers.
     pub(super) store: Arc<dyn BlobStore>,
     /// The directory of the store.
-    pub(super) blobs: Option<PathBuf>,
+    pub(super) store_url: StoreUrl,
     /// The queue.
     pub(super) dispatch: Arc<dyn Dispatch>,
     /// KV store that shows other coordinators who owns the run.
@@ -100,7 +99,7 @@ impl RemoteSearch {
             directory,
             plan: self.plan,
             store: self.store,
-            blobs: self.blobs,
+            store_url: Some(self.store_url),
             requests,
             notifications,
             fail_unable: self.fail_unable,

@@ -1,12 +1,13 @@
 //! References between a run and its blob store: `store.json` in the run directory locates the store
 //! for later commands and after a move; documents in the store list the directories of its runs.
 
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_worker::backoff::error_chain;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
 
 use super::durable::FileError;
@@ -20,17 +21,43 @@ pub const RUNS: &str = "runs/";
 pub struct StoreReference {
     /// Identity of the store.
     pub identity: String,
-    /// Its directory.
-    pub directory: PathBuf,
-    /// Its directory relative to the run directory: valid after both were moved together.
-    pub relative: PathBuf,
+    /// Its place.
+    #[serde(flatten)]
+    pub place: StorePlace,
+}
+
+/// Place of a blob store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StorePlace {
+    /// A directory.
+    Directory {
+        /// Its path.
+        directory: PathBuf,
+        /// Its path relative to the run directory: valid after both were moved together.
+        relative: PathBuf,
+    },
+    /// A service.
+    Service {
+        /// URL of the store, without secrets.
+        url: String,
+    },
+}
+
+impl fmt::Display for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { directory, .. } => directory.display().fmt(f),
+            Self::Service { url } => f.write_str(url),
+        }
+    }
 }
 
 /// The blob store of a run was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find the blob store of the run: looked in {}", places(searched))]
 pub struct NoStore {
-    /// Directories that were searched.
+    /// Places that were searched.
     pub searched: Vec<PathBuf>,
     /// Store that the run used.
     pub reference: Option<StoreReference>,
@@ -41,7 +68,8 @@ fn places(looked: &[PathBuf]) -> String {
     places.join(" and ")
 }
 
-/// Writes the reference to the store into the run directory, and the run's path into the store.
+/// Writes the reference to the store at `url` into the run directory, and the run's path into the
+/// store.
 ///
 /// # Errors
 /// [`FileError`].
@@ -49,18 +77,24 @@ pub async fn write_reference(
     run_dir: &Path,
     run: RunId,
     store: &dyn BlobStore,
-    directory: &Path,
+    url: &StoreUrl,
 ) -> Result<(), FileError> {
-    let directory = directory.canonicalize().map_err(FileError::with_context("find", directory))?;
     let root = run_dir.canonicalize().map_err(FileError::with_context("find", run_dir))?;
-    let (identity, relative) = (store.identity().to_owned(), relative(&root, &directory));
+    let place = match url.directory() {
+        Some(directory) => {
+            let found = directory.canonicalize();
+            let directory = found.map_err(FileError::with_context("find", directory))?;
+            StorePlace::Directory { relative: relative(&root, &directory), directory }
+        }
+        None => StorePlace::Service { url: url.to_string() },
+    };
     let name = Digest::sha256(root.as_os_str().as_encoded_bytes()).hex();
     let path = format!("{RUNS}{run}/{}", &name[..32]);
     let text = root.to_string_lossy().into_owned();
     if let Err(error) = store.put_document(&path, text.into()).await {
         tracing::warn!("cannot register the run in its blob store: {}", error_chain(&error));
     }
-    let reference = StoreReference { identity, directory, relative };
+    let reference = StoreReference { identity: store.identity().to_owned(), place };
     if StoreReference::read(&root).as_ref() == Some(&reference) {
         return Ok(());
     }
@@ -75,26 +109,33 @@ impl StoreReference {
     }
 }
 
-/// Finds the directory of a run's store: where the run refers to, or beside the run.
+/// Finds a run's store: where the run refers to, or beside the run.
 ///
 /// # Errors
 /// [`NoStore`].
-pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
+pub fn find(run_dir: &Path) -> Result<StoreUrl, NoStore> {
     let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
     let reference = StoreReference::read(&run_dir);
+    let noted = match reference.as_ref().map(|reference| &reference.place) {
+        Some(StorePlace::Service { url }) => {
+            let absent = NoStore { searched: vec![url.into()], reference: reference.clone() };
+            return url.parse().map_err(|_| absent);
+        }
+        Some(StorePlace::Directory { directory, relative }) => {
+            vec![resolve(&run_dir, relative), directory.clone()]
+        }
+        None => Vec::new(),
+    };
     let beside = run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs");
-    let noted = reference
-        .iter()
-        .flat_map(|note| [resolve(&run_dir, &note.relative), note.directory.clone()]);
     let mut searched: Vec<PathBuf> = Vec::new();
-    for candidate in noted.chain([beside]) {
+    for candidate in noted.into_iter().chain([beside]) {
         let place = candidate.canonicalize().unwrap_or(candidate);
         if searched.contains(&place) {
             continue;
         }
         let found = identity_of(&place);
         if found.is_some_and(|id| reference.as_ref().is_none_or(|note| note.identity == id)) {
-            return Ok(place);
+            return Ok(place.into());
         }
         searched.push(place);
     }
@@ -154,8 +195,8 @@ mod tests {
         std::fs::create_dir_all(&run_dir).expect("creatable");
         let store = FsStore::open(&blobs).await.expect("a store");
         let run = RunId::from_bytes([3; 16]);
-        write_reference(&run_dir, run, &store, &blobs).await.expect("noted");
-        assert_eq!(find(&run_dir), Ok(blobs.clone()));
+        write_reference(&run_dir, run, &store, &blobs.clone().into()).await.expect("noted");
+        assert_eq!(find(&run_dir), Ok(blobs.clone().into()));
         let users = runs_using(&store).await.expect("readable");
         assert_eq!(users, [(run, run_dir.clone())]);
 
@@ -163,8 +204,8 @@ mod tests {
         let moved = root.join("archive/of/runs/run");
         std::fs::create_dir_all(moved.parent().expect("below")).expect("creatable");
         std::fs::rename(&run_dir, &moved).expect("movable");
-        assert_eq!(find(&moved), Ok(blobs.clone()));
-        write_reference(&moved, run, &store, &blobs).await.expect("noted");
+        assert_eq!(find(&moved), Ok(blobs.clone().into()));
+        write_reference(&moved, run, &store, &blobs.clone().into()).await.expect("noted");
         assert_eq!(runs_using(&store).await.expect("readable").len(), 2);
 
         // Move both, and create another store at the old path.
@@ -175,13 +216,30 @@ mod tests {
         }
         drop(FsStore::open(&blobs).await.expect("another store"));
         let run_dir = whole.join("archive/of/runs/run");
-        assert_eq!(find(&run_dir), Ok(whole.join("elsewhere/blobs")));
+        assert_eq!(find(&run_dir), Ok(whole.join("elsewhere/blobs").into()));
 
         std::fs::remove_dir_all(whole.join("elsewhere")).expect("removable");
         let missing = find(&run_dir).expect_err("it is gone");
-        assert_eq!(missing.reference.expect("noted").directory, blobs);
+        assert_eq!(
+            missing.reference.expect("noted").place.to_string(),
+            blobs.display().to_string()
+        );
         assert!(missing.searched.contains(&blobs), "{:?}", missing.searched);
         let with_parent = |place: &PathBuf| place.ends_with("../elsewhere/blobs");
         assert!(!missing.searched.iter().any(with_parent), "{:?}", missing.searched);
+    }
+
+    #[test]
+    fn reference_to_service_is_its_url() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let url = "s3://bucket/a?endpoint=http%3A%2F%2Fhost%3A9000";
+        let directory = StorePlace::Directory { directory: "/a".into(), relative: "../a".into() };
+        let service = StorePlace::Service { url: url.to_owned() };
+        for place in [directory, service] {
+            let reference = StoreReference { identity: "1a".to_owned(), place };
+            write_document(temp.path(), layout::STORE, &reference).expect("written");
+            assert_eq!(StoreReference::read(temp.path()), Some(reference));
+        }
+        assert_eq!(find(temp.path()).expect("found").to_string(), url);
     }
 }

@@ -150,7 +150,8 @@ impl BlobStore for S3Store {
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
         let object = self.inner.get_blob(digest).await?;
         let size_bytes = object.content_length().and_then(|n| u64::try_from(n).ok());
-        let too_large = |size_bytes| StoreError::TooLarge { digest: *digest, size_bytes, max_bytes };
+        let too_large =
+            |size_bytes| StoreError::TooLarge { digest: *digest, size_bytes, max_bytes };
         if let Some(size_bytes) = size_bytes.filter(|size_bytes| *size_bytes > max_bytes) {
             return Err(too_large(size_bytes));
         }

@@ -72,9 +72,9 @@ impl RunFiles {
             files::write_document(&run_dir, layout::CONFIG, &config)
         });
         let mut written = written.await;
-        if let (Some(blobs), Some(run), Ok(())) = (&self.facts.blobs, self.run, &written) {
+        if let (Some(url), Some(run), Ok(())) = (&self.facts.store, self.run, &written) {
             written =
-                files::store::write_reference(&self.facts.run_dir, run, &*self.store, blobs).await;
+                files::store::write_reference(&self.facts.run_dir, run, &*self.store, url).await;
         }
         self.config_result = Some(written);
     }

@@ -2,14 +2,13 @@
 //! that runs its requests.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_worker::store::BlobStore;
+use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -34,8 +33,8 @@ pub(crate) struct SearchTask {
     pub(crate) directory: SearchDirectory,
     pub(crate) plan: SearchPlan,
     pub(crate) store: Arc<dyn BlobStore>,
-    /// The directory of the store, for `store.json` of the search.
-    pub(crate) blobs: Option<PathBuf>,
+    /// The store, for `store.json` of the search.
+    pub(crate) store_url: Option<StoreUrl>,
     pub(crate) requests: Arc<WorkRequests>,
     pub(crate) notifications: mpsc::UnboundedReceiver<RunNotification>,
     /// Whether evals that the infrastructure could not run count as failed.
@@ -101,11 +100,11 @@ impl SearchTask {
 
     async fn drive(self, owned: OwnedRun) -> Result<SearchManifest, SearchError> {
         let Self { options, directory, plan, store, requests, notifications, .. } = self;
-        let Self { stops, events: sender, fail_unable, blobs, .. } = self;
+        let Self { stops, events: sender, fail_unable, store_url, .. } = self;
         let layout = directory.layout().clone();
-        if let Some(blobs) = &blobs {
+        if let Some(url) = &store_url {
             // Later sessions find the store by it, and `gc --store` finds the search.
-            write_reference(layout.root(), owned.id, &*store, blobs).await?;
+            write_reference(layout.root(), owned.id, &*store, url).await?;
         }
         let backend = LiveBackend {
             handle: Handle::current(),
