@@ -13,7 +13,6 @@ use rollout_protocol::spec::environment::ProviderKind;
 use super::nats::{CancelArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
 use super::overrides::JobArgs;
 use super::tree::TreeCommand;
-#[cfg(any(feature = "docker", feature = "nats"))]
 use super::value_parsers;
 #[cfg(feature = "nats")]
 use super::worker_value_parsers;
@@ -92,6 +91,10 @@ pub(super) struct RunArgs {
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
     pub(super) store: Option<String>,
+
+    /// Size of the local cache of what is read from a store in S3; 0 for none
+    #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
+    pub(super) store_cache: u64,
 
     /// Seconds without a heartbeat before the run is taken over [default: 30]
     ///
@@ -173,6 +176,10 @@ pub(super) struct WorkerArgs {
     /// Blob store that all hosts share: a directory, or `s3://bucket/prefix?endpoint=URL`
     #[arg(long, value_name = "STORE")]
     pub(super) store: String,
+
+    /// Size of the local cache of what is read from a store in S3; 0 for none
+    #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
+    pub(super) store_cache: u64,
 
     /// Pool to take work from
     #[arg(long, value_name = "NAME", default_value = "default")]

@@ -49,6 +49,7 @@ async fn start(
         job,
         datasets,
         store: store_url::parse_optional(args.store.as_deref())?,
+        store_cache_mb: args.store_cache,
         materialize: args.materialize,
         invocation: invocation(args),
         sinks: printer.sinks(screen, true, args.json),

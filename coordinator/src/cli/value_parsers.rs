@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-#[cfg(feature = "docker")]
 use crate::config::units;
 
 /// Default of `--unplaceable-timeout`.
@@ -46,8 +45,10 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Default of `--store-cache`.
+pub(super) const STORE_CACHE: &str = "2g";
+
 /// A size, in MiB.
-#[cfg(feature = "docker")]
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let size = units::mebibytes(text).map(|size| size.mib);
     size.ok_or_else(|| format!("expected {}", units::EXPECTED_MEBIBYTES))
@@ -79,11 +80,16 @@ mod tests {
 
     #[cfg(feature = "docker")]
     #[test]
-    fn age_and_size_with_unit_are_parsed() {
+    fn age_with_unit_is_parsed() {
         assert_eq!(age("2d"), Ok(Duration::from_secs(2 * 24 * 3600)));
         assert_eq!(age("90s"), Ok(Duration::from_secs(90)));
         assert!(age("d").is_err() && age("-1d").is_err());
+    }
+
+    #[test]
+    fn size_with_unit_is_parsed() {
         assert_eq!(size("20g"), Ok(20 * 1024));
+        assert_eq!(size(STORE_CACHE), Ok(2 * 1024));
         assert!(size("much").is_err());
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
+use rollout_worker::backoff::OutageLog;
 use rollout_worker::environment::descriptor;
 use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::WorkerExitReason;
-use rollout_worker::store;
+use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use tokio::time::Instant;
 
 use super::args::WorkerArgs;
@@ -24,6 +25,7 @@ use super::{logging, store_url};
 use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, RunnerDecorator, StateDir, WorkerProcess, environment};
 use crate::launch::signals;
+use crate::launch::store::{StoreCache, open_cached};
 
 /// Prefix of the worker's own variables, which trials never see.
 const OWN_VARIABLE_PREFIX: &str = "ROLLOUT_NATS_";
@@ -46,7 +48,13 @@ pub(super) async fn run(
     let worker_state = state_dir(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-    let store = store::open(&store_url::parse(&args.store)?).await?;
+    let url = store_url::parse(&args.store)?;
+    let cache = StoreCache { directory: worker_state.blob_cache(), max_mb: args.store_cache };
+    let store = tokio::select! {
+        store = open_store(&url, &cache, args.max_offline) => store?,
+        // Nothing was started.
+        _ = stops.recv() => return Ok(ExitCode::Success),
+    };
     let namespace = options.namespace.clone();
     let lease = options.lease;
     let connecting = connect(options, &pool, store.identity(), args.max_offline);
@@ -103,6 +111,28 @@ fn variables(patterns: &[String]) -> TrialVariables {
     let visible =
         environment().into_iter().filter(|(name, _)| !name.starts_with(OWN_VARIABLE_PREFIX));
     TrialVariables::select(patterns.iter().map(String::as_str), visible)
+}
+
+/// Opens the store; retries for up to `max_offline` while its service does not answer.
+async fn open_store(
+    url: &StoreUrl,
+    cache: &StoreCache,
+    max_offline: Duration,
+) -> Result<Arc<dyn BlobStore>, CliError> {
+    let (outage, started) = (OutageLog::new("the blob store"), Instant::now());
+    let mut backoff = outage.backoff();
+    loop {
+        match open_cached(url, cache).await {
+            Ok(store) => {
+                backoff.succeeded();
+                return Ok(store);
+            }
+            Err(error @ StoreError::Unanswered { .. }) if started.elapsed() < max_offline => {
+                backoff.wait_after_failure(&error).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Error of connecting to the source of work.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{self, BlobStore, StoreUrl};
+use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::Task;
 use tokio::sync::mpsc;
 
@@ -15,7 +15,8 @@ use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
-use super::{LaunchError, planning, signals, store as run_store};
+use super::store::{self as run_store, StoreCache};
+use super::{LaunchError, planning, signals};
 use crate::config::{self, Job};
 use crate::engine::{LockOptions, LockWaitPolicy, ReopenSelection};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
@@ -32,6 +33,8 @@ pub struct RunRequest {
     pub datasets: Vec<Dataset>,
     /// The blob store; by default that of the run's first session, or one beside the runs.
     pub store: Option<StoreUrl>,
+    /// Limit on the local cache of a store in a service, in MiB; 0 for none.
+    pub store_cache_mb: u64,
     /// Which results become files.
     pub materialize: MaterializeMode,
     /// How the run was started, for `invocation.json`; the file stays as it is when absent.
@@ -83,7 +86,8 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     };
     let (run_dir, state) = (job.run_dir(), job.jobs_dir.join(".rollout"));
     let url = run_store::find_or_default(request.store, &run_dir, state.join("blobs"))?;
-    let store = store::open(&url).await?;
+    let cache = StoreCache { directory: state.join("blob-cache"), max_mb: request.store_cache_mb };
+    let store = run_store::open_cached(&url, &cache).await?;
     let read = dataset_facts(&job, &datasets);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
     let facts = JobFacts { materialize, store: Some(url), invocation, ..facts(&job, &plan, read) };

@@ -55,6 +55,11 @@ impl StateDir {
         self.0.join("workers").join(format!("{namespace}-{}{pool}", &store[..STORE_DIGITS]))
     }
 
+    /// Caches of what is read from stores in services, for all workers of this user.
+    pub fn blob_cache(&self) -> PathBuf {
+        self.0.join("blob-cache")
+    }
+
     /// The files of process sandboxes.
     pub fn sandboxes(&self) -> PathBuf {
         self.0.join("sandboxes")
