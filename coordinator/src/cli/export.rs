@@ -170,7 +170,7 @@ mod tests {
     fn export_of_trial_without_blob_hints_store() {
         let (digest, store) = (Digest::sha256(b"stdout"), "1a9d".to_owned());
         let hint = hint_for_trial(store_error(StoreError::Missing { digest, store }));
-        assert!(hint.is_some_and(|hint| hint.contains("`--store DIR`")));
+        assert!(hint.is_some_and(|hint| hint.contains("`--store URL`")));
     }
 
     #[test]

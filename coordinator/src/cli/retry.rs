@@ -75,7 +75,7 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error
         }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
-            "add options of `rollout run` after `--`, as in `{command} -- --store DIR`"
+            "add options of `rollout run` after `--`, as in `{command} -- --store URL`"
         )),
         _ => error,
     }
@@ -140,7 +140,7 @@ mod tests {
         );
         let copy = hints(ExitCode::StaleCopy, "or use `--name` for another run");
         assert_eq!(copy, ["retry in the directory that has them"]);
-        let no_store = hints(ExitCode::Failure, "give its new place with `--store DIR`");
+        let no_store = hints(ExitCode::Failure, "give its new place with `--store URL`");
         assert_eq!(no_store.len(), 2);
         assert!(no_store[1].contains("after `--`"), "{no_store:?}");
         assert_eq!(hints(ExitCode::Failure, "free space"), ["free space"]);

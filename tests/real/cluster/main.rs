@@ -11,6 +11,7 @@ mod ownership;
 mod parity;
 mod placement;
 mod pool_sharing;
+mod s3;
 mod search;
 mod server_outage;
 mod worker_death;

@@ -19,6 +19,7 @@ mod readme;
 mod resource_exhaustion;
 mod resume;
 mod retry;
+mod s3;
 mod task_commit;
 
 use std::time::Duration;

@@ -38,7 +38,7 @@ fn moved_run_results_are_found() {
     let arguments = ["export", "other/faults", "--format", "jsonl"];
     let refused = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Failure);
     let was = path("jobs/.rollout/blobs").canonicalize().unwrap_or(path("jobs/.rollout/blobs"));
-    for text in ["--store DIR", was.to_str().expect("text"), "identity"] {
+    for text in ["--store URL", was.to_str().expect("text"), "identity"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
     let arguments = [&arguments[..], &["--store", "blobs"]].concat();
@@ -57,7 +57,7 @@ fn moved_run_resumes_with_its_store() {
     // Both recorded paths to the store are wrong now.
     let refused =
         project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Failure);
-    assert!(refused.stderr.contains("with `--store DIR`"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("with `--store URL`"), "{}", refused.stderr);
     // Another store has no blobs of the trial.
     let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
     let failed = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Failure);

@@ -1,9 +1,11 @@
-//! A blob store whose directory is temporarily missing.
+//! A blob store that is temporarily missing: its directory, or its service.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_tests::project::Project;
+use rollout_tests::s3_server::S3Server;
+use rollout_tests::tcp_proxy::TcpProxy;
 
 use crate::{DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait_until_settled};
 
@@ -51,4 +53,22 @@ fn store_outage_costs_no_trial() {
     let ended = run.wait(DEADLINE);
     let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(blobs.path().join("store.json").exists());
+}
+
+#[test]
+fn s3_outage_costs_no_trial() {
+    let (project, server) = (project(), S3Server::start());
+    let proxy = TcpProxy::for_port(server.port());
+    let job = OutageJob { provider: "process", ..OutageJob::docker() };
+    job.write(&project);
+    let url = server.store_url_at(proxy.port(), "runs");
+    let mut command = project.command(&["run", "job.yaml", "--json", "--store", &url]);
+    command.envs(S3Server::environment());
+    let mut run = project.start(command);
+    wait_until_settled(&run, 2);
+    proxy.cut();
+    wait_out_outage(&mut run);
+    proxy.restore();
+    let ended = run.wait(DEADLINE);
+    let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
 }

@@ -1,0 +1,79 @@
+//! Runs whose blobs are in S3, on a server in the test process.
+
+use std::fs;
+use std::process::Command;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::program::RunningProgram;
+use rollout_tests::project::Project;
+use rollout_tests::s3_server::S3Server;
+
+use crate::{DEADLINE, assert_adds_up, project};
+
+fn small_project() -> Project {
+    project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "process")])
+}
+
+fn start(project: &Project, arguments: &[&str]) -> RunningProgram {
+    project.start(with_key(project.command(arguments)))
+}
+
+fn with_key(mut command: Command) -> Command {
+    command.envs(S3Server::environment());
+    command
+}
+
+#[test]
+fn run_with_blobs_in_s3_resumes_and_exports_without_naming_it() {
+    let (server, project) = (S3Server::start(), small_project());
+    let url = server.store_url("team/runs");
+    let ended = start(&project, &["run", "job.yaml", "--store", &url]).wait(DEADLINE);
+    let results = project.results("faults");
+    assert_adds_up(&results, 1);
+    assert!(ended.stderr.is_empty() || !ended.stderr.contains("warn"), "{}", ended.stderr);
+    assert!(!project.path().join("jobs/.rollout/blobs").exists(), "no local blobs");
+    let reference = fs::read_to_string(results.path().join("store.json")).expect("written");
+    assert!(reference.contains(&url), "{reference}");
+    assert!(!reference.contains("secret"), "{reference}");
+
+    let task_files = fs::read_to_string(results.trials()[0].path.join("result.json"));
+    let task_files = task_files.expect("written");
+    fs::remove_dir_all(&results.trials()[0].path).expect("removable");
+    let again = start(&project, &["run", "job.yaml"]).wait(DEADLINE);
+    assert_eq!(again.status.code(), ended.status.code(), "{}", again.stderr);
+    let restored = fs::read_to_string(results.trials()[0].path.join("result.json"));
+    assert_eq!(restored.expect("written again"), task_files);
+
+    let arguments = ["export", "jobs/faults", "--format", "jsonl"];
+    let exported = start(&project, &arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(exported.stdout.contains("passes"), "{}", exported.stdout);
+}
+
+#[test]
+fn store_that_refuses_or_is_silent_is_named_before_anything_starts() {
+    let (server, project) = (S3Server::start(), small_project());
+    let url = server.store_url("a");
+    let run = |url: &str, secret: &str| {
+        let mut command = with_key(project.command(&["run", "job.yaml", "--store", url]));
+        command.env("AWS_SECRET_ACCESS_KEY", secret);
+        project.start(command).wait(DEADLINE)
+    };
+    let wrong_key = run(&url, "wrong").expect_code(ExitCode::Config);
+    let no_bucket = url.replace("s3://bucket/", "s3://other-bucket/");
+    let no_bucket = run(&no_bucket, rollout_tests::s3_server::S3_SECRET);
+    let no_bucket = no_bucket.expect_code(ExitCode::Config);
+    let port = rollout_tests::net::free_port();
+    let silent = run(&server.store_url_at(port, "a"), "any").expect_code(ExitCode::OutOfReach);
+    let expected = [
+        (wrong_key, "SignatureDoesNotMatch", "AWS_ACCESS_KEY_ID"),
+        (no_bucket, "NoSuchBucket", "check the bucket"),
+        (silent, "no answer", "check that the service runs"),
+    ];
+    for (ended, cause, hint) in expected {
+        for text in [cause, hint, "s3://"] {
+            assert!(ended.stderr.contains(text), "no {text:?} in {}", ended.stderr);
+        }
+        assert!(!ended.stderr.contains("rollout-test-secret"), "{}", ended.stderr);
+    }
+    assert!(!project.path().join("jobs/faults").exists(), "nothing was started");
+}
