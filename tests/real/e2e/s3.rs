@@ -36,12 +36,12 @@ fn run_with_blobs_in_s3_resumes_and_exports_without_naming_it() {
     assert!(reference.contains(&url), "{reference}");
     assert!(!reference.contains("secret"), "{reference}");
 
-    let task_files = fs::read_to_string(results.trials()[0].path.join("result.json"));
+    let task_files = fs::read_to_string(results.trials()[0].directory.join("result.json"));
     let task_files = task_files.expect("written");
-    fs::remove_dir_all(&results.trials()[0].path).expect("removable");
+    fs::remove_dir_all(&results.trials()[0].directory).expect("removable");
     let again = start(&project, &["run", "job.yaml"]).wait(DEADLINE);
     assert_eq!(again.status.code(), ended.status.code(), "{}", again.stderr);
-    let restored = fs::read_to_string(results.trials()[0].path.join("result.json"));
+    let restored = fs::read_to_string(results.trials()[0].directory.join("result.json"));
     assert_eq!(restored.expect("written again"), task_files);
 
     let arguments = ["export", "jobs/faults", "--format", "jsonl"];
