@@ -12,6 +12,7 @@ pub mod digest;
 pub mod error;
 pub mod event;
 pub mod exit;
+pub mod harness;
 pub mod id;
 pub mod item_name;
 pub mod limits;

@@ -92,6 +92,38 @@ pub const REWARD_KEYS: usize = 50;
 /// Longest name of one of a verifier's numbers.
 pub const REWARD_KEY_BYTES: usize = 100;
 
+/// Longest line of a stream of hook events: an event names payloads, it does not contain them.
+pub const HOOK_EVENT_BYTES: usize = 64 * 1024;
+
+/// Largest file of hook events: a long run of an agent writes a few hundred bytes for each call.
+pub const HOOK_EVENTS_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Violations of a stream of hook events that are kept with their text; the others are counted. The
+/// first ones name the cause.
+pub const HOOK_VIOLATIONS: usize = 20;
+
+/// Longest text of a violation: it may repeat text of the agent.
+pub const HOOK_VIOLATION_BYTES: usize = 256;
+
+/// Largest output document of a harness. It is held in memory while it is checked.
+pub const TRIAL_OUTPUT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Metrics kept of one output document.
+pub const HARNESS_METRICS: usize = 64;
+
+/// Longest name of a metric or an objective: it becomes the name of a column.
+pub const HARNESS_NAME_BYTES: usize = 128;
+
+/// Longest text value of a metric: a metric is a label or a number, not a document.
+pub const HARNESS_TEXT_BYTES: usize = 256;
+
+/// Longest error message kept of an output document, like [`ERROR_MESSAGE_BYTES`].
+pub const HARNESS_ERROR_BYTES: usize = 1024;
+
+/// Encoded summary of a harness in a report, bytes. With all of [`REWARD_KEYS`] and an error
+/// message the report still has at most [`REPORT_BYTES`].
+pub const HARNESS_SUMMARY_BYTES: usize = 2 * 1024;
+
 /// Bytes of all artifacts of one execution: they are kept on the worker's disk and in the store.
 pub const ARTIFACTS_BYTES: u64 = 1024 * 1024 * 1024;
 
