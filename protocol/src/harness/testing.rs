@@ -73,6 +73,16 @@ impl StreamWriter {
         self.start(step).end(step).ack(step, first_control())
     }
 
+    pub(super) fn push(&mut self, line: Value) -> &mut Self {
+        self.lines.push(line);
+        self
+    }
+
+    pub(super) fn set(&mut self, line: usize, key: &str, value: Value) -> &mut Self {
+        self.lines[line][key] = value;
+        self
+    }
+
     /// Checks the stream.
     pub(super) fn check(&self) -> HookStreamSummary {
         check(self.lines.iter().map(Value::to_string), true)

@@ -7,135 +7,64 @@ use super::testing::{StreamWriter, check, event, first_control, stop_control};
 use super::{HookEventType, HookRule, SplitLine, parse_event};
 use crate::limits;
 
-/// The rules that a stream breaks.
-fn broken(write: impl FnOnce(&mut StreamWriter)) -> Vec<HookRule> {
-    let mut stream = StreamWriter::default();
-    write(&mut stream);
-    stream.check().violations.first.iter().map(|violation| violation.rule).collect()
-}
-
 /// A rule, and a stream that breaks it alone.
-type StreamCase = (HookRule, Box<dyn FnOnce(&mut StreamWriter)>);
+type StreamCase = (HookRule, fn(&mut StreamWriter) -> &mut StreamWriter);
+
+const LINES: &[StreamCase] = &[
+    (HookRule::LineTooLong, |s| {
+        s.add("error", &json!({ "message": "m".repeat(limits::HOOK_EVENT_BYTES) })).step(0)
+    }),
+    (HookRule::InvalidJson, |s| s.step(0).push(json!("text")).step(1)),
+    (HookRule::InvalidEvent, |s| s.step(0).add("error", &json!({})).step(1)),
+    (HookRule::SeqNotIncreasing, |s| s.step(0).step(1).set(4, "seq", json!(3))),
+];
+
+const STEPS: &[StreamCase] = &[
+    (HookRule::NestedStep, |s| s.start(0).step(1).step(2)),
+    (HookRule::StepIndexNotSequential, |s| s.step(0).step(2).step(3)),
+    (HookRule::StepIndexNotSequential, |s| s.step(3).step(2).step(3)),
+    (HookRule::StepEndWithoutStart, |s| s.step(0).end(1).ack(1, first_control()).step(1)),
+    (HookRule::StepEndMismatch, |s| s.start(0).end(1).ack(1, first_control()).step(1)),
+    (HookRule::StepAfterStop, |s| s.start(0).end(0).ack(0, stop_control()).step(1)),
+    (HookRule::StepIndexMissing, |s| {
+        let outcome = json!({ "status": "ok" });
+        s.step(0).add(
+            "tool_call_end",
+            &json!({ "call_id": "c", "tool": { "name": "t" }, "outcome": outcome }),
+        )
+    }),
+];
+
+const ACKS: &[StreamCase] = &[
+    (HookRule::AckMissing, |s| s.start(0).end(0).step(1)),
+    (HookRule::AckMissing, |s| s.step(0).start(1).end(1)),
+    (HookRule::AckWithoutStepEnd, |s| s.step(0).ack(0, first_control()).step(1)),
+    (HookRule::AckWithoutStepEnd, |s| s.ack(0, first_control()).step(0)),
+    (HookRule::AckStepMismatch, |s| s.start(0).end(0).ack(1, first_control()).step(1)),
+    (HookRule::ControlVersionUnknown, |s| {
+        s.step(0).set(2, "control_version", json!(format!("sha256:{:064}", 7))).step(1)
+    }),
+    (HookRule::ControlActionMismatch, |s| {
+        s.step(0).set(2, "action_observed", json!("checkpoint")).step(1)
+    }),
+    (HookRule::ControlSeqMismatch, |s| s.step(0).set(2, "control_seq", json!(1)).step(1)),
+];
 
 #[test]
 fn hook_stream_that_breaks_one_rule_is_reported_with_it_alone() {
-    let (first, stop) = (first_control(), stop_control());
-    let tool = json!({ "call_id": "c", "tool": { "name": "t" }, "outcome": { "status": "ok" } });
-    let cases: Vec<StreamCase> = vec![
-        (
-            HookRule::LineTooLong,
-            Box::new(|s| {
-                let long = "m".repeat(limits::HOOK_EVENT_BYTES);
-                s.add("error", &json!({ "message": long })).step(0);
-            }),
-        ),
-        (
-            HookRule::InvalidJson,
-            Box::new(|s| {
-                s.step(0).lines.push(json!("text"));
-            }),
-        ),
-        (
-            HookRule::InvalidEvent,
-            Box::new(|s| {
-                s.step(0).add("error", &json!({}));
-            }),
-        ),
-        (
-            HookRule::SeqNotIncreasing,
-            Box::new(|s| {
-                s.step(0).step(1).lines[4]["seq"] = json!(3);
-            }),
-        ),
-        (
-            HookRule::NestedStep,
-            Box::new(|s| {
-                s.start(0).step(1).step(2);
-            }),
-        ),
-        (
-            HookRule::StepIndexNotSequential,
-            Box::new(|s| {
-                s.step(0).step(2).step(3);
-            }),
-        ),
-        (
-            HookRule::StepEndWithoutStart,
-            Box::new(move |s| {
-                s.step(0).end(1).ack(1, first).step(1);
-            }),
-        ),
-        (
-            HookRule::StepEndMismatch,
-            Box::new(move |s| {
-                s.start(0).end(1).ack(1, first).step(1);
-            }),
-        ),
-        (
-            HookRule::AckMissing,
-            Box::new(|s| {
-                s.start(0).end(0).step(1);
-            }),
-        ),
-        (
-            HookRule::AckMissing,
-            Box::new(|s| {
-                s.step(0).start(1).end(1);
-            }),
-        ),
-        (
-            HookRule::AckWithoutStepEnd,
-            Box::new(move |s| {
-                s.step(0).ack(0, first).step(1);
-            }),
-        ),
-        (
-            HookRule::AckStepMismatch,
-            Box::new(move |s| {
-                s.start(0).end(0).ack(1, first).step(1);
-            }),
-        ),
-        (
-            HookRule::ControlVersionUnknown,
-            Box::new(|s| {
-                s.step(0).lines[2]["control_version"] = json!(format!("sha256:{:064}", 7));
-            }),
-        ),
-        (
-            HookRule::ControlActionMismatch,
-            Box::new(|s| {
-                s.step(0).lines[2]["action_observed"] = json!("checkpoint");
-            }),
-        ),
-        (
-            HookRule::ControlSeqMismatch,
-            Box::new(|s| {
-                s.step(0).lines[2]["control_seq"] = json!(1);
-            }),
-        ),
-        (
-            HookRule::StepAfterStop,
-            Box::new(move |s| {
-                s.start(0).end(0).ack(0, stop).step(1);
-            }),
-        ),
-        (
-            HookRule::StepIndexMissing,
-            Box::new(move |s| {
-                s.step(0).add("tool_call_end", &tool);
-            }),
-        ),
-    ];
-    let mut tested: Vec<HookRule> = Vec::new();
-    for (rule, write) in cases {
-        assert_eq!(broken(write), [rule], "{rule}");
-        tested.push(rule);
+    let cases = || LINES.iter().chain(STEPS).chain(ACKS);
+    for (rule, write) in cases() {
+        let mut stream = StreamWriter::default();
+        let violations = write(&mut stream).check().violations;
+        let broken: Vec<HookRule> = violations.first.iter().map(|broken| broken.rule).collect();
+        assert_eq!(broken, [*rule], "{:?}", violations.first);
     }
-    // The others are found outside of the lines.
+    // These are found outside of the lines.
     let outside = [HookRule::EventsMissing, HookRule::EventsUnreadable];
-    let untested =
-        HookRule::ALL.iter().filter(|rule| !tested.contains(rule) && !outside.contains(rule));
-    assert_eq!(untested.collect::<Vec<_>>(), Vec::<&HookRule>::new());
+    let tested =
+        |rule: &HookRule| outside.contains(rule) || cases().any(|(of_case, _)| of_case == rule);
+    let untested: Vec<_> = HookRule::ALL.iter().filter(|rule| !tested(rule)).collect();
+    assert_eq!(untested, Vec::<&HookRule>::new());
 }
 
 #[test]
