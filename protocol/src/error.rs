@@ -125,6 +125,8 @@ error_codes! {
     OOM_KILLED = "oom_killed";
     /// A time limit of the task or job was reached.
     TIMED_OUT = "timed_out";
+    /// The output of a harness states an error, or the harness left no valid output.
+    TRIAL_OUTPUT_ERROR = "trial_output_error";
     /// The command could not be started in the environment.
     EXEC_NOT_STARTED = "exec_not_started";
     /// A required file of the task is missing.

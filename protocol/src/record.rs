@@ -3,6 +3,7 @@
 
 mod eval;
 mod execution;
+mod harness;
 mod ideas;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::spec::trial::TrialName;
 
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
+pub use harness::{HarnessEventCounts, HarnessEvents, HarnessRecord, HarnessSummary, OutputSource};
 pub use ideas::{IdeasEnd, IdeasRecord};
 
 /// How an item ended.
@@ -71,6 +73,9 @@ pub struct Verdict {
     /// reward of its other steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unverified_steps: Vec<String>,
+    /// The result of the harness, if the agent is one; of the last step if there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<Box<HarnessSummary>>,
 }
 
 /// Numbers of a verifier, by their keys.
@@ -89,6 +94,7 @@ impl Verdict {
             cost: 0.0,
             error: None,
             unverified_steps: Vec::new(),
+            harness: None,
         }
     }
 
@@ -101,6 +107,7 @@ impl Verdict {
             cost: 0.0,
             error: Some(error),
             unverified_steps: Vec::new(),
+            harness: None,
         }
     }
 
@@ -113,6 +120,7 @@ impl Verdict {
             cost,
             error: None,
             unverified_steps: Vec::new(),
+            harness: None,
         }
     }
 
@@ -248,6 +256,9 @@ pub struct TrialRecord {
     /// were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifier_environment: Option<EnvironmentRecord>,
+    /// The result of the harness, if the agent is one; of the last step if there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<Box<HarnessRecord>>,
 }
 
 /// An artifact: files to keep, and their status.
@@ -328,6 +339,9 @@ pub struct StepRecord {
     /// `verifier/`. The logs of the trial do not contain them then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogsRecord>,
+    /// The result of the harness in this step, if the agent is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness: Option<Box<HarnessRecord>>,
 }
 
 /// The environment of an execution.

@@ -1,6 +1,7 @@
 //! `config.json`: the resolved job as one JSON document.
 
 use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
@@ -124,13 +125,17 @@ pub(super) fn keyword<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T
 }
 
 fn agent(agent: &Agent) -> Value {
-    let (install, execute) = match &agent.spec.kind {
-        AgentKind::Script { install, execute } => (install.clone(), execute.clone()),
-        AgentKind::Oracle | AgentKind::Nop => (None, None),
+    let (install, execute, harness) = match &agent.spec.kind {
+        AgentKind::Script { install, execute } => (install.clone(), execute.clone(), None),
+        AgentKind::Harness(spec) => (spec.install.clone(), None, Some(harness(spec))),
+        AgentKind::Oracle | AgentKind::Nop => (None, None, None),
     };
     let scripts =
         [("description", &agent.description), ("install", &install), ("execute", &execute)];
     let mut document = optional(json!({ "name": agent.spec.name }), scripts);
+    if let (Value::Object(fields), Some(harness)) = (&mut document, harness) {
+        fields.insert("harness".to_owned(), harness);
+    }
     if let (Value::Object(fields), false) = (&mut document, agent.spec.env.is_empty()) {
         fields.insert("env".to_owned(), json!(agent.spec.env));
     }
@@ -144,6 +149,18 @@ fn agent(agent: &Agent) -> Value {
         fields.extend(given.map(|(key, limit)| (key.to_owned(), json!(limit))));
     }
     document
+}
+
+fn harness(spec: &HarnessSpec) -> Value {
+    let document = json!({
+        "command": spec.command,
+        "integration_level": spec.integration_level,
+        "input_path": spec.input_path,
+        "output_path": spec.output_path,
+        "control_path": spec.control_path,
+        "bindings": spec.bindings,
+    });
+    optional(document, [("events_path", &spec.events_path)])
 }
 
 fn optional<const N: usize>(document: Value, fields: [(&str, &Option<String>); N]) -> Value {

@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rollout_protocol::spec::agent::AgentKind;
-
 use crate::config::Job;
 use crate::results::report::DatasetFacts;
 use crate::sources::datasets::{Dataset, DatasetTask};
 
 /// The datasets of a job and how their tasks were read.
 pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
-    let kinds = job.agents.iter().map(|agent| &agent.spec.kind);
-    let scripts = kinds.into_iter().any(|kind| matches!(kind, AgentKind::Script { .. }));
+    let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
     let unsupported = |task: &&DatasetTask| {
         let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
         let mut faults = task.fault.iter().chain(of_scripts);

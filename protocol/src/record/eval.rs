@@ -97,7 +97,7 @@ impl EvalRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps }
+        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps, harness: None }
     }
 }
 

@@ -81,7 +81,7 @@ impl IdeasRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps }
+        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps, harness: None }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::harness::HarnessSpec;
 use crate::template::Template;
 
 /// An agent definition; its digest is part of what a trial runs under.
@@ -64,4 +65,14 @@ pub enum AgentKind {
         /// Attempts the task.
         execute: Option<String>,
     },
+    /// A command that follows the contract of [`crate::harness`].
+    Harness(Box<HarnessSpec>),
+}
+
+impl AgentKind {
+    /// Whether it runs scripts or commands of the job file, which may need tools, users or a
+    /// network of their own.
+    pub const fn runs_own_scripts(&self) -> bool {
+        matches!(self, Self::Script { .. } | Self::Harness(_))
+    }
 }

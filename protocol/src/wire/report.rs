@@ -119,3 +119,84 @@ impl ExecutionRecord {
         Report { run, item, try_id, exec, spec, worker, body }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timestamp;
+    use crate::blob::MediaType;
+    use crate::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+    use crate::harness::{HarnessOutcome, IntegrationLevel};
+    use crate::record::{HarnessSummary, ItemOutcome, Rewards};
+
+    /// A summary of about the largest size.
+    fn summary() -> HarnessSummary {
+        let empty = HarnessSummary {
+            integration_level: IntegrationLevel::SdkControl,
+            outcome: HarnessOutcome::Failure,
+            objective: None,
+            metrics: [].into(),
+            metrics_left_out: 1,
+            events: None,
+        };
+        let length = serde_json::to_string(&empty).expect("JSON").len();
+        let name = "n".repeat(limits::HARNESS_SUMMARY_BYTES - length - 30);
+        HarnessSummary { metrics: [(name, crate::harness::MetricValue::Null)].into(), ..empty }
+    }
+
+    fn report(harness: Option<Box<HarnessSummary>>, reward_keys: usize) -> Report {
+        let name = |n: usize| format!("{n:02}{}", "\"".repeat(limits::REWARD_KEY_BYTES - 2));
+        let rewards: Rewards =
+            (0..reward_keys).map(|n| (name(n), -1.234_567_890_123_456e-300)).collect();
+        let error = TrialError::new(
+            ErrorType::AgentExecutionFailed,
+            ErrorCode::TRIAL_OUTPUT_ERROR,
+            ErrorClass::Agent,
+            RetryClass::Permanent,
+            "m".repeat(limits::ERROR_MESSAGE_BYTES),
+        );
+        let verdict =
+            Verdict { outcome: ItemOutcome::Completed, rewards, harness, ..Verdict::failed(error) };
+        let at = Timestamp::from_nanosecond(1_700_000_000_123_456_789).expect("in range");
+        let timestamps = Timestamps {
+            environment_setup_started_at: Some(at),
+            environment_setup_ended_at: Some(at),
+            agent_setup_started_at: Some(at),
+            agent_setup_ended_at: Some(at),
+            agent_execution_started_at: Some(at),
+            agent_execution_ended_at: Some(at),
+            verifier_started_at: Some(at),
+            verifier_ended_at: Some(at),
+            ..Timestamps::instant(at)
+        };
+        let body = ResultBody {
+            verdict,
+            durations: Durations { total_sec: 0.1 + 0.2, ..Durations::default() },
+            timestamps,
+            record: Some(BlobRef::for_bytes(b"record", MediaType::Json)),
+        };
+        Report {
+            run: RunId::from_bytes([1; 16]),
+            item: ItemId::for_trial("agent", "dataset", "task", 1),
+            try_id: TryId::first(1),
+            exec: ExecId::from_bytes([2; 16]),
+            spec: Digest::sha256(b"spec"),
+            worker: "worker".parse().expect("a token"),
+            body: ReportBody::Result(Box::new(body)),
+        }
+    }
+
+    #[test]
+    fn report_with_all_rewards_error_and_harness_is_within_limit() {
+        let largest = report(Some(Box::new(summary())), limits::REWARD_KEYS);
+        let bytes = largest.encode().expect("it is within the limit");
+        assert_eq!(serde_json::from_slice::<Report>(&bytes).expect("read"), largest);
+    }
+
+    #[test]
+    fn report_without_harness_is_read_and_written_as_before() {
+        let bytes = report(None, 1).encode().expect("small");
+        assert!(!String::from_utf8_lossy(&bytes).contains("harness"));
+        assert_eq!(serde_json::from_slice::<Report>(&bytes).expect("read"), report(None, 1));
+    }
+}

@@ -4,6 +4,7 @@
 //! is placed where either format expects it, and run from the directory of the task's own format.
 //! Everything runs with `bash` in the environment's working directory.
 
+mod harness;
 mod tools;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 
 use crate::environment::Upload;
 
+pub use self::harness::harness_variables;
 pub use self::tools::{MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, mcp_config, takes_tools};
 
 /// Directory of an inline agent's scripts inside the environment.
@@ -74,6 +76,10 @@ pub fn plan(
             plan.install = plan.script("install.sh", install.as_deref());
             plan.execute = plan.script("execute.sh", execute.as_deref());
         }
+        AgentKind::Harness(spec) => {
+            plan.install = plan.script("install.sh", spec.install.as_deref());
+            plan.execute = plan.script("execute.sh", Some(&harness::script(spec)));
+        }
     }
     Ok(plan)
 }
@@ -103,6 +109,7 @@ impl AgentPlan {
 mod tests {
     use super::*;
     use rollout_protocol::spec::agent::AgentLimits;
+    use rollout_protocol::spec::harness::HarnessSpec;
     use std::collections::BTreeMap;
 
     fn planned(kind: AgentKind) -> Result<AgentPlan, NoSolution> {
@@ -136,6 +143,27 @@ mod tests {
         assert_eq!(plan.install, Some(vec!["bash".into(), "/rollout/install.sh".into()]));
         assert_eq!(plan.execute, Some(vec!["bash".into(), "/rollout/execute.sh".into()]));
         assert_eq!(plan.scripts.len(), 2);
+    }
+
+    #[test]
+    fn harness_script_removes_old_results_and_reads_input() {
+        let mut harness = HarnessSpec::new("python /agent/main.py");
+        let text = |harness: &HarnessSpec| {
+            let plan = planned(AgentKind::Harness(Box::new(harness.clone()))).expect("a plan");
+            assert_eq!(plan.execute, Some(vec!["bash".into(), "/rollout/execute.sh".into()]));
+            let [Upload::File { bytes, .. }] = &plan.scripts[..] else { panic!("{plan:?}") };
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let script = "rm -f -- \"$ROLLOUT_TRIAL_OUTPUT\" || exit\n\
+                      exec < \"$ROLLOUT_TRIAL_INPUT\" || exit\npython /agent/main.py\n";
+        assert_eq!(text(&harness), script);
+        harness.events_path = Some("/logs/agent/e.jsonl".into());
+        assert!(
+            text(&harness)
+                .starts_with("rm -f -- \"$ROLLOUT_TRIAL_OUTPUT\" \"$ROLLOUT_EVENTS_PATH\"")
+        );
+        let names = harness_variables(&harness).map(|(name, _)| name);
+        assert_eq!(names.last(), Some("ROLLOUT_EVENTS_PATH"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tool servers and skills that a task offers to agents.
 
 use bytes::Bytes;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::task::{McpServer, McpTransport};
 use rollout_protocol::template::{Template, UnsetVariable};
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ pub const SKILLS_VARIABLE: &str = "ROLLOUT_SKILLS_DIR";
 
 /// Whether an agent can use servers and skills: the oracle and the agent that does nothing cannot.
 pub const fn takes_tools(agent: &AgentSpec) -> bool {
-    matches!(agent.kind, AgentKind::Script { .. })
+    agent.kind.runs_own_scripts()
 }
 
 /// The content of [`MCP_FILE`]. `value` expands the values of headers.

@@ -6,7 +6,8 @@
 //!   archive that is inconsistent, incomplete or too large is truncated, not refused: everything
 //!   before the cut is kept.
 //! * [`extract_faithful`]: the same with executable bits and the symbolic links that stay inside.
-//! * [`first_file`]: one small file of a hostile archive, in memory.
+//! * [`first_file`]: one small file of a hostile archive, in memory; [`stream_first_file`]: one file
+//!   in pieces.
 //! * [`extract_trusted`]: archives made by Rollout, with symbolic links; anything unexpected is an
 //!   error.
 //! * [`list`]: the members of an archive.
@@ -39,7 +40,7 @@ pub use self::pack::{FilterDecision, pack};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 pub use self::read::{ArchiveMember, MemberKind, list};
 pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
-pub use self::single::first_file;
+pub use self::single::{FilePieces, first_file, stream_first_file};
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,6 @@
-//! Extraction of one small file from a hostile archive.
+//! Extraction of one file from a hostile archive.
+
+use std::io::Read;
 
 use bytes::Bytes;
 use tokio::io::AsyncRead;
@@ -13,31 +15,68 @@ where
     S: AsyncRead + Send + Unpin + 'static,
 {
     blocking_reader::with_reader(source, move |reader| {
-        let mut members = MemberReader::new(reader, ArchiveLimits { entries: 1, bytes: max_bytes });
-        let member = match members.next() {
-            Ok(Some(member)) => member,
-            Ok(None) => return CapturedFile::Missing,
-            Err(ArchiveTruncation::Bytes(_)) => {
-                let size = members.refused_member().map_or(max_bytes, |member| member.size_bytes);
-                return CapturedFile::TooLarge(size);
-            }
-            Err(_) => return CapturedFile::NotReached,
-        };
-        match member.kind {
-            MemberKind::File => {}
-            MemberKind::HardLink => return CapturedFile::HardLink,
-            _ => return CapturedFile::NotRegular,
-        }
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-        loop {
-            match members.read(&mut buffer) {
-                Ok(0) => return CapturedFile::Found(Bytes::from(bytes)),
-                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-                Err(_) => return CapturedFile::NotReached,
-            }
+        let mut bytes = Vec::new();
+        match read_first(reader, max_bytes, |piece| bytes.extend_from_slice(piece)) {
+            Ok(()) => CapturedFile::Found(Bytes::from(bytes)),
+            Err(other) => other,
         }
     })
     .await
+}
+
+/// Like [`first_file`] for a file that is not held in memory: gives its pieces in order to `take`,
+/// on a blocking thread. Returns `take` with what it holds, and why the file is missing or
+/// incomplete, if it is; never [`CapturedFile::Found`].
+pub async fn stream_first_file<S, T>(
+    source: S,
+    max_bytes: u64,
+    mut take: T,
+) -> (T, Result<(), CapturedFile>)
+where
+    S: AsyncRead + Send + Unpin + 'static,
+    T: FilePieces + 'static,
+{
+    blocking_reader::with_reader(source, move |reader| {
+        let read = read_first(reader, max_bytes, |piece| take.take(piece));
+        (take, read)
+    })
+    .await
+}
+
+/// Takes the pieces of a file in order.
+pub trait FilePieces: Send {
+    /// Takes the next piece. It may block.
+    fn take(&mut self, piece: &[u8]);
+}
+
+fn read_first(
+    reader: &mut dyn Read,
+    max_bytes: u64,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(), CapturedFile> {
+    let mut members = MemberReader::new(reader, ArchiveLimits { entries: 1, bytes: max_bytes });
+    let member = match members.next() {
+        Ok(Some(member)) => member,
+        Ok(None) => return Err(CapturedFile::Missing),
+        Err(ArchiveTruncation::Bytes(_)) => {
+            let size = members.refused_member().map_or(max_bytes, |member| member.size_bytes);
+            return Err(CapturedFile::TooLarge(size));
+        }
+        Err(_) => return Err(CapturedFile::NotReached),
+    };
+    match member.kind {
+        MemberKind::File => {}
+        MemberKind::HardLink => return Err(CapturedFile::HardLink),
+        _ => return Err(CapturedFile::NotRegular),
+    }
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match members.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => take(&buffer[..read]),
+            Err(_) => return Err(CapturedFile::NotReached),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
-    EvalRecord, ExecutionRecord, IdeasRecord, LogsRecord, OutputFile, TrialRecord,
+    EvalRecord, ExecutionRecord, HarnessRecord, IdeasRecord, LogsRecord, OutputFile, TrialRecord,
 };
 use rollout_protocol::spec::eval::CommitBundle;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,20 @@ pub enum FileRole {
         /// Its index among those of the record.
         index: usize,
     },
+    /// A file of a trial's harness.
+    HarnessFile {
+        /// Its part in the record.
+        part: HarnessPart,
+        /// Path below the trial's directory.
+        path: String,
+        /// Number of its bytes.
+        total_bytes: u64,
+        /// Index of the step among those of the record, for a step with a name.
+        #[serde(default)]
+        step: Option<usize>,
+        /// Whether no later step ran the harness.
+        last: bool,
+    },
     /// The archive of `/logs` of the sweep's own environment.
     SweepLogs(ArchiveCounts),
     /// The archive of the sweep's output.
@@ -79,6 +93,18 @@ pub enum FileRole {
     },
     /// The archive of the ideas.
     Ideas(ArchiveCounts),
+}
+
+/// The part of a file in the record of a harness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HarnessPart {
+    /// The input document, which the record does not name.
+    Input,
+    /// The output document.
+    Output,
+    /// The events.
+    Events,
 }
 
 /// Size of a clean archive.
@@ -141,6 +167,7 @@ fn is_bare_trial(record: &TrialRecord) -> bool {
         && record.artifacts.is_empty()
         && record.steps.is_empty()
         && record.verifier_environment.is_none()
+        && record.harness.is_none()
 }
 
 impl RecordFile {
@@ -194,8 +221,24 @@ impl RecordWithFiles for TrialRecord {
                     artifact.archive = Some(blob);
                 }
             }
+            FileRole::HarnessFile { part, path, total_bytes, step, last } => {
+                let step = step.and_then(|step| self.steps.get_mut(step)?.harness.as_deref_mut());
+                let whole = self.harness.as_deref_mut().filter(|_| last);
+                for harness in step.into_iter().chain(whole) {
+                    attach_to_harness(harness, part, &blob);
+                }
+                self.outputs.push(OutputFile { path, blob, total_bytes, truncated: false });
+            }
             _ => {}
         }
+    }
+}
+
+fn attach_to_harness(harness: &mut HarnessRecord, part: HarnessPart, blob: &BlobRef) {
+    match (part, &mut harness.events) {
+        (HarnessPart::Output, _) => harness.output = Some(blob.clone()),
+        (HarnessPart::Events, Some(events)) => events.log = Some(blob.clone()),
+        (HarnessPart::Input, _) | (HarnessPart::Events, None) => {}
     }
 }
 

@@ -46,7 +46,9 @@ pub(crate) use self::context::{COPY_LIMIT, with_timeout};
 pub use self::context::{DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, Slot};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
-pub use self::finished::{ArchiveCounts, FileRole, Finished, RecordFile, RecordWithFiles};
+pub use self::finished::{
+    ArchiveCounts, FileRole, Finished, HarnessPart, RecordFile, RecordWithFiles,
+};
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
 pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};

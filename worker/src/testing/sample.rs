@@ -103,6 +103,7 @@ pub fn trial_record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialR
         artifacts: Vec::new(),
         steps: Vec::new(),
         verifier_environment: None,
+        harness: None,
     }
 }
 

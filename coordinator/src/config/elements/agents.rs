@@ -8,9 +8,9 @@ use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::Field;
-use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
+use super::{harness, names};
 
 keys! {
     /// The keys of an agent.
@@ -19,6 +19,9 @@ keys! {
         description: "text", "", "Description, informational.";
         install: "script", "none", "Bash script, run before the attempt.";
         execute: "script", "none", "Bash script of the attempt.";
+        harness: "table", "none",
+            "Attempts by a command that follows the contract of a harness, instead of `execute`.",
+            "harness" => harness::HarnessKeys::ALL;
         env: "table NAME = text", "", "Variables of its scripts; `${NAME:-default}`.";
         override_timeout_sec: "number", "from the task",
             "Time limit of its execute script, s; 0 means unset.";
@@ -105,9 +108,12 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option
     let description = fields.take(AgentKeys::description).text();
     let install = fields.take(AgentKeys::install);
     let execute = fields.take(AgentKeys::execute);
+    let harness = fields.take(AgentKeys::harness);
     let kind = match name.as_deref().and_then(find_built_in) {
-        Some((name, kind)) => built_in(name, kind.clone(), &[install, execute]),
-        None => script(item, name.as_deref(), &install, &execute),
+        Some((name, kind)) => built_in(name, kind.clone(), &[install, execute, harness]),
+        None if harness.is_present() => harness::read(&harness, &install, &execute)
+            .map(|spec| AgentKind::Harness(Box::new(spec))),
+        None => Some(script(item, name.as_deref(), &install, &execute)),
     };
     let env = variables::read(&fields.take(AgentKeys::env));
     let limits = AgentLimits {
@@ -116,7 +122,7 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    Some(AgentConfig { name: name?, description, kind, env, limits })
+    Some(AgentConfig { name: name?, description, kind: kind?, env, limits })
 }
 
 fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {
@@ -141,7 +147,7 @@ fn find_built_in(name: &str) -> Option<&'static (&'static str, AgentKind)> {
     BUILT_IN_AGENTS.iter().find(|(built_in, _)| *built_in == name)
 }
 
-fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> AgentKind {
+fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> Option<AgentKind> {
     for script in scripts.iter().filter(|script| script.is_present()) {
         let found = format!("a script for the built-in agent `{name}`");
         script.reject_with_hint(
@@ -151,7 +157,7 @@ fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> AgentKind {
             "give the agent another name to use your own scripts",
         );
     }
-    kind
+    Some(kind)
 }
 
 fn script(
@@ -161,7 +167,7 @@ fn script(
     execute: &Field<'_>,
 ) -> AgentKind {
     if !install.is_present() && !execute.is_present() {
-        let expected = "an `execute` or `install` script";
+        let expected = "an `execute` or `install` script, or a `harness`";
         match name.and_then(|name| find_built_in(&name.to_lowercase())) {
             Some((built_in, _)) => item.reject_with_hint(
                 ErrorKind::MissingKey,

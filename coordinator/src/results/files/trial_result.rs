@@ -4,8 +4,8 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    ArtifactRecord, Durations, EnvironmentRecord, Execution, ItemOutcome, LogsRecord, OutputFile,
-    Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, HarnessRecord, ItemOutcome,
+    LogsRecord, OutputFile, Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
 };
 use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,9 @@ pub(super) struct TrialResult<'a> {
     logs: Option<&'a LogsRecord>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     artifacts: &'a [ArtifactRecord],
+    /// The result of the harness, if the agent is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    harness: Option<&'a HarnessRecord>,
     superseded: &'a [Execution],
     record: Option<&'a BlobRef>,
 }
@@ -110,6 +113,7 @@ impl<'a> TrialResult<'a> {
             outputs: record.map_or(&[], |r| &r.outputs),
             logs: record.and_then(|r| r.logs.as_ref()),
             artifacts: record.map_or(&[], |r| &r.artifacts),
+            harness: record.and_then(|r| r.harness.as_deref()),
             superseded: &settlement.superseded,
             record: by.and_then(|by| by.record.as_ref()),
         }

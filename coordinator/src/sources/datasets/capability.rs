@@ -53,13 +53,9 @@ pub(super) struct UnsupportedDemands {
 impl UnsupportedDemands {
     /// The demands that matter for the agents of a job.
     pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
-        let scripts = job.agents.iter().any(|agent| runs_scripts(&agent.spec.kind));
+        let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
         self.always.into_iter().chain(self.for_scripts.into_iter().filter(move |_| scripts))
     }
-}
-
-fn runs_scripts(kind: &AgentKind) -> bool {
-    matches!(kind, AgentKind::Script { .. })
 }
 
 /// The error of the trials of the task `shown` in `dir`; `None` if all demands are supported.

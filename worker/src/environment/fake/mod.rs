@@ -5,13 +5,15 @@
 //! # The shell
 //! Commands are `sh|bash -c TEXT` and `sh|bash PATH ARGUMENT…` (no statement reads arguments).
 //! Statements end at a newline or `;`; the first that fails ends the script with code 1. Words
-//! support `'…'`, `"…"` and `$NAME`; redirections are `> PATH`, `>> PATH` and `>&2`.
+//! support `'…'`, `"…"` and `$NAME`; redirections are `> PATH`, `>> PATH` and `>&2`. A `|| exit` at
+//! the end of a statement changes nothing.
 //!
 //! | Statement | Effect |
 //! | --- | --- |
 //! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N` | as in a shell |
 //! | `test -d\|-f\|-e\|-s\|-L PATH`, `test WORD = WORD` | as in a shell |
-//! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH` | as in a shell |
+//! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH`, `rm -f -- PATH…` | as in a shell |
+//! | `exec < PATH`, `cat` | reads the file as standard input, prints it |
 //! | `sleep SECONDS` | waits that long or until it is killed |
 //! | `flood BYTES` | prints that many bytes |
 //! | `background NAME` | leaves a process behind; `alive NAME` succeeds while it lives |

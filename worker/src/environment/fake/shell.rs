@@ -1,6 +1,7 @@
 //! The fake's shell: see the table in the parent module.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -46,7 +47,7 @@ pub(super) async fn run(
     env.extend(command.env.clone());
     let workdir = command.workdir.clone().or(workdir).unwrap_or_else(|| WORKDIR.to_owned());
     let script = script(world, &command, &workdir)?;
-    let shell = FakeShell { world, env, workdir };
+    let shell = FakeShell { world, env, workdir, stdin: Mutex::default() };
     kills.borrow_and_update();
     tokio::select! {
         biased;
@@ -99,6 +100,8 @@ struct FakeShell<'a> {
     world: &'a ShellContext<'a>,
     env: BTreeMap<String, String>,
     workdir: String,
+    /// Standard input.
+    stdin: Mutex<String>,
 }
 
 impl FakeShell<'_> {
@@ -124,6 +127,7 @@ impl FakeShell<'_> {
     }
 
     async fn statement(&self, text: &str) -> Result<(), StatementEnd> {
+        let text = text.strip_suffix(" || exit").unwrap_or(text);
         let (mut words, target) = redirect(self.words(text));
         if words.is_empty() || words[0].starts_with('#') {
             return Ok(());
@@ -134,7 +138,12 @@ impl FakeShell<'_> {
             ("echo", ["-n", words @ ..]) => words.join(" "),
             ("echo", words) => words.join(" ") + "\n",
             ("pwd", []) => format!("{}\n", self.workdir),
-            ("cat", []) => String::new(),
+            ("cat", []) => std::mem::take(&mut *self.stdin.lock().expect("not poisoned")),
+            ("exec", ["<", path]) => {
+                let input = self.with(|p| read(&p.files, &self.resolve_path(path)))?;
+                *self.stdin.lock().expect("not poisoned") = input.ok_or(StatementEnd::Exit(1))?;
+                String::new()
+            }
             ("cat", [path]) => self
                 .with(|p| read(&p.files, &self.resolve_path(path)))?
                 .ok_or(StatementEnd::Exit(1))?,
@@ -166,6 +175,10 @@ impl FakeShell<'_> {
                 let link = FileNode::Link((*target).to_owned());
                 self.with(|p| p.files.put(&self.resolve_path(path), link).is_ok())?
             }
+            ("rm", ["-f", "--", paths @ ..]) => self.with(|p| {
+                paths.iter().for_each(|path| p.files.remove(&self.resolve_path(path)));
+                true
+            })?,
             ("rm", ["-r" | "-rf" | "-f", path] | [path]) => self.with(|p| {
                 p.files.remove(&self.resolve_path(path));
                 true

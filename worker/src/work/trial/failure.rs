@@ -3,6 +3,7 @@
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
+use rollout_protocol::harness::OutputError;
 use rollout_protocol::phase::Phase;
 
 use crate::executor::errors::ResultError;
@@ -41,6 +42,17 @@ impl RewardError {
             }
         }
     }
+}
+
+/// The error of a harness whose output states one, or that left no valid output.
+pub(super) fn harness_error(error: &OutputError, redactor: &Redactor) -> TrialError {
+    let kind = error.error_type.as_deref().unwrap_or("error");
+    let said = error.message.as_deref().map_or_else(String::new, |said| format!(": {said}"));
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let message = format!("the output of the harness states an error: {kind}{said}");
+    let message = redactor.text(&message).chars().map(shown).collect::<String>();
+    let (failed, code) = (Type::AgentExecutionFailed, Code::TRIAL_OUTPUT_ERROR);
+    TrialError::new(failed, code, Class::Agent, Retry::Permanent, message)
 }
 
 /// The error of a failed collect hook.

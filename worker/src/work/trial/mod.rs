@@ -10,6 +10,7 @@ mod collect;
 mod execute;
 mod failure;
 mod full_disk;
+mod harness;
 mod health;
 mod outputs;
 mod phases;

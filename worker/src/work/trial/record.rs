@@ -34,6 +34,7 @@ impl TrialRun<'_> {
             cost,
             error: self.attempt.first_error.clone(),
             unverified_steps,
+            harness: self.harness.as_ref().map(|harness| Box::new(harness.summary())),
         }
     }
 
@@ -75,6 +76,7 @@ impl TrialRun<'_> {
         files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
+        files.extend(self.harness_files);
         if stopped.is_some() && !self.attempt.environment.was_created() {
             // The trial runs again, and without an environment there is nothing to keep.
             files.clear();
@@ -110,6 +112,7 @@ impl TrialRun<'_> {
             verifier_environment: self
                 .verifier_environment
                 .map_or(self.verifier_record, |environment| environment.record),
+            harness: self.harness,
         };
         Finished { record, files, stopped }
     }

@@ -2,7 +2,7 @@
 
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{EnvironmentRecord, TrialRecord};
+use rollout_protocol::record::{EnvironmentRecord, HarnessRecord, TrialRecord};
 use tokio::sync::SemaphorePermit;
 
 use super::artifacts::Artifacts;
@@ -53,6 +53,10 @@ pub(super) struct TrialRun<'a> {
     /// Logs of the steps' verifiers.
     pub(super) step_logs: Vec<RecordFile>,
     pub(super) artifacts: Artifacts,
+    /// The result of the harness in the last step that ran it.
+    pub(super) harness: Option<Box<HarnessRecord>>,
+    /// The files of the harness in all steps.
+    pub(super) harness_files: Vec<RecordFile>,
     /// The result of verification.
     pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
@@ -84,6 +88,8 @@ impl<'a> TrialRun<'a> {
             verifier_logs: None,
             step_logs: Vec::new(),
             artifacts: Artifacts::default(),
+            harness: None,
+            harness_files: Vec::new(),
             score: None,
             steps: Vec::new(),
             survived_error: None,

@@ -21,7 +21,7 @@ use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 /// The agent's plan for the first step, or the error of a trial that needs no environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
-    let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
+    let scripts = ctx.agent.kind.runs_own_scripts();
     let script_fault = task.script_fault.as_ref().filter(|_| scripts);
     if let Some(fault) = task.fault.as_ref().or(script_fault) {
         return Err(fault.clone());

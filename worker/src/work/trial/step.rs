@@ -4,7 +4,7 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::StepRecord;
+use rollout_protocol::record::{HarnessRecord, StepRecord};
 use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
@@ -27,6 +27,8 @@ pub(super) struct StepRun {
     pub(super) error: Option<TrialError>,
     /// Start and end of the agent, and of its verification.
     pub(super) times: [Option<(Timestamp, Option<Timestamp>)>; 2],
+    /// The result of the harness.
+    pub(super) harness: Option<Box<HarnessRecord>>,
 }
 
 impl StepRun {
@@ -46,6 +48,7 @@ impl StepRun {
             verifier_started_at: began(verifier),
             verifier_ended_at: ended(verifier),
             logs: None,
+            harness: self.harness,
         }
     }
 }
@@ -61,7 +64,8 @@ impl TrialRun<'_> {
         if let Some(name) = &step.name {
             self.attempt.timing.begin_step();
             let (name, times) = (name.clone(), [None; 2]);
-            self.steps.push(StepRun { name, score: None, error: None, times });
+            let (score, error, harness) = (None, None, None);
+            self.steps.push(StepRun { name, score, error, times, harness });
             Box::pin(self.prepare_step(index, step)).await?;
         }
         let ctx = self.ctx;
@@ -118,14 +122,19 @@ impl TrialRun<'_> {
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
+        let harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
-        let ended =
-            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture)
-                .await;
+        let environment = self.attempt.environment.expect_running();
+        let ended = execute::run_agent_script(environment, script, capture.clone()).await;
         drop(permit);
         self.attempt.timing.leave();
-        match self.script_result(ScriptStage::Execute, ended) {
-            Ok(_) => Ok(None),
+        let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
+        let ended = match harness {
+            Some(placed) => Box::pin(self.collect_harness(step, placed, ended, &capture)).await,
+            None => ended,
+        };
+        match ended {
+            Ok(()) => Ok(None),
             // Nothing can be verified in an environment that exceeded its storage limit.
             Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
             Err(error) if error.class == ErrorClass::Agent && !self.attempt.environment.tainted => {

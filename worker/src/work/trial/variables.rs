@@ -7,7 +7,9 @@ use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::TrialContext;
-use crate::agents::{INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, takes_tools};
+use crate::agents::{
+    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, harness_variables, takes_tools,
+};
 use crate::secrets::{Redactor, TrialVariables};
 
 /// Variables by their names.
@@ -58,6 +60,10 @@ pub(super) fn agent_env(
     }
     add_expanded(variables, &ctx.agent.env, &mut env);
     env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
+    if let AgentKind::Harness(harness) = &ctx.agent.kind {
+        let variables = harness_variables(harness);
+        env.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
     if takes_tools(&ctx.agent) {
         if !task.mcp_servers.is_empty() {
             env.insert(MCP_VARIABLE.to_owned(), MCP_FILE.to_owned());

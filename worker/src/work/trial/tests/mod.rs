@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod faults;
+mod harness;
 mod hostile;
 mod parking;
 mod paths;
