@@ -232,6 +232,48 @@ const KEY_CASES: &[KeyCase] = &[
         "/plan/agents/0/limits/install_sec",
         || json!(18.0),
     ),
+    (
+        "agents[].harness.command",
+        "agents: [{name: h, harness: {command: run}}]",
+        "/shown/config/agents/0/harness/command",
+        || json!("run"),
+    ),
+    (
+        "agents[].harness.integration_level",
+        "agents: [{name: h, harness: {command: run, integration_level: otel}}]",
+        "/shown/config/agents/0/harness/integration_level",
+        || json!("otel"),
+    ),
+    (
+        "agents[].harness.events_path",
+        "agents: [{name: h, harness: {command: run, events_path: /e/x}}]",
+        "/shown/config/agents/0/harness/events_path",
+        || json!("/e/x"),
+    ),
+    (
+        "agents[].harness.control_path",
+        "agents: [{name: h, harness: {command: run, control_path: /e/x}}]",
+        "/shown/config/agents/0/harness/control_path",
+        || json!("/e/x"),
+    ),
+    (
+        "agents[].harness.input_path",
+        "agents: [{name: h, harness: {command: run, input_path: /e/x}}]",
+        "/shown/config/agents/0/harness/input_path",
+        || json!("/e/x"),
+    ),
+    (
+        "agents[].harness.output_path",
+        "agents: [{name: h, harness: {command: run, output_path: /e/x}}]",
+        "/shown/config/agents/0/harness/output_path",
+        || json!("/e/x"),
+    ),
+    (
+        "agents[].harness.bindings",
+        "agents: [{name: h, harness: {command: run, bindings: {a: [1]}}}]",
+        "/shown/config/agents/0/harness/bindings/a/0",
+        || json!(1),
+    ),
     ("datasets[].name", "datasets: [{path: tasks, name: d}]", "/shown/tasks/0/dataset", || {
         json!("d")
     }),

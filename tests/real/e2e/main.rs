@@ -7,6 +7,7 @@ mod faults;
 mod foreign_tasks;
 mod formats;
 mod hangup;
+mod harness;
 mod hostile;
 mod interruption;
 mod invalid_config;

@@ -321,6 +321,7 @@ async fn with_files(run: &TestRun, settled: &Settlement) -> TrialRecord {
         verifier_started_at: None,
         verifier_ended_at: None,
         logs: None,
+        harness: None,
     };
     TrialRecord {
         outputs: ["setup/stdout.txt", "logs/verifier/stdout.txt", "steps/one/command/stdout.txt"]
@@ -421,7 +422,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
             let rewards = if completed { rewards } else { Rewards::new() };
             let unverified_steps = if completed { unverified_steps } else { Vec::new() };
             let reward = reward.filter(|_| completed);
-            Verdict { outcome, reward, rewards, cost, error, unverified_steps }
+            Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness: None }
         },
     )
 }
@@ -439,6 +440,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
             verifier_started_at: None,
             verifier_ended_at: second.map(at),
             logs: None,
+            harness: None,
         },
     );
     let artifact = ("(/[a-z.]{1,6}){1,3}", any::<bool>()).prop_map(|(source, skipped)| {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::harness::{HarnessOutcome, IntegrationLevel, MetricValue};
 use rollout_protocol::record::{
-    ArtifactKind, ArtifactRecord, ArtifactStatus, LogsRecord, OutputFile, Rewards, Settlement,
-    StepRecord, TrialRecord, Verdict,
+    ArtifactKind, ArtifactRecord, ArtifactStatus, HarnessEvents, HarnessRecord, LogsRecord,
+    OutputFile, OutputSource, Rewards, Settlement, StepRecord, TrialRecord, Verdict,
 };
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::store::BlobStore;
@@ -277,6 +278,45 @@ async fn trial_record_invalid_is_refused_and_writes_nothing() {
     assert_eq!(tree(&place.run_dir()), []);
 }
 
+/// The result of a harness without files.
+fn harness_record() -> HarnessRecord {
+    HarnessRecord {
+        integration_level: IntegrationLevel::CliEvents,
+        outcome: HarnessOutcome::Success,
+        output_source: OutputSource::LastLine,
+        objective: None,
+        metrics: [("turns".to_owned(), MetricValue::Number(3.0))].into(),
+        metrics_left_out: 1,
+        error: None,
+        output: None,
+        events: Some(HarnessEvents { total: 2, ..HarnessEvents::default() }),
+    }
+}
+
+#[tokio::test]
+async fn result_of_harness_is_in_trial_result() {
+    let place = fixture().await;
+    let settled = settlement(trial("a", "t", 1), 1, Verdict::completed(1.0));
+    let result = async |harness: Option<HarnessRecord>| -> Value {
+        let record = TrialRecord { harness: harness.map(Box::new), ..record(&settled) };
+        place.write(settled.clone(), &record).await.expect("written");
+        let file = trial_dir(&place.run_dir(), &trial("a", "t", 1)).join("result.json");
+        let text = fs::read(&file).expect("a result");
+        fs::remove_dir_all(file.parent().expect("a directory")).expect("removed");
+        serde_json::from_slice(&text).expect("JSON")
+    };
+    assert_eq!(result(None).await.get("harness"), None);
+    let written = result(Some(harness_record())).await;
+    assert_eq!(
+        written["harness"],
+        json!({
+            "integration_level": "cli_events", "outcome": "success", "output_source": "last_line",
+            "metrics": { "turns": 3.0 }, "metrics_left_out": 1, "output": null,
+            "events": { "log": null, "total": 2, "violations": { "total": 0 } },
+        })
+    );
+}
+
 /// A step that was verified.
 async fn step(place: &TrialFixture) -> StepRecord {
     StepRecord {
@@ -289,6 +329,7 @@ async fn step(place: &TrialFixture) -> StepRecord {
         verifier_started_at: None,
         verifier_ended_at: None,
         logs: Some(place.logs(&[("verifier/reward.txt", "1\n")]).await),
+        harness: None,
     }
 }
 

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
-use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
 use rollout_worker::environment::{ComposeFile, FailureKind};
