@@ -130,11 +130,11 @@ mod tests {
     fn harness(text: &str) -> (Option<HarnessSpec>, Vec<(String, ErrorKind)>) {
         let (agents, errors, _) =
             read_field(&format!("[{{name: a, harness: {text}}}]"), agents::read);
-        let specs = agents.into_iter().filter_map(|agent| match agent.kind {
+        let mut specs = agents.into_iter().filter_map(|agent| match agent.kind {
             AgentKind::Harness(spec) => Some(*spec),
             _ => None,
         });
-        (specs.last(), errors)
+        (specs.next(), errors)
     }
 
     #[test]

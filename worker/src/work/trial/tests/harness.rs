@@ -243,7 +243,7 @@ async fn harness_output_that_cannot_be_fetched_is_failure_of_infrastructure() {
         (FailureKind::Unusable, "trial_output_error agent permanent"),
     ] {
         let rig = fixture(&write_output(&json!({}))).await;
-        rig.provider.fault(first.clone(), FaultEffect::Fail(kind));
+        rig.provider.fault(first, FaultEffect::Fail(kind));
         let finished = run(&rig).await;
         assert_eq!(error_summary(error(&finished)), format!("agent_execution_failed {class}"));
     }
