@@ -133,7 +133,7 @@ async fn measure_floor(
             let took = floor::group_commit(&root, items, u64::from(what.window), bytes)?;
             Ok(("write and fdatasync of as many bytes in batches of the window", took))
         }
-        MaterializeMode::Full => {
+        MaterializeMode::MetadataOnly | MaterializeMode::OutputsOnly | MaterializeMode::Full => {
             let result = root.join("nop/bench/noop__1/result.json");
             let bytes = usize::try_from(std::fs::metadata(result)?.len()).unwrap_or(usize::MAX);
             let files = [("result.json".to_owned(), bytes)];

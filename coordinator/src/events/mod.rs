@@ -22,7 +22,6 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::{self, Task, TaskPanic};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::fan_out::FanOut;
@@ -31,22 +30,12 @@ pub use self::search::SearchReporter;
 pub use self::sink::{EventBatch, EventSink, RunResult, SinkReport, SinkStarter, Workload};
 pub use self::sinks::files::UnwrittenTrials;
 use crate::results::files::FileError;
+pub use crate::results::files::MaterializeMode;
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TaskFactsIndex};
 
 /// Batches queued for the reporter before the engine blocks.
 const WAITING_BATCHES: usize = 16;
-
-/// Result files to write for a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum MaterializeMode {
-    /// `config.json` and `result.json` of the job only; the rest stays in records and blobs.
-    None,
-    /// Also a directory for every trial.
-    #[default]
-    Full,
-}
 
 /// Facts about a run that are known before it starts and are not in its events.
 #[derive(Debug, Clone)]

@@ -14,6 +14,7 @@ use rollout_worker::supervise;
 use super::artifacts;
 use super::durable;
 use super::layout;
+use super::materialize::MaterializeMode;
 use super::trial_dir_writer::{TrialFilesError, make_directories, prepare_target};
 
 /// Reads the record of the execution that settled a trial.
@@ -42,12 +43,32 @@ pub(crate) async fn read_record(
     }
 }
 
-/// Writes logs, artifacts and captured output below `into`. Returns errors of files whose content
-/// is damaged or missing.
+/// Writes the files of a mode below `into`: captured output, logs, artifacts. Returns errors of
+/// files whose content is damaged or missing.
 ///
 /// # Errors
 /// [`TrialFilesError`] when the store or the disk fails, or the record has an invalid name or path.
 pub(crate) async fn write(
+    store: &dyn BlobStore,
+    record: &TrialRecord,
+    into: &Path,
+    mode: MaterializeMode,
+) -> Result<Vec<TrialFilesError>, TrialFilesError> {
+    let mut lost = match mode.has_archives() {
+        true => write_archives(store, record, into).await?,
+        false => Vec::new(),
+    };
+    let outputs = if mode.has_outputs() { &record.outputs[..] } else { &[] };
+    for output in outputs {
+        let target = into.join(&output.path);
+        let copied = copy_output(store, output, into).await;
+        lost.extend(unless_lost(store, &output.blob, &target, copied).await?);
+    }
+    Ok(lost)
+}
+
+/// Writes logs and artifacts.
+async fn write_archives(
     store: &dyn BlobStore,
     record: &TrialRecord,
     into: &Path,
@@ -70,11 +91,6 @@ pub(crate) async fn write(
         lost.extend(unless_lost(store, &logs.archive, &to, extracted).await?);
     }
     lost.extend(artifacts::write(store, &record.artifacts, into).await?);
-    for output in &record.outputs {
-        let target = into.join(&output.path);
-        let copied = copy_output(store, output, into).await;
-        lost.extend(unless_lost(store, &output.blob, &target, copied).await?);
-    }
     Ok(lost)
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod durable;
 pub(crate) mod error_text;
 mod json_digest;
 pub mod layout;
+mod materialize;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use std::path::Path;
 use serde::Serialize;
 
 pub use durable::FileError;
+pub use materialize::MaterializeMode;
 pub(crate) use trial_dir_writer::TrialDirWriter;
 pub use trial_dir_writer::TrialFilesError;
 

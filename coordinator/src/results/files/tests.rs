@@ -1,3 +1,5 @@
+mod materialize;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
+use super::MaterializeMode;
 use super::layout::trial_dir;
 use super::trial_dir_writer::{TrialDirWriter, TrialFilesError};
 use crate::results::testing::{error, failed, passed, record, run, settlement, trial, with_record};
@@ -31,12 +34,21 @@ async fn fixture() -> TrialFixture {
     let store = Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
     let run_dir = dir.path().join("run");
     fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
-    let trees =
-        TrialDirWriter::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
-    TrialFixture { dir, store, writer: Arc::new(trees) }
+    let writer = open_writer(&run_dir, &store, MaterializeMode::Full);
+    TrialFixture { dir, store, writer }
+}
+
+fn open_writer(run_dir: &Path, store: &Arc<FsStore>, mode: MaterializeMode) -> Arc<TrialDirWriter> {
+    let store = Arc::clone(store) as Arc<dyn BlobStore>;
+    let opened = TrialDirWriter::open(run(), run_dir, mode, store, Arc::default());
+    Arc::new(opened.expect("opened"))
 }
 
 impl TrialFixture {
+    fn writer_with(&self, mode: MaterializeMode) -> Arc<TrialDirWriter> {
+        open_writer(&self.run_dir(), &self.store, mode)
+    }
+
     fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
     }

@@ -23,6 +23,7 @@ use super::durable::{self, FileError};
 use super::error_text;
 use super::json_digest;
 use super::layout::{self, STAGING};
+use super::materialize::MaterializeMode;
 use super::trial_result::{ResultOwner, TrialResult};
 use crate::results::report::TaskFactsIndex;
 
@@ -133,6 +134,7 @@ impl TrialFilesError {
 pub(crate) struct TrialDirWriter {
     run: RunId,
     run_dir: PathBuf,
+    materialize: MaterializeMode,
     store: Arc<dyn BlobStore>,
     tasks: Arc<TaskFactsIndex>,
     /// Staging directory. Each session has its own: a former one may still be running.
@@ -146,6 +148,7 @@ impl TrialDirWriter {
     pub(crate) fn open(
         run: RunId,
         run_dir: &Path,
+        materialize: MaterializeMode,
         store: Arc<dyn BlobStore>,
         tasks: Arc<TaskFactsIndex>,
     ) -> Result<Self, FileError> {
@@ -155,7 +158,15 @@ impl TrialDirWriter {
         let own = tempfile::tempdir_in(&base)
             .map_err(FileError::with_context("create a directory in", &base));
         let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
-        Ok(Self { run, run_dir, store, tasks, staging, unsynced_dirs: Mutex::default() })
+        Ok(Self {
+            run,
+            run_dir,
+            materialize,
+            store,
+            tasks,
+            staging,
+            unsynced_dirs: Mutex::default(),
+        })
     }
 
     /// Makes all new entries durable and removes the staging directory.
@@ -200,7 +211,8 @@ impl TrialDirWriter {
         let Some(staging) = staging.await? else { return Ok(Vec::new()) };
         let (record, lost) = match content::read_record(&*self.store, blob, &settlement).await {
             Ok(record) => {
-                let lost = content::write(&*self.store, &record, staging.path()).await?;
+                let lost =
+                    content::write(&*self.store, &record, staging.path(), self.materialize).await?;
                 (Some(record), lost)
             }
             // If the record is missing, this may be the wrong store.
@@ -222,13 +234,14 @@ impl TrialDirWriter {
         supervise::blocking(move || work(&trees)).await
     }
 
-    /// Whether the files of exactly this settlement exist, with an unchanged result.
+    /// Whether the files of exactly this settlement exist, at least those of this mode, with an
+    /// unchanged result.
     pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
         let Some(trial) = settlement.trial() else { return false };
         let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
         let owner = serde_json::from_slice::<ResultOwner>(&bytes);
-        owner.is_ok_and(|owner| owner.is_of(self.run, settlement))
+        owner.is_ok_and(|owner| owner.is_of(self.run, settlement, self.materialize))
             && json_digest::is_unchanged(&bytes)
     }
 
@@ -254,7 +267,7 @@ impl TrialDirWriter {
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
         let task = self.tasks.find(&trial.dataset, &trial.task);
-        let content = TrialResult::new(self.run, trial, settlement, record, task);
+        let content = TrialResult::new(self.run, trial, settlement, record, task, self.materialize);
         json_digest::to_vec(&content)
             .map_err(io::Error::from)
             .and_then(|text| File::create_new(&result)?.write_all(&text))

@@ -10,6 +10,7 @@ use rollout_protocol::record::{
 use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
 
+use super::materialize::MaterializeMode;
 use crate::results::metrics::total_cost;
 use crate::results::report::TaskFacts;
 
@@ -66,6 +67,9 @@ pub(super) struct TrialResult<'a> {
     harness: Option<&'a HarnessRecord>,
     superseded: &'a [Execution],
     record: Option<&'a BlobRef>,
+    /// The files beside this one; everything when absent.
+    #[serde(skip_serializing_if = "MaterializeMode::is_full")]
+    materialize: MaterializeMode,
 }
 
 impl<'a> TrialResult<'a> {
@@ -76,6 +80,7 @@ impl<'a> TrialResult<'a> {
         settlement: &'a Settlement,
         record: Option<&'a TrialRecord>,
         task: Option<&'a TaskFacts>,
+        materialize: MaterializeMode,
     ) -> Self {
         let by = settlement.by.as_ref();
         let durations = record.map(|r| &r.durations).or(by.and_then(|by| by.durations.as_ref()));
@@ -116,6 +121,7 @@ impl<'a> TrialResult<'a> {
             harness: record.and_then(|r| r.harness.as_deref()),
             superseded: &settlement.superseded,
             record: by.and_then(|by| by.record.as_ref()),
+            materialize,
         }
     }
 }
@@ -128,11 +134,13 @@ pub(super) struct ResultOwner {
     exec: Option<ExecId>,
     outcome: ItemOutcome,
     reward: Option<f64>,
+    #[serde(default)]
+    materialize: MaterializeMode,
 }
 
 impl ResultOwner {
-    /// Whether the file holds the result of a settlement.
-    pub(super) fn is_of(&self, run: RunId, settlement: &Settlement) -> bool {
+    /// Whether the file holds the result of a settlement, beside at least the files of a mode.
+    pub(super) fn is_of(&self, run: RunId, settlement: &Settlement, mode: MaterializeMode) -> bool {
         let Self { item, exec, outcome, reward, .. } = *self;
         let verdict = &settlement.verdict;
         let equal = |a: f64, b: f64| (a - b).abs() <= f64::EPSILON * a.abs().max(b.abs());
@@ -141,7 +149,8 @@ impl ResultOwner {
             (a, b) => a.is_none() && b.is_none(),
         };
         let by = settlement.by.as_ref().map(|by| by.exec);
-        same_reward
+        self.materialize >= mode
+            && same_reward
             && (self.run, item, exec, outcome) == (run, settlement.item, by, verdict.outcome)
     }
 }

@@ -14,7 +14,7 @@ use self::trials::TrialFiles;
 pub use self::trials::UnwrittenTrials;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 use crate::events::sink_warnings::SinkWarnings;
-use crate::events::{JobFacts, MaterializeMode, ReportError};
+use crate::events::{JobFacts, ReportError};
 use crate::results::files::{self, FileError, layout};
 
 /// Writes the files. Blocks the run while it is behind.
@@ -51,10 +51,11 @@ impl RunFiles {
     /// Starts writing trial directories. This session owns the run directory from `RunStarted` on.
     fn open_trials(&mut self, run: RunId) {
         self.run = Some(run);
-        if self.facts.materialize == MaterializeMode::Full {
+        if self.facts.materialize.has_trial_dirs() {
             self.trials = Some(TrialFiles::start(
                 run,
                 &self.facts.run_dir,
+                self.facts.materialize,
                 Arc::clone(&self.store),
                 Arc::clone(&self.facts.tasks),
                 self.warnings.clone(),

@@ -15,7 +15,7 @@ use rollout_worker::supervise::{self, Task, TaskPanic};
 use tokio::sync::mpsc;
 
 use crate::events::sink_warnings::SinkWarnings;
-use crate::results::files::{FileError, TrialDirWriter, TrialFilesError};
+use crate::results::files::{FileError, MaterializeMode, TrialDirWriter, TrialFilesError};
 use crate::results::report::TaskFactsIndex;
 
 /// Trial directories written concurrently: enough for their syncs to overlap, few enough that
@@ -50,6 +50,7 @@ impl TrialFiles {
     pub(super) fn start(
         run: RunId,
         run_dir: &Path,
+        materialize: MaterializeMode,
         store: Arc<dyn BlobStore>,
         tasks: Arc<TaskFactsIndex>,
         warnings: SinkWarnings,
@@ -58,7 +59,7 @@ impl TrialFiles {
         let run_dir = run_dir.to_owned();
         let task = supervise::spawn("trial files", async move {
             let writer = supervise::blocking(move || {
-                TrialDirWriter::open(run, &run_dir, store, tasks).map(Arc::new)
+                TrialDirWriter::open(run, &run_dir, materialize, store, tasks).map(Arc::new)
             })
             .await?;
             let unwritten = write_all(&writer, receiver, &warnings).await;

@@ -36,7 +36,7 @@ use super::ExportError;
 use super::output::parent;
 use super::source::{ExportSource, SettledTrial};
 use crate::results::files::durable::{sync_dir, sync_tree, write_json};
-use crate::results::files::{FileError, TrialFilesError, content, error_text};
+use crate::results::files::{FileError, MaterializeMode, TrialFilesError, content, error_text};
 use documents::HarborJob;
 use stats::HarborStats;
 
@@ -85,7 +85,9 @@ async fn write_trial(
         source: Box::new(error),
     };
     if let Some(record) = &trial.record {
-        let lost = content::write(&*source.store, record, trial_dir).await.map_err(failed)?;
+        let lost = content::write(&*source.store, record, trial_dir, MaterializeMode::Full)
+            .await
+            .map_err(failed)?;
         if let Some(lost) = lost.into_iter().next() {
             return Err(failed(lost));
         }
