@@ -51,6 +51,13 @@ pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
 
+/// Bytes of a lock file that are read: it names one process, and anything else may be at its path.
+pub const LOCK_FILE_BYTES: u64 = 64 * 1024;
+
+/// Bytes of one captured file that a JSON document of a command includes as text: what is larger
+/// is printed without `--json`, in pieces.
+pub const INLINE_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Largest configuration file (`job.yaml`, `task.toml`).
 pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
 

@@ -1,6 +1,8 @@
 //! `manifest.json`: the small header of a run's state. Everything in it can be derived again from
 //! the journal; it is replaced atomically.
 
+use std::path::Path;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
@@ -98,17 +100,25 @@ impl RunManifest {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
+        Self::parse(&path, &bytes).map(Some)
+    }
+
+    /// Parses the manifest that was read from `path`.
+    ///
+    /// # Errors
+    /// [`RunError`] when it is damaged, or of a newer format.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, RunError> {
+        let damaged = |reason| RunError::Damaged { path: path.to_owned(), reason };
         let manifest: Self =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+            serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         let Self { format: found, digest, .. } = manifest;
         if found > RUN_FORMAT {
-            return Err(RunError::Newer { path, found, known: RUN_FORMAT });
+            return Err(RunError::Newer { path: path.to_owned(), found, known: RUN_FORMAT });
         }
         if digest.is_some_and(|digest| digest != manifest.content()) {
             return Err(damaged("its content does not match its digest".to_owned()));
         }
-        Ok(Some(manifest))
+        Ok(manifest)
     }
 
     /// Replaces the manifest of a run directory.

@@ -3,7 +3,8 @@
 //! * `core`: all decisions; pure
 //! * `journal`: the core's records on disk; `records`: the settlements; `manifest`: a summary
 //! * `lock`: exclusion of other processes
-//! * `open`: opening of a run directory; `reopen`: trials that a session runs again
+//! * `open`: opening of a run directory; `reopen`: trials that a session runs again; `replay`: the
+//!   state that a journal gives, also for readers
 //! * `event_loop`: the only select loop. It turns events into inputs of the core, hands the records
 //!   to the journal, and carries out effects once their records are durable.
 //! * `reconcile`: the side towards remote workers
@@ -23,6 +24,7 @@ mod planner;
 pub mod reconcile;
 mod records;
 mod reopen;
+mod replay;
 mod requirements;
 
 pub use event_loop::{
@@ -32,12 +34,13 @@ pub use event_loop::{
 pub(crate) use lock::host_name;
 pub use lock::{
     Fence, FileId, KvLockOptions, LockError, LockLostError, LockOptions, LockOwner, LockWaitPolicy,
-    RunEntry, RunEntryInfo, RunLock,
+    ObservedOwner, RunEntry, RunEntryInfo, RunLock,
 };
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
 pub use planner::Planner;
 pub use reopen::ReopenSelection;
+pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};
 
 use rollout_worker::queue::traits::QueueError;

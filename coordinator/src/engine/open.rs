@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::id::RunId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
@@ -21,6 +21,7 @@ use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};
 use super::manifest::RunManifest;
 use super::records::{RecordsFileSet, RecordsWriter};
 use super::reopen::{ReopenSelection, SupersededResults};
+use super::replay::{CoreReplay, restore_executions};
 use super::{Fence, Planner, RunError};
 use crate::engine::core::{
     Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, PredecessorSegment,
@@ -229,12 +230,13 @@ fn open_locked(
     let run = RunId::from_bytes([0; 16]);
     let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
     let superseded = SupersededResults::new(reopened, reopen);
-    let mut replaying =
-        JournalReplayer::new(core, planner, events, &records, &job, epoch, superseded);
+    let replayed = CoreReplay::new(core, superseded);
+    let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
-    let JournalReplayer { mut core, changed, mut superseded, .. } = replaying;
+    let JournalReplayer { replay: replayed, changed, .. } = replaying;
+    let (mut core, mut superseded) = replayed.into_parts();
     check_plan(&root, changed, &superseded)?;
     let now = Timestamp::now();
     let run = replay.as_ref().map(|replay| replay.first.1.run).or(grant.run);
@@ -323,18 +325,6 @@ fn check_plan(
     if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
 }
 
-/// Gives reopened items the executions of their superseded settlements.
-fn restore_executions(
-    core: &mut Core,
-    at: Timestamp,
-    items: &[ItemId],
-    superseded: &mut SupersededResults,
-) {
-    for item in items {
-        core.restore_executions(*item, at, superseded.reopened(*item));
-    }
-}
-
 /// The first record of this session.
 fn session_start(
     run: RunId,
@@ -388,7 +378,7 @@ impl OpenError {
 }
 
 struct JournalReplayer<'a> {
-    core: Core,
+    replay: CoreReplay,
     planner: &'a dyn Planner,
     events: &'a mpsc::Sender<Vec<RunEvent>>,
     records: &'a RecordsWriter,
@@ -397,22 +387,19 @@ struct JournalReplayer<'a> {
     started: bool,
     batch: Vec<RunEvent>,
     changed: Vec<String>,
-    effects: Vec<CoreEffect>,
-    superseded: SupersededResults,
 }
 
 impl<'a> JournalReplayer<'a> {
     fn new(
-        core: Core,
+        replay: CoreReplay,
         planner: &'a dyn Planner,
         events: &'a mpsc::Sender<Vec<RunEvent>>,
         records: &'a RecordsWriter,
         job: &'a str,
         epoch: u32,
-        superseded: SupersededResults,
     ) -> Self {
         Self {
-            core,
+            replay,
             planner,
             events,
             records,
@@ -421,8 +408,6 @@ impl<'a> JournalReplayer<'a> {
             started: false,
             batch: Vec::new(),
             changed: Vec::new(),
-            effects: Vec::new(),
-            superseded,
         }
     }
 
@@ -434,29 +419,22 @@ impl<'a> JournalReplayer<'a> {
             let total = self.planner.total();
             send_started(self.events, self.job, opened.run, self.epoch, total, at);
         }
-        let reopened = match &record {
-            JournalRecord::Opened(opened) => opened.reopened.clone(),
-            JournalRecord::Reopened { items, .. } => items.clone(),
-            _ => Vec::new(),
-        };
-        let mut effects = std::mem::take(&mut self.effects);
-        self.core.apply(at, record, &mut effects);
-        restore_executions(&mut self.core, at, &reopened, &mut self.superseded);
+        let mut effects = self.replay.apply(at, record);
         for effect in effects.drain(..) {
             if let CoreEffect::Settled(settled) = effect {
-                let spec = self.core.settled_spec(&settled.item);
+                let spec = self.replay.core().settled_spec(&settled.item);
                 self.planner.on_settled(&settled, spec);
                 self.settled(*settled);
             }
         }
-        self.effects = effects;
+        self.replay.reuse(effects);
     }
 
     fn settled(&mut self, settled: ItemSettlement) {
         let Some(planned) = self.planner.find(&settled.item) else { return };
         let name = self.planner.name(planned.ordinal);
-        let Some(settled) = self.superseded.take(settled, &name) else { return };
-        if self.core.settled_spec(&settled.item) != Some(planned.spec) {
+        let Some(settled) = self.replay.superseded.take(settled, &name) else { return };
+        if self.replay.core().settled_spec(&settled.item) != Some(planned.spec) {
             self.changed.push(name.to_string());
             return;
         }

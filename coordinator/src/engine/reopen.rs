@@ -65,7 +65,7 @@ impl SupersededResults {
         settled: ItemSettlement,
         name: &ItemName,
     ) -> Option<ItemSettlement> {
-        let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
+        let later = self.is_reopened_later(&settled.item);
         let selected = self.selection.as_ref().is_some_and(|w| w.selects(&settled, name));
         if !later && !selected {
             return Some(settled);
@@ -76,10 +76,25 @@ impl SupersededResults {
         if selected {
             self.names.extend([name.to_string(), settled.item.to_string()]);
         }
+        self.keep_executions(settled);
+        None
+    }
+
+    /// Keeps the executions of a settlement that a later session reopened.
+    pub(super) fn keep_if_reopened(&mut self, settled: &ItemSettlement) {
+        if self.is_reopened_later(&settled.item) {
+            self.keep_executions(settled.clone());
+        }
+    }
+
+    fn is_reopened_later(&self, item: &ItemId) -> bool {
+        self.pending.get(item).is_some_and(|times| *times > 0)
+    }
+
+    fn keep_executions(&mut self, settled: ItemSettlement) {
         let mut executions = settled.superseded;
         executions.extend(settled.by);
         self.executions.insert(settled.item, executions);
-        None
     }
 
     /// The executions that settled an item that a session reopens.

@@ -1,5 +1,5 @@
-//! Results of runs: metrics, reports, result files of a run directory, and exports. Everything here
-//! is derived from records and events.
+//! Results of runs: metrics, reports, result files of a run directory, exports, and views of runs
+//! for commands that only read. Everything here is derived from records and events.
 
 pub mod escape;
 pub mod export;
@@ -8,3 +8,4 @@ pub mod metrics;
 pub mod report;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod view;

@@ -18,6 +18,7 @@ const COORDINATOR: &[LayerRule] = &[
     ("engine::core", &[]),
     ("engine", &["engine::core"]),
     ("results", &["plan", "engine::journal"]),
+    ("results::view", &["plan", "engine", "results"]),
     ("events", &["results"]),
     ("workloads", &["config", "sources", "plan", "engine", "results"]),
     ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),

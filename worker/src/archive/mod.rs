@@ -8,11 +8,13 @@
 //! * [`extract_faithful`]: the same with executable bits and the symbolic links that stay inside.
 //! * [`first_file`]: one small file of a hostile archive, in memory; [`stream_first_file`]: one file
 //!   in pieces.
+//! * [`copy_file`]: the content of one file by its path, in pieces.
 //! * [`extract_trusted`]: archives made by Rollout, with symbolic links; anything unexpected is an
 //!   error.
 //! * [`list`]: the members of an archive.
 
 mod blocking_reader;
+mod copy_file;
 mod directory_writer;
 mod exclude;
 mod extract;
@@ -33,6 +35,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
+pub use self::copy_file::copy_file;
 pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;

@@ -52,7 +52,7 @@ pub(super) enum ItemStatus {
 }
 
 /// A known execution.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct KnownExecution {
     pub(super) exec: ExecId,
     pub(super) try_id: TryId,
@@ -67,7 +67,7 @@ pub(super) struct KnownExecution {
 }
 
 /// State of a known execution.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum ExecutionState {
     /// No result, not lost.
     Open,
@@ -94,7 +94,7 @@ pub(super) enum VoidReason {
 }
 
 /// An end without a verdict.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ExecutionLoss {
     pub(super) reason: LostReason,
     pub(super) phase: Option<Phase>,

@@ -39,6 +39,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 mod unplaceable;
+mod view;
 mod wait;
 mod worker_liveness;
 
@@ -58,6 +59,7 @@ pub use record::{
     JournalRecord, NamedItem, OfferedTry, PredecessorSegment, ReplacedSegment, SeenExecution,
     SessionEnd, SessionStart, Takeover, WithdrawnTry,
 };
+pub use view::{ItemProgress, ItemStage};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits;

@@ -13,7 +13,7 @@ use super::item::ItemStatus;
 
 impl Core {
     /// How long an item waits after its last failure, in milliseconds.
-    pub(super) fn wait_ms(&self, item: &ItemId) -> u64 {
+    pub fn wait_ms(&self, item: &ItemId) -> u64 {
         let failures = self.items.get(item).map_or(1, |row| row.failures);
         let jitter = self.jitter(item, failures);
         let wait = self.settings.retry.delay(failures, jitter).unwrap_or_default();

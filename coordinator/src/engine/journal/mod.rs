@@ -39,7 +39,7 @@ mod write;
 
 pub use layout::RunLayout;
 pub use prefix::{JournalPrefix, RecordChain};
-pub use read::{ReplaySummary, replay, sync_segment};
+pub use read::{ReplayExtent, ReplaySummary, replay, sync_segment};
 pub use rebuild::SegmentRebuilder;
 pub use salvage::{JournalDamage, JournalSalvage};
 pub use segment_index::{MissingRecords, SegmentIndex, next_epoch};

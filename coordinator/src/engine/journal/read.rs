@@ -37,6 +37,16 @@ pub fn sync_segment(layout: &RunLayout, epoch: u32) -> Result<(), JournalError> 
     Ok(())
 }
 
+/// How much of the newest segment is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayExtent {
+    /// Every whole record, as a new session does: the writer has ended.
+    Whole,
+    /// The records that are known to be durable: the writer may be appending. Every whole record if
+    /// nothing is known.
+    Durable,
+}
+
 /// Reads every record of a run in order. `None` when the run has no journal yet.
 ///
 /// `durable` are lengths of segments that are known to have been durable.
@@ -46,19 +56,34 @@ pub fn sync_segment(layout: &RunLayout, epoch: u32) -> Result<(), JournalError> 
 pub fn replay(
     layout: &RunLayout,
     durable: &[(u32, u64)],
-    mut apply: impl FnMut(Timestamp, JournalRecord),
+    apply: impl FnMut(Timestamp, JournalRecord),
 ) -> Result<Option<ReplaySummary>, JournalError> {
-    let index = SegmentIndex::read(layout)?;
-    for (epoch, durable_bytes) in durable {
-        check_opening(layout, &index, *epoch, *durable_bytes)?;
+    SegmentIndex::read(layout)?.replay(durable, ReplayExtent::Whole, apply)
+}
+
+impl SegmentIndex {
+    /// Reads every record of the segments in order, as [`replay`] does.
+    ///
+    /// # Errors
+    /// [`JournalError`] for anything but a cut tail that was not known to be durable.
+    pub fn replay(
+        &self,
+        durable: &[(u32, u64)],
+        extent: ReplayExtent,
+        mut apply: impl FnMut(Timestamp, JournalRecord),
+    ) -> Result<Option<ReplaySummary>, JournalError> {
+        let layout = self.layout();
+        for (epoch, durable_bytes) in durable {
+            check_opening(layout, self, *epoch, *durable_bytes)?;
+        }
+        let mut replay: Option<ReplaySummary> = None;
+        for link in self.active_segments() {
+            let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
+            let known = known.map(|(_, bytes)| *bytes).max();
+            read_segment(layout, link, known, extent, &mut replay, &mut apply)?;
+        }
+        Ok(replay)
     }
-    let mut replay: Option<ReplaySummary> = None;
-    for link in index.active_segments() {
-        let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
-        let known = known.map(|(_, bytes)| *bytes).max();
-        read_segment(layout, link, known.unwrap_or_default(), &mut replay, &mut apply)?;
-    }
-    Ok(replay)
 }
 
 /// Refuses a journal whose durable segment `epoch` does not count: it is missing, or cut before the
@@ -83,16 +108,22 @@ fn check_opening(
 fn read_segment(
     layout: &RunLayout,
     link: &ActiveSegment,
-    known_durable: u64,
+    known_durable: Option<u64>,
+    extent: ReplayExtent,
     replay: &mut Option<ReplaySummary>,
     apply: &mut impl FnMut(Timestamp, JournalRecord),
 ) -> Result<(), JournalError> {
     let mut segment = SegmentReader::open_digested(layout, link.opened.epoch)?;
     let former = link.end;
+    // A writer that appends has no torn tail: what it has not synced is not read.
+    let limit = match (former, extent) {
+        (None, ReplayExtent::Durable) => segment.durable_bytes(known_durable),
+        (Some(_), _) | (None, ReplayExtent::Whole) => None,
+    };
     let opening = segment.opening()?;
     if let Some((at, opened)) = &opening {
         apply(*at, JournalRecord::Opened(Box::new(opened.clone())));
-        let end = former.map_or(u64::MAX, |former| former.bytes);
+        let end = former.map(|former| former.bytes).or(limit).unwrap_or(u64::MAX);
         while segment.prefix().bytes < end
             && let Some(incoming) = segment.next()?
         {
@@ -101,10 +132,19 @@ fn read_segment(
     }
     let JournalPrefix { epoch, records, bytes, .. } = segment.prefix();
     // The length that the next owner recorded counts, whatever a woken previous owner states.
-    match former {
-        Some(former) if bytes < former.bytes => segment.check_rest(former.bytes, former.bytes)?,
-        Some(_) => {}
-        None => segment.check_rest(known_durable, u64::MAX)?,
+    match (former, extent) {
+        (Some(former), _) if bytes < former.bytes => {
+            segment.check_rest(former.bytes, former.bytes)?;
+        }
+        (Some(_), _) => {}
+        (None, ReplayExtent::Whole) => {
+            segment.check_rest(known_durable.unwrap_or_default(), u64::MAX)?;
+        }
+        (None, ReplayExtent::Durable) => {
+            if let Some(limit) = limit.filter(|limit| bytes < *limit) {
+                segment.check_rest(limit, limit)?;
+            }
+        }
     }
     let digest = segment.digest().expect("it was opened to be digested");
     let head = PredecessorSegment { epoch, bytes, digest };

@@ -33,12 +33,13 @@ pub(super) struct SegmentReader {
 impl SegmentReader {
     pub(super) fn open(layout: &RunLayout, epoch: u32) -> Result<Self, JournalError> {
         let path = layout.segment(epoch);
+        // Before the length: a writer may append meanwhile.
+        let durable = durable_length::read(layout, epoch);
         let file = File::open(&path).map_err(JournalError::io("open", &path))?;
         let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
         let file = BufReader::with_capacity(1 << 20, file);
         let prefix = JournalPrefix { bytes: 0, ..JournalPrefix::start(epoch) };
         let (hasher, frame, batch) = (None, Vec::new(), None);
-        let durable = durable_length::read(layout, epoch);
         Ok(Self { path, file, length, prefix, hasher, frame, batch, durable })
     }
 
@@ -55,6 +56,12 @@ impl SegmentReader {
     /// Digest of the bytes read, if it was requested.
     pub(super) fn digest(&self) -> Option<Digest> {
         self.hasher.clone().map(DigestHasher::finish)
+    }
+
+    /// How much of the segment is known to be durable, given another source; `None` if nothing is
+    /// known.
+    pub(super) fn durable_bytes(&self, known: Option<u64>) -> Option<u64> {
+        self.durable.max(known)
     }
 
     /// The header and the first record; `None` when the segment was cut before its end.

@@ -109,6 +109,10 @@ impl SegmentIndex {
         repaired.chain(self.openings().map(|o| (o.epoch, o.pool.clone()))).collect()
     }
 
+    pub(super) fn layout(&self) -> &RunLayout {
+        &self.layout
+    }
+
     pub(super) fn active_segments(&self) -> &[ActiveSegment] {
         &self.segments
     }

@@ -4,13 +4,11 @@ use std::io::Write as _;
 use std::path::Path;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::limits;
 use serde::{Deserialize, Serialize};
 
 use super::owner::LockOwner;
 use crate::engine::atomic_file::TEMPORARY_PREFIX;
-
-/// Maximum number of bytes read.
-const MAX_LOCK_FILE_BYTES: u64 = 64 * 1024;
 
 /// Content of the lock info.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +72,6 @@ pub(super) fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
         Err(error) => return Err(error),
     };
     let mut text = Vec::new();
-    file.take(MAX_LOCK_FILE_BYTES).read_to_end(&mut text)?;
+    file.take(limits::LOCK_FILE_BYTES).read_to_end(&mut text)?;
     Ok(Some(text))
 }

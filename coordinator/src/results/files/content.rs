@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
@@ -27,6 +28,20 @@ pub(crate) async fn read_record(
     blob: &BlobRef,
     settlement: &Settlement,
 ) -> Result<TrialRecord, TrialFilesError> {
+    let exec = settlement.by.as_ref().map(|by| by.exec);
+    read_record_of(store, blob, settlement.item, exec).await
+}
+
+/// Reads the record of an execution of an item.
+///
+/// # Errors
+/// As [`read_record`].
+pub(crate) async fn read_record_of(
+    store: &dyn BlobStore,
+    blob: &BlobRef,
+    item: ItemId,
+    exec: Option<ExecId>,
+) -> Result<TrialRecord, TrialFilesError> {
     let bytes = (store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
         .map_err(|source| TrialFilesError::Store { what: "the record".to_owned(), source })?;
     let digest = blob.digest;
@@ -35,8 +50,7 @@ pub(crate) async fn read_record(
             Some(source) => TrialFilesError::NewerRecord { digest, source },
             None => TrialFilesError::Record { digest, source },
         })?;
-    let exec = settlement.by.as_ref().map(|by| by.exec);
-    if record.item == settlement.item && Some(record.exec) == exec {
+    if record.item == item && Some(record.exec) == exec {
         Ok(record)
     } else {
         Err(TrialFilesError::RecordMismatch(digest))

@@ -1,6 +1,6 @@
 //! Counts and sums over settled trials.
 
-use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement, Verdict};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::failure::{FailureCounts, FailureParty};
@@ -32,9 +32,13 @@ pub struct TrialScore {
 impl TrialScore {
     /// The contribution of `settlement`.
     pub fn from_settlement(settlement: &Settlement) -> Self {
-        let verdict = &settlement.verdict;
+        Self::from_verdict(&settlement.verdict, &settlement.superseded)
+    }
+
+    /// The contribution of a trial with this verdict and these superseded executions.
+    pub fn from_verdict(verdict: &Verdict, superseded: &[Execution]) -> Self {
         let (mut retries, mut lost) = (0, 0);
-        for execution in &settlement.superseded {
+        for execution in superseded {
             match execution.end {
                 ExecutionEnd::Reported { .. } => retries += 1,
                 ExecutionEnd::Lost { .. } => lost += 1,
@@ -49,7 +53,7 @@ impl TrialScore {
             with_error: completed && verdict.error.is_some(),
             step_unverified: completed && !verdict.unverified_steps.is_empty(),
             failure: FailureParty::from_verdict(verdict),
-            cost: total_cost(settlement),
+            cost: cost_of(verdict, superseded),
             retries,
             lost,
         }
@@ -58,9 +62,13 @@ impl TrialScore {
 
 /// The cost of a trial: the reported costs of the execution that settled it and of earlier ones.
 pub fn total_cost(settlement: &Settlement) -> f64 {
+    cost_of(&settlement.verdict, &settlement.superseded)
+}
+
+fn cost_of(verdict: &Verdict, superseded: &[Execution]) -> f64 {
     let mut sum = NeumaierSum::default();
-    sum.add(settlement.verdict.cost);
-    for Execution { end, .. } in &settlement.superseded {
+    sum.add(verdict.cost);
+    for Execution { end, .. } in superseded {
         match end {
             ExecutionEnd::Reported { verdict } => sum.add(verdict.cost),
             ExecutionEnd::Lost { cost, .. } => sum.add(*cost),

@@ -14,7 +14,8 @@ use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use crate::engine::core::NewItem;
 use crate::engine::journal::RunLayout;
 use crate::engine::{Planner, RunError, WorkerRequirements};
-use crate::plan::{JobPlan, JobPlanError, PlanDocument, PlannedTrial};
+use crate::plan::{JobPlan, PlannedTrial};
+use crate::results::view;
 
 pub use lanes::JobLanes;
 
@@ -125,15 +126,7 @@ pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
-    let document: PlanDocument =
-        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-    JobPlan::try_from(document).map(Some).map_err(|error| match error {
-        JobPlanError::Newer { found, known } => {
-            RunError::Newer { path: path.clone(), found, known }
-        }
-        error => damaged(error.to_string()),
-    })
+    view::parse_plan(&path, &bytes).map(Some)
 }
 
 #[cfg(test)]

@@ -1,0 +1,136 @@
+//! Reader of a run directory. It takes no lock and writes nothing; the run may be live.
+//!
+//! The order of reading matters while another process writes: the lock file and the durable length
+//! in the manifest come first, then the journal, so that the journal holds at least what they state.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::limits;
+
+use super::documents::{ParsedDocuments, RunDocuments};
+use super::fold::{EventReader, RunFold};
+use super::run::{OwnerView, RunKind, RunView, RunViewState};
+use super::{RunViewError, run};
+use crate::engine::RunError;
+use crate::engine::journal::{ReplayExtent, RunLayout, SegmentIndex};
+use crate::plan::JobPlan;
+
+/// The directory of a run, with the documents that were read when it was opened.
+#[derive(Debug)]
+pub struct RunDirectory {
+    layout: RunLayout,
+    kind: RunKind,
+    parsed: ParsedDocuments,
+}
+
+impl RunDirectory {
+    /// Opens the directory of a job or a search, and reads its documents.
+    ///
+    /// # Errors
+    /// [`RunViewError`] when it is not a run directory, or a document is damaged or newer.
+    pub fn open(root: &Path) -> Result<Self, RunViewError> {
+        let (layout, kind) = match RunLayout::is_search(root) {
+            true => (RunLayout::for_search(root), RunKind::Search),
+            false => (RunLayout::new(root), RunKind::Job),
+        };
+        let documents = RunDocuments {
+            lock: read(&layout.lock_info(), Some(limits::LOCK_FILE_BYTES))?,
+            manifest: read(&layout.manifest(), None)?,
+            plan: match kind {
+                RunKind::Job => read(&layout.plan(), None)?,
+                RunKind::Search => None,
+            },
+        };
+        let is_run = documents.manifest.is_some()
+            || documents.plan.is_some()
+            || layout.journal().is_dir()
+            || kind == RunKind::Search;
+        if !is_run {
+            let (path, what) = (root.to_owned(), "manifest.json");
+            return Err(RunViewError::NotRunDirectory { path, what });
+        }
+        let parsed = documents.parse(&layout)?;
+        Ok(Self { layout, kind, parsed })
+    }
+
+    /// Kind of the run.
+    pub fn kind(&self) -> RunKind {
+        self.kind
+    }
+
+    /// Its plan.
+    ///
+    /// # Errors
+    /// [`RunViewError::NotRunDirectory`] when it has none.
+    pub fn plan(&self) -> Result<&JobPlan, RunViewError> {
+        self.parsed.plan.as_ref().ok_or_else(|| RunViewError::NotRunDirectory {
+            path: self.layout.root().to_owned(),
+            what: "plan.json",
+        })
+    }
+
+    /// Reads the journal to its end and takes a snapshot. Everything about `watched` is kept, and
+    /// events are passed to `events`. Blocks.
+    ///
+    /// # Errors
+    /// [`RunViewError`] when the journal is damaged or newer.
+    pub fn view(
+        self,
+        watched: Option<ItemId>,
+        mut events: Option<EventReader<'_>>,
+    ) -> Result<RunView, RunViewError> {
+        let Self { layout, kind, parsed } = self;
+        let ParsedDocuments { manifest, plan, owner } = parsed;
+        let now = Timestamp::now();
+        let owner = owner.map(|owner| {
+            (OwnerView::new(&owner, owner.is_dead(), now), owner.epoch())
+        });
+        let index = SegmentIndex::read(&layout)?;
+        let job = manifest.as_ref().map(|manifest| manifest.job.clone());
+        let job = job.unwrap_or_else(|| name_of(layout.root()));
+        let total = manifest.as_ref().map_or(0, |manifest| manifest.total);
+        let fold = RunFold::new(job, plan, total, index.reopened());
+        let mut fold = match watched {
+            Some(item) => fold.watching(item),
+            None => fold,
+        };
+        // Without an owner, every whole record counts: a new session would build on it.
+        let owned = run::state(None, owner.as_ref().map(|(owner, epoch)| (owner, *epoch)));
+        let extent = match owned {
+            RunViewState::Running | RunViewState::Silent => ReplayExtent::Durable,
+            _ => ReplayExtent::Whole,
+        };
+        let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
+        let noted: Vec<(u32, u64)> = noted.into_iter().collect();
+        index.replay(&noted, extent, |at, record| {
+            fold.apply(at, record, events.as_mut().map(|events| &mut **events as EventReader<'_>));
+        })?;
+        Ok(RunView::new(fold, kind, manifest.as_ref(), owner, now))
+    }
+}
+
+/// The last part of a path.
+pub(super) fn name_of(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Reads a document; `None` when it is missing.
+fn read(path: &Path, max_bytes: Option<u64>) -> Result<Option<Vec<u8>>, RunViewError> {
+    let failed =
+        |source| RunError::File { action: "read", path: path.to_owned(), source }.into();
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(max_bytes.unwrap_or(u64::MAX)).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
+}

@@ -1,0 +1,73 @@
+//! Views of a run for commands that only read: the state of a run that is live in another process,
+//! stopped, finished, or whose owner was killed.
+//!
+//! * `fold`: the state of a run, record by record. Pure: it takes the documents of the run as bytes
+//!   and the records of its journal in order, wherever they come from.
+//! * `directory`: the source of both in a run directory. It takes no lock and writes nothing.
+//! * `run`: the snapshot of a run; `trials`: its rows; `detail`: all about one trial
+//! * `events`: the durable events, with their numbers
+//! * `jobs_dir`: the runs in a directory of jobs
+//! * `captured`: outputs and logs in the blob store
+//!
+//! The journal is the truth. It is replayed by the code that resumes a run, so a reader counts as a
+//! new session would. While the owner may live, only records that are known to be durable are read.
+//!
+//! Memory: one small row for each item, and all executions of one watched trial.
+
+mod captured;
+mod detail;
+mod directory;
+mod documents;
+mod events;
+mod fold;
+mod jobs_dir;
+mod run;
+mod sessions;
+mod trials;
+
+use std::path::PathBuf;
+
+pub use captured::{
+    CapturedError, CapturedFile, CapturedSource, LogFile, captured_files, list_logs, read_captured,
+    record_of,
+};
+pub use detail::{ExecutionRole, ExecutionView, TrialDetail};
+pub use directory::RunDirectory;
+pub(crate) use documents::parse_plan;
+pub use documents::RunDocuments;
+pub use events::NumberedEvent;
+pub use fold::{EventReader, RunFold};
+pub use jobs_dir::{RunFacts, RunSummary, list_runs};
+pub use run::{ItemCounts, OwnerView, RunHeaderView, RunKind, RunView, RunViewState};
+pub use trials::{ErrorSummary, TrialFilter, TrialLookupError, TrialRow, TrialState, find_trial};
+
+use crate::engine::RunError;
+use crate::engine::journal::JournalError;
+
+/// Why a run cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunViewError {
+    /// The directory is not a run directory.
+    #[error("{} is not a run directory: {what} is missing", path.display())]
+    NotRunDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// The missing file.
+        what: &'static str,
+    },
+    /// A directory cannot be listed.
+    #[error("cannot list {}", path.display())]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A document of the run cannot be read.
+    #[error(transparent)]
+    Document(#[from] RunError),
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
