@@ -35,6 +35,11 @@ pub(super) struct Cli {
 pub(super) enum Command {
     Run(Box<RunArgs>),
     Retry(RetryArgs),
+    Status(super::status::StatusArgs),
+    List(super::list::ListArgs),
+    Show(super::show::ShowArgs),
+    Logs(super::logs::LogsArgs),
+    Events(super::events::EventsArgs),
     Gc(GcArgs),
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
@@ -325,6 +330,11 @@ impl Cli {
             | Command::Doctor(_) => false,
             Command::Check(_)
             | Command::Retry(_)
+            | Command::Status(_)
+            | Command::List(_)
+            | Command::Show(_)
+            | Command::Logs(_)
+            | Command::Events(_)
             | Command::Gc(_)
             | Command::Task(_)
             | Command::Export(_)

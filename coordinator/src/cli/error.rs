@@ -18,6 +18,7 @@ use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;
 use crate::results::files::TrialFilesError;
+use crate::results::view::RunViewError;
 use crate::sources::datasets::BundleError;
 
 /// Hint for a full disk.
@@ -247,6 +248,29 @@ impl From<RunError> for CliError {
             }
             RunError::PartEnded(_) => Self::failure("cannot continue the run", &error)
                 .hint("this is a bug; run the same command again to resume"),
+        }
+    }
+}
+
+impl From<RunViewError> for CliError {
+    fn from(error: RunViewError) -> Self {
+        let what = "cannot read the run";
+        match &error {
+            RunViewError::NotRunDirectory { .. } => Self::from_cause(ExitCode::Config, what, &error)
+                .hint("`rollout list DIR` shows the runs in a directory"),
+            RunViewError::List { .. } => {
+                let message = Self::from_cause(ExitCode::Config, "", &error).message;
+                Self::new(ExitCode::Config, message.trim_start_matches(": "))
+            }
+            RunViewError::Document(cause @ (RunError::Damaged { .. } | RunError::Newer { .. })) => {
+                Self::from_cause(ExitCode::RunDamaged, what, &error).with_document_hint(cause)
+            }
+            RunViewError::Journal(JournalError::Io { .. }) | RunViewError::Document(_) => {
+                Self::failure(what, &error)
+            }
+            RunViewError::Journal(cause) => {
+                Self::from_cause(ExitCode::RunDamaged, what, &error).with_journal_hint(cause)
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ mod check;
 mod dry_run;
 mod env_file;
 mod error;
+mod events;
 mod exit;
 mod export;
 mod gc;
@@ -15,7 +16,9 @@ mod gc_docker;
 mod gc_store;
 mod invocation;
 mod keys;
+mod list;
 mod logging;
+mod logs;
 #[cfg(feature = "nats")]
 mod nats;
 mod output;
@@ -24,6 +27,8 @@ mod repair;
 mod retry;
 mod run;
 mod search_dir;
+mod show;
+mod status;
 mod store_url;
 mod task_init;
 #[cfg(test)]
@@ -91,6 +96,11 @@ async fn dispatch(
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
+        Command::Status(args) => status::run(&args, printer),
+        Command::List(args) => list::run(&args, printer),
+        Command::Show(args) => Box::pin(show::run(&args, printer)).await,
+        Command::Logs(args) => Box::pin(logs::run(&args, printer)).await,
+        Command::Events(args) => events::run(&args, printer),
         Command::Gc(args) => gc::run(&args, printer).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,

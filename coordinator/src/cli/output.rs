@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write};
 
 use rollout_protocol::exit::ExitCode;
 use rustix::io::Errno;
+use serde::Serialize;
 
 use super::error::CliError;
 use crate::config::env_vars;
@@ -69,10 +70,27 @@ impl Printer {
         terminal.into_iter().chain(json).collect()
     }
 
+    /// Whether standard output is a terminal.
+    pub(super) fn prints_to_terminal(&self) -> bool {
+        self.out_is_terminal
+    }
+
     /// Prints the requested data.
     pub(super) fn data(&self, text: &str) -> Result<(), CliError> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Prints one JSON document.
+    pub(super) fn json(&self, document: &impl Serialize) -> Result<(), CliError> {
+        let text = serde_json::to_string_pretty(document)
+            .map_err(|error| CliError::failure("cannot write the result as JSON", &error))?;
+        self.data(&format!("{text}\n"))
+    }
+
+    /// Prints the requested data as it is.
+    pub(super) fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        match out.write_all(bytes).and_then(|()| out.flush()) {
             Err(error) if !self.has_no_reader(&error) => {
                 Err(CliError::failure("cannot write to standard output", &error))
             }

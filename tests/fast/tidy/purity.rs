@@ -12,6 +12,11 @@ const PURE: &[&str] = &[
     "coordinator/src/engine/core",
     "coordinator/src/plan",
     "coordinator/src/results/metrics",
+    "coordinator/src/results/view/events",
+    "coordinator/src/results/view/fold",
+    "coordinator/src/results/view/run",
+    "coordinator/src/results/view/sessions",
+    "coordinator/src/results/view/trials",
     "coordinator/src/workloads/search/policy",
     "coordinator/src/workloads/search/score",
 ];

@@ -325,7 +325,7 @@ impl AgentSummary {
 }
 
 impl Headline {
-    fn new(tally: &Tally) -> Self {
+    pub(crate) fn new(tally: &Tally) -> Self {
         Self {
             passed_trials: tally.passed,
             completed_with_unverified_step_trials: tally.steps_unverified,

@@ -146,7 +146,7 @@ pub fn captured_files(
 }
 
 /// The logs of a trial and of its steps, with their paths below the trial's directory.
-fn all_logs(record: &TrialRecord) -> impl Iterator<Item = (String, &LogsRecord)> {
+pub(super) fn all_logs(record: &TrialRecord) -> impl Iterator<Item = (String, &LogsRecord)> {
     let own = record.logs.iter().map(|logs| (LOGS.to_owned(), logs));
     let steps = record.steps.iter().filter_map(|step| {
         let base = format!("{}/{}/{LOGS}", layout::STEPS, step.name);

@@ -19,7 +19,9 @@ pub struct TrialDetail {
     pub verdict: Option<Verdict>,
     /// Commit of the task's repository, according to the plan.
     pub task_git_commit_id: Option<String>,
-    /// Its executions, in order.
+    /// Its executions, in order. Documents have them with their records, as
+    /// [`RecordedExecution`](super::RecordedExecution).
+    #[serde(skip)]
     pub executions: Vec<ExecutionView>,
     /// When the snapshot was taken.
     pub updated_at: Option<Timestamp>,
@@ -57,6 +59,20 @@ impl ExecutionRole {
             Self::Open => "open",
             Self::Superseded => "superseded",
         }
+    }
+}
+
+impl TrialDetail {
+    /// The newest execution with a record of the try with this number. Without a number, the one
+    /// that settled the trial, else the newest one with a record.
+    pub fn recorded_execution(&self, number: Option<u32>) -> Option<&Execution> {
+        let recorded = || self.executions.iter().rev().filter(|e| e.execution.record.is_some());
+        let settled = |view: &&ExecutionView| view.role == ExecutionRole::Settled;
+        let chosen = match number {
+            Some(number) => recorded().find(|view| view.execution.try_id.n == number),
+            None => recorded().find(settled).or_else(|| recorded().next()),
+        };
+        chosen.map(|view| &view.execution)
     }
 }
 

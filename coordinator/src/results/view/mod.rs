@@ -4,10 +4,11 @@
 //! * `fold`: the state of a run, record by record. Pure: it takes the documents of the run as bytes
 //!   and the records of its journal in order, wherever they come from.
 //! * `directory`: the source of both in a run directory. It takes no lock and writes nothing.
-//! * `run`: the snapshot of a run; `trials`: its rows; `detail`: all about one trial
+//! * `run`: the snapshot of a run; `status`: its document; `trials`: its rows; `detail`: all about
+//!   one trial
 //! * `events`: the durable events, with their numbers
 //! * `jobs_dir`: the runs in a directory of jobs
-//! * `captured`: outputs and logs in the blob store
+//! * `captured`: outputs and logs in the blob store; `recorded`: executions with their records
 //!
 //! The journal is the truth. It is replayed by the code that resumes a run, so a reader counts as a
 //! new session would. While the owner may live, only records that are known to be durable are read.
@@ -21,8 +22,12 @@ mod documents;
 mod events;
 mod fold;
 mod jobs_dir;
+mod recorded;
 mod run;
 mod sessions;
+mod status;
+#[cfg(test)]
+mod tests;
 mod trials;
 
 use std::path::PathBuf;
@@ -38,7 +43,9 @@ pub use documents::RunDocuments;
 pub use events::NumberedEvent;
 pub use fold::{EventReader, RunFold};
 pub use jobs_dir::{RunFacts, RunSummary, list_runs};
+pub use recorded::{LogsView, RecordedExecution};
 pub use run::{ItemCounts, OwnerView, RunHeaderView, RunKind, RunView, RunViewState};
+pub use status::RunStatus;
 pub use trials::{ErrorSummary, TrialFilter, TrialLookupError, TrialRow, TrialState, find_trial};
 
 use crate::engine::RunError;

@@ -54,6 +54,8 @@ pub struct RunHeaderView {
     pub opened_at: Option<Timestamp>,
     /// Version of the program of the last session.
     pub version: Option<String>,
+    /// Host and process of the last session, for people.
+    pub opened_by: Option<String>,
     /// The pool whose workers run the trials; `None` if they run in the owner's process.
     pub pool: Option<String>,
     /// The process that owns the run, or owned it and died.
@@ -215,6 +217,7 @@ impl RunView {
             epoch: last.map_or(0, |last| last.epoch),
             opened_at: last.map(|last| last.opened_at),
             version: last.map(|last| last.version.clone()),
+            opened_by: last.map(|last| last.owner.clone()),
             pool: last.and_then(|last| last.pool.clone()),
             owner: owner.map(|(owner, _)| owner),
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A number with at most four decimals, without trailing zeros.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() || value.abs() >= 1e15 {
         return format!("{value:e}");
     }
@@ -13,12 +13,12 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// A number, or a dash for `None`.
-pub(super) fn number_or_dash(value: Option<f64>) -> String {
+pub(crate) fn number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
 /// A share as a percentage, or a dash. Never rounded up to 100 % or down to 0 %.
-pub(super) fn percent(share: Option<f64>) -> String {
+pub(crate) fn percent(share: Option<f64>) -> String {
     let Some(share) = share else { return "-".to_owned() };
     let tenths = (share * 1000.0).round();
     let tenths = match share {
@@ -30,7 +30,7 @@ pub(super) fn percent(share: Option<f64>) -> String {
 }
 
 /// A duration: `0.4s`, `12s`, `2m 10s`, `1h 05m`, `3d 04h`.
-pub(super) fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..10 => format!("{:.1}s", (time.as_secs_f64() * 10.0).floor() / 10.0),
@@ -68,7 +68,7 @@ pub(super) fn bar(done: u64, total: u64, width: usize) -> String {
 }
 
 /// `1 trial`, `2 trials`.
-pub(super) fn plural(count: u64, noun: &str) -> String {
+pub(crate) fn plural(count: u64, noun: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{s}")
 }

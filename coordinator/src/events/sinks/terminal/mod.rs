@@ -3,7 +3,7 @@
 //! Folding events is cheap and happens in the sink itself; drawing happens on its own thread, at
 //! most ten times a second, so that a slow or stopped terminal never blocks a run.
 
-mod format;
+pub(crate) mod format;
 mod frame;
 mod job_view;
 mod run_view;

@@ -1,0 +1,115 @@
+//! `rollout events`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::exit::ExitCode;
+
+use super::error::CliError;
+use super::output::Printer;
+use super::search_dir;
+use crate::events::sinks::terminal::format::{duration, number};
+use crate::results::escape;
+use crate::results::view::{NumberedEvent, RunDirectory};
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
+
+/// Bytes printed at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Print the durable events of a run, from its journal
+///
+/// Each event has a number that does not change: continue with `--from` and one more than the last
+/// number that was printed. Numbers may be missing. Phases of trials, waits for services and
+/// warnings are not in the journal.
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    /// Run directory
+    run_dir: PathBuf,
+
+    /// Only events with this number or a higher one
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    from: u64,
+
+    /// Print lines of JSON: the objects of `rollout run --json`, with `seq`
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &EventsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    search_dir::refuse("print the events of", &args.run_dir, SEARCH_HINT)?;
+    let directory = RunDirectory::open(&args.run_dir)?;
+    directory.plan()?;
+    let (mut text, mut printed) = (String::new(), Ok(()));
+    let mut print = |event: NumberedEvent| {
+        if event.seq < args.from || printed.is_err() {
+            return;
+        }
+        match args.json {
+            true => text.push_str(&serde_json::to_string(&event).unwrap_or_default()),
+            false => text.push_str(&line(&event)),
+        }
+        text.push('\n');
+        if text.len() >= CHUNK_BYTES {
+            printed = printer.data(&std::mem::take(&mut text));
+        }
+    };
+    let _read = directory.view(None, Some(&mut print))?;
+    printed?;
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
+
+/// `12  2026-01-01T10:00:00Z  trial_settled  agent/dataset/task__1: completed, reward 1`.
+fn line(event: &NumberedEvent) -> String {
+    let NumberedEvent { seq, event: RunEvent { at, kind } } = event;
+    let (name, detail) = describe(kind);
+    format!("{seq:>8}  {at:.0}  {name:<13}  {}", escape::line(&detail)).trim_end().to_owned()
+}
+
+/// Name of an event, and its content for people.
+fn describe(kind: &EventKind) -> (&'static str, String) {
+    match kind {
+        EventKind::RunStarted { job, epoch, total, .. } => {
+            ("run_started", format!("{job}, session {epoch}, {total} trials"))
+        }
+        EventKind::RunOpened => ("run_opened", String::new()),
+        EventKind::LockTakeover { former, reason } => {
+            ("lock_takeover", format!("from {former}: {}", word(reason)))
+        }
+        EventKind::TrialRetry { name, try_id, error, wait_ms, .. } => {
+            let wait = duration(std::time::Duration::from_millis(*wait_ms));
+            ("trial_retry", format!("{name}: try {} in {wait} after: {error}", try_id.n + 1))
+        }
+        EventKind::TrialLost { name, try_id, .. } => {
+            ("trial_lost", format!("{name}: try {} ended without a verdict", try_id.n))
+        }
+        EventKind::TrialSettled { settlement, .. } => {
+            let verdict = &settlement.verdict;
+            let mut detail = format!("{}: {}", settlement.name, verdict.outcome.as_str());
+            if let Some(reward) = verdict.reward {
+                detail.push_str(&format!(", reward {}", number(reward)));
+            }
+            if let Some(error) = &verdict.error {
+                detail.push_str(&format!(", {error}"));
+            }
+            ("trial_settled", detail)
+        }
+        EventKind::RunStopping { level } => ("run_stopping", word(level)),
+        EventKind::RunEnded { cancelled, owed } => {
+            let how = if *cancelled { "stopped" } else { "ended" };
+            ("run_ended", format!("{how}, {owed} trials pending"))
+        }
+        // The journal has no others.
+        _ => ("other", String::new()),
+    }
+}
+
+/// The word of a value in documents.
+fn word(value: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}

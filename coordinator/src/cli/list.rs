@@ -1,0 +1,116 @@
+//! `rollout list`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::Timestamp;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::RunId;
+use serde::Serialize;
+
+use super::error::CliError;
+use super::output::Printer;
+use crate::events::sinks::terminal::format::percent;
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
+use crate::results::view::{self, RunKind, RunSummary, RunViewState};
+
+/// List the runs in a directory of jobs: state, progress, pass rate
+///
+/// Works while runs are live. A run that cannot be read is listed with its error.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Directory of jobs, or of searches
+    #[arg(default_value = "jobs")]
+    jobs_dir: PathBuf,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `--json`.
+#[derive(Debug, Serialize)]
+struct ListDocument<'a> {
+    directory: &'a PathBuf,
+    runs: Vec<ListedRun>,
+}
+
+/// One run.
+#[derive(Debug, Default, Serialize)]
+struct ListedRun {
+    name: String,
+    path: PathBuf,
+    run: Option<RunId>,
+    kind: Option<RunKind>,
+    state: Option<RunViewState>,
+    total: Option<u64>,
+    settled: Option<u64>,
+    pass_rate: Option<f64>,
+    updated_at: Option<Timestamp>,
+    /// Why it cannot be read.
+    error: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let mut runs = Vec::new();
+    view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
+    if args.json {
+        printer.json(&ListDocument { directory: &args.jobs_dir, runs })?;
+    } else {
+        printer.data(&render(&runs))?;
+    }
+    Ok(ExitCode::Success)
+}
+
+fn listed(summary: RunSummary) -> ListedRun {
+    let RunSummary { name, path, run } = summary;
+    match run {
+        Ok(facts) => ListedRun {
+            name,
+            path,
+            run: facts.run,
+            kind: Some(facts.kind),
+            state: Some(facts.state),
+            total: Some(facts.total),
+            settled: Some(facts.settled),
+            pass_rate: facts.pass_rate,
+            updated_at: facts.updated_at,
+            error: None,
+        },
+        Err(error) => {
+            let error = Some(CliError::from(error).message);
+            ListedRun { name, path, error, ..ListedRun::default() }
+        }
+    }
+}
+
+fn render(runs: &[ListedRun]) -> String {
+    if runs.is_empty() {
+        return "no runs\n".to_owned();
+    }
+    let header = ["name", "state", "updated", "total", "settled", "pass rate"];
+    let rows = runs.iter().map(|run| {
+        let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let state = run.state.map_or("unreadable", RunViewState::as_str);
+        let state = match run.kind {
+            Some(RunKind::Search) => format!("{state} (search)"),
+            _ => state.to_owned(),
+        };
+        let updated = run.updated_at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0}"));
+        vec![
+            escape::line(&run.name).into_owned(),
+            state,
+            updated,
+            count(run.total),
+            count(run.settled),
+            percent(run.pass_rate),
+        ]
+    });
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 3));
+    for (name, error) in runs.iter().filter_map(|run| Some((&run.name, run.error.as_ref()?))) {
+        text.push_str(&format!("{}: {}\n", escape::line(name), escape::line(error)));
+    }
+    text
+}

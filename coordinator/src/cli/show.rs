@@ -1,0 +1,309 @@
+//! `rollout show`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::ExecutionEnd;
+use rollout_worker::store::{self, BlobStore};
+use serde::Serialize;
+
+use super::error::CliError;
+use super::output::Printer;
+use super::{search_dir, store_url};
+use crate::events::sinks::terminal::format::{number, number_or_dash};
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
+use crate::results::view::{
+    RecordedExecution, RunDirectory, RunView, RunViewState, TrialDetail, TrialFilter,
+    TrialLookupError, TrialRow, TrialState, find_trial,
+};
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
+
+/// Show the trials of a run, or everything about one trial
+///
+/// Trials are in plan order. Everything comes from the journal and the blob store, so it works while
+/// the run is live, and whatever `--materialize` the run had.
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// Run directory
+    run_dir: PathBuf,
+
+    /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
+    trial: Option<String>,
+
+    /// Only failed trials
+    #[arg(long, conflicts_with = "trial")]
+    failed: bool,
+
+    /// Only trials of agents whose name matches; `*` and `?` match any characters
+    #[arg(long, value_name = "PATTERN", conflicts_with = "trial")]
+    agent: Option<String>,
+
+    /// Only trials of tasks whose name, or `dataset/name`, matches
+    #[arg(long, value_name = "PATTERN", conflicts_with = "trial")]
+    task: Option<String>,
+
+    /// At most this many trials
+    #[arg(long, value_name = "N", conflicts_with = "trial")]
+    limit: Option<usize>,
+
+    /// Blob store of the records: a directory, or `file:///directory` [default: the store that the
+    /// run used]
+    #[arg(long, requires = "trial")]
+    store: Option<String>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `--json` without a trial.
+#[derive(Debug, Serialize)]
+struct TrialsDocument {
+    run: Option<RunId>,
+    job: String,
+    state: RunViewState,
+    /// Trials that the filters select.
+    selected: usize,
+    /// The first of them.
+    trials: Vec<TrialRow>,
+}
+
+/// The document of `--json` with a trial.
+#[derive(Debug, Serialize)]
+struct TrialDocument {
+    #[serde(flatten)]
+    detail: TrialDetail,
+    executions: Vec<RecordedExecution>,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    search_dir::refuse("show", &args.run_dir, SEARCH_HINT)?;
+    let directory = RunDirectory::open(&args.run_dir)?;
+    let plan = directory.plan()?;
+    let Some(key) = &args.trial else {
+        let document = trials(args, directory.view(None, None)?)?;
+        match args.json {
+            true => printer.json(&document)?,
+            false => printer.data(&render_trials(&document))?,
+        }
+        return Ok(ExitCode::Success);
+    };
+    let trial = find_trial(plan, key)?;
+    let view = directory.view(Some(trial.item), None)?;
+    let mut detail = view.detail().expect("a trial of the plan is watched");
+    let store = open_store(args.store.as_deref(), &args.run_dir, &detail, printer).await?;
+    let mut executions = Vec::new();
+    for execution in std::mem::take(&mut detail.executions) {
+        let store = store.as_deref();
+        executions.push(RecordedExecution::read(store, trial.item, execution).await);
+    }
+    let document = TrialDocument { detail, executions };
+    match args.json {
+        true => printer.json(&document)?,
+        false => printer.data(&render_trial(&document, &args.run_dir))?,
+    }
+    Ok(ExitCode::Success)
+}
+
+/// The store of the records, if there are any. A store that is named must exist; without the run's
+/// own, the rest is shown.
+async fn open_store(
+    named: Option<&str>,
+    run_dir: &Path,
+    detail: &TrialDetail,
+    printer: &Printer,
+) -> Result<Option<Arc<dyn BlobStore>>, CliError> {
+    if detail.executions.iter().all(|view| view.execution.record.is_none()) {
+        return Ok(None);
+    }
+    let opened = match store_url::for_run(named, run_dir) {
+        Ok(url) => store::open(&url).await.map_err(CliError::from),
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(store) => Ok(Some(store)),
+        Err(error) if named.is_some() => Err(error),
+        Err(error) => {
+            printer.warning(&format!("files of executions are not shown: {}", error.message));
+            error.hints.iter().for_each(|hint| printer.hint(hint));
+            Ok(None)
+        }
+    }
+}
+
+fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
+    let ShowArgs { failed, agent, task, .. } = args;
+    let filter = TrialFilter { failed: *failed, agent: agent.clone(), task: task.clone() };
+    let rows = view.trials(&filter);
+    let rows = rows.map_err(|bad| CliError::usage(format!("`{bad}` is not a valid pattern")))?;
+    let (mut selected, mut trials) = (0, Vec::new());
+    for row in rows {
+        selected += 1;
+        if args.limit.is_none_or(|limit| trials.len() < limit) {
+            trials.push(row);
+        }
+    }
+    let header = view.header;
+    Ok(TrialsDocument { run: header.run, job: header.job, state: header.state, selected, trials })
+}
+
+fn render_trials(document: &TrialsDocument) -> String {
+    let TrialsDocument { selected, trials, .. } = document;
+    if trials.is_empty() {
+        return "no trials\n".to_owned();
+    }
+    let header = ["trial", "state", "error", "worker", "tries", "reward", "seconds", "cost"];
+    let rows = trials.iter().map(|row| {
+        let error = row.error.as_ref();
+        let error = error.map_or_else(String::new, |e| format!("{} ({})", e.kind, e.code));
+        let cells = [
+            row.name.clone(),
+            row.state.as_str().to_owned(),
+            error,
+            row.worker.clone().unwrap_or_default(),
+            row.tries.to_string(),
+            number_or_dash(row.reward),
+            row.total_sec.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}")),
+            number_or_dash(row.cost),
+        ];
+        cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
+    });
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 4));
+    if *selected > trials.len() {
+        text.push_str(&format!("{} more\n", selected - trials.len()));
+    }
+    text
+}
+
+fn render_trial(document: &TrialDocument, run_dir: &Path) -> String {
+    let TrialDocument { detail, executions } = document;
+    let row = &detail.row;
+    let mut facts = vec![
+        ("trial", row.name.clone()),
+        ("item", row.item.to_string()),
+        ("state", row.state.as_str().to_owned()),
+        ("tries", row.tries.to_string()),
+    ];
+    if let Some(verdict) = &detail.verdict {
+        let rewards = verdict.numbers().map(|(key, value)| format!("{key} {}", number(value)));
+        let rewards = rewards.collect::<Vec<_>>().join(", ");
+        facts.push(("rewards", if rewards.is_empty() { "-".to_owned() } else { rewards }));
+        facts.push(("cost", number_or_dash(row.cost)));
+        if let Some(error) = &verdict.error {
+            facts.push(("error", error.to_string()));
+            facts.push(("", format!("code {}, phase {}", error.code, error.phase)));
+        }
+    }
+    let times = [("settled", row.settled_at), ("next try", row.next_try_at)];
+    facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
+    facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
+    if row.state == TrialState::Failed {
+        let run_dir = run_dir.display();
+        facts.push(("hint", format!("`rollout logs {run_dir} {}` prints its output", row.name)));
+        let retry = format!("`rollout retry {run_dir} --trial {}` runs it again", row.name);
+        facts.push(("", retry));
+    }
+    let facts = facts.into_iter();
+    let facts = facts.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
+    let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2));
+    if !executions.is_empty() {
+        text.push_str(&format!("\n{}\n", executions_table(executions)));
+    }
+    for execution in executions {
+        text.push_str(&files(execution));
+    }
+    text
+}
+
+fn executions_table(executions: &[RecordedExecution]) -> String {
+    let header = ["try", "execution", "role", "worker", "host", "started", "seconds", "end"];
+    let rows = executions.iter().map(|recorded| {
+        let execution = &recorded.view.execution;
+        let started = execution.timestamps.as_ref();
+        let started = started.map_or_else(|| "-".to_owned(), |t| format!("{:.0}", t.started_at));
+        let seconds = execution.durations.as_ref();
+        let seconds = seconds.map_or_else(|| "-".to_owned(), |d| format!("{:.1}", d.total_sec));
+        let cells = [
+            execution.try_id.n.to_string(),
+            execution.exec.to_string(),
+            recorded.view.role.as_str().to_owned(),
+            execution.worker.to_string(),
+            recorded.host.clone().unwrap_or_else(|| "-".to_owned()),
+            started,
+            seconds,
+            end(recorded),
+        ];
+        cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
+    });
+    table::aligned(&header, rows.collect(), 8)
+}
+
+/// How an execution ended, and why it does not count.
+fn end(recorded: &RecordedExecution) -> String {
+    let ended = match &recorded.view.execution.end {
+        ExecutionEnd::Reported { verdict } => match &verdict.error {
+            Some(error) => format!("{}: {}", verdict.outcome.as_str(), error.kind),
+            None => verdict.outcome.as_str().to_owned(),
+        },
+        ExecutionEnd::Lost { phase: Some(phase), .. } => format!("lost in {phase}"),
+        ExecutionEnd::Lost { phase: None, .. } => "lost".to_owned(),
+        ExecutionEnd::Open => "open".to_owned(),
+    };
+    match recorded.view.reason {
+        Some(reason) => format!("{ended}; {reason}"),
+        None => ended,
+    }
+}
+
+/// The table of the files of an execution, its later errors, and why its record cannot be read.
+fn files(execution: &RecordedExecution) -> String {
+    let number = execution.view.execution.try_id.n;
+    let mut text = String::new();
+    if let Some(error) = &execution.record_error {
+        let error = escape::line(error).into_owned();
+        text.push_str(&format!("\ncannot read the record of try {number}: {error}\n"));
+    }
+    if !execution.secondary_errors.is_empty() {
+        text.push_str(&format!("\nfurther errors of try {number}\n"));
+    }
+    for error in &execution.secondary_errors {
+        text.push_str(&format!("{}\n", escape::line(&error.to_string())));
+    }
+    let rows: Vec<_> = execution
+        .files()
+        .map(|(path, bytes, digest, cut)| {
+            let cut = if cut { "cut" } else { "" };
+            let path = escape::line(path).into_owned();
+            vec![path, digest.to_string(), cut.to_owned(), bytes.to_string()]
+        })
+        .collect();
+    if !rows.is_empty() {
+        let title = format!("files of try {number}");
+        let header = [title.as_str(), "blob", "", "bytes"];
+        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 3)));
+    }
+    text
+}
+
+impl From<TrialLookupError> for CliError {
+    fn from(error: TrialLookupError) -> Self {
+        let message = error.to_string();
+        let failed = Self::new(ExitCode::Config, message);
+        match error {
+            TrialLookupError::None { .. } => {
+                failed.hint("`rollout show RUN` lists the trials of a run")
+            }
+            TrialLookupError::Ambiguous { names, .. } => Self {
+                details: names,
+                ..failed.hint("give the whole name, `agent/dataset/task__attempt`, or the item")
+            },
+        }
+    }
+}

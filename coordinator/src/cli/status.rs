@@ -1,0 +1,241 @@
+//! `rollout status`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use serde::Serialize;
+
+use super::error::CliError;
+use super::invocation::Invocation;
+use super::output::Printer;
+use crate::events::sinks::terminal::format::{duration, number, number_or_dash, percent};
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
+use crate::results::metrics::FailureParty;
+use crate::results::view::{
+    OwnerView, RunDirectory, RunKind, RunStatus, RunViewState,
+};
+
+/// Show the state of a run: progress, results so far, owner, and how to resume it
+///
+/// Works while the run is live in another process, after it was stopped or killed, and when it is
+/// finished. Reads the run directory only: takes no lock and writes nothing.
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// Run directory, of a job or a search
+    run_dir: PathBuf,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// The status, and how to resume the run.
+#[derive(Debug, Serialize)]
+struct StatusDocument {
+    #[serde(flatten)]
+    status: RunStatus,
+    /// `None` unless items are pending and no owner may be alive.
+    resume: Option<ResumeCommand>,
+}
+
+/// The command that resumes a run.
+#[derive(Debug, Serialize)]
+struct ResumeCommand {
+    /// Its working directory.
+    directory: PathBuf,
+    /// Program and arguments.
+    command: Vec<String>,
+    /// Options to add: their values may be secrets and are not stored.
+    left_out: Vec<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let view = RunDirectory::open(&args.run_dir)?.view(None, None)?;
+    let status = RunStatus::new(&args.run_dir, &view);
+    let is_pending =
+        matches!(status.header.state, RunViewState::Stopped | RunViewState::Interrupted);
+    let resume = if is_pending { resume(&args.run_dir) } else { None };
+    let document = StatusDocument { status, resume };
+    if args.json {
+        printer.json(&document)?;
+    } else {
+        printer.data(&render(&document))?;
+    }
+    Ok(ExitCode::Success)
+}
+
+/// The command that resumes a job, if the run directory has it.
+fn resume(run_dir: &Path) -> Option<ResumeCommand> {
+    let Invocation { directory, arguments, left_out } = Invocation::read(run_dir).ok()?;
+    let command = ["rollout", "run"].map(str::to_owned).into_iter().chain(arguments).collect();
+    Some(ResumeCommand { directory, command, left_out })
+}
+
+fn render(document: &StatusDocument) -> String {
+    let StatusDocument { status, resume } = document;
+    let header = &status.header;
+    let mut rows = vec![
+        ("job", header.job.clone()),
+        ("state", state(status)),
+        (items(header.kind), counts(status)),
+    ];
+    if header.kind == RunKind::Job && status.counts.settled > 0 {
+        rows.push(("score", score(status)));
+    }
+    if !status.errors.is_empty() {
+        let errors = status.errors.iter().map(|(kind, count)| format!("{count} {kind}"));
+        rows.push(("errors", errors.collect::<Vec<_>>().join(", ")));
+    }
+    rows.push(("cost", cost(status)));
+    if let Some(owner) = &header.owner {
+        rows.push(("owner", self::owner(owner)));
+    }
+    let times = [("started", header.created_at), ("updated", header.updated_at)];
+    rows.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
+    if let Some(run) = header.run {
+        rows.push(("run", format!("{run}, session {}", header.epoch)));
+    }
+    if let Some(hint) = hint(status, resume.as_ref()) {
+        rows.push(("resume", hint));
+    }
+    let rows = rows.into_iter();
+    let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
+    format!("{}\n", table::aligned(&[], rows.collect(), 2))
+}
+
+fn items(kind: RunKind) -> &'static str {
+    match kind {
+        RunKind::Job => "trials",
+        RunKind::Search => "items",
+    }
+}
+
+fn state(status: &RunStatus) -> String {
+    let header = &status.header;
+    let explained = match header.state {
+        RunViewState::New => "new: nothing has begun",
+        RunViewState::Running => "running",
+        RunViewState::Silent => "silent: its owner sends no heartbeats, and may be alive",
+        RunViewState::Interrupted => "interrupted: its owner ended without closing the run",
+        RunViewState::Stopped => "stopped",
+        RunViewState::Completed => "completed",
+        RunViewState::Simulated => "simulated: it has no journal",
+    };
+    match &header.pool {
+        Some(pool) if header.state.may_be_owned() => format!("{explained}, on pool {pool}"),
+        _ => explained.to_owned(),
+    }
+}
+
+/// `12 of 20 settled: 10 completed, 2 failed (1 infrastructure, 1 agent); 4 running, 4 queued`.
+fn counts(status: &RunStatus) -> String {
+    let counts = &status.counts;
+    let failures = &status.headline.failures;
+    let parties = FailureParty::ALL.iter().map(|party| (failures.get(*party), party.as_str()));
+    let parties = listed(parties);
+    let failed = match parties.is_empty() {
+        true => "failed".to_owned(),
+        false => format!("failed ({parties})"),
+    };
+    let settled = listed([
+        (counts.completed, "completed"),
+        (counts.failed, &failed),
+        (counts.cancelled, "cancelled"),
+        (counts.unverified, "unverified"),
+    ]);
+    let others = listed([
+        (counts.running, "running"),
+        (counts.waiting, "waiting for a retry"),
+        (counts.queued, "queued"),
+        (counts.unplanned, "no longer in the plan"),
+    ]);
+    let mut text = format!("{} of {} settled", counts.settled, counts.total);
+    for (mark, part) in [(": ", settled), ("; ", others)] {
+        if !part.is_empty() {
+            text.push_str(&format!("{mark}{part}"));
+        }
+    }
+    text
+}
+
+/// The counts that are not 0, with their words.
+fn listed<'a>(counts: impl IntoIterator<Item = (u64, &'a str)>) -> String {
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
+fn score(status: &RunStatus) -> String {
+    let scored = &status.headline.scored;
+    let mean = number_or_dash(scored.mean_reward);
+    format!(
+        "passed {} of {} ({}), mean reward {mean}",
+        scored.passed,
+        scored.trials,
+        percent(scored.pass_rate)
+    )
+}
+
+fn cost(status: &RunStatus) -> String {
+    let mut parts = vec![number(status.total_cost)];
+    parts.extend((status.retries > 0).then(|| format!("{} executions retried", status.retries)));
+    let lost = status.lost_executions;
+    parts.extend((lost > 0).then(|| format!("{lost} executions lost")));
+    let rate = status.settled_per_hour.map(|rate| match rate {
+        100.0.. => format!("{rate:.0} settled per hour"),
+        _ => format!("{rate:.1} settled per hour"),
+    });
+    parts.extend(rate);
+    parts.join(", ")
+}
+
+fn owner(owner: &OwnerView) -> String {
+    let OwnerView { host, pid, since, heartbeat_age_sec, dead, .. } = owner;
+    let age = Duration::try_from_secs_f64(*heartbeat_age_sec).unwrap_or_default();
+    let ended = if *dead { ", has ended" } else { "" };
+    format!(
+        "process {pid} on {host}{ended}, since {since:.0}, last heartbeat {} ago",
+        duration(age)
+    )
+}
+
+fn hint(status: &RunStatus, resume: Option<&ResumeCommand>) -> Option<String> {
+    if let Some(ResumeCommand { directory, command, left_out }) = resume {
+        let words = command.iter().chain(left_out).map(|word| quoted(word));
+        let command = words.collect::<Vec<_>>().join(" ");
+        let values = if left_out.is_empty() { "" } else { " (with the values of these options)" };
+        return Some(format!("in {}: {command}{values}", directory.display()));
+    }
+    match (status.header.state, status.header.kind) {
+        (RunViewState::Stopped | RunViewState::Interrupted, RunKind::Job) => {
+            Some("run its command again".to_owned())
+        }
+        (RunViewState::Stopped | RunViewState::Interrupted, RunKind::Search) => {
+            Some("run its `rollout tree run` command again".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A word of a shell command.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_resume_command_are_quoted_for_shell() {
+        let words = ["job.yaml", "-n", "4", "--set", "name=a b", "it's", ""].map(quoted);
+        assert_eq!(words, ["job.yaml", "-n", "4", "--set", "'name=a b'", r"'it'\''s'", "''"]);
+    }
+}

@@ -1,0 +1,59 @@
+//! The document of `rollout status --json`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::error::ErrorType;
+use serde::Serialize;
+
+use super::run::{ItemCounts, RunHeaderView, RunView};
+use crate::results::report::Headline;
+
+/// State, counts and figures of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunStatus {
+    /// The run directory.
+    pub directory: PathBuf,
+    /// Identity, state and owner.
+    #[serde(flatten)]
+    pub header: RunHeaderView,
+    /// Items by state.
+    pub counts: ItemCounts,
+    /// Settled items per hour in the last session; `None` before it has settled any.
+    pub settled_per_hour: Option<f64>,
+    /// Share of completed items that passed; `None` when none completed.
+    pub pass_rate: Option<f64>,
+    /// Mean reward of completed items; `None` without any.
+    pub mean_reward: Option<f64>,
+    /// The headline score and failures by party.
+    #[serde(flatten)]
+    pub headline: Headline,
+    /// Cost of all executions of settled items.
+    pub total_cost: f64,
+    /// Executions of settled items that failed and were tried again.
+    pub retries: u64,
+    /// Executions of settled items that ended without a verdict.
+    pub lost_executions: u64,
+    /// Settled items by the type of their error, completed ones included.
+    pub errors: BTreeMap<ErrorType, u64>,
+}
+
+impl RunStatus {
+    /// The status of a run in a directory.
+    pub fn new(directory: &Path, view: &RunView) -> Self {
+        let tally = &view.tally;
+        Self {
+            directory: directory.to_owned(),
+            header: view.header.clone(),
+            counts: view.counts,
+            settled_per_hour: view.settled_per_hour,
+            pass_rate: tally.pass_rate(),
+            mean_reward: tally.rewards.mean(),
+            headline: Headline::new(tally),
+            total_cost: tally.cost(),
+            retries: tally.retries,
+            lost_executions: tally.lost,
+            errors: view.errors.clone(),
+        }
+    }
+}
