@@ -256,8 +256,10 @@ impl From<RunViewError> for CliError {
     fn from(error: RunViewError) -> Self {
         let what = "cannot read the run";
         match &error {
-            RunViewError::NotRunDirectory { .. } => Self::from_cause(ExitCode::Config, what, &error)
-                .hint("`rollout list DIR` shows the runs in a directory"),
+            RunViewError::NotRunDirectory { .. } => {
+                Self::from_cause(ExitCode::Config, what, &error)
+                    .hint("`rollout list DIR` shows the runs in a directory")
+            }
             RunViewError::List { .. } => {
                 let message = Self::from_cause(ExitCode::Config, "", &error).message;
                 Self::new(ExitCode::Config, message.trim_start_matches(": "))

@@ -14,9 +14,7 @@ use crate::events::sinks::terminal::format::{duration, number, number_or_dash, p
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::metrics::FailureParty;
-use crate::results::view::{
-    OwnerView, RunDirectory, RunKind, RunStatus, RunViewState,
-};
+use crate::results::view::{OwnerView, RunDirectory, RunKind, RunStatus, RunViewState};
 
 /// Show the state of a run: progress, results so far, owner, and how to resume it
 ///

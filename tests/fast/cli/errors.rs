@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use regex::Regex;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::net;
 use rollout_tests::program::ProgramExit;
@@ -10,7 +9,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_printed, project};
+use crate::{DEADLINE, assert_printed, normalized, project};
 
 /// A project with a job of one passing task in a sandbox.
 fn passing() -> Project {
@@ -21,28 +20,6 @@ fn passing() -> Project {
 fn slow() -> Project {
     let values = [("PROVIDER", "process"), ("ATTEMPTS", "12")];
     project().tasks(["slow/second"], &[]).job("slow.yaml", &values)
-}
-
-/// A text without what differs from run to run.
-fn normalized(project: &Project, text: &str) -> String {
-    let root = project.path().to_string_lossy().into_owned();
-    let real = project.path().canonicalize().expect("there").to_string_lossy().into_owned();
-    let mut text = text.replace(&real, "<project>").replace(&root, "<project>");
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host has a name");
-    text = text.replace(&format!(" {}", host.trim()), " <host>");
-    for (pattern, replacement) in [
-        (r"\b[0-9a-f]{32,64}\b", "<id>"),
-        (r"process \d+", "process <pid>"),
-        (r"127\.0\.0\.1:\d+", "127.0.0.1:<port>"),
-        (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "<time>"),
-        (r"\b\d+(\.\d+)?(ms|s)\b", "<duration>"),
-        (r"byte \d+ of \d+", "byte <n> of <n>"),
-        (r"\d+ bytes", "<n> bytes"),
-    ] {
-        let pattern = Regex::new(pattern).expect("a pattern");
-        text = pattern.replace_all(&text, replacement).into_owned();
-    }
-    text
 }
 
 /// Compares the errors of an ended program with the snapshot.

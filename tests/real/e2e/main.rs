@@ -21,6 +21,7 @@ mod resource_exhaustion;
 mod resume;
 mod retry;
 mod s3;
+mod run_views;
 mod task_commit;
 
 use std::time::Duration;

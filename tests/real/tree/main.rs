@@ -12,6 +12,7 @@ mod ideas;
 mod limits;
 mod model;
 mod rerun;
+mod run_views;
 mod score;
 mod separate_sweep;
 mod small_search;

@@ -59,7 +59,6 @@ pub use record::{
     JournalRecord, NamedItem, OfferedTry, PredecessorSegment, ReplacedSegment, SeenExecution,
     SessionEnd, SessionStart, Takeover, WithdrawnTry,
 };
-pub use view::{ItemProgress, ItemStage};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits;
@@ -67,6 +66,7 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::ReportPosition;
+pub use view::{ItemProgress, ItemStage};
 
 /// Settings of a core, fixed at the beginning of a session.
 #[derive(Debug, Clone, Copy)]

@@ -204,8 +204,7 @@ pub async fn read_captured(
     let source = store.get(digest).await;
     let mut source = source.map_err(|source| CapturedError::Store { path: path(), source })?;
     if let CapturedSource::Member { path: member, .. } = &file.source {
-        let copied =
-            archive::copy_file(source, member.clone(), ArchiveLimits::LOGS, pieces).await;
+        let copied = archive::copy_file(source, member.clone(), ArchiveLimits::LOGS, pieces).await;
         let found = copied.map_err(|cut| CapturedError::Archive { path: path(), cut })?;
         return if found { Ok(()) } else { Err(CapturedError::NoFile(path())) };
     }

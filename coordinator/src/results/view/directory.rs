@@ -86,9 +86,8 @@ impl RunDirectory {
         let Self { layout, kind, parsed } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
         let now = Timestamp::now();
-        let owner = owner.map(|owner| {
-            (OwnerView::new(&owner, owner.is_dead(), now), owner.epoch())
-        });
+        let owner =
+            owner.map(|owner| (OwnerView::new(&owner, owner.is_dead(), now), owner.epoch()));
         let index = SegmentIndex::read(&layout)?;
         let job = manifest.as_ref().map(|manifest| manifest.job.clone());
         let job = job.unwrap_or_else(|| name_of(layout.root()));
@@ -121,8 +120,7 @@ pub(super) fn name_of(path: &Path) -> String {
 
 /// Reads a document; `None` when it is missing.
 fn read(path: &Path, max_bytes: Option<u64>) -> Result<Option<Vec<u8>>, RunViewError> {
-    let failed =
-        |source| RunError::File { action: "read", path: path.to_owned(), source }.into();
+    let failed = |source| RunError::File { action: "read", path: path.to_owned(), source }.into();
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

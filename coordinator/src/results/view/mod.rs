@@ -38,8 +38,8 @@ pub use captured::{
 };
 pub use detail::{ExecutionRole, ExecutionView, TrialDetail};
 pub use directory::RunDirectory;
-pub(crate) use documents::parse_plan;
 pub use documents::RunDocuments;
+pub(crate) use documents::parse_plan;
 pub use events::NumberedEvent;
 pub use fold::{EventReader, RunFold};
 pub use jobs_dir::{RunFacts, RunSummary, list_runs};

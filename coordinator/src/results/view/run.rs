@@ -174,10 +174,7 @@ impl OwnerView {
 }
 
 /// State of a run with this last session and owner. `owner_epoch` is the session of the owner.
-pub(super) fn state(
-    last: Option<&LastSession>,
-    owner: Option<(&OwnerView, u32)>,
-) -> RunViewState {
+pub(super) fn state(last: Option<&LastSession>, owner: Option<(&OwnerView, u32)>) -> RunViewState {
     let end = last.and_then(|last| last.end);
     let is_later = |epoch| last.is_none_or(|last| epoch > last.epoch);
     // An owner whose session ended is about to release the lock.
@@ -252,8 +249,7 @@ impl RunView {
                 TrialState::Queued => {}
             }
         }
-        counts.settled =
-            counts.completed + counts.failed + counts.cancelled + counts.unverified;
+        counts.settled = counts.completed + counts.failed + counts.cancelled + counts.unverified;
         counts.total = counts.total.max(known);
         counts.queued = counts.total - counts.settled - counts.running - counts.waiting;
         counts

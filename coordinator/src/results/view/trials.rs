@@ -161,9 +161,7 @@ impl RunView {
     ) -> Result<impl Iterator<Item = TrialRow> + 'a, String> {
         let compile = |pattern: &Option<String>| match pattern {
             None => Ok(None),
-            Some(text) => {
-                glob::compile(text, Dialect::Shell).map(Some).ok_or_else(|| text.clone())
-            }
+            Some(text) => glob::compile(text, Dialect::Shell).map(Some).ok_or_else(|| text.clone()),
         };
         let (agent, task) = (compile(&filter.agent)?, compile(&filter.task)?);
         let failed = filter.failed;

@@ -1,0 +1,153 @@
+//! Views of run directories whose writer is alive, died in the middle of a write, or is gone.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::engine::journal::{JournalWriter, RunLayout};
+use crate::plan::PlanDocument;
+
+/// Writes a journal of one session, and returns the length after each record.
+async fn write(root: &Path, journal: &JournalFixture) -> Vec<u64> {
+    let layout = RunLayout::new(root);
+    let plan = json!(PlanDocument::from(&journal.plan));
+    fs::write(layout.plan(), plan.to_string()).expect("writable");
+    let mut records = journal.records.iter();
+    let Some((at, JournalRecord::Opened(opened))) = records.next() else { panic!("an opening") };
+    let mut writer =
+        JournalWriter::create(&layout, *at, (**opened).clone()).expect("a new segment");
+    let mut ends = vec![writer.durable_prefix().bytes];
+    for (at, record) in records {
+        writer.record(*at, record);
+        assert!(writer.submit());
+        ends.push(writer.durable().await.expect("written").prefix.bytes);
+    }
+    ends
+}
+
+/// A lock file of this process, or of one that has ended.
+fn lock(root: &Path, is_alive: bool) {
+    let owner = rollout_worker::environment::Owner::current(root.to_owned());
+    let start_ticks = owner.start_ticks + u64::from(!is_alive);
+    let owner = rollout_worker::environment::Owner { start_ticks, ..owner };
+    let now = Timestamp::now();
+    let file = json!({
+        "owner": { "id": "0".repeat(32), "process": owner, "file": null },
+        "hostname": "host", "pid": std::process::id(), "epoch": 1,
+        "created_at": now, "last_heartbeat_at": now,
+    });
+    fs::write(RunLayout::new(root).lock_info(), file.to_string()).expect("writable");
+}
+
+fn journal() -> JournalFixture {
+    let mut journal = JournalFixture::new(&["a", "b", "c"], 2);
+    journal.report(journal.item("a"), passed());
+    journal.report(journal.item("b"), passed());
+    journal
+}
+
+fn view(root: &Path) -> Result<RunView, RunViewError> {
+    RunDirectory::open(root)?.view(None, None)
+}
+
+/// Every file below a directory, with its content.
+fn snapshot(root: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(snapshot(&path));
+        } else {
+            found.push((path.clone(), fs::read(&path).expect("readable")));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn reader_writes_nothing_and_takes_no_lock() {
+    let directory = tempfile::tempdir().expect("a directory");
+    write(directory.path(), &journal()).await;
+    lock(directory.path(), true);
+    let before = snapshot(directory.path());
+    let seen = view(directory.path()).expect("a run");
+    assert_eq!((seen.header.state, seen.counts.settled), (RunViewState::Running, 2));
+    assert_eq!(snapshot(directory.path()), before);
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn journal_of_dead_owner_is_read_up_to_its_torn_tail() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ends = write(directory.path(), &journal()).await;
+    let layout = RunLayout::new(directory.path());
+    let segment = fs::read(layout.segment(1)).expect("a segment");
+    fs::remove_file(layout.durable_length(1)).expect("removable");
+    lock(directory.path(), false);
+    let mut before = 0;
+    for end in ends[0]..=*ends.last().expect("records") {
+        fs::write(layout.segment(1), &segment[..end as usize]).expect("writable");
+        let seen = view(directory.path()).unwrap_or_else(|error| panic!("cut at {end}: {error}"));
+        assert_eq!(seen.header.state, RunViewState::Interrupted);
+        assert_adds_up(&seen.counts);
+        assert!(seen.counts.settled >= before, "cut at {end}");
+        before = seen.counts.settled;
+    }
+    assert_eq!(before, 2);
+}
+
+#[tokio::test]
+async fn journal_of_live_owner_is_read_up_to_its_durable_length() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ends = write(directory.path(), &journal()).await;
+    let layout = RunLayout::new(directory.path());
+    let whole = view(directory.path()).expect("a run").counts.settled;
+    assert_eq!(whole, 2);
+    lock(directory.path(), true);
+    // A batch of which only a part was written, behind the last one that was synced.
+    let mut segment = fs::read(layout.segment(1)).expect("a segment");
+    segment.extend_from_slice(&segment.clone()[ends[0] as usize..][..20]);
+    segment.extend_from_slice(&[7; 40]);
+    fs::write(layout.segment(1), &segment).expect("writable");
+    assert_eq!(view(directory.path()).expect("a run").counts.settled, whole);
+    // Damage to what was synced is no torn tail.
+    segment[ends[1] as usize + 9] ^= 1;
+    fs::write(layout.segment(1), &segment).expect("writable");
+    let damaged = view(directory.path()).expect_err("damaged");
+    assert!(matches!(damaged, RunViewError::Journal(_)), "{damaged}");
+}
+
+#[tokio::test]
+async fn run_before_its_first_session_is_new() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let layout = RunLayout::new(directory.path());
+    let missing = RunDirectory::open(directory.path()).expect_err("it is empty");
+    assert!(matches!(missing, RunViewError::NotRunDirectory { .. }), "{missing}");
+    let plan = json!(PlanDocument::from(&plan(&["a", "b"])));
+    fs::write(layout.plan(), plan.to_string()).expect("writable");
+    let seen = view(directory.path()).expect("a run");
+    assert_eq!((seen.header.state, seen.header.run), (RunViewState::New, None));
+    assert_eq!((seen.counts.total, seen.counts.queued), (2, 2));
+}
+
+#[tokio::test]
+async fn list_names_damaged_run_beside_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["good", "bad", ".rollout", "other"] {
+        fs::create_dir(directory.path().join(name)).expect("a directory");
+    }
+    write(&directory.path().join("good"), &journal()).await;
+    write(&directory.path().join("bad"), &journal()).await;
+    fs::write(directory.path().join("bad/plan.json"), "{}").expect("writable");
+    let mut found = Vec::new();
+    list_runs(directory.path(), |run| found.push(run)).expect("listed");
+    let names: Vec<_> = found.iter().map(|run| run.name.as_str()).collect();
+    assert_eq!(names, ["bad", "good"]);
+    assert!(found[0].run.is_err());
+    let good = found[1].run.as_ref().expect("a run");
+    assert_eq!((good.settled, good.total, good.pass_rate), (2, 3, Some(1.0)));
+    assert!(list_runs(&directory.path().join("none"), |_| ()).is_err());
+}

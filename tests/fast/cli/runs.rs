@@ -1,0 +1,119 @@
+//! Commands that read a run: text and JSON.
+
+use regex::Regex;
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use serde_json::Value;
+
+use crate::{DEADLINE, assert_printed, normalized, project};
+
+/// An agent that prints, on a task that passes and on one whose tests fail.
+const JOB: &str = "name: demo\nn_concurrent_trials: 1\nenvironment: {type: process}\n\
+                   retry: {max_attempts: 1}\nagents:\n  - name: prints\n    execute: |\n      \
+                   printf 'said \\033[1mloud\\033[0m\\n'\n      echo warned >&2\n      \
+                   echo '{}' >/logs/agent/trace.json\ndatasets:\n  - path: tasks\n";
+
+/// A project with a finished run without result files of trials.
+fn finished() -> Project {
+    let project = project().tasks(["faults/passes", "faults/verifier-failed"], &[]);
+    let project = project.write("job.yaml", JOB);
+    let arguments = ["run", "job.yaml", "--materialize", "none", "-q"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    project
+}
+
+fn printed(project: &Project, arguments: &[&str]) -> String {
+    project.rollout(arguments).wait(DEADLINE).expect_code(ExitCode::Success).stdout
+}
+
+/// A text without widths, figures and names that differ from run to run.
+fn plain(project: &Project, text: &str) -> String {
+    let mut text = normalized(project, text);
+    for (pattern, replacement) in [
+        (r"(<host>|[a-z0-9-]+)-[0-9a-f]{12}\b", "<worker>"),
+        (r"\d+(\.\d)? settled per hour", "<n> settled per hour"),
+        (r"(?m)  \d+\.\d(  |$)", "  <seconds>$1"),
+        (r"(?m)^ +\d+  <time>", "<seq>  <time>"),
+        (r"  +", "  "),
+        (r"(?m) +$", ""),
+    ] {
+        let pattern = Regex::new(pattern).expect("a pattern");
+        text = pattern.replace_all(&text, replacement).into_owned();
+    }
+    text
+}
+
+#[test]
+fn text_of_commands_that_read_run_is_as_reviewed() {
+    let project = finished();
+    for (name, arguments) in [
+        ("status", &["status", "jobs/demo"][..]),
+        ("list", &["list"]),
+        ("show", &["show", "jobs/demo"]),
+        ("show_failed", &["show", "jobs/demo", "--failed"]),
+        ("show_trial", &["show", "jobs/demo", "verifier-failed"]),
+        ("logs", &["logs", "jobs/demo", "passes"]),
+        ("logs_list", &["logs", "jobs/demo", "passes", "--list"]),
+        ("events", &["events", "jobs/demo"]),
+    ] {
+        let text = printed(&project, arguments);
+        assert_printed(&format!("run_{name}"), &plain(&project, &text));
+    }
+}
+
+/// Replaces values by their types, to compare the shape of a document.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(key, value)| (key.clone(), shape(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().take(1).map(shape).collect()),
+        Value::String(_) => "text".into(),
+        Value::Number(_) => "number".into(),
+        Value::Bool(_) => "boolean".into(),
+        Value::Null => Value::Null,
+    }
+}
+
+#[test]
+fn json_of_commands_that_read_run_is_as_reviewed() {
+    let project = finished();
+    for (name, arguments) in [
+        ("status", &["status", "jobs/demo", "--json"][..]),
+        ("list", &["list", "jobs", "--json"]),
+        ("show", &["show", "jobs/demo", "--json"]),
+        ("show_trial", &["show", "jobs/demo", "passes", "--json"]),
+        ("logs", &["logs", "jobs/demo", "passes", "--json"]),
+        ("logs_list", &["logs", "jobs/demo", "passes", "--list", "--json"]),
+    ] {
+        let text = printed(&project, arguments);
+        let document: Value = serde_json::from_str(&text).expect("one JSON document");
+        let shape = serde_json::to_string_pretty(&shape(&document)).expect("JSON");
+        assert_printed(&format!("run_{name}_json"), &shape);
+    }
+}
+
+#[test]
+fn output_that_is_not_for_terminal_is_printed_as_it_is() {
+    let project = finished();
+    let output = printed(&project, &["logs", "jobs/demo", "passes", "command/stdout.txt"]);
+    assert_eq!(output, "said \u{1b}[1mloud\u{1b}[0m\n");
+    let trace = printed(&project, &["logs", "jobs/demo", "passes", "logs/agent/trace.json"]);
+    assert_eq!(trace, "{}\n");
+}
+
+#[test]
+fn errors_of_commands_that_read_run_are_explained() {
+    let project = finished();
+    for (name, arguments) in [
+        ("no_run", &["status", "tasks"][..]),
+        ("no_jobs", &["list", "missing"]),
+        ("no_trial", &["show", "jobs/demo", "other"]),
+        ("many_trials", &["show", "jobs/demo", "tasks"]),
+        ("no_output", &["logs", "jobs/demo", "passes", "other.txt"]),
+        ("no_try", &["logs", "jobs/demo", "passes", "--try", "7"]),
+    ] {
+        let exit = project.rollout(arguments).wait(DEADLINE).expect_code(ExitCode::Config);
+        assert_printed(&format!("error_{name}"), &normalized(&project, &exit.stderr));
+    }
+}
