@@ -256,6 +256,10 @@ impl From<RunViewError> for CliError {
     fn from(error: RunViewError) -> Self {
         let what = "cannot read the run";
         match &error {
+            RunViewError::NotRunDirectory { what: "plan.json", .. } => {
+                Self::from_cause(ExitCode::Config, what, &error)
+                    .hint("a run that begins writes its plan in its first moments")
+            }
             RunViewError::NotRunDirectory { .. } => {
                 Self::from_cause(ExitCode::Config, what, &error)
                     .hint("`rollout list DIR` shows the runs in a directory")

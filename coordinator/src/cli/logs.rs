@@ -106,9 +106,10 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
     let url = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
     let store = store::open(&url).await?;
     let record = record(args, &detail, &*store).await?;
-    let files = view::captured_files(&record, args.name.as_deref()).map_err(failed)?;
+    let files =
+        view::captured_files(&record, args.name.as_deref()).map_err(|error| failed(&error))?;
     let logs = match args.list {
-        true => Some(view::list_logs(&*store, &record).await.map_err(failed)?),
+        true => Some(view::list_logs(&*store, &record).await.map_err(|error| failed(&error))?),
         false => None,
     };
     if args.json {
@@ -141,15 +142,16 @@ async fn record(
         return Err(CliError::new(ExitCode::Config, why)
             .hint("`rollout show RUN TRIAL` shows the tries of a trial"));
     };
-    let record = view::record_of(store, detail.row.item, execution).await.map_err(failed)?;
+    let record =
+        view::record_of(store, detail.row.item, execution).await.map_err(|error| failed(&error))?;
     record.ok_or_else(|| CliError::new(ExitCode::Config, what()))
 }
 
-fn failed(error: CapturedError) -> CliError {
-    match &error {
+fn failed(error: &CapturedError) -> CliError {
+    match error {
         CapturedError::NoFile(_) => CliError::new(ExitCode::Config, error.to_string())
             .hint("`rollout logs RUN TRIAL --list` lists the files"),
-        _ => CliError::failure("cannot print the output", &error),
+        _ => CliError::failure("cannot print the output", error),
     }
 }
 
@@ -199,7 +201,7 @@ async fn read(
     };
     let (seen, read) = tokio::join!(seeing, reading);
     seen?;
-    read.map_err(failed)
+    read.map_err(|error| failed(&error))
 }
 
 /// A file with its content, for JSON.

@@ -229,8 +229,7 @@ fn open_locked(
 
     let run = RunId::from_bytes([0; 16]);
     let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
-    let superseded = SupersededResults::new(reopened, reopen);
-    let replayed = CoreReplay::new(core, superseded);
+    let replayed = CoreReplay::new(core, SupersededResults::new(reopened, reopen));
     let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;

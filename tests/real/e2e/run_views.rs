@@ -65,8 +65,9 @@ fn run_is_read_while_live_after_kill_and_after_resume() {
     let values = [("PROVIDER", "process"), ("ATTEMPTS", attempts.as_str())];
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let mut run = project.rollout(&["run", "job.yaml", "--materialize", "none", "--json"]);
-    let begun = || project.path().join(RUN).join("journal/000001.log").exists();
-    wait::until(DEADLINE, "the journal", begun);
+    // The last file that the first session writes before it offers anything.
+    let begun = || project.path().join(RUN).join("plan.json").exists();
+    wait::until(DEADLINE, "the plan", begun);
 
     let (mut before, mut seen) = (0, Value::Null);
     wait::until(DEADLINE, "three results", || {

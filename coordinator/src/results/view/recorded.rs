@@ -60,7 +60,7 @@ impl RecordedExecution {
     }
 
     fn new(view: ExecutionView, record: Option<TrialRecord>, record_error: Option<String>) -> Self {
-        let logs = record.iter().flat_map(|record| all_logs(record));
+        let logs = record.iter().flat_map(all_logs);
         let logs = logs.map(|(path, logs)| LogsView { path, logs: logs.clone() }).collect();
         let mut filled = Self {
             view,

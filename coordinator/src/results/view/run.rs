@@ -76,7 +76,7 @@ pub enum RunKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunViewState {
-    /// Its first session has not begun its journal.
+    /// Its first session has not written its journal or its plan.
     New,
     /// Its owner is alive, as far as is known.
     Running,
@@ -202,6 +202,8 @@ impl RunView {
         let last = sessions.last.as_ref();
         let state = match (kind, manifest) {
             (RunKind::Search, None) => RunViewState::Simulated,
+            // The first session writes its journal, then the plan.
+            (RunKind::Job, _) if fold.plan.is_none() && fold.total() == 0 => RunViewState::New,
             _ => state(last, owner.as_ref().map(|(owner, epoch)| (owner, *epoch))),
         };
         let header = RunHeaderView {

@@ -220,31 +220,51 @@ impl RunView {
     }
 }
 
-/// The trial with this name or item, or the only one whose name contains `key`.
+/// The trials whose names match a key in one way.
+#[derive(Debug, Default)]
+struct NameMatches {
+    count: usize,
+    first: Option<PlannedTrial>,
+    /// Names of the first ones.
+    names: Vec<String>,
+}
+
+impl NameMatches {
+    fn add(&mut self, trial: &PlannedTrial, name: &str) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| trial.clone());
+        if self.names.len() < MAX_NAMED_TRIALS {
+            self.names.push(name.to_owned());
+        }
+    }
+}
+
+/// The trial with this name or item; else the only one whose name ends with the parts `key`; else
+/// the only one whose name contains it.
 ///
 /// # Errors
 /// [`TrialLookupError`].
 pub fn find_trial(plan: &JobPlan, key: &str) -> Result<PlannedTrial, TrialLookupError> {
     let key = key.trim_end_matches('/');
     let item: Option<ItemId> = key.parse().ok();
-    let (mut count, mut names, mut found) = (0, Vec::new(), None);
+    let (mut endings, mut parts) = (NameMatches::default(), NameMatches::default());
     for trial in plan.trials() {
         let name = trial.name.to_string();
         if name == key || Some(trial.item) == item {
             return Ok(trial);
         }
+        if name.strip_suffix(key).is_some_and(|before| before.ends_with('/')) {
+            endings.add(&trial, &name);
+        }
         if name.contains(key) {
-            count += 1;
-            if names.len() < MAX_NAMED_TRIALS {
-                names.push(name);
-            }
-            found.get_or_insert(trial);
+            parts.add(&trial, &name);
         }
     }
+    let found = if endings.count > 0 { endings } else { parts };
     let key = key.to_owned();
-    match (count, found) {
+    match (found.count, found.first) {
         (1, Some(trial)) => Ok(trial),
         (0, _) | (_, None) => Err(TrialLookupError::None { key }),
-        (count, _) => Err(TrialLookupError::Ambiguous { key, count, names }),
+        (count, _) => Err(TrialLookupError::Ambiguous { key, count, names: found.names }),
     }
 }

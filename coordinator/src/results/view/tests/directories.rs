@@ -134,6 +134,21 @@ async fn run_before_its_first_session_is_new() {
 }
 
 #[tokio::test]
+async fn run_whose_plan_is_not_written_yet_is_new() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut begun = journal();
+    begun.records.truncate(1);
+    write(directory.path(), &begun).await;
+    lock(directory.path(), true);
+    fs::remove_file(RunLayout::new(directory.path()).plan()).expect("removable");
+    let seen = view(directory.path()).expect("a run");
+    assert_eq!((seen.header.state, seen.header.run), (RunViewState::New, Some(RUN)));
+    let missing = RunDirectory::open(directory.path()).expect("a run");
+    let missing = missing.plan().expect_err("no plan").to_string();
+    assert!(missing.ends_with("plan.json is missing"), "{missing}");
+}
+
+#[tokio::test]
 async fn list_names_damaged_run_beside_others() {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["good", "bad", ".rollout", "other"] {

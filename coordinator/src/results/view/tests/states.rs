@@ -149,11 +149,20 @@ fn trial_is_found_by_name_item_and_unique_part() {
     let item = plan.trial(1).expect("planned").item.to_string();
     assert_eq!(find(&item), Ok("task-two".to_owned()));
     assert_eq!(find("three"), Ok("three".to_owned()));
+    assert_eq!(find("hree__1"), Ok("three".to_owned()));
     assert_eq!(find("four"), Err(TrialLookupError::None { key: "four".to_owned() }));
     let Err(TrialLookupError::Ambiguous { count, names, .. }) = find("task") else {
         panic!("two names contain it")
     };
     assert_eq!((count, names.len()), (2, 2));
+}
+
+#[test]
+fn trial_whose_last_parts_are_given_is_preferred_to_longer_names() {
+    let plan = plan(&["one", "second-one"]);
+    for key in ["one__1", "data/one__1"] {
+        assert_eq!(find_trial(&plan, key).map(|trial| trial.name.task), Ok("one".to_owned()));
+    }
 }
 
 #[test]
