@@ -8,7 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::INLINE_FILE_BYTES;
 use rollout_protocol::record::TrialRecord;
-use rollout_worker::store::{self, BlobStore};
+use rollout_worker::store::BlobStore;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -55,7 +55,7 @@ pub(super) struct LogsArgs {
     #[arg(long, conflicts_with = "name")]
     list: bool,
 
-    /// Blob store: a directory, or `file:///directory` [default: the store that the run used]
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
 
@@ -103,8 +103,7 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
     let trial = find_trial(directory.plan()?, &args.trial)?;
     let view = directory.view(Some(trial.item), None)?;
     let detail = view.detail().expect("a trial of the plan is watched");
-    let url = store_url::for_run(args.store.as_deref(), &args.run_dir)?;
-    let store = store::open(&url).await?;
+    let store = store_url::open_for_run(args.store.as_deref(), &args.run_dir).await?;
     let record = record(args, &detail, &*store).await?;
     let files =
         view::captured_files(&record, args.name.as_deref()).map_err(|error| failed(&error))?;

@@ -7,7 +7,7 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ExecutionEnd;
-use rollout_worker::store::{self, BlobStore};
+use rollout_worker::store::BlobStore;
 use serde::Serialize;
 
 use super::error::CliError;
@@ -52,7 +52,7 @@ pub(super) struct ShowArgs {
     #[arg(long, value_name = "N", conflicts_with = "trial")]
     limit: Option<usize>,
 
-    /// Blob store of the records: a directory, or `file:///directory` [default: the store that the
+    /// Blob store of the records: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the
     /// run used]
     #[arg(long, requires = "trial")]
     store: Option<String>,
@@ -123,11 +123,7 @@ async fn open_store(
     if detail.executions.iter().all(|view| view.execution.record.is_none()) {
         return Ok(None);
     }
-    let opened = match store_url::for_run(named, run_dir) {
-        Ok(url) => store::open(&url).await.map_err(CliError::from),
-        Err(error) => Err(error),
-    };
-    match opened {
+    match store_url::open_for_run(named, run_dir).await {
         Ok(store) => Ok(Some(store)),
         Err(error) if named.is_some() => Err(error),
         Err(error) => {

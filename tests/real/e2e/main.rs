@@ -20,8 +20,8 @@ mod readme;
 mod resource_exhaustion;
 mod resume;
 mod retry;
-mod s3;
 mod run_views;
+mod s3;
 mod task_commit;
 
 use std::time::Duration;
