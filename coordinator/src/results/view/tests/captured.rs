@@ -55,6 +55,7 @@ async fn record(store: &MemoryStore) -> TrialRecord {
         verifier_started_at: None,
         verifier_ended_at: None,
         logs: Some(logs(store, "verifier/note.txt", "of a step").await),
+        harness: None,
     };
     record.steps.push(step);
     record
