@@ -74,6 +74,49 @@ async fn s3_store_passes_store_contract() {
     .await;
 }
 
+/// A store in the service that `ROLLOUT_TEST_S3` names, with the credentials of the environment.
+struct ServiceUnderTest(StoreUrl, S3Store);
+
+#[async_trait]
+impl StoreUnderTest for ServiceUnderTest {
+    fn store(&self) -> Arc<dyn BlobStore> {
+        Arc::new(self.1.clone())
+    }
+
+    async fn reopen(&self) -> Arc<dyn BlobStore> {
+        rollout_worker::store::open_existing(&self.0).await.expect("opened")
+    }
+
+    fn has_atomic_documents(&self) -> bool {
+        self.1.has_conditional_writes()
+    }
+
+    async fn damage(&self, digest: &Digest, bytes: Bytes) {
+        self.1.damage(digest, bytes).await.expect("written");
+    }
+
+    async fn count(&self) -> Option<usize> {
+        None
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_service_passes_store_contract() {
+    let Ok(url) = std::env::var("ROLLOUT_TEST_S3") else {
+        rollout_tests::print_notice("not run: ROLLOUT_TEST_S3 names no store");
+        return;
+    };
+    let (run, next) = (std::process::id(), AtomicU32::new(0));
+    contract::run_all(async || {
+        let mut location = location(&url);
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        location.prefix = format!("{}/{run}-{number}", location.prefix);
+        let store = S3Store::open(location.clone()).await.expect("opened");
+        ServiceUnderTest(StoreUrl::S3(location), store)
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn file_larger_than_part_is_stored_once_and_verified() {
     let (server, temp) = (S3Server::start(), tempfile::tempdir().expect("a directory"));

@@ -14,32 +14,57 @@ pub(super) async fn open(
     client: &Client,
     location: &S3Location,
     url: &str,
-) -> Result<String, StoreError> {
+) -> Result<StoreIdentity, StoreError> {
     if let Some(identity) = read(client, location, url).await? {
-        return Ok(identity.id);
+        return Ok(identity);
     }
-    let text = Bytes::from(StoreIdentity::random().to_bytes());
+    create(client, location, url, &StoreIdentity::random()).await?;
+    // Also after success: of two processes that create it, the last may have won.
+    read(client, location, url).await?.ok_or_else(|| StoreError::Unusable {
+        path: url.to_owned(),
+        reason: "its store.json disappeared while it was opened".into(),
+    })
+}
+
+/// Whether the service honours the condition of a write that must create its object. Writes the
+/// identity that is already there.
+pub(super) async fn has_conditional_writes(
+    client: &Client,
+    location: &S3Location,
+    url: &str,
+    identity: &StoreIdentity,
+) -> Result<bool, StoreError> {
+    let created = create(client, location, url, identity).await?;
+    if created {
+        tracing::warn!(
+            "the service of the blob store {url} ignores conditional writes: of two workers that \
+             resolve the tag of an image at the same moment, each may use its own answer"
+        );
+    }
+    Ok(!created)
+}
+
+/// Writes the identity unless there is one; returns whether it was written.
+async fn create(
+    client: &Client,
+    location: &S3Location,
+    url: &str,
+    identity: &StoreIdentity,
+) -> Result<bool, StoreError> {
     let created = client
         .put_object()
         .bucket(&location.bucket)
         .key(location.key(IDENTITY_FILE))
         .content_type("application/json")
         .if_none_match("*")
-        .body(ByteStream::from(text))
+        .body(ByteStream::from(Bytes::from(identity.to_bytes())))
         .send()
         .await;
     match created.map_err(RequestError::from) {
-        Err(error) if !error.answer().is_some_and(ServiceAnswer::is_conflict) => {
-            return Err(error.into_store_error(url, "create"));
-        }
-        // Also after success: of two processes that create it, the last may have won.
-        Ok(_) | Err(_) => {}
+        Ok(_) => Ok(true),
+        Err(error) if error.answer().is_some_and(ServiceAnswer::is_conflict) => Ok(false),
+        Err(error) => Err(error.into_store_error(url, "create")),
     }
-    let identity = read(client, location, url).await?.ok_or_else(|| StoreError::Unusable {
-        path: url.to_owned(),
-        reason: "its store.json disappeared while it was opened".into(),
-    })?;
-    Ok(identity.id)
 }
 
 /// Reads the identity of the store at `location`; `None` without a store.

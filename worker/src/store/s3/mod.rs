@@ -62,6 +62,8 @@ struct S3StoreInner {
     /// The location as text, for messages.
     url: String,
     identity: String,
+    /// Whether the service honours conditional writes.
+    conditional: bool,
     uploads: upload::UploadPermits,
     damaged: quarantine::DamagedBlobs,
 }
@@ -86,7 +88,8 @@ impl S3Store {
         let client = client::connect(&location, None).await;
         let url = location.to_string();
         let identity = identity::read(&client, &location, &url).await?;
-        Ok(identity.map(|identity| Self::with_identity(client, location, identity.id)))
+        // Nothing is written to it before it is opened otherwise.
+        Ok(identity.map(|identity| Self::with_identity(client, location, identity.id, true)))
     }
 
     /// Opens the store with a key.
@@ -104,17 +107,45 @@ impl S3Store {
         Self::with_client(client, location).await
     }
 
-    async fn with_client(client: Client, location: S3Location) -> Result<Self, StoreError> {
-        let identity = identity::open(&client, &location, &location.to_string()).await?;
-        Ok(Self::with_identity(client, location, identity))
+    /// Whether the service honours conditional writes, so that of several racing writers one
+    /// creates a document.
+    pub fn has_conditional_writes(&self) -> bool {
+        self.inner.conditional
     }
 
-    fn with_identity(client: Client, location: S3Location, identity: String) -> Self {
+    /// Replaces the bytes stored under a digest, as a failing disk would.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    #[cfg(any(test, feature = "testing"))]
+    pub async fn damage(&self, digest: &Digest, bytes: Bytes) -> Result<(), StoreError> {
+        let inner = &*self.inner;
+        let request = inner.client.put_object().bucket(&inner.location.bucket);
+        let key = inner.location.key(&blob_path(digest));
+        let sent = request.key(key).body(ByteStream::from(bytes)).send().await;
+        sent.map(drop).map_err(|error| inner.failed(error, "write to"))
+    }
+
+    async fn with_client(client: Client, location: S3Location) -> Result<Self, StoreError> {
+        let url = location.to_string();
+        let identity = identity::open(&client, &location, &url).await?;
+        let conditional =
+            identity::has_conditional_writes(&client, &location, &url, &identity).await?;
+        Ok(Self::with_identity(client, location, identity.id, conditional))
+    }
+
+    fn with_identity(
+        client: Client,
+        location: S3Location,
+        identity: String,
+        conditional: bool,
+    ) -> Self {
         let inner = S3StoreInner {
             client,
             url: location.to_string(),
             location,
             identity,
+            conditional,
             uploads: upload::UploadPermits::default(),
             damaged: quarantine::DamagedBlobs::default(),
         };
