@@ -90,6 +90,18 @@ pub enum ErrorClass {
     Task,
 }
 
+impl ErrorClass {
+    /// The name used in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Infrastructure => "infrastructure",
+            Self::Agent => "agent",
+            Self::Verifier => "verifier",
+            Self::Task => "task",
+        }
+    }
+}
+
 /// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

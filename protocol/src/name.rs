@@ -38,6 +38,7 @@ const RESERVED: &[&str] = &[
     "plan",
     "run.lock",
     "run.lock.json",
+    "tables",
 ];
 
 /// Checks that `name` can be an entry of a run directory on every supported system.
@@ -101,6 +102,7 @@ mod tests {
             (" a", InvalidPathComponent::SurroundingWhitespace),
             ("Result.JSON", InvalidPathComponent::Reserved),
             ("journal", InvalidPathComponent::Reserved),
+            ("Tables", InvalidPathComponent::Reserved),
         ] {
             assert_eq!(check(bad), Err(why), "{bad}");
         }

@@ -527,6 +527,17 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// The name used in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WorkerDied => "worker_died",
+            Self::Unreachable => "unreachable",
+            Self::Outage => "outage",
+            Self::Stopped => "stopped",
+            Self::ProcessDied => "process_died",
+        }
+    }
+
     /// Whether it counts against the item: only the death of a worker may be caused by the item.
     pub const fn is_death(self) -> bool {
         matches!(self, Self::WorkerDied)

@@ -4,16 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{DispatchBenchError, floor, noop, usage};
+use crate::engine::atomic_file;
 use crate::engine::journal::RunLayout;
-use crate::events::{MaterializeMode, Reporter};
+use crate::events::{MaterializeMode, ReportError, Reporter};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
-use crate::plan::JobPlan;
+use crate::plan::{JobPlan, PlanDocument};
+use crate::results::tables;
 use crate::workloads::job::JobPlanner;
 
 /// Parameters of a measurement.
@@ -38,6 +41,8 @@ pub struct DispatchMeasurement {
     pub materialize: MaterializeMode,
     /// Wall-clock time of the run, seconds.
     pub seconds: f64,
+    /// Part of it that writing the analysis tables takes, seconds: they are written again.
+    pub tables_seconds: f64,
     /// Trials per second.
     pub items_per_second: f64,
     /// Processor time per trial, microseconds.
@@ -74,11 +79,14 @@ pub async fn dispatch(
     let ended = session.outcome;
     let report = reporter.finish().await?;
     let (took, cpu) = (start.elapsed(), usage::cpu() - cpu);
-    drop(report);
+    let Some(result) = report.result else {
+        return Err(DispatchBenchError::Owed { owed: bench.items.into() });
+    };
     if ended.pending > 0 {
         return Err(DispatchBenchError::Owed { owed: ended.pending });
     }
     let journal = std::fs::metadata(layout.segment(1))?.len();
+    let tables_took = measure_tables(&layout, result.run, bench.items).await?;
     let (floor, floor_took) = measure_floor(bench, &layout, journal).await?;
     let per_second = |took: Duration| f64::from(bench.items) / took.as_secs_f64();
     Ok(DispatchMeasurement {
@@ -86,6 +94,7 @@ pub async fn dispatch(
         window: bench.window,
         materialize: bench.materialize,
         seconds: took.as_secs_f64(),
+        tables_seconds: tables_took.as_secs_f64(),
         items_per_second: per_second(took),
         cpu_us_per_item: cpu.as_secs_f64() * 1e6 / f64::from(bench.items),
         peak_memory_mib: usage::peak_memory_bytes().map(|bytes| bytes as f64 / 1048576.0),
@@ -105,6 +114,7 @@ fn run(
 ) -> EmbeddedRun<JobPlanner> {
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
+    let document = PlanDocument::from(&**plan);
     EmbeddedRun {
         options: noop::run_open_options(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
@@ -112,11 +122,26 @@ fn run(
         slots: what.window,
         events,
         stops,
-        on_open: Box::new(|_| Ok(())),
+        on_open: Box::new(move |run| atomic_file::write_json(&run.layout().plan(), &document)),
         equip: Box::new(move |dir| {
             Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),
     }
+}
+
+/// Writes the tables of the run again.
+async fn measure_tables(
+    layout: &RunLayout,
+    run: RunId,
+    items: u32,
+) -> Result<Duration, DispatchBenchError> {
+    let run_dir = layout.root().to_owned();
+    supervise::blocking(move || {
+        let start = Instant::now();
+        tables::write_to_run(&run_dir, run, items.into()).map_err(ReportError::from)?;
+        Ok(start.elapsed())
+    })
+    .await
 }
 
 async fn measure_floor(

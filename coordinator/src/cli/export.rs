@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::StoreError;
+use rollout_worker::supervise;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::output::Printer;
@@ -20,7 +21,8 @@ use crate::results::files::TrialFilesError;
 ///
 /// All data comes from the run's records and its blob store, whatever `--materialize` the run had.
 /// Trials are in plan order. `jsonl` and `csv` go to standard output unless `--out` names a file;
-/// `harbor` creates a job directory inside `--out`.
+/// `harbor` creates a job directory inside `--out`. `tables` writes a file per table into `--out`, a
+/// new or empty directory, from the records alone: it needs no blob store.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
     /// Run directory
@@ -30,7 +32,7 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     format: ExportFormat,
 
-    /// File to write or, with `--format harbor`, directory of jobs to write into
+    /// File to write or, with `--format harbor` and `tables`, directory to write into
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
     out: Option<PathBuf>,
 
@@ -40,7 +42,8 @@ pub(super) struct ExportArgs {
 }
 
 /// Formats that cannot go to standard output.
-const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parquet")];
+const NEEDS_PLACE: [(&str, &str); 3] =
+    [("format", "harbor"), ("format", "parquet"), ("format", "tables")];
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of a search";
@@ -48,11 +51,23 @@ const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     search_dir::refuse("export", &args.run_dir, SEARCH_HINT)?;
-    let store = store_url::open_for_run(args.store.as_deref(), &args.run_dir).await?;
-    let ExportArgs { run_dir, format, out, .. } = args;
-    let request = ExportRequest { run_dir, store, format, out };
-    let exported = export::export(&request).await.map_err(|error| {
-        let hint = hint(&error, &request.run_dir);
+    let ExportArgs { run_dir, format, out, store } = args;
+    let exported = match (format, &out) {
+        (ExportFormat::Tables, _) if store.is_some() => {
+            let message = "`--store` cannot be used with `--format tables`, which reads no blobs";
+            return Err(CliError::new(ExitCode::Usage, message));
+        }
+        (ExportFormat::Tables, Some(out)) => {
+            let (from, out) = (run_dir.clone(), out.clone());
+            supervise::blocking(move || export::export_tables(&from, &out)).await
+        }
+        _ => {
+            let store = store_url::open_for_run(store.as_deref(), &run_dir).await?;
+            export::export(&ExportRequest { run_dir: run_dir.clone(), store, format, out }).await
+        }
+    };
+    let exported = exported.map_err(|error| {
+        let hint = hint(&error, &run_dir);
         hint.iter().fold(CliError::from(error), |failed, hint| failed.hint(hint))
     })?;
     print_summary(&exported, printer)?;

@@ -33,6 +33,7 @@ use crate::results::files::FileError;
 pub use crate::results::files::MaterializeMode;
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TaskFactsIndex};
+use crate::results::tables::TablesError;
 
 /// Batches queued for the reporter before the engine blocks.
 const WAITING_BATCHES: usize = 16;
@@ -82,6 +83,9 @@ pub enum ReportError {
     /// A file of the run directory cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The analysis tables cannot be written.
+    #[error("cannot write the analysis tables")]
+    Tables(#[from] TablesError),
     /// Standard output cannot be written.
     #[error("cannot write the JSON lines")]
     Json(#[source] io::Error),

@@ -218,7 +218,8 @@ impl JobPlan {
         self.len() == 0
     }
 
-    fn trials_per_agent(&self) -> u64 {
+    /// Number of trials of each agent.
+    pub fn trials_per_agent(&self) -> u64 {
         self.tasks.len() as u64 * u64::from(self.n_attempts)
     }
 
@@ -259,6 +260,18 @@ impl JobPlan {
         agent as u64 * self.trials_per_agent()
             + task as u64 * u64::from(self.n_attempts)
             + u64::from(attempt)
+    }
+
+    /// The task of the trial at a position in result order; `None` beyond the end.
+    pub fn task_at(&self, ordinal: u64) -> Option<&PlannedTask> {
+        let index = || self.index_of_agent_trial(ordinal) / u64::from(self.n_attempts);
+        (ordinal < self.len()).then(|| &self.tasks[index() as usize])
+    }
+
+    /// Position of the trial with an ordinal below [`len`](Self::len) among those of its agent:
+    /// equal for trials of the same task and attempt.
+    pub fn index_of_agent_trial(&self, ordinal: u64) -> u64 {
+        ordinal % self.trials_per_agent()
     }
 
     /// Every trial in result order.

@@ -1,4 +1,9 @@
-//! Builders of events and settlements for tests.
+//! Builders of events, settlements and plans for tests.
+
+#[cfg(feature = "parquet")]
+mod parquet_rows;
+mod plan;
+pub(crate) mod strategies;
 
 use std::sync::Arc;
 
@@ -13,6 +18,10 @@ use rollout_protocol::record::{
 };
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::testing;
+
+#[cfg(feature = "parquet")]
+pub(super) use parquet_rows::assert_same_rows;
+pub(crate) use plan::plan;
 
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_750_000_000 + second).expect("in range")

@@ -1,48 +1,14 @@
 //! The columns of the row formats. Add new columns only at the end.
 
-use rollout_protocol::Timestamp;
-use rollout_protocol::error::{ErrorClass, TrialError};
+use rollout_protocol::error::TrialError;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Durations, Timestamps};
+use rollout_protocol::spec::task::TaskFormat;
 use serde_json::{Value, json};
 
 use super::source::SettledTrial;
 use crate::results::metrics::{TrialScore, total_cost};
-
-/// Type of a column's cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ColumnType {
-    /// Text.
-    Text,
-    /// A JSON value.
-    Json,
-    /// An integer.
-    Integer,
-    /// A number.
-    Number,
-    /// A time.
-    Time,
-}
-
-/// A cell that is not empty.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum ExportCell {
-    Text(String),
-    Json(Value),
-    Integer(i64),
-    Number(f64),
-    Time(Timestamp),
-}
-
-/// A column.
-pub(super) struct ExportColumn {
-    /// Its name.
-    pub(super) name: &'static str,
-    /// The type of its cells.
-    pub(super) kind: ColumnType,
-    /// The cell of a row; `None` for an empty cell.
-    pub(super) cell: fn(&ExportRow<'_>) -> Option<ExportCell>,
-}
+use crate::results::rows::{Column, Table, columns};
 
 /// A row: one settled trial.
 pub(super) struct ExportRow<'a> {
@@ -76,33 +42,20 @@ impl<'a> ExportRow<'a> {
     }
 }
 
-macro_rules! columns {
-    ($($name:literal: $kind:ident = |$row:ident| $cell:expr;)*) => {
-        &[$(ExportColumn {
-            name: $name,
-            kind: ColumnType::$kind,
-            cell: |$row| $cell.map(|value| cell!($kind, value)),
-        }),*]
-    };
-}
+/// The rows of exports.
+pub(super) struct ExportTable;
 
-macro_rules! cell {
-    (Text, $value:ident) => {
-        ExportCell::Text($value.to_string())
-    };
-    (Integer, $value:ident) => {
-        ExportCell::Integer(i64::from($value))
-    };
-    ($kind:ident, $value:ident) => {
-        ExportCell::$kind($value)
-    };
+impl Table for ExportTable {
+    const NAME: &'static str = "trial";
+    type Row<'a> = ExportRow<'a>;
+    const COLUMNS: &'static [Column<Self>] = COLUMNS;
 }
 
 /// Every column, in order.
-pub(super) const COLUMNS: &[ExportColumn] = columns! {
-    "run": Text = |row| Some(row.run);
+pub(super) const COLUMNS: &[Column<ExportTable>] = columns! {
+    "run": Text = |row| Some(row.run.to_string());
     "job_name": Text = |row| Some(row.job);
-    "item": Text = |row| Some(row.trial.settlement.item);
+    "item": Text = |row| Some(row.trial.settlement.item.to_string());
     "agent_name": Text = |row| Some(row.trial.name.agent.as_str());
     "dataset_name": Text = |row| Some(row.trial.name.dataset.as_str());
     "task_name": Text = |row| Some(row.trial.name.task.as_str());
@@ -110,10 +63,10 @@ pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "outcome": Text = |row| Some(row.trial.settlement.verdict.outcome.as_str());
     "reward": Number = |row| row.score.reward;
     "rewards": Json = |row| rewards(row);
-    "error_type": Text = |row| row.error().map(|error| error.kind);
-    "error_code": Text = |row| row.error().map(|error| &error.code);
-    "error_class": Text = |row| row.error().map(|error| class(error.class));
-    "error_phase": Text = |row| row.error().map(|error| error.phase);
+    "error_type": Text = |row| row.error().map(|error| error.kind.as_str());
+    "error_code": Text = |row| row.error().map(|error| error.code.as_str());
+    "error_class": Text = |row| row.error().map(|error| error.class.as_str());
+    "error_phase": Text = |row| row.error().map(|error| error.phase.as_str());
     "error_message": Text = |row| row.error().map(|error| error.message.as_str());
     "total_sec": Number = |row| row.durations.map(|d| d.total_sec);
     "environment_setup_sec": Number = |row| row.durations.and_then(|d| d.environment_setup_sec);
@@ -136,8 +89,8 @@ pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "ended_at": Time = |row| row.timestamps.map(|t| t.ended_at);
     "settled_at": Time = |row| Some(row.trial.settlement.settled_at);
     "cost": Number = |row| Some(total_cost(&row.trial.settlement));
-    "exec": Text = |row| row.trial.settlement.by.as_ref().map(|by| by.exec);
-    "worker": Text = |row| row.trial.settlement.by.as_ref().map(|by| &by.worker);
+    "exec": Text = |row| row.trial.settlement.by.as_ref().map(|by| by.exec.to_string());
+    "worker": Text = |row| row.trial.settlement.by.as_ref().map(|by| by.worker.as_str());
     "host": Text = |row| row.trial.record.as_ref().map(|record| record.host.as_str());
     "superseded": Integer =
         |row| Some(u32::try_from(row.trial.settlement.superseded.len()).unwrap_or(u32::MAX));
@@ -145,13 +98,13 @@ pub(super) const COLUMNS: &[ExportColumn] = columns! {
     "lost_executions": Integer = |row| Some(row.score.lost);
     "task_git_commit_id": Text =
         |row| row.trial.settlement.task_commit(row.trial.record.as_ref());
-    "task_digest": Text = |row| Some(row.trial.task.files);
+    "task_digest": Text = |row| Some(row.trial.task.files.to_string());
     "record": Text = |row| {
         let by = row.trial.settlement.by.as_ref();
-        by.and_then(|by| by.record.as_ref()).map(|record| record.digest)
+        by.and_then(|by| by.record.as_ref()).map(|record| record.digest.to_string())
     };
     "unverified_steps": Text = |row| unverified_steps(row);
-    "task_format": Text = |row| row.trial.task.format;
+    "task_format": Text = |row| row.trial.task.format.map(TaskFormat::as_str);
     "task_full_name": Text = |row| row.trial.task.about.name.as_deref();
     "task_source": Text = |row| row.trial.task.about.source.as_deref();
     "task_metadata": Json = |row| metadata(row);
@@ -173,13 +126,4 @@ fn rewards(row: &ExportRow<'_>) -> Option<Value> {
 fn unverified_steps(row: &ExportRow<'_>) -> Option<String> {
     let steps = &row.trial.settlement.verdict.unverified_steps;
     (!steps.is_empty()).then(|| steps.join(", "))
-}
-
-const fn class(class: ErrorClass) -> &'static str {
-    match class {
-        ErrorClass::Infrastructure => "infrastructure",
-        ErrorClass::Agent => "agent",
-        ErrorClass::Verifier => "verifier",
-        ErrorClass::Task => "task",
-    }
 }

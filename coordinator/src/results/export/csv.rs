@@ -4,15 +4,15 @@
 use std::borrow::Cow;
 
 use super::ExportError;
-use super::columns::{COLUMNS, ColumnType, ExportCell, ExportColumn, ExportRow};
-use super::output::ExportOutput;
+use super::columns::{COLUMNS, ExportRow, ExportTable};
 use super::source::{ExportSource, SettledTrial};
 use crate::results::escape;
+use crate::results::rows::{Cell, Column, ColumnType, RowOutput};
 
 /// Writes the header line and every trial.
 pub(super) async fn write(
-    source: &mut ExportSource,
-    output: &mut ExportOutput,
+    source: &ExportSource,
+    output: &mut RowOutput,
 ) -> Result<(), ExportError> {
     let (run, job) = (source.header.run, source.header.job.clone());
     let keys = source.keys();
@@ -39,19 +39,20 @@ pub(super) async fn write(
 }
 
 /// All columns but `rewards`, which has a column per key.
-fn columns() -> impl Iterator<Item = &'static ExportColumn> {
+fn columns() -> impl Iterator<Item = &'static Column<ExportTable>> {
     COLUMNS.iter().filter(|column| !(column.kind == ColumnType::Json && column.name == "rewards"))
 }
 
 /// Escapes text, which is untrusted; numbers and times cannot be formulas.
-fn text(cell: Option<ExportCell>) -> String {
+fn text(cell: Option<Cell<'_>>) -> String {
     match cell {
         None => String::new(),
-        Some(ExportCell::Text(text)) => escape::cell(&text).into_owned(),
-        Some(ExportCell::Json(value)) => escape::cell(&value.to_string()).into_owned(),
-        Some(ExportCell::Integer(number)) => number.to_string(),
-        Some(ExportCell::Number(number)) => number.to_string(),
-        Some(ExportCell::Time(time)) => time.to_string(),
+        Some(Cell::Text(text)) => escape::cell(&text).into_owned(),
+        Some(Cell::Json(value)) => escape::cell(&value.to_string()).into_owned(),
+        Some(Cell::Integer(number)) => number.to_string(),
+        Some(Cell::Number(number)) => number.to_string(),
+        Some(Cell::Boolean(value)) => value.to_string(),
+        Some(Cell::Time(time)) => time.to_string(),
     }
 }
 

@@ -11,15 +11,12 @@
 mod columns;
 mod csv;
 mod harbor;
-mod json_lines;
-mod output;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod source;
 #[cfg(test)]
 mod tests;
+mod trial_rows;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
@@ -28,7 +25,9 @@ use rollout_worker::store::BlobStore;
 
 use crate::plan::JobPlanError;
 use crate::results::files::{FileError, TrialFilesError};
-use output::ExportOutput;
+use crate::results::rows::RowsError;
+use crate::results::settlements::SettlementsError;
+use crate::results::tables::{self, TablesError};
 use source::ExportSource;
 
 /// The format of an export.
@@ -43,6 +42,8 @@ pub enum ExportFormat {
     /// A row per trial, for data frames.
     #[cfg(feature = "parquet")]
     Parquet,
+    /// Analysis tables of trials, tries, metrics, agents and comparisons.
+    Tables,
 }
 
 impl ExportFormat {
@@ -61,8 +62,8 @@ pub struct ExportRequest {
     pub store: Arc<dyn BlobStore>,
     /// Output format.
     pub format: ExportFormat,
-    /// The file to write or, for Harbor, the directory in which to create the job's directory.
-    /// Standard output when absent, for text formats only.
+    /// The file to write; for Harbor, the directory in which to create the job's directory; for
+    /// tables, their directory. Standard output when absent, for text formats only.
     pub out: Option<PathBuf>,
 }
 
@@ -142,6 +143,9 @@ pub enum ExportError {
     /// The format requires an output path.
     #[error("this format cannot be written to standard output")]
     NeedsOutputPath,
+    /// The tables cannot be derived.
+    #[error("cannot derive the tables")]
+    Tables(#[source] TablesError),
     /// The rows cannot be written.
     #[cfg(feature = "parquet")]
     #[error("cannot write the rows")]
@@ -156,13 +160,17 @@ pub async fn export(
     request: &ExportRequest,
     header: RunHeader,
 ) -> Result<ExportSummary, ExportError> {
-    let mut source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
+    if request.format == ExportFormat::Tables {
+        let out = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
+        return export_tables(&request.run_dir, out, &header);
+    }
+    let source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
     let path = match request.format {
         ExportFormat::Harbor => {
             let jobs = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
-            Some(harbor::write(&mut source, jobs).await?)
+            Some(harbor::write(&source, jobs).await?)
         }
-        format => write_rows(&mut source, format, request.out.clone()).await?,
+        format => trial_rows::write(&source, format, request.out.clone()).await?,
     };
     Ok(ExportSummary {
         path,
@@ -173,21 +181,55 @@ pub async fn export(
     })
 }
 
-async fn write_rows(
-    source: &mut ExportSource,
-    format: ExportFormat,
-    out: Option<PathBuf>,
-) -> Result<Option<PathBuf>, ExportError> {
-    if out.is_none() && !format.is_text() {
-        return Err(ExportError::NeedsOutputPath);
+/// Exports the analysis tables of the run with `header` to a directory that is empty or missing.
+/// Reads no blob.
+///
+/// # Errors
+/// [`ExportError`]; the directory is then unchanged.
+pub fn export_tables(
+    run_dir: &Path,
+    out: &Path,
+    header: &RunHeader,
+) -> Result<ExportSummary, ExportError> {
+    let written = tables::write_directory(run_dir, header.run, out)?;
+    Ok(ExportSummary {
+        path: Some(out.to_owned()),
+        trials: written.trials,
+        missing: header.settled.saturating_sub(written.trials + written.unplanned),
+        unplanned: written.unplanned,
+        keys_left_out: false,
+    })
+}
+
+impl From<RowsError> for ExportError {
+    fn from(error: RowsError) -> Self {
+        match error {
+            RowsError::File(error) => Self::File(error),
+            RowsError::OutputExists(path) => Self::OutputExists(path),
+            #[cfg(feature = "parquet")]
+            RowsError::Parquet(error) => Self::Parquet(error),
+        }
     }
-    let mut output = ExportOutput::open(out)?;
-    match format {
-        ExportFormat::Jsonl => json_lines::write(source, &mut output).await?,
-        ExportFormat::Csv => csv::write(source, &mut output).await?,
-        #[cfg(feature = "parquet")]
-        ExportFormat::Parquet => parquet::write(source, &mut output).await?,
-        ExportFormat::Harbor => unreachable!("a Harbor export has no rows"),
+}
+
+impl From<SettlementsError> for ExportError {
+    fn from(error: SettlementsError) -> Self {
+        match error {
+            SettlementsError::NoPlan(path) => Self::NotRunDirectory { path, what: "plan.json" },
+            SettlementsError::File(error) => Self::File(error),
+            SettlementsError::Document { path, source } => Self::Document { path, source },
+            SettlementsError::Plan(error) => Self::Plan(error),
+        }
     }
-    output.finish()
+}
+
+impl From<TablesError> for ExportError {
+    fn from(error: TablesError) -> Self {
+        match error {
+            TablesError::Settlements(error) => error.into(),
+            TablesError::Rows(error) => error.into(),
+            TablesError::NotEmpty(path) => Self::OutputExists(path),
+            error @ TablesError::Incomplete { .. } => Self::Tables(error),
+        }
+    }
 }

@@ -10,11 +10,6 @@ use rollout_protocol::record::{
     Execution, ExecutionEnd, ItemOutcome, LogsRecord, LostReason, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
-use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
-};
-use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
@@ -23,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::TaskMetadata;
-use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+use crate::plan::PlanDocument;
 use crate::results::testing::{self, at, record};
 
 const AGENTS: [&str; 2] = ["oracle", "=cmd"];
@@ -53,38 +48,7 @@ struct TestRun {
 impl TestRun {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let agent = |name: &str| AgentSpec {
-            name: name.into(),
-            kind: AgentKind::Oracle,
-            env: [].into(),
-            limits: AgentLimits::default(),
-        };
-        let task = |name: &str| PlannedTask {
-            dataset: "data".into(),
-            name: name.into(),
-            spec: Digest::sha256(b"spec"),
-            git_commit_id: None,
-            files: Digest::sha256(name.as_bytes()),
-            rules: Digest::sha256(b"rules"),
-            class: serde_json::from_value(json!("small")).unwrap_or_default(),
-            resources: Default::default(),
-            variables: [].into(),
-            format: None,
-            about: about(name),
-        };
-        let settings = TrialSettings {
-            instruction_path: "/instruction.md".into(),
-            environment: EnvironmentSpec {
-                provider: ProviderSpec::Docker(DockerSettings::default()),
-                force_build: false,
-                preserve_env: PreservePolicy::Never,
-                rates: EnvironmentRates::default(),
-            },
-            verifier: VerifierSettings::default(),
-            artifacts: Vec::new(),
-        };
-        let agents = AGENTS.map(agent).to_vec();
-        let plan = JobPlan::new(settings, agents, TASKS.map(task).to_vec(), 2).expect("a plan");
+        let plan = testing::plan(&AGENTS, &TASKS, 2, about);
         let write = |name: &str, value: Value| {
             fs::write(dir.path().join(name), value.to_string()).expect("written");
         };
@@ -249,47 +213,12 @@ async fn export_of_no_run_or_to_existing_output_is_refused() {
 #[cfg(feature = "parquet")]
 #[tokio::test]
 async fn parquet_rows_equal_json_lines() {
-    use ::parquet::file::reader::{FileReader as _, SerializedFileReader};
-    use ::parquet::record::Field;
     let run = run().await;
     let out = run.path().join("rows.parquet");
     run.export(ExportFormat::Parquet, &out).await.expect("exported");
-    let reader = SerializedFileReader::new(fs::File::open(out).expect("a file")).expect("Parquet");
-    let value = |field: &Field| match field {
-        Field::Null => Value::Null,
-        Field::Str(text) => json!(text),
-        Field::Long(number) | Field::TimestampMicros(number) => json!(number),
-        Field::Double(number) => json!(number),
-        other => panic!("an unexpected field {other:?}"),
-    };
-    let rows: Vec<Value> = (reader.get_row_iter(None).expect("rows"))
-        .map(|row| {
-            let row = row.expect("a row");
-            row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect()
-        })
-        .collect();
-    assert_eq!(rows.len(), 4);
     let lines = run.path().join("rows.jsonl");
     run.export(ExportFormat::Jsonl, &lines).await.expect("exported");
-    let text = fs::read_to_string(lines).expect("written");
-    for (row, line) in rows.iter().zip(text.lines()) {
-        let line: Value = serde_json::from_str(line).expect("JSON");
-        for column in columns::COLUMNS {
-            let (got, expected) = (&row[column.name], &line[column.name]);
-            match column.kind {
-                columns::ColumnType::Time => assert_eq!(got.is_null(), expected.is_null()),
-                columns::ColumnType::Json => {
-                    assert_eq!(got.as_str().map(str::to_owned), text_of(expected));
-                }
-                _ => assert_eq!(got, expected, "{}", column.name),
-            }
-        }
-    }
-}
-
-#[cfg(feature = "parquet")]
-fn text_of(value: &Value) -> Option<String> {
-    (!value.is_null()).then(|| value.to_string())
+    assert_eq!(testing::assert_same_rows::<columns::ExportTable>(&lines, &out), 4);
 }
 
 /// A record with logs, captured output, an artifact and a step.

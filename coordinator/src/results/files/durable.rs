@@ -102,7 +102,7 @@ fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
 }
 
 /// Removes the file or directory at `path`, if it exists.
-pub(super) fn remove(path: &Path) -> Result<(), FileError> {
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     let removed = rollout_worker::fs_remove::remove_blocking(path);
     removed.map_err(|source| FileError { action: "remove", path: path.to_owned(), source })
 }

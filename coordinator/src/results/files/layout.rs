@@ -18,6 +18,8 @@ pub const MISSING: &str = "missing.txt";
 pub const MANIFEST: &str = "manifest.json";
 /// Location of a run's blob store; in a store, its identity.
 pub const STORE: &str = "store.json";
+/// Directory of the analysis tables of a complete run.
+pub const TABLES: &str = "tables";
 /// Directory of the steps of a trial.
 pub const STEPS: &str = "steps";
 /// Directory of unfinished trial directories.

@@ -17,6 +17,7 @@
 
 mod failure;
 mod keys;
+mod primary;
 mod score;
 mod stats;
 mod sum;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use failure::{FailureCounts, FailureParty};
 pub use keys::KeyRewards;
+pub use primary::PrimaryMetric;
 pub use score::{Score, ThresholdOutcome};
 pub use stats::{AgentTally, AgentTotal, RunStats};
 pub use sum::NeumaierSum;

@@ -2,74 +2,18 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rollout_protocol::Timestamp;
-use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorCode};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, TryId};
-use rollout_protocol::record::{
-    Execution, ExecutionEnd, ItemOutcome, LostReason, Rewards, Settlement, Verdict,
-};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement, Verdict};
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
-
-const UNSUPPORTED: &str = "unsupported_by_environment";
-
-fn error(class: ErrorClass) -> TrialError {
-    TrialError::new(
-        ErrorType::InternalError,
-        ErrorCode::BUG,
-        class,
-        RetryClass::Permanent,
-        "it broke",
-    )
-}
-
-fn unsupported() -> TrialError {
-    let code = serde_json::from_value(UNSUPPORTED.into()).expect("a code");
-    TrialError { code, ..error(ErrorClass::Task) }
-}
-
-fn verdict() -> impl Strategy<Value = Verdict> {
-    let cost = prop_oneof![Just(0.0), 0.0..10.0f64];
-    let reward = prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64];
-    let completed = (reward, cost.clone(), 0..8u8).prop_map(|(reward, cost, kind)| {
-        let completed = Verdict { cost, ..Verdict::completed(reward) };
-        let several = Rewards::from([("a".to_owned(), 1.0), ("b".to_owned(), 0.5)]);
-        match kind {
-            0 => Verdict { unverified_steps: vec!["two".into()], ..completed },
-            1 => Verdict { reward: None, rewards: several, ..completed },
-            _ => completed,
-        }
-    });
-    let other = (0..7usize, cost).prop_map(|(which, cost)| {
-        let (outcome, error) = [
-            (ItemOutcome::Failed, Some(error(ErrorClass::Infrastructure))),
-            (ItemOutcome::Failed, Some(error(ErrorClass::Agent))),
-            (ItemOutcome::Failed, Some(error(ErrorClass::Verifier))),
-            (ItemOutcome::Failed, Some(error(ErrorClass::Task))),
-            (ItemOutcome::Failed, Some(unsupported())),
-            (ItemOutcome::Cancelled, None),
-            (ItemOutcome::Unverified, None),
-        ][which]
-            .clone();
-        Verdict { outcome, error, ..Verdict::cancelled(cost) }
-    });
-    prop_oneof![completed, other]
-}
-
-fn end() -> impl Strategy<Value = ExecutionEnd> {
-    prop_oneof![
-        verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
-        (0.0..5.0).prop_map(|cost| {
-            ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost }
-        }),
-        Just(ExecutionEnd::Open),
-    ]
-}
+use crate::results::testing::strategies::{error, execution_end, unsupported, verdict};
 
 fn settlement() -> impl Strategy<Value = Settlement> {
-    let superseded = prop::collection::vec(end(), 0..3);
+    let superseded = prop::collection::vec(execution_end(), 0..3);
     (0..3u8, verdict(), superseded).prop_map(|(agent, verdict, ends)| {
         let trial = TrialName {
             agent: format!("agent-{agent}"),
@@ -149,7 +93,7 @@ impl ReferenceScore {
                     let error = verdict.error.as_ref().expect("a cause");
                     if error.class == ErrorClass::Infrastructure {
                         reference.infrastructure += 1;
-                    } else if error.code.as_str() == UNSUPPORTED {
+                    } else if error.code == ErrorCode::UNSUPPORTED_BY_ENVIRONMENT {
                         reference.unsupported += 1;
                     } else {
                         reference.counted += 1;

@@ -1,7 +1,9 @@
-//! Sink that writes the run directory: configuration, result, and a directory per settled trial.
+//! Sink that writes the run directory: configuration, result, analysis tables, and a directory per
+//! settled trial.
 
 mod trials;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,6 +18,8 @@ use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 use crate::events::sink_warnings::SinkWarnings;
 use crate::events::{JobFacts, ReportError};
 use crate::results::files::{self, FileError, layout};
+use crate::results::report::JobResult;
+use crate::results::tables;
 
 /// Writes the files. Blocks the run while it is behind.
 pub(in crate::events) struct RunFiles {
@@ -110,10 +114,7 @@ impl EventSink for RunFiles {
         let run_dir = facts.run_dir;
         let written = match result {
             Some(RunResult::Job(result)) => {
-                supervise::blocking(move || {
-                    files::write_document(&run_dir, layout::RESULT, &*result)
-                })
-                .await
+                supervise::blocking(move || write_result(&run_dir, &result)).await
             }
             Some(RunResult::Search(_)) | None => Ok(()),
         };
@@ -125,6 +126,17 @@ impl EventSink for RunFiles {
         written?;
         Ok(SinkReport { trial_files })
     }
+}
+
+/// Writes `result.json` and, if every trial is settled, the tables. The engine has completed the
+/// records before it dropped its sender of events. A run that goes on later has no tables meanwhile:
+/// they cost more than all other work of a session that settles few of very many trials.
+fn write_result(run_dir: &Path, result: &JobResult) -> Result<(), ReportError> {
+    files::write_document(run_dir, layout::RESULT, result)?;
+    if result.skipped_trials > 0 {
+        return Ok(tables::remove_from_run(run_dir)?);
+    }
+    Ok(tables::write_to_run(run_dir, result.run, result.results.len() as u64)?)
 }
 
 /// Whether an event shows that the run continues past its replay. A run that is refused because of

@@ -34,7 +34,7 @@ pub(super) struct HarborJob {
 impl HarborJob {
     /// The job of a run, in the directory of jobs `jobs`.
     pub(super) fn new(source: &ExportSource, jobs: &Path) -> Self {
-        let (header, plan) = (&source.header, &source.plan);
+        let (header, plan) = (&source.header, source.plan());
         let settings = plan.settings();
         Self {
             run: header.run,
@@ -184,8 +184,8 @@ impl HarborJob {
             "started_at": time(header.created_at),
             "updated_at": time(header.updated_at),
             "finished_at": finished,
-            "n_total_trials": source.plan.len(),
-            "stats": stats.document(source.plan.len(), &self.metrics()),
+            "n_total_trials": source.plan().len(),
+            "stats": stats.document(source.plan().len(), &self.metrics()),
         })
     }
 
@@ -196,7 +196,7 @@ impl HarborJob {
             env!("CARGO_PKG_VERSION"),
             self.run,
             source.len(),
-            source.plan.len(),
+            source.plan().len(),
         )
     }
 

@@ -33,15 +33,15 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::ExportError;
-use super::output::parent;
 use super::source::{ExportSource, SettledTrial};
 use crate::results::files::durable::{sync_dir, sync_tree, write_json};
 use crate::results::files::{FileError, MaterializeMode, TrialFilesError, content, error_text};
+use crate::results::rows::parent;
 use documents::HarborJob;
 use stats::HarborStats;
 
 /// Writes the job's directory into `jobs`. Returns its path.
-pub(super) async fn write(source: &mut ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
+pub(super) async fn write(source: &ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
     fs::create_dir_all(jobs).map_err(FileError::with_context("create", jobs))?;
     let jobs = jobs.canonicalize().map_err(FileError::with_context("open", jobs))?;
     let job = HarborJob::new(source, &jobs);

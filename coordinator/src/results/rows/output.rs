@@ -1,19 +1,19 @@
-//! Output of the row formats: a file that is written atomically, or standard output.
+//! Output of rows: a file that is written atomically, or standard output.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::ExportError;
+use super::RowsError;
 use crate::results::files::FileError;
 use crate::results::files::durable::{readable_by_all, sync_dir};
 
 /// Size of the write buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// An open output.
-pub(super) struct ExportOutput {
+/// An open output. As [`Write`] it is for encoders that need a writer.
+pub(in crate::results) struct RowOutput {
     target: BufWriter<OutputTarget>,
     /// Whether the reader closed the pipe, which is no error.
     closed: bool,
@@ -24,13 +24,13 @@ enum OutputTarget {
     File { path: PathBuf, file: NamedTempFile },
 }
 
-impl ExportOutput {
+impl RowOutput {
     /// Opens a temporary file beside `path`, or standard output. [`finish`](Self::finish) replaces
     /// `path`.
-    pub(super) fn open(path: Option<PathBuf>) -> Result<Self, ExportError> {
+    pub(in crate::results) fn open(path: Option<PathBuf>) -> Result<Self, RowsError> {
         let target = match path {
             None => OutputTarget::Stdout(io::stdout()),
-            Some(path) if path.is_dir() => return Err(ExportError::OutputExists(path)),
+            Some(path) if path.is_dir() => return Err(RowsError::OutputExists(path)),
             Some(path) => {
                 let parent = parent(&path);
                 let file = tempfile::Builder::new()
@@ -44,13 +44,13 @@ impl ExportOutput {
     }
 
     /// Writes bytes.
-    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+    pub(in crate::results) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), RowsError> {
         let written = if self.closed { Ok(()) } else { self.target.write_all(bytes) };
         self.handle_closed(written)
     }
 
     /// Completes the output. Returns its path.
-    pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
+    pub(in crate::results) fn finish(mut self) -> Result<Option<PathBuf>, RowsError> {
         let flushed = if self.closed { Ok(()) } else { self.target.flush() };
         self.handle_closed(flushed)?;
         let (to, _nothing_left) = self.target.into_parts();
@@ -64,13 +64,7 @@ impl ExportOutput {
         Ok(Some(path))
     }
 
-    /// The writer itself, for encoders that need one.
-    #[cfg(feature = "parquet")]
-    pub(super) fn writer(&mut self) -> &mut (impl Write + Send) {
-        &mut self.target
-    }
-
-    fn handle_closed(&mut self, written: io::Result<()>) -> Result<(), ExportError> {
+    fn handle_closed(&mut self, written: io::Result<()>) -> Result<(), RowsError> {
         match written {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -85,6 +79,16 @@ impl ExportOutput {
                 Err(FileError::with_context("write to", path)(error).into())
             }
         }
+    }
+}
+
+impl Write for RowOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.target.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.target.flush()
     }
 }
 
@@ -105,6 +109,6 @@ impl Write for OutputTarget {
 }
 
 /// The directory of a file.
-pub(super) fn parent(path: &Path) -> &Path {
+pub(in crate::results) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -1,0 +1,103 @@
+//! Analysis tables of a job's run, derived from its settlements and its plan. No blob is read, so a
+//! table does not depend on the blob store or on `--materialize`.
+//!
+//! | Table | A row per |
+//! | --- | --- |
+//! | [`trials`] | settled trial |
+//! | [`tries`] | execution of a settled trial |
+//! | [`metrics_long`] | number or text of a settled trial |
+//! | [`agent_summary`] | agent |
+//! | [`comparisons`] | agent that is compared with the baseline, the first of the plan |
+//!
+//! * Rows are in plan order. The same settlements give the same tables, byte for byte.
+//! * Trials are read one at a time. The totals of each agent and two bits per trial of the baseline
+//!   are kept.
+//! * The figures of agents are those of `result.json`, computed by the same code
+//!   ([`crate::results::metrics`]).
+
+mod agent_summary;
+mod comparisons;
+mod directory;
+mod metrics_long;
+mod settled_trial;
+#[cfg(test)]
+mod tests;
+mod trials;
+mod tries;
+
+use std::path::PathBuf;
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::Settlement;
+
+use self::agent_summary::{AgentRow, AgentSummaries};
+use self::comparisons::{Comparisons, PairedOutcomes};
+use self::settled_trial::TableTrial;
+use crate::plan::JobPlan;
+use crate::results::metrics::{AgentTotal, RunStats};
+use crate::results::rows::{RowsError, Table};
+use crate::results::settlements::SettlementsError;
+pub(crate) use directory::{remove_from_run, write_directory, write_to_run};
+
+/// Why tables could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    /// The settlements of the run cannot be read.
+    #[error(transparent)]
+    Settlements(#[from] SettlementsError),
+    /// The rows cannot be written.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
+    /// The output is a file, or a directory that has entries.
+    #[error("{} already exists and is not an empty directory", .0.display())]
+    NotEmpty(PathBuf),
+    /// The records of a complete run do not have all of its trials.
+    #[error("the records have {found} of {expected} settled trials")]
+    Incomplete {
+        /// Trials in the records.
+        found: u64,
+        /// Settled trials.
+        expected: u64,
+    },
+}
+
+/// Receives the rows of all tables.
+trait TableSink {
+    /// Adds a row at the end of its table.
+    fn add<T: Table>(&mut self, row: &T::Row<'_>) -> Result<(), RowsError>;
+}
+
+/// Derives every table. `settled` are the settled trials with their ordinals, in plan order; they
+/// are trials of the plan.
+fn derive(
+    run: RunId,
+    plan: &JobPlan,
+    settled: impl Iterator<Item = Result<(u64, Settlement), SettlementsError>>,
+    sink: &mut impl TableSink,
+) -> Result<(), TablesError> {
+    let run = run.to_string();
+    let each = plan.trials_per_agent();
+    let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
+    let agents: Vec<_> = agents.map(|name| AgentTotal { name, total: each }).collect();
+    let mut stats = RunStats::new(&agents);
+    let mut paired = PairedOutcomes::new(plan);
+    for next in settled {
+        let (ordinal, settlement) = next?;
+        let trial = TableTrial::new(&run, plan, ordinal, &settlement);
+        let Some(trial) = trial else { continue };
+        stats.add(&trial.name.agent, &trial.score, settlement.verdict.numbers());
+        paired.add(plan, ordinal, &trial.score);
+        sink.add::<trials::Trials>(&trial)?;
+        tries::add_rows(&trial, sink)?;
+        metrics_long::add_rows(&trial, sink)?;
+    }
+    let rows: Vec<_> = stats.agents().iter().map(|agent| AgentRow::new(&run, agent)).collect();
+    let Some(baseline) = rows.first() else { return Ok(()) };
+    for row in &rows {
+        sink.add::<AgentSummaries>(&row.against(baseline))?;
+    }
+    for (agent, pairs) in rows.iter().zip(paired.counts()).skip(1) {
+        sink.add::<Comparisons>(&comparisons::ComparisonRow { baseline, agent, pairs })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! A settled trial as the tables see it.
+
+use rollout_protocol::record::{Durations, Settlement, Timestamps};
+use rollout_protocol::spec::trial::TrialName;
+
+use crate::plan::{JobPlan, PlannedTask};
+use crate::results::metrics::{PrimaryMetric, TrialScore};
+
+/// A settled trial, and a row of the table of trials.
+pub(super) struct TableTrial<'a> {
+    pub(super) run: &'a str,
+    pub(super) id: String,
+    pub(super) ordinal: u64,
+    pub(super) provider: &'static str,
+    pub(super) name: &'a TrialName,
+    pub(super) settlement: &'a Settlement,
+    pub(super) task: &'a PlannedTask,
+    pub(super) score: TrialScore,
+    pub(super) primary: Option<PrimaryMetric>,
+}
+
+impl<'a> TableTrial<'a> {
+    /// The trial at an ordinal of the plan; `None` if the settlement is not of a planned trial.
+    pub(super) fn new(
+        run: &'a str,
+        plan: &'a JobPlan,
+        ordinal: u64,
+        settlement: &'a Settlement,
+    ) -> Option<Self> {
+        let score = TrialScore::from_settlement(settlement);
+        Some(Self {
+            run,
+            id: settlement.item.to_string(),
+            ordinal,
+            provider: plan.settings().environment.provider.kind().as_str(),
+            name: settlement.trial()?,
+            settlement,
+            task: plan.task_at(ordinal)?,
+            score,
+            primary: score.primary(),
+        })
+    }
+
+    /// Durations of the execution that settled the trial.
+    pub(super) fn durations(&self) -> Option<&'a Durations> {
+        self.settlement.by.as_ref()?.durations.as_ref()
+    }
+
+    /// Times of the execution that settled the trial.
+    pub(super) fn timestamps(&self) -> Option<&'a Timestamps> {
+        self.settlement.by.as_ref()?.timestamps.as_ref()
+    }
+
+    /// Number of its executions.
+    pub(super) fn tries(&self) -> u32 {
+        let tries = self.settlement.superseded.len() + usize::from(self.settlement.by.is_some());
+        u32::try_from(tries).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it passed; `None` if it is not scored.
+    pub(super) fn success(&self) -> Option<bool> {
+        self.score.is_scored().then_some(self.score.passed)
+    }
+}
+
+/// A number that both formats can hold: JSON has no infinities.
+pub(super) fn finite(number: f64) -> Option<f64> {
+    number.is_finite().then_some(number)
+}

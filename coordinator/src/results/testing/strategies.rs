@@ -1,0 +1,61 @@
+//! Random verdicts and executions.
+
+use proptest::prelude::*;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::record::{ExecutionEnd, ItemOutcome, LostReason, Rewards, Verdict};
+
+/// An error of a class.
+pub(crate) fn error(class: ErrorClass) -> TrialError {
+    TrialError::new(
+        ErrorType::InternalError,
+        ErrorCode::BUG,
+        class,
+        RetryClass::Permanent,
+        "it broke",
+    )
+}
+
+/// An error of a task that its environment cannot run.
+pub(crate) fn unsupported() -> TrialError {
+    TrialError { code: ErrorCode::UNSUPPORTED_BY_ENVIRONMENT, ..error(ErrorClass::Task) }
+}
+
+/// Verdicts of every outcome and party.
+pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
+    let cost = prop_oneof![Just(0.0), 0.0..10.0f64];
+    let reward = prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64];
+    let completed = (reward, cost.clone(), 0..8u8).prop_map(|(reward, cost, kind)| {
+        let completed = Verdict { cost, ..Verdict::completed(reward) };
+        let several = Rewards::from([("a".to_owned(), 1.0), ("b".to_owned(), 0.5)]);
+        match kind {
+            0 => Verdict { unverified_steps: vec!["two".into()], ..completed },
+            1 => Verdict { reward: None, rewards: several, ..completed },
+            _ => completed,
+        }
+    });
+    let other = (0..7usize, cost).prop_map(|(which, cost)| {
+        let (outcome, error) = [
+            (ItemOutcome::Failed, Some(error(ErrorClass::Infrastructure))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Agent))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Verifier))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Task))),
+            (ItemOutcome::Failed, Some(unsupported())),
+            (ItemOutcome::Cancelled, None),
+            (ItemOutcome::Unverified, None),
+        ][which]
+            .clone();
+        Verdict { outcome, error, ..Verdict::cancelled(cost) }
+    });
+    prop_oneof![completed, other]
+}
+
+/// Ends of executions.
+pub(crate) fn execution_end() -> impl Strategy<Value = ExecutionEnd> {
+    prop_oneof![
+        verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
+        (0.0..5.0).prop_map(|cost| {
+            ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost }
+        }),
+        Just(ExecutionEnd::Open),
+    ]
+}
