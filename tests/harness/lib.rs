@@ -22,6 +22,7 @@ pub mod net;
 pub mod processes;
 pub mod program;
 pub mod project;
+pub mod python;
 pub mod results;
 pub mod s3_server;
 pub mod sandbox;

@@ -281,6 +281,21 @@ async fn resume_of_complete_run_writes_same_result() {
 }
 
 #[tokio::test]
+async fn tables_of_incomplete_run_are_removed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let tables = dir.path().join("run/tables");
+    fs::create_dir_all(&tables).expect("a directory");
+    fs::write(tables.join("trials.jsonl"), "old").expect("written");
+    let refused = vec![vec![started(5)]];
+    for (batches, kept) in [(refused, true), (batches([0, 1, 2, 3]), false)] {
+        let told =
+            run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches);
+        told.await.expect("told");
+        assert_eq!(tables.exists(), kept);
+    }
+}
+
+#[tokio::test]
 async fn json_output_closed_by_reader_does_not_stop_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = SharedOutput { broken: true, ..SharedOutput::default() };

@@ -22,6 +22,7 @@ mod resume;
 mod retry;
 mod run_views;
 mod s3;
+mod tables;
 mod task_commit;
 
 use std::time::Duration;

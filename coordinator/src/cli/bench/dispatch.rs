@@ -30,14 +30,14 @@ fn render(measured: &DispatchMeasurement) -> String {
         .peak_memory_mib
         .map_or_else(|| "unknown".to_owned(), |mib| format!("{mib:.0} MiB"));
     format!(
-        "{} trials, {} at a time, in {:.2} s ({:.2} s of it for tables): {:.0} trials/s\n\
+        "{} trials, {} at a time, in {:.2} s: {:.0} trials/s; tables in {:.2} s\n\
          {:.1} us of processor time and {:.0} bytes of journal per trial, peak memory {memory}\n\
          floor ({}): {:.0}/s, ratio {:.2}",
         measured.items,
         measured.window,
         measured.seconds,
-        measured.tables_seconds,
         measured.items_per_second,
+        measured.tables_seconds,
         measured.cpu_us_per_item,
         measured.journal_bytes_per_item,
         measured.floor,

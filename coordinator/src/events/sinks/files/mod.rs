@@ -129,8 +129,11 @@ impl EventSink for RunFiles {
 }
 
 /// Writes `result.json` and, if every trial is settled, the tables. The engine has completed the
-/// records before it dropped its sender of events. A run that goes on later has no tables meanwhile:
-/// they cost more than all other work of a session that settles few of very many trials.
+/// records before it dropped its sender of events.
+///
+/// Tables take about 20 µs per settled trial, as long as everything else that Rollout does for a
+/// trial that does nothing. So a session that leaves trials unsettled, which a user may have stopped
+/// and waits for, does not write them; it removes those that an earlier session wrote.
 fn write_result(run_dir: &Path, result: &JobResult) -> Result<(), ReportError> {
     files::write_document(run_dir, layout::RESULT, result)?;
     if result.skipped_trials > 0 {
