@@ -288,9 +288,9 @@ async fn tables_of_incomplete_run_are_removed() {
     fs::write(tables.join("trials.jsonl"), "old").expect("written");
     let refused = vec![vec![started(5)]];
     for (batches, kept) in [(refused, true), (batches([0, 1, 2, 3]), false)] {
-        let told =
-            run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches);
-        told.await.expect("told");
+        run_reporter(dir.path(), MaterializeMode::None, &SharedOutput::default(), batches)
+            .await
+            .expect("told");
         assert_eq!(tables.exists(), kept);
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! | Table | A row per |
 //! | --- | --- |
-//! | [`trials`] | settled trial |
-//! | [`tries`] | execution of a settled trial |
-//! | [`metrics_long`] | number or text of a settled trial |
-//! | [`agent_summary`] | agent |
-//! | [`comparisons`] | agent that is compared with the baseline, the first of the plan |
+//! | `trials` | settled trial |
+//! | `tries` | execution of a settled trial |
+//! | `metrics_long` | number or text of a settled trial |
+//! | `agent_summary` | agent |
+//! | `comparisons` | agent that is compared with the baseline, the first of the plan |
 //!
 //! * Rows are in plan order. The same settlements give the same tables, byte for byte.
 //! * Trials are read one at a time. The totals of each agent and two bits per trial of the baseline
