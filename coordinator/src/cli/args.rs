@@ -9,6 +9,7 @@ use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
 
+use super::executor::ExecutorArgs;
 #[cfg(feature = "nats")]
 use super::nats::{CancelArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
 use super::overrides::JobArgs;
@@ -89,9 +90,9 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Which result files to write
-    #[arg(long, value_name = "WHAT", default_value = "full")]
-    pub(super) materialize: MaterializeMode,
+    /// Which result files to write [default: full; metadata_only on a remote executor]
+    #[arg(long, value_name = "WHAT")]
+    pub(super) materialize: Option<MaterializeMode>,
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
@@ -152,6 +153,9 @@ pub(super) struct RunArgs {
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "TIME", default_value = super::value_parsers::UNPLACEABLE_TIMEOUT, value_parser = super::value_parsers::duration)]
     pub(super) unplaceable_timeout: Duration,
+
+    #[command(flatten)]
+    pub(super) executor: ExecutorArgs,
 
     #[cfg(feature = "nats")]
     #[command(flatten)]

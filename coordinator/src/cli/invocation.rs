@@ -9,7 +9,8 @@ use super::error::CliError;
 use crate::results::files::layout;
 
 /// Options of `rollout run` whose values may be secrets and are not stored.
-const SECRET_OPTIONS: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];
+const SECRET_OPTIONS: [&str; 6] =
+    ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats", "--remote-endpoint"];
 
 /// The command line that a run was started with.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<String>) {
             continue;
         }
         let value = value.or_else(|| words.next()).unwrap_or_default();
-        if name == "--nats" && !value.contains('@') {
+        if matches!(name.as_str(), "--nats" | "--remote-endpoint") && !value.contains('@') {
             kept.extend([name, value]);
         } else {
             left_out.push(name);

@@ -8,6 +8,7 @@ mod dry_run;
 mod env_file;
 mod error;
 mod events;
+mod executor;
 mod exit;
 mod export;
 mod gc;

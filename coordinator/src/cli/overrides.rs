@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::error::CliError;
 use crate::config::{CliDataset, CliSetting};
 
 /// Keys of the job on the command line. They override the job file or replace it.
@@ -160,6 +161,28 @@ pub(super) struct JobArgs {
 }
 
 impl JobArgs {
+    /// The kind of environment that the command line names.
+    #[cfg(test)]
+    pub(super) fn environment(&self) -> Option<&str> {
+        self.environment.as_deref()
+    }
+
+    /// Names the kind of environment for `option`, which stands for it.
+    ///
+    /// # Errors
+    /// The command line names another one.
+    pub(super) fn set_environment(&mut self, kind: &str, option: &str) -> Result<(), CliError> {
+        match &self.environment {
+            Some(named) if named != kind => {
+                Err(CliError::usage(format!("cannot use `{option}` with `-e {named}`")))
+            }
+            _ => {
+                self.environment = Some(kind.to_owned());
+                Ok(())
+            }
+        }
+    }
+
     /// The settings, those of `--set` last.
     ///
     /// # Errors

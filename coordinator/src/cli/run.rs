@@ -10,7 +10,7 @@ use super::args::{RunArgs, with_run};
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::{dry_run, env_file, exit, logging, store_url};
+use super::{dry_run, env_file, executor, exit, logging, store_url};
 use crate::config::{ConfigWarning, JobOptions, LogLevel};
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
@@ -20,7 +20,8 @@ use crate::plan::{self, PreparedJob};
 use crate::results::report::JobResult;
 
 /// Runs the command.
-pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    executor::resolve(&mut args)?;
     let args = Arc::new(args);
     let read = Arc::clone(&args);
     let prepared = supervise::blocking(move || prepare(&read)).await?;
@@ -50,7 +51,7 @@ async fn start(
         datasets,
         store: store_url::parse_optional(args.store.as_deref())?,
         store_cache_mb: args.store_cache,
-        materialize: args.materialize,
+        materialize: args.executor.materialize(args.materialize),
         invocation: invocation(args),
         sinks: printer.sinks(screen, true, args.json),
         wait_policy: args.lock_wait_policy(),

@@ -86,6 +86,10 @@ pub(in crate::cli) struct NatsAccessArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
     nats_token_file: Option<PathBuf>,
 
+    /// Variable of this process with a token, of `--remote-token-env`.
+    #[arg(skip)]
+    pub(in crate::cli) token_variable: Option<String>,
+
     /// File with the seed of an nkey
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
     nats_nkey: Option<PathBuf>,
@@ -175,6 +179,12 @@ impl NatsAccessArgs {
         &self,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<NatsCredentials>, CliError> {
+        if let Some(name) = &self.token_variable {
+            let token = variable(name).ok_or_else(|| {
+                CliError::usage(format!("the variable `{name}` of `--remote-token-env` is not set"))
+            })?;
+            return Ok(Some(NatsCredentials::Token(NatsSecret::new(token))));
+        }
         if let Some(user) = &self.nats_user {
             let password = match &self.nats_password_file {
                 Some(path) => secret("password", path)?,
