@@ -7,6 +7,7 @@ mod coordinator_death;
 mod example;
 mod formats;
 mod limits;
+mod materialize;
 mod ownership;
 mod parity;
 mod placement;

@@ -10,7 +10,7 @@ use rollout_tests::s3_server::S3Server;
 use crate::{DEADLINE, assert_no_leaks, cluster};
 
 /// The member with the store at `url` instead of a directory.
-fn with_store(member: ClusterMember, url: &str) -> ClusterMember {
+pub(crate) fn with_store(member: ClusterMember, url: &str) -> ClusterMember {
     S3Server::environment()
         .into_iter()
         .fold(member.with_option("--store", url), |member, (name, value)| {
