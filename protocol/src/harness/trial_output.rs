@@ -57,6 +57,16 @@ impl HarnessOutcome {
         ("missing", Self::Missing),
         ("error", Self::Error),
     ];
+
+    /// The word in documents and tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Missing => "missing",
+            Self::Error => "error",
+        }
+    }
 }
 
 /// The number that trials are compared by.
@@ -79,6 +89,19 @@ pub enum ObjectiveDirection {
     Maximize,
     /// A smaller one.
     Minimize,
+}
+
+impl ObjectiveDirection {
+    const NAMES: &[(&'static str, Self)] =
+        &[("maximize", Self::Maximize), ("minimize", Self::Minimize)];
+
+    /// The word in documents and tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Maximize => "maximize",
+            Self::Minimize => "minimize",
+        }
+    }
 }
 
 /// The value of a metric.
@@ -224,8 +247,6 @@ fn is_kept_name(name: &str) -> bool {
 }
 
 fn objective(object: &JsonObject<'_>) -> Result<Objective, FieldError> {
-    const DIRECTIONS: &[(&str, ObjectiveDirection)] =
-        &[("maximize", ObjectiveDirection::Maximize), ("minimize", ObjectiveDirection::Minimize)];
     let name = object.required_text("name")?;
     if !is_kept_name(name) {
         let most = limits::HARNESS_NAME_BYTES;
@@ -235,7 +256,7 @@ fn objective(object: &JsonObject<'_>) -> Result<Objective, FieldError> {
     Ok(Objective {
         name: name.to_owned(),
         value: object.number("value")?.ok_or_else(|| object.missing("value"))?,
-        direction: object.word("direction", DIRECTIONS)?,
+        direction: object.word("direction", ObjectiveDirection::NAMES)?,
     })
 }
 
@@ -338,6 +359,16 @@ mod tests {
         assert_eq!(values, [Number(1.0), Text("x".into()), Bool(true), Null]);
         assert_eq!((output.artifacts.len(), output.checkpoints[0].step), (1, Some(3)));
         assert_eq!(output.error.and_then(|error| error.error_type).as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn trial_output_words_equal_their_json() {
+        for (name, outcome) in HarnessOutcome::NAMES {
+            assert_eq!((outcome.as_str(), &json!(outcome)), (*name, &json!(name)));
+        }
+        for (name, direction) in ObjectiveDirection::NAMES {
+            assert_eq!((direction.as_str(), &json!(direction)), (*name, &json!(name)));
+        }
     }
 
     #[test]
