@@ -11,10 +11,14 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::harness::{
+    HarnessOutcome, IntegrationLevel, MetricValue, Objective, ObjectiveDirection,
+};
 use rollout_protocol::id::{ExecId, RunId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
-    Durations, Execution, ExecutionEnd, Settlement, Timestamps, TrialRecord, Verdict,
+    Durations, Execution, ExecutionEnd, HarnessEventCounts, HarnessSummary, Settlement, Timestamps,
+    TrialRecord, Verdict,
 };
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::testing;
@@ -45,6 +49,35 @@ pub(crate) fn passed(reward: f64) -> Verdict {
 
 pub(crate) fn failed(error: TrialError) -> Verdict {
     Verdict::failed(error)
+}
+
+/// The result of a harness with an objective, metrics of every type and three events.
+pub(crate) fn harness_summary(objective: &str, value: f64) -> HarnessSummary {
+    let direction = Some(ObjectiveDirection::Minimize);
+    let metrics = [
+        ("converged", MetricValue::Bool(true)),
+        ("empty", MetricValue::Null),
+        ("note", MetricValue::Text("=SUM(1)".into())),
+        ("steps", MetricValue::Number(2.0)),
+    ];
+    let counts = [("agent_step_end", 2), ("tool_call_end", 1)];
+    HarnessSummary {
+        integration_level: IntegrationLevel::CliEvents,
+        outcome: HarnessOutcome::Success,
+        objective: Some(Objective { name: objective.into(), value, direction }),
+        metrics: metrics.map(|(name, value)| (name.to_owned(), value)).into(),
+        metrics_left_out: 1,
+        events: Some(HarnessEventCounts {
+            total: 3,
+            counts: counts.map(|(name, count)| (name.to_owned(), count)).into(),
+            violations: 4,
+        }),
+    }
+}
+
+/// A verdict beside the result of a harness.
+pub(crate) fn with_harness(verdict: Verdict, harness: HarnessSummary) -> Verdict {
+    Verdict { harness: Some(Box::new(harness)), ..verdict }
 }
 
 /// A settlement by execution `exec`, without a record blob.

@@ -1,8 +1,9 @@
 //! The columns of the row formats. Add new columns only at the end.
 
 use rollout_protocol::error::TrialError;
+use rollout_protocol::harness::Objective;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{Durations, Timestamps};
+use rollout_protocol::record::{Durations, HarnessSummary, Timestamps};
 use rollout_protocol::spec::task::TaskFormat;
 use serde_json::{Value, json};
 
@@ -39,6 +40,14 @@ impl<'a> ExportRow<'a> {
 
     fn error(&self) -> Option<&'a TrialError> {
         self.trial.settlement.verdict.error.as_ref()
+    }
+
+    fn harness(&self) -> Option<&'a HarnessSummary> {
+        self.trial.settlement.verdict.harness.as_deref()
+    }
+
+    fn objective(&self) -> Option<&'a Objective> {
+        self.harness()?.objective.as_ref()
     }
 }
 
@@ -108,6 +117,12 @@ pub(super) const COLUMNS: &[Column<ExportTable>] = columns! {
     "task_full_name": Text = |row| row.trial.task.about.name.as_deref();
     "task_source": Text = |row| row.trial.task.about.source.as_deref();
     "task_metadata": Json = |row| metadata(row);
+    "objective_name": Text = |row| row.objective().map(|objective| objective.name.as_str());
+    "objective_value": Number = |row| row.objective().map(|objective| objective.value);
+    "hook_events_total": Integer = |row| {
+        let events = row.harness().and_then(|harness| harness.events.as_ref());
+        events.and_then(|events| i64::try_from(events.total).ok())
+    };
 };
 
 /// The task's `[metadata]`.

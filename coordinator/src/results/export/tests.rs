@@ -143,7 +143,9 @@ async fn run() -> TestRun {
     settled.superseded.push(former);
     let recorded = record(&settled);
     run.settle(settled, Some(recorded)).await;
-    let passed = settlement(name(0, 0, 1), Verdict::completed(1.0));
+    let harness = testing::harness_summary("=loss", 0.25);
+    let passed = testing::with_harness(Verdict::completed(1.0), harness);
+    let passed = settlement(name(0, 0, 1), passed);
     let recorded = record(&passed);
     run.settle(passed, Some(recorded)).await;
     let broken = error(ErrorType::EnvironmentStartFailed, ErrorClass::Infrastructure, "no");
