@@ -1,6 +1,7 @@
 //! Agents that follow the contract of a harness.
 
 use std::fs;
+use std::path::Path;
 
 use rollout_protocol::exit::ExitCode;
 use serde_json::{Value, json};
@@ -112,4 +113,49 @@ fn harness_results_are_recorded_beside_rewards() {
         settled.filter_map(|event| event.pointer("/settlement/verdict/harness").cloned());
     let objectives = summaries.by_ref().filter(|summary| summary["objective"]["value"] == 0.25);
     assert_eq!(objectives.count(), 1, "{}", ended.stdout);
+    assert_tables(results.path());
+}
+
+/// Fails unless the analysis tables of the run have the figures of its harnesses.
+fn assert_tables(run: &Path) {
+    let cells = |table: &str, columns: &[&str]| -> Value {
+        let path = run.join("tables").join(format!("{table}.jsonl"));
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        rows.map(|row| columns.iter().map(|column| row[column].clone()).collect::<Value>())
+            .collect()
+    };
+    let columns = [
+        "agent",
+        "harness_outcome",
+        "primary_metric_name",
+        "primary_metric_value",
+        "hook_events_total",
+        "has_hook_events",
+        "hook_violations",
+    ];
+    let expected = json!([
+        ["keeps-rules", "success", "score", 0.25, 8, true, 0],
+        ["writes-no-events", "failure", "reward", 1.0, 0, false, 1],
+        ["fails", "error", "success", 0.0, null, false, null],
+    ]);
+    assert_eq!(cells("trials", &columns), expected);
+    let expected = json!([
+        ["keeps-rules", "agent_step_end", 2],
+        ["keeps-rules", "agent_step_start", 2],
+        ["keeps-rules", "control_ack", 2],
+        ["keeps-rules", "model_call_end", 2],
+    ]);
+    let columns = ["agent", "event_type", "count"];
+    assert_eq!(cells("event_counts_by_trial", &columns), expected);
+    assert_eq!(cells("event_counts_by_agent", &columns), expected);
+    let columns = ["agent", "metric_source", "metric_name", "metric_value"];
+    let metrics = cells("metrics_long", &columns);
+    for row in [
+        json!(["keeps-rules", "objective", "score", 0.25]),
+        json!(["keeps-rules", "harness", "steps", 2.0]),
+        json!(["keeps-rules", "primary", "score", 0.25]),
+    ] {
+        assert!(metrics.as_array().is_some_and(|rows| rows.contains(&row)), "{row}: {metrics:#}");
+    }
 }

@@ -42,7 +42,7 @@ pub enum ExportFormat {
     /// A row per trial, for data frames.
     #[cfg(feature = "parquet")]
     Parquet,
-    /// Analysis tables of trials, tries, metrics, agents and comparisons.
+    /// Analysis tables of trials, tries, metrics, events, agents and comparisons.
     Tables,
 }
 

@@ -16,6 +16,7 @@
 //!   per key, each over the completed trials that have the key.
 
 mod failure;
+mod harness;
 mod keys;
 mod primary;
 mod score;
@@ -26,6 +27,7 @@ mod tally;
 mod tests;
 
 pub use failure::{FailureCounts, FailureParty};
+pub use harness::{EventTypeTally, HarnessTally, event_counts};
 pub use keys::KeyRewards;
 pub use primary::PrimaryMetric;
 pub use score::{Score, ThresholdOutcome};

@@ -1,20 +1,22 @@
 //! The primary metric: one number per scored trial, and its mean per agent.
 
+use rollout_protocol::harness::Objective;
 use rollout_protocol::record::{ItemOutcome, REWARD_KEY};
 
 use super::failure::FailureParty;
+use super::harness::HarnessTally;
 use super::score::Score;
 use super::tally::TrialScore;
 
-/// Name of the primary metric of a trial without a reward.
+/// Name of the primary metric of a trial with neither objective nor reward.
 const SUCCESS: &str = "success";
 
 /// The primary metric of a trial or an agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PrimaryMetric {
-    /// `reward` or `success`.
-    pub name: &'static str,
-    /// The reward; or 1 if the trial passed, else 0. For an agent, the mean.
+pub struct PrimaryMetric<'a> {
+    /// The name of the objective, `reward` or `success`.
+    pub name: &'a str,
+    /// The objective; the reward; or 1 if the trial passed, else 0. For an agent, the mean.
     pub value: f64,
 }
 
@@ -24,20 +26,28 @@ impl TrialScore {
         self.outcome == ItemOutcome::Completed || self.failure.is_some_and(FailureParty::is_counted)
     }
 
-    /// The primary metric: the reward if there is one, else whether the trial passed. `None` for a
-    /// trial that is not scored: an infrastructure failure says nothing about the agent.
-    pub fn primary(&self) -> Option<PrimaryMetric> {
-        self.is_scored().then(|| match self.reward {
-            Some(value) => PrimaryMetric { name: REWARD_KEY, value },
-            None => PrimaryMetric { name: SUCCESS, value: f64::from(u8::from(self.passed)) },
+    /// The primary metric: the objective that the harness gave; without one the reward, and without
+    /// both whether the trial passed. `None` for a trial that is not scored: an infrastructure
+    /// failure says nothing about the agent.
+    pub fn primary<'a>(&self, objective: Option<&'a Objective>) -> Option<PrimaryMetric<'a>> {
+        self.is_scored().then(|| match (objective, self.reward) {
+            (Some(objective), _) => PrimaryMetric { name: &objective.name, value: objective.value },
+            (None, Some(value)) => PrimaryMetric { name: REWARD_KEY, value },
+            (None, None) => {
+                PrimaryMetric { name: SUCCESS, value: f64::from(u8::from(self.passed)) }
+            }
         })
     }
 }
 
 impl Score {
-    /// The mean of the primary metric: the headline's mean reward if it has one, else its pass
-    /// rate. `None` when no trial counts.
-    pub fn primary(&self) -> Option<PrimaryMetric> {
+    /// The mean of the primary metric, always over all trials that count: of the objective if all
+    /// of them have the same one, else the headline's mean reward, else its pass rate. `None` when
+    /// no trial counts.
+    pub fn primary<'a>(&self, harness: &'a HarnessTally) -> Option<PrimaryMetric<'a>> {
+        if let Some((name, value)) = harness.objective_of_scored(self.trials) {
+            return Some(PrimaryMetric { name, value });
+        }
         match self.mean_reward {
             Some(value) => Some(PrimaryMetric { name: REWARD_KEY, value }),
             None => self.pass_rate().map(|value| PrimaryMetric { name: SUCCESS, value }),

@@ -1,7 +1,7 @@
 //! The table `agent_summary`: a row per agent, with the figures of `result.json`.
 
-use super::settled_trial::finite;
-use crate::results::metrics::{AgentTally, PrimaryMetric, Score};
+use super::settled_trial::{count, finite};
+use crate::results::metrics::{AgentTally, HarnessTally, PrimaryMetric, Score};
 use crate::results::rows::{Column, Table, columns};
 
 /// The table.
@@ -11,8 +11,9 @@ pub(super) struct AgentSummaries;
 pub(super) struct AgentRow<'a> {
     pub(super) run: &'a str,
     pub(super) agent: &'a AgentTally,
+    pub(super) harness: &'a HarnessTally,
     pub(super) score: Score,
-    primary: Option<PrimaryMetric>,
+    primary: Option<PrimaryMetric<'a>>,
 }
 
 /// The totals of an agent, beside the name of the baseline.
@@ -22,9 +23,9 @@ pub(super) struct SummaryRow<'a> {
 }
 
 impl<'a> AgentRow<'a> {
-    pub(super) fn new(run: &'a str, agent: &'a AgentTally) -> Self {
+    pub(super) fn new(run: &'a str, agent: &'a AgentTally, harness: &'a HarnessTally) -> Self {
         let score = agent.tally.score();
-        Self { run, agent, score, primary: score.primary() }
+        Self { run, agent, harness, score, primary: score.primary(harness) }
     }
 
     /// Its row beside the baseline.
@@ -64,10 +65,11 @@ impl Table for AgentSummaries {
         "cost": Number = |row| finite(row.of.agent.tally.cost());
         "retries": Integer = |row| count(row.of.agent.tally.retries);
         "lost_executions": Integer = |row| count(row.of.agent.tally.lost);
+        "objective_name": Text = |row| row.of.harness.objective().map(|(name, _)| name);
+        "objective_mean": Number =
+            |row| row.of.harness.objective().and_then(|(_, mean)| finite(mean));
+        "objective_trials": Integer = |row| count(row.of.harness.objective_trials());
+        "hook_events_total": Integer = |row| row.of.harness.events().and_then(count);
+        "hook_violations": Integer = |row| row.of.harness.violations().and_then(count);
     };
-}
-
-/// A count as a cell.
-pub(super) fn count(count: u64) -> Option<i64> {
-    i64::try_from(count).ok()
 }

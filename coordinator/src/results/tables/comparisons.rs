@@ -1,7 +1,7 @@
 //! The table `comparisons`: each agent against the baseline, the first agent of the plan.
 
-use super::agent_summary::{AgentRow, count};
-use super::settled_trial::finite;
+use super::agent_summary::AgentRow;
+use super::settled_trial::{count, finite};
 use crate::plan::JobPlan;
 use crate::results::metrics::TrialScore;
 use crate::results::rows::{Column, Table, columns};

@@ -11,6 +11,7 @@ use rollout_protocol::id::RunId;
 
 use super::agent_summary::AgentSummaries;
 use super::comparisons::Comparisons;
+use super::event_counts::{EventCountsByAgent, EventCountsByTrial};
 use super::metrics_long::MetricsLong;
 use super::trials::Trials;
 use super::tries::Tries;
@@ -138,6 +139,8 @@ impl TableFiles {
             TableFile::create::<Trials>(directory)?,
             TableFile::create::<Tries>(directory)?,
             TableFile::create::<MetricsLong>(directory)?,
+            TableFile::create::<EventCountsByTrial>(directory)?,
+            TableFile::create::<EventCountsByAgent>(directory)?,
             TableFile::create::<AgentSummaries>(directory)?,
             TableFile::create::<Comparisons>(directory)?,
         ]))

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use rollout_protocol::harness::MetricValue as HarnessMetric;
+
 use super::TableSink;
 use super::settled_trial::{TableTrial, finite};
 use crate::results::rows::{Column, RowsError, Table, columns};
@@ -23,6 +25,19 @@ enum MetricValue<'a> {
     Text(&'a str),
 }
 
+impl<'a> MetricValue<'a> {
+    /// The value of a metric of a harness; `None` if it has none.
+    fn from_harness(value: &'a HarnessMetric) -> Option<Self> {
+        match value {
+            HarnessMetric::Null => None,
+            HarnessMetric::Bool(true) => Some(Self::Text("true")),
+            HarnessMetric::Bool(false) => Some(Self::Text("false")),
+            HarnessMetric::Number(number) => Some(Self::Number(*number)),
+            HarnessMetric::Text(text) => Some(Self::Text(text)),
+        }
+    }
+}
+
 /// Origin of a metric.
 #[derive(Debug, Clone, Copy)]
 enum MetricSource {
@@ -34,6 +49,10 @@ enum MetricSource {
     Cost,
     /// The type of the error.
     Error,
+    /// The harness gave it as its objective.
+    Objective,
+    /// The harness gave it as a metric.
+    Harness,
     /// The primary metric, which repeats one of the others.
     Primary,
 }
@@ -45,6 +64,8 @@ impl MetricSource {
             Self::Duration => "duration",
             Self::Cost => "cost",
             Self::Error => "error",
+            Self::Objective => "objective",
+            Self::Harness => "harness",
             Self::Primary => "primary",
         }
     }
@@ -107,6 +128,15 @@ pub(super) fn add_rows(trial: &TableTrial<'_>, sink: &mut impl TableSink) -> Res
     add("cost".into(), MetricValue::Number(trial.score.cost), MetricSource::Cost)?;
     if let Some(error) = &verdict.error {
         add("error_type".into(), MetricValue::Text(error.kind.as_str()), MetricSource::Error)?;
+    }
+    if let Some(objective) = trial.objective() {
+        let value = MetricValue::Number(objective.value);
+        add(objective.name.as_str().into(), value, MetricSource::Objective)?;
+    }
+    for (name, metric) in trial.harness().iter().flat_map(|harness| &harness.metrics) {
+        if let Some(value) = MetricValue::from_harness(metric) {
+            add(name.into(), value, MetricSource::Harness)?;
+        }
     }
     if let Some(primary) = trial.primary {
         add(primary.name.into(), MetricValue::Number(primary.value), MetricSource::Primary)?;

@@ -6,6 +6,8 @@
 //! | `trials` | settled trial |
 //! | `tries` | execution of a settled trial |
 //! | `metrics_long` | number or text of a settled trial |
+//! | `event_counts_by_trial` | type of events of a settled trial with a harness |
+//! | `event_counts_by_agent` | type of events of an agent with a harness |
 //! | `agent_summary` | agent |
 //! | `comparisons` | agent that is compared with the baseline, the first of the plan |
 //!
@@ -18,6 +20,7 @@
 mod agent_summary;
 mod comparisons;
 mod directory;
+mod event_counts;
 mod metrics_long;
 mod settled_trial;
 #[cfg(test)]
@@ -34,7 +37,7 @@ use self::agent_summary::{AgentRow, AgentSummaries};
 use self::comparisons::{Comparisons, PairedOutcomes};
 use self::settled_trial::TableTrial;
 use crate::plan::JobPlan;
-use crate::results::metrics::{AgentTotal, RunStats};
+use crate::results::metrics::{AgentTotal, HarnessTally, RunStats};
 use crate::results::rows::{RowsError, Table};
 use crate::results::settlements::SettlementsError;
 pub(crate) use directory::{remove_from_run, write_directory, write_to_run};
@@ -80,21 +83,27 @@ fn derive(
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
     let agents: Vec<_> = agents.map(|name| AgentTotal { name, total: each }).collect();
     let mut stats = RunStats::new(&agents);
+    let mut harnesses = vec![HarnessTally::default(); agents.len()];
     let mut paired = PairedOutcomes::new(plan);
     for next in settled {
         let (ordinal, settlement) = next?;
         let trial = TableTrial::new(&run, plan, ordinal, &settlement);
         let Some(trial) = trial else { continue };
         stats.add(&trial.name.agent, &trial.score, settlement.verdict.numbers());
+        harnesses[(ordinal / each) as usize].add(&settlement, &trial.score);
         paired.add(plan, ordinal, &trial.score);
         sink.add::<trials::Trials>(&trial)?;
         tries::add_rows(&trial, sink)?;
         metrics_long::add_rows(&trial, sink)?;
+        event_counts::add_trial(&trial, sink)?;
     }
-    let rows: Vec<_> = stats.agents().iter().map(|agent| AgentRow::new(&run, agent)).collect();
+    let rows: Vec<_> = (stats.agents().iter().zip(&harnesses))
+        .map(|(agent, harness)| AgentRow::new(&run, agent, harness))
+        .collect();
     let Some(baseline) = rows.first() else { return Ok(()) };
     for row in &rows {
         sink.add::<AgentSummaries>(&row.against(baseline))?;
+        event_counts::add_agent(row, sink)?;
     }
     for (agent, pairs) in rows.iter().zip(paired.counts()).skip(1) {
         sink.add::<Comparisons>(&comparisons::ComparisonRow { baseline, agent, pairs })?;

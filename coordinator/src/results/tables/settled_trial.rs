@@ -1,6 +1,9 @@
 //! A settled trial as the tables see it.
 
-use rollout_protocol::record::{Durations, Settlement, Timestamps};
+use rollout_protocol::harness::Objective;
+use rollout_protocol::record::{
+    Durations, HarnessEventCounts, HarnessSummary, Settlement, Timestamps,
+};
 use rollout_protocol::spec::trial::TrialName;
 
 use crate::plan::{JobPlan, PlannedTask};
@@ -16,7 +19,7 @@ pub(super) struct TableTrial<'a> {
     pub(super) settlement: &'a Settlement,
     pub(super) task: &'a PlannedTask,
     pub(super) score: TrialScore,
-    pub(super) primary: Option<PrimaryMetric>,
+    pub(super) primary: Option<PrimaryMetric<'a>>,
 }
 
 impl<'a> TableTrial<'a> {
@@ -28,6 +31,7 @@ impl<'a> TableTrial<'a> {
         settlement: &'a Settlement,
     ) -> Option<Self> {
         let score = TrialScore::from_settlement(settlement);
+        let objective = settlement.verdict.harness.as_ref().and_then(|h| h.objective.as_ref());
         Some(Self {
             run,
             id: settlement.item.to_string(),
@@ -37,8 +41,23 @@ impl<'a> TableTrial<'a> {
             settlement,
             task: plan.task_at(ordinal)?,
             score,
-            primary: score.primary(),
+            primary: score.primary(objective),
         })
+    }
+
+    /// The result of the harness, if the agent has one.
+    pub(super) fn harness(&self) -> Option<&'a HarnessSummary> {
+        self.settlement.verdict.harness.as_deref()
+    }
+
+    /// The objective that the harness gave.
+    pub(super) fn objective(&self) -> Option<&'a Objective> {
+        self.harness()?.objective.as_ref()
+    }
+
+    /// The events of the harness, if the job names a file for them.
+    pub(super) fn events(&self) -> Option<&'a HarnessEventCounts> {
+        self.harness()?.events.as_ref()
     }
 
     /// Durations of the execution that settled the trial.
@@ -66,4 +85,9 @@ impl<'a> TableTrial<'a> {
 /// A number that both formats can hold: JSON has no infinities.
 pub(super) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
+}
+
+/// A count as a cell.
+pub(super) fn count(count: u64) -> Option<i64> {
+    i64::try_from(count).ok()
 }

@@ -1,3 +1,5 @@
+mod harness;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -90,7 +92,7 @@ fn retried() -> Settlement {
 fn trials_row_has_result_task_and_totals_of_executions() {
     let tables = tables(&[retried()]);
     let [row] = tables.rows("trials") else { panic!("one row: {tables:?}") };
-    let expected = json!({
+    let mut expected = json!({
         "run_id": "07".repeat(16), "trial_id": trial("base", "one", 1).item().to_string(),
         "agent": "base", "dataset": "data", "task": "one", "attempt": 1, "ordinal": 0,
         "outcome": "completed", "success": true, "failure": null, "reward": 1.0, "rewards": null,
@@ -104,6 +106,9 @@ fn trials_row_has_result_task_and_totals_of_executions() {
         "task_digest": plan().tasks()[0].files.to_string(), "task_git_commit_id": null,
         "task_metadata": {"difficulty": "hard"},
     });
+    for column in harness::COLUMNS {
+        expected[column] = Value::Null;
+    }
     assert_eq!(row, &expected);
 }
 
@@ -355,9 +360,14 @@ fn assert_trials_add_up_to_summary(tables: &JsonTables) {
         assert_close(mean(&numbers(rows(), "reward")), &summary["mean_reward"]);
         assert_close(Some(numbers(rows(), "cost").iter().sum()), &summary["cost"]);
         assert_close(Some(numbers(rows(), "retries").iter().sum()), &summary["retries"]);
-        // The mean of the primary metric is that of its values, unless verifiers report several
-        // numbers without a reward.
-        if rows().all(|row| row["outcome"] != "completed" || !row["reward"].is_null()) {
+        // The mean of the primary metric is that of its values, unless some trials have an
+        // objective, or verifiers report several numbers without a reward.
+        let scored = || rows().filter(|row| !row["success"].is_null());
+        let objective = &summary["primary_metric_name"] == &summary["objective_name"]
+            && !summary["objective_name"].is_null();
+        let plain = scored().all(|row| row["objective_name"].is_null())
+            && rows().all(|row| row["outcome"] != "completed" || !row["reward"].is_null());
+        if objective || plain {
             let primary = mean(&numbers(rows(), "primary_metric_value"));
             assert_close(primary, &summary["primary_metric_mean"]);
         }
@@ -378,6 +388,7 @@ fn assert_other_tables_equal_trials(tables: &JsonTables) {
         let cell = |column: &str| primary.map_or(Value::Null, |metric| metric[column].clone());
         assert_eq!(cell("metric_name"), row["primary_metric_name"]);
         assert_eq!(cell("metric_value"), row["primary_metric_value"]);
+        harness::assert_other_tables_equal_trial(row, &metrics, &of("event_counts_by_trial"));
     }
 }
 
@@ -413,5 +424,6 @@ proptest! {
         assert_trials_add_up_to_summary(&tables);
         assert_other_tables_equal_trials(&tables);
         assert_comparisons_equal_trials(&tables);
+        harness::assert_agents_equal_trials(&tables);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::settled_trial::{TableTrial, finite};
+use super::settled_trial::{TableTrial, count, finite};
 use crate::results::rows::{Column, Table, columns};
 
 /// The table.
@@ -51,6 +51,20 @@ impl Table for Trials {
         "task_digest": Text = |row| Some(row.task.files.to_string());
         "task_git_commit_id": Text = |row| row.settlement.task_commit(None);
         "task_metadata": Json = |row| metadata(row);
+        "integration_level": Text = |row| row.harness().map(|h| h.integration_level.as_str());
+        "harness_outcome": Text = |row| row.harness().map(|harness| harness.outcome.as_str());
+        "objective_name": Text = |row| row.objective().map(|objective| objective.name.as_str());
+        "objective_value": Number =
+            |row| row.objective().and_then(|objective| finite(objective.value));
+        "objective_direction": Text =
+            |row| row.objective().and_then(|o| o.direction).map(|direction| direction.as_str());
+        "hook_events_total": Integer = |row| row.events().and_then(|events| count(events.total));
+        "has_hook_events": Boolean =
+            |row| row.harness().map(|_| row.events().is_some_and(|events| events.total > 0));
+        "hook_violations": Integer =
+            |row| row.events().and_then(|events| count(events.violations));
+        "metrics_left_out": Integer =
+            |row| row.harness().and_then(|harness| count(harness.metrics_left_out));
     };
 }
 

@@ -2,7 +2,12 @@
 
 use proptest::prelude::*;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
-use rollout_protocol::record::{ExecutionEnd, ItemOutcome, LostReason, Rewards, Verdict};
+use rollout_protocol::harness::HookEventType;
+use rollout_protocol::record::{
+    ExecutionEnd, HarnessEventCounts, HarnessSummary, ItemOutcome, LostReason, Rewards, Verdict,
+};
+
+use super::harness_summary;
 
 /// An error of a class.
 pub(crate) fn error(class: ErrorClass) -> TrialError {
@@ -20,7 +25,33 @@ pub(crate) fn unsupported() -> TrialError {
     TrialError { code: ErrorCode::UNSUPPORTED_BY_ENVIRONMENT, ..error(ErrorClass::Task) }
 }
 
-/// Verdicts of every outcome and party.
+/// Results of harnesses, with and without an objective and events.
+fn harness() -> impl Strategy<Value = HarnessSummary> {
+    let name = prop_oneof![9 => Just("score"), 1 => Just("loss")];
+    let objective = prop::option::weighted(0.9, (name, -1e6..1e6f64));
+    let types = HookEventType::NAMES.len();
+    let events = prop::option::weighted(0.8, (prop::collection::vec(0..3u64, types), 0..5u64));
+    (objective, events).prop_map(|(objective, events)| {
+        let (name, value) = objective.unwrap_or_default();
+        let summary = harness_summary(name, value);
+        let events = events.map(|(counts, violations)| HarnessEventCounts {
+            total: counts.iter().sum(),
+            counts: HookEventType::NAMES
+                .iter()
+                .zip(counts)
+                .map(|((name, _), count)| ((*name).to_owned(), count))
+                .collect(),
+            violations,
+        });
+        HarnessSummary {
+            objective: summary.objective.filter(|_| objective.is_some()),
+            events,
+            ..summary
+        }
+    })
+}
+
+/// Verdicts of every outcome and party, of agents with and without a harness.
 pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
     let cost = prop_oneof![Just(0.0), 0.0..10.0f64];
     let reward = prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64];
@@ -46,7 +77,9 @@ pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
             .clone();
         Verdict { outcome, error, ..Verdict::cancelled(cost) }
     });
-    prop_oneof![completed, other]
+    let harness = prop::option::weighted(0.8, harness().prop_map(Box::new));
+    (prop_oneof![completed, other], harness)
+        .prop_map(|(verdict, harness)| Verdict { harness, ..verdict })
 }
 
 /// Ends of executions.

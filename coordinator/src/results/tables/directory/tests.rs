@@ -9,7 +9,15 @@ use crate::plan::PlanDocument;
 use crate::results::tables::tests::plan;
 use crate::results::testing::{self, passed, settlement, trial};
 
-const TABLES: [&str; 5] = ["agent_summary", "comparisons", "metrics_long", "trials", "tries"];
+const TABLES: [&str; 7] = [
+    "agent_summary",
+    "comparisons",
+    "event_counts_by_agent",
+    "event_counts_by_trial",
+    "metrics_long",
+    "trials",
+    "tries",
+];
 
 /// A run directory with settlements in two records files, in the order in which they settled.
 fn run_dir(records: [&[Settlement]; 2]) -> tempfile::TempDir {
@@ -94,6 +102,16 @@ fn parquet_tables_equal_json_lines() {
     assert_eq!((rows::<Trials>(&out), rows::<Tries>(&out)), (4, 3));
     assert_eq!(rows::<MetricsLong>(&out), 3 * 4 + 1);
     assert_eq!((rows::<AgentSummaries>(&out), rows::<Comparisons>(&out)), (3, 2));
+    // Files without a row have the columns.
+    assert_eq!((rows::<EventCountsByTrial>(&out), rows::<EventCountsByAgent>(&out)), (0, 0));
+
+    let verdict = testing::with_harness(passed(1.0), testing::harness_summary("loss", 0.5));
+    let run = run_dir([&[settlement(trial("good", "one", 1), 1, verdict)], &[]]);
+    let out = run.path().join("tables");
+    write_directory(run.path(), testing::run(), &out).expect("written");
+    assert_eq!((rows::<Trials>(&out), rows::<MetricsLong>(&out)), (1, 8));
+    assert_eq!((rows::<EventCountsByTrial>(&out), rows::<EventCountsByAgent>(&out)), (2, 2));
+    assert_eq!(rows::<AgentSummaries>(&out), 3);
 }
 
 #[test]
@@ -179,6 +197,8 @@ fn columns_of_tables_are_documented_in_order() {
         columns::<Trials>(),
         columns::<Tries>(),
         columns::<MetricsLong>(),
+        columns::<EventCountsByTrial>(),
+        columns::<EventCountsByAgent>(),
         columns::<AgentSummaries>(),
         columns::<Comparisons>(),
     ];
