@@ -50,6 +50,11 @@ for row in summary.iter_rows(named=True):
     ]:
         same(found, value, f"{agent}: {name}")
 
+# Tables without a row have their columns.
+for name in ["event_counts_by_trial", "event_counts_by_agent"]:
+    events = pl.read_parquet(tables / f"{name}.parquet")
+    same((events.height, events.schema["count"]), (0, pl.Int64), name)
+
 same(trials.height, result["total_trials"], "trials")
 same(tries["settled"].sum(), result["total_trials"], "settling tries")
 same(trials["started_at"].dtype, pl.Datetime("us", "UTC"), "type of times")

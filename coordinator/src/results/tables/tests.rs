@@ -363,7 +363,7 @@ fn assert_trials_add_up_to_summary(tables: &JsonTables) {
         // The mean of the primary metric is that of its values, unless some trials have an
         // objective, or verifiers report several numbers without a reward.
         let scored = || rows().filter(|row| !row["success"].is_null());
-        let objective = &summary["primary_metric_name"] == &summary["objective_name"]
+        let objective = summary["primary_metric_name"] == summary["objective_name"]
             && !summary["objective_name"].is_null();
         let plain = scored().all(|row| row["objective_name"].is_null())
             && rows().all(|row| row["outcome"] != "completed" || !row["reward"].is_null());
