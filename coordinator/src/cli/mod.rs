@@ -35,7 +35,6 @@ mod task_init;
 #[cfg(test)]
 mod tests;
 mod tree;
-#[cfg(any(feature = "docker", feature = "nats"))]
 mod value_parsers;
 #[cfg(feature = "nats")]
 mod worker;

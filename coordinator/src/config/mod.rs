@@ -43,7 +43,6 @@ pub use elements::datasets::{
 pub(crate) use elements::datasets::{is_address, is_inside};
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
-#[cfg(any(feature = "docker", feature = "nats"))]
 pub(crate) use elements::units;
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};

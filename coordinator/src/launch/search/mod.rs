@@ -4,7 +4,6 @@ mod local;
 #[cfg(feature = "nats")]
 mod remote;
 
-#[cfg(feature = "nats")]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
