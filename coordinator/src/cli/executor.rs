@@ -94,7 +94,7 @@ pub(super) fn resolve(args: &mut RunArgs) -> Result<(), CliError> {
         }
         return args.keys.set_environment(environment, &format!("--executor {name}"));
     }
-    resolve_remote(args, executor)
+    resolve_remote(args, &executor)
 }
 
 /// Whether the command line or the environment names a server.
@@ -109,10 +109,10 @@ fn has_server(args: &RunArgs) -> bool {
 }
 
 #[cfg(feature = "nats")]
-fn resolve_remote(args: &mut RunArgs, executor: ExecutorArgs) -> Result<(), CliError> {
+fn resolve_remote(args: &mut RunArgs, executor: &ExecutorArgs) -> Result<(), CliError> {
     let ExecutorArgs { executor: kind, remote_endpoint, remote_token_env } = executor;
     let Some(endpoint) = remote_endpoint else {
-        if kind == Some(ExecutorKind::Remote) && !has_server(args) {
+        if *kind == Some(ExecutorKind::Remote) && !has_server(args) {
             return Err(CliError::usage("cannot use `--executor remote` without a server")
                 .hint("name it with `--remote-endpoint nats://host:4222`"));
         }
@@ -124,17 +124,17 @@ fn resolve_remote(args: &mut RunArgs, executor: ExecutorArgs) -> Result<(), CliE
             "cannot use the remote endpoint: found {scheme}, expected `nats://` or `tls://`"
         )));
     }
-    if args.nats.url.as_ref().is_some_and(|url| *url != endpoint) {
+    if args.nats.url.as_ref().is_some_and(|url| url != endpoint) {
         return Err(CliError::usage("cannot use both `--nats` and another `--remote-endpoint`")
             .hint("remove one of them, or unset `ROLLOUT_NATS_URL`"));
     }
-    args.nats.url = Some(endpoint);
-    args.nats.access.token_variable = remote_token_env;
+    args.nats.url = Some(endpoint.clone());
+    args.nats.access.token_variable.clone_from(remote_token_env);
     Ok(())
 }
 
 #[cfg(not(feature = "nats"))]
-fn resolve_remote(_: &mut RunArgs, executor: ExecutorArgs) -> Result<(), CliError> {
+fn resolve_remote(_: &mut RunArgs, executor: &ExecutorArgs) -> Result<(), CliError> {
     if !executor.is_remote() {
         return Ok(());
     }
